@@ -1,20 +1,20 @@
-"""Places where jobs run. To add one: a class that is a `Backend`, and its entry in `_BACKENDS`, before whoever else would own its jobs."""
+"""Places where jobs run. A new one is a `Backend` class, and an entry in `_BACKENDS` before any other that would own its jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from bai_agent.light_dataclass import dataclass
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from bai_agent.job.store import JobStore
     from executor.backends.backend import Backend, BackendOptions
-    from executor.config import Settings
+    from executor.configuration.config import Settings
     from executor.descriptor import Descriptor
     from executor.planning.request import JobRequest
 
@@ -22,22 +22,24 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class _Entry:
     backend: str
-    """Its class ("module:Class"), which is imported where it is needed."""
+    """Its class ("module:Class"), which is imported on demand."""
     words: str
-    """What a person calls it."""
+    """Its name for people."""
     engines: tuple[str, ...] = ()
-    """What `execution_engine` of a descriptor calls it."""
+    """Its names in `execution_engine` of a descriptor."""
 
 
 _BACKENDS = {
-    "local": _Entry("executor.backends.local.backend:LocalBackend", "this machine", ("default", "local")),
-    "ec2": _Entry("executor.backends.ec2.backend:Ec2Backend", "EC2 instances", ("aws.ec2",)),
+    "local": _Entry(
+        "executor.backends.local.local_backend:LocalBackend", "this machine", ("default", "local")
+    ),
+    "ec2": _Entry("executor.backends.ec2.ec2_backend:Ec2Backend", "EC2 instances", ("aws.ec2",)),
 }
-"""A job belongs to the first one that says so."""
+"""The backends. A job belongs to the first one that claims it."""
 
 
 def backend_names() -> dict[str, str]:
-    """Return the name of each, and what a person calls it."""
+    """Return the name of each backend, and its name for people."""
     return {name: entry.words for name, entry in _BACKENDS.items()}
 
 
@@ -61,26 +63,26 @@ class Backends:
         return self._made[name]
 
     def of(self, record: JobRecord) -> Backend:
-        """Return where the job of `record` runs. Raises UsageError."""
+        """Return the backend of the job of `record`. Raises UsageError."""
         for backend in map(self.named, _BACKENDS):
             if backend.owns(record):
                 return backend
         raise UsageError(f"no place to run keeps jobs in {record.store.url}; name another store with --store")
 
     def of_engine(self, engine: str) -> Backend | None:
-        """Return what a descriptor means by its `execution_engine`; None where we do not run that."""
+        """Return the backend of a descriptor's `execution_engine`; None if we do not run it."""
         name = next((name for name, entry in _BACKENDS.items() if engine in entry.engines), None)
         return self.named(name) if name is not None else None
 
     def of_request(self, job_request: JobRequest, descriptor: Descriptor) -> Backend:
-        """Return where `job_request` wants to run: as it says, else as its descriptor does. Raises UsageError."""
+        """Return the backend of `job_request`: its own choice, else its descriptor's. Raises UsageError."""
         engine = job_request.on or descriptor.info.execution_engine
         return self.of_engine(engine) or self.named(engine)
 
     def stores(self, named: str | None) -> Iterator[JobStore]:
-        """Yield the stores of all places to run, the nearest first; each is opened only when it is asked for.
+        """Yield the stores of all backends, the nearest first; each is opened on demand.
 
-        named: the only one to look into. Raises UsageError, StoreError.
+        named: the only store. Raises UsageError, StoreError.
         """
         seen = set()
         for backend in map(self.named, _BACKENDS):
@@ -101,6 +103,6 @@ class Backends:
     def _options(self) -> BackendOptions:
         # `bai --help` needs neither.
         from executor.backends.backend import BackendOptions
-        from executor.config import read_settings
+        from executor.configuration.config import read_settings
 
         return BackendOptions(settings=self._settings or read_settings, store=self._store)

@@ -1,21 +1,22 @@
-"""What a place to run is: the protocol that commands, jobs and the API know, and the data that it answers with."""
+"""The protocol of a place to run, for commands, jobs and the API, and the types of its answers."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bai_agent.job.record import JobRecord
+from bai_agent.light_dataclass import dataclass, field
 from executor.records.job_status import JobStatus
 
 if TYPE_CHECKING:
     from bai_agent.job.store import JobStore
-    from executor.config import Settings
+    from executor.configuration.config import Settings
     from executor.descriptor import Descriptor, Finding
+    from executor.errors import NextStep
     from executor.planning.request import JobRequest, Submitted
 
 
@@ -24,13 +25,13 @@ class BackendOptions:
     """What every backend is made with."""
 
     settings: Callable[[], Settings]
-    """The configuration, read where it is needed. Raises UsageError, DescriptorError."""
+    """Reads the configuration. Raises UsageError, DescriptorError."""
     store: str | None = None
     """The job store that was named: a folder, or s3://…"""
 
 
 def named_store(option: str | None) -> str | None:
-    """Return the job store that somebody names, by `--store` or else by BAI_STORE; None where nobody does."""
+    """Return the job store that `--store` or else BAI_STORE names; None if neither does."""
     return option or os.environ.get("BAI_STORE") or None
 
 
@@ -42,9 +43,9 @@ class Plan(Protocol):
         ...
 
     def text(self, *, show_user_data: bool = False) -> str:
-        """Return the plan for a person, as whole lines.
+        """Return the plan for a person, in whole lines.
 
-        show_user_data: include what a machine is started with. Raises UsageError if there is no such thing.
+        show_user_data: whether to include the machine's user data. Raises UsageError if there is none.
         """
         ...
 
@@ -53,27 +54,27 @@ class Plan(Protocol):
         ...
 
     def refusal(self) -> str | None:
-        """Return why it would not be started as it is, for all that is in order; None if it would be."""
+        """Return the reason why a valid plan would not be started; None if it would."""
         ...
 
     def user_data(self) -> bytes:
-        """Return what a machine is started with. Raises UsageError where there is no such thing."""
+        """Return the machine's user data. Raises UsageError if there is none."""
         ...
 
 
 class LaunchNotice(Protocol):
-    """What is about to be launched."""
+    """A launch before its request."""
 
     def sentence(self, *, cost: bool) -> str:
-        """Return it in a sentence. cost: add what it may cost, which takes a request to AWS."""
+        """Return the launch as a sentence. cost: whether to add its cost, which takes a request to AWS."""
         ...
 
     def cost(self) -> float | None:
-        """Return what it may cost at most, in USD, which takes a request to AWS; None where that is not known."""
+        """Return the most that it may cost (USD), which takes a request to AWS; None if unknown."""
         ...
 
     def warnings(self) -> list[str]:
-        """Return what may cost more than a person expects, a sentence each."""
+        """Return warnings about unexpected costs, a sentence each."""
         ...
 
 
@@ -83,15 +84,15 @@ class CapacityWait:
 
     job_id: str
     sentence: str
-    """What was tried, and what was answered."""
+    """The attempts, and EC2's answers."""
     again: datetime
     """When all is tried again."""
     until: datetime
     """When it ends for want of room."""
     key: str
-    """The same for what was refused in the same way."""
+    """Key that is the same for the same kinds of refusals."""
     is_cancelled: Callable[[], bool] = field(compare=False)
-    """Whether somebody has asked for the job's end meanwhile."""
+    """Returns whether the job has been cancelled since."""
 
     @property
     def bound(self) -> str:
@@ -103,28 +104,28 @@ class SubmitListener:
     """Callbacks for the steps of a submission."""
 
     on_submit: Callable[[str], None] = lambda job_id: None
-    """The job's id, before any service is asked."""
+    """Gets the job's id, before any service is asked."""
     on_plan: Callable[[LaunchNotice], None] = lambda notice: None
     on_progress: Callable[[str], None] = lambda sentence: None
-    """What is being done, and what goes wrong without ending it."""
+    """Gets the current step, and failures that do not end the submission."""
     on_launch: Callable[[str], None] = lambda job_id: None
-    """The job's id, just before something of it may run."""
+    """Gets the job's id, just before anything of it may run."""
     on_wait: Callable[[CapacityWait], None] = lambda wait: None
-    """Nothing of the job runs, and it is tried again later: here, unless this raises."""
+    """Gets the wait if nothing of the job runs. The submission is tried again here, unless this raises."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where to find the files of a job."""
+    """The place of a job's files."""
 
     files: str
     artifacts: str = ""
-    """"" where they are not files of this machine."""
+    """Path; "" if they are not files of this machine."""
 
 
 @dataclass(frozen=True)
 class ConsoleOutput:
-    """What a machine of a job has written to its console."""
+    """The console output of a machine of a job."""
 
     instance_id: str
     state: str
@@ -133,28 +134,28 @@ class ConsoleOutput:
 
 
 class Watcher(Protocol):
-    """Watches a job while somebody follows it."""
+    """Watches a job while a command follows it."""
 
     pause_s: float
-    """Between two looks at the job's record."""
+    """Time between two looks at the job's record (seconds)."""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do what is due, not too often; return a sentence for the person, if any.
+        """Do everything that is due, not too often; return a sentence for the person, if any.
 
-        news: the job has written something since the last call. Raises NoResultError or RecordError where no result will come.
+        news: whether the job has written something since the last call. Raises NoResultError or RecordError if there will be no result.
         """
         ...
 
 
 class Backend(Protocol):
-    """A place where jobs run. Where something makes no sense there, it raises UsageError."""
+    """A place where jobs run. It raises UsageError for requests that it cannot support."""
 
     name: str
-    """As `--on` and `JobStatus.where` have it."""
+    """Name of the backend, as in `--on` and `JobStatus.where`."""
     remote: bool
-    """Whether jobs run on other machines: these cost money and can be ended at once, and their store is asked over a network."""
+    """Whether jobs run on other machines, which cost money and can be ended at once, and whose store is remote."""
     option_names: Sequence[str]
-    """The options beside --store ("region") that say where jobs are and in whose name they are looked at; hints repeat them."""
+    """Options in addition to --store ("region") that select jobs and credentials; hints repeat them."""
 
     def __init__(self, options: BackendOptions) -> None: ...
 
@@ -163,7 +164,7 @@ class Backend(Protocol):
         ...
 
     def open_store(self, named: str | None) -> JobStore | None:
-        """Return the store that holds jobs of this backend. Raises UsageError, StoreError.
+        """Return the store of this backend's jobs. Raises UsageError, StoreError.
 
         named: the store that somebody names; None where it is another backend's. Unset: what BAI_STORE names, else the usual one;
         None where there is none.
@@ -171,11 +172,11 @@ class Backend(Protocol):
         ...
 
     def store_option(self) -> str | None:
-        """Return what `--store` must say for a command to find what is submitted here now; None where it finds it without."""
+        """Return the `--store` with which a command finds jobs that are submitted now; None if it needs none."""
         ...
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-        """Return what would stop `job_request`, as far as this machine alone knows."""
+        """Return problems of `job_request` that this machine can find alone."""
         ...
 
     def plan(
@@ -186,7 +187,7 @@ class Backend(Protocol):
         job_id: str | None,
         on_progress: Callable[[str], None],
     ) -> AbstractContextManager[Plan]:
-        """Return what would run, without changing anything. on_progress: called with what is left open, and why."""
+        """Return the plan, without changing anything. on_progress: gets unresolved values, and the reasons."""
         ...
 
     def submit(
@@ -201,35 +202,43 @@ class Backend(Protocol):
         ...
 
     def status(self, record: JobRecord) -> JobStatus:
-        """Do what is due for a job and return its status. A job whose agent is gone is never reported as running."""
+        """Do everything that is due for a job and return its status. A job with a dead agent is never reported as running."""
         ...
 
     def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
-        """Return the statuses of jobs, in their order, without changing anything. A broken record is a status too."""
+        """Return the statuses of jobs, in their order, without changing anything. A broken record is a status, too."""
         ...
 
     def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> Watcher:
-        """Return a watcher for the job. on_status: called with what cannot wait until `observe` returns."""
+        """Return a watcher for the job. on_status: gets sentences that cannot wait until `observe` returns."""
         ...
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
-        """Ask a job to end; return what was done. now: without waiting for its agent."""
+        """Ask a job to end; return a sentence about it. now: whether to end it without its agent."""
         ...
 
     def resume(self, record: JobRecord) -> str:
-        """Restart the dead agent of a job; return what was done."""
+        """Restart the dead agent of a job; return a sentence about it."""
+        ...
+
+    def scale(self, record: JobRecord, nodes: int) -> str:
+        """Ask an elastic job to have so many nodes; return a sentence about it."""
         ...
 
     def release(self, record: JobRecord) -> str:
-        """Release machines that are kept after a failure; return what was done."""
+        """Release machines that are kept after a failure; return a sentence about it."""
         ...
 
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
-        """Return what the machines of a job have written to their consoles. on_status: called with the reason where there are none."""
+        """Return the consoles of a job's machines. on_status: gets the reason if there are none."""
+        ...
+
+    def attention(self, record: JobRecord) -> tuple[str, NextStep | None] | None:
+        """Return who looks at a job that nobody follows, with what helps if nobody does; None if that is not needed, or not known."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...
 
     def tidy(self) -> None:
-        """Do what is due for other jobs; failures are ignored."""
+        """Do everything that is due for other jobs; failures are ignored."""
         ...

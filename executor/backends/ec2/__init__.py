@@ -1,1 +1,1 @@
-"""Runs jobs on EC2 instances: what is looked up, what is launched, and what becomes of it."""
+"""Runs jobs on EC2 instances: looks up, launches, monitors and ends them."""

@@ -4,57 +4,55 @@ from __future__ import annotations
 
 import os
 import time
-import urllib.error
-import urllib.request
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
+from urllib.error import URLError
 
+from bai_agent.aws.http_answer import send
 from bai_agent.aws.s3_client import aws_address, endpoint_of
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import is_s3
 
 _TIMEOUT_S = 5.0
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A clock that nobody sets, and that goes on while the machine sleeps: on Linux CLOCK_MONOTONIC stands still, on a Mac it does not."""
 
 
 def store_now(url: str) -> int:
-    """Return the time (ms UTC) by the clock of the server behind the store `url`; ours for a folder.
+    """Return the time (ms UTC) by the clock of the server of the store `url`; ours for a folder.
 
-    The server is asked once; from then on our own clock, moved by the difference, serves.
+    The server is asked once. After that the time since this machine's start is used, its sleep included, corrected by the difference.
     """
     if not is_s3(url):
         return now_ms()
     bucket = url.removeprefix("s3://").partition("/")[0]
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     base = endpoint_of(os.environ) or aws_address(region)
-    return time.monotonic_ns() // 1_000_000 + _offset(f"{base}/{bucket}")
+    return _since_start() + _offset(f"{base}/{bucket}")
 
 
 def forget_clocks() -> None:
-    """Ask servers anew for their time: after this process may have stood still, and its monotonic clock with it."""
+    """Ask servers anew for their time: after this process may have stood still, and its machine's clock with it."""
     _offset.cache_clear()
 
 
 @lru_cache(maxsize=8)
 def _offset(address: str) -> int:
-    """Return the server's time less the monotonic clock, in ms; our own time where the server gives none."""
+    """Return the server's time minus that since this machine's start (ms); our own time if the server gives none."""
     server_time = _server_time(address)
     now = now_ms() if server_time is None else round(server_time.timestamp() * 1000)
-    return now - time.monotonic_ns() // 1_000_000
+    return now - _since_start()
+
+
+def _since_start() -> int:
+    return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 def _server_time(address: str) -> datetime | None:
     # S3 tells its time to everybody, with any answer: a refusal does as well.
-    request = urllib.request.Request(address, method="HEAD")  # noqa: S310 - http(s) by construction
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - likewise
-            date = answer.headers.get("Date")
-    except urllib.error.HTTPError as error:
-        date = error.headers.get("Date")
-        error.close()
-    except OSError:
-        return None
-    try:
+        date = send(address, method="HEAD", timeout_s=_TIMEOUT_S).headers.get("Date")
         return parsedate_to_datetime(date) if date else None
-    except ValueError:
+    except (URLError, ValueError):
         return None

@@ -1,14 +1,15 @@
-"""What an instance's console says about its boot: the lines that the guardian and its boothook write there.
+"""Reads an instance's console: the lines about its boot that the guardian and its boothook write there.
 
-`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last word. A console is 64 KiB of whatever
-firmware, kernel, cloud-init and distribution print, cut anywhere:
+`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last word. A console is 64 KiB of the output of
+firmware, kernel, cloud-init and distribution, cut anywhere:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from bai_agent.light_dataclass import dataclass, field
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[@-_]?")
 _LINE = re.compile(
@@ -23,7 +24,7 @@ _SERIAL = ("ttyS", "ttyAMA", "hvc")
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a boot, and when it was reached, in seconds since the guardian's start."""
+    """One step of a boot, and its time in seconds since the guardian's start."""
 
     seconds: float
     text: str
@@ -31,18 +32,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Console:
-    """What the guardian said so far."""
+    """The guardian's lines on a console."""
 
     steps: tuple[Step, ...] = ()
     end: str | None = None
-    """The reason of its last word, such as "done" or "no-python"; None while it has not said it."""
+    """Reason of its last word, such as "done" or "no-python"; None if there is no last word yet."""
     detail: str = ""
     others_only: bool = field(default=False, compare=False)
-    """Something is written there, and nothing of it can be ours."""
+    """Whether the console has lines, but none that can be ours."""
     ended_without_us: str = field(default="", compare=False)
-    """The line that proves that the boot is over and never ran our user data; empty where no line does."""
+    """Line that proves that the boot is over and never ran our user data; empty if there is none."""
     last_line: str = field(default="", compare=False)
-    """The last line of anybody; empty where the console is."""
+    """Last line of the console; empty if the console is empty."""
 
     @property
     def last_step(self) -> str | None:
@@ -50,20 +51,19 @@ class Console:
 
 
 def read_console(content: str) -> Console:
-    """Return what is ours in a console's output; anything else in it is passed over, binary garbage included."""
+    """Return our lines in a console's output. All other content is ignored, including binary data."""
     steps: list[Step] = []
     end, detail = None, ""
     lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", content)]
-    for line in lines:
-        found = _LINE.match(line)
-        if found is None:
-            continue
+    for found in filter(None, map(_LINE.match, lines)):
+        if found["end"] == "terminated" and end is not None:
+            continue  # The power-off that followed its last word ended the guardian, too.
         if found["end"] is not None:
             end, detail = _printable(found["end"]), _printable(found["detail"] or "")
         else:
             steps.append(Step(float(found["seconds"]), _printable(found["step"])))
-    written = [text for line in lines if (text := _printable(line))]
-    # Two that write at once may spoil a line of ours; its first word is enough to leave the machine alone.
+    written = list(filter(None, map(_printable, lines)))
+    # Two writers at the same time may spoil a line of ours. Its first word is enough to leave the machine alone.
     others_only = bool(written) and "BAI" not in content
     return Console(
         tuple(steps),
@@ -76,30 +76,32 @@ def read_console(content: str) -> Console:
 
 
 def _end_of_boot(lines: list[str]) -> str:
-    """Return the line of a console without a word of ours that proves that the boot is over; empty where none does.
+    """Return the line of a console without our lines that proves that the boot is over; empty if there is none.
 
-    The boothook writes to /dev/console in cloud-init's network stage, so its words would come before both:
+    The boothook writes to /dev/console in cloud-init's network stage, so its lines would come before both of these:
 
-    - cloud-init's last message, which goes to /dev/console too:
+    - cloud-init's last message, which goes to /dev/console, too:
       https://docs.cloud-init.io/en/latest/reference/modules.html#final-message
-    - the prompt for a login, where cloud-init has written nothing. systemd starts a getty after systemd-user-sessions.service,
+    - the prompt for a login, if cloud-init has written nothing. systemd starts a getty after systemd-user-sessions.service,
       cloud-init's network stage comes before that (systemd/cloud-init-network.service.tmpl, and cloud-init.service.tmpl before
       24.3, of cloud-init; units/serial-getty@.service.in of systemd). The prompt is on the serial port, and /dev/console is
-      what the kernel's last `console=` names: https://docs.kernel.org/admin-guide/serial-console.html
+      the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
 
-    Only of a console that still has the kernel's first lines: in any other one our words may have been pushed out.
+    Only a console with the kernel's first lines counts: in any other one our lines may have been pushed out.
     """
     if not any("Linux version " in line for line in lines):
         return ""
-    for line in lines:
-        if _CLOUD_INIT_ENDED.search(line):
-            return line
-    if any("cloud-init" in line.lower() for line in lines):
+    if ended := next(filter(_CLOUD_INIT_ENDED.search, lines), ""):
+        return ended
+    if any("cloud-init" in line.lower() for line in lines) or not _is_serial(lines):
         return ""
-    parameters = [each for line in lines if "ommand line: " in line for each in _CONSOLES.findall(line)]
-    if not parameters or not parameters[-1].startswith(_SERIAL):
-        return ""
-    return next((line for line in lines if _LOGIN.match(line)), "")
+    return next(filter(_LOGIN.match, lines), "")
+
+
+def _is_serial(lines: list[str]) -> bool:
+    """Return whether /dev/console is a serial port, by the kernel's command line."""
+    consoles = [each for line in lines if "ommand line: " in line for each in _CONSOLES.findall(line)]
+    return bool(consoles) and consoles[-1].startswith(_SERIAL)
 
 
 def _printable(text: str) -> str:

@@ -1,6 +1,6 @@
-"""How a job ended whose agent could not say: why its machines are gone, and the `result.json` that is written on their behalf.
+"""The end of a job whose agent could not report it: why its machines are gone, and the `result.json` on their behalf.
 
-Why they are gone is read from EC2's StateReason and the end of the console output. StateReason codes:
+The reason is read from EC2's StateReason and the end of the console output. StateReason codes:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
 """
 
@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from bai_agent.job.durations import format_duration
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import Job
 from bai_agent.job.job_result import sentence_of_node
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import ArtifactCount, GitCommit, JobResult, NodeOutcome, as_table
+from bai_agent.job.record_types import (
+    ArtifactCount,
+    GenerationOutcome,
+    GitCommit,
+    JobResult,
+    NodeOutcome,
+    as_table,
+)
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import now_ms
-from bai_agent.metrics.terminal import last_lines
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.metrics.search.terminal import last_lines
 from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
 from executor.records.follower import events_of, tail_position
+from executor.records.generations import generations_of
 from executor.records.node_status import node_outcomes
 from executor.records.reading import result_of
 from executor.records.run_state import RunState
@@ -34,16 +44,14 @@ _OWN_FAILURES = {each.value for each in Outcome} - {
     Outcome.PEER_FAILED.value,
     Outcome.PEER_LOST.value,
 }
-"""Outcomes of a node that are not what its machine's end, or another node's, made of it."""
+"""Outcomes of a node that neither its machine's end nor another node caused."""
 
 _BY_ITSELF = "Client.InstanceInitiatedShutdown"
 _BY_SOMEBODY = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "Client.InstanceTerminated")
 
+_LATER = "try again later, or with another instance type or more subnets"
 _AT_LAUNCH = {
-    "Server.InsufficientInstanceCapacity": (
-        Outcome.CAPACITY,
-        "try again later, or with another instance type or more subnets",
-    ),
+    "Server.InsufficientInstanceCapacity": (Outcome.CAPACITY, _LATER),
     "Client.VolumeLimitExceeded": (
         Outcome.QUOTA,
         "the account's limit of EBS storage is reached; delete volumes or have it raised in Service Quotas",
@@ -59,7 +67,7 @@ _AT_LAUNCH = {
     ),
     "Server.InternalError": (Outcome.LAUNCH_FAILED, "run it again"),
 }
-"""Code → how the job ended, and what to do."""
+"""Code → the job's outcome, and the advice."""
 
 _TAKEN = {
     "Server.SpotInstanceTermination": "EC2 took the spot machine back",
@@ -68,51 +76,150 @@ _TAKEN = {
 }
 
 _LAST_WORDS = {
-    "no-settings": (Outcome.BOOT_FAILED, "the machine found no settings in its user data"),
-    "no-python": (
-        Outcome.BOOT_FAILED,
-        "the AMI has no Python 3.10 or newer, and none could be installed; use another AMI or init_commands",
-    ),
-    "no-metadata": (Outcome.BOOT_FAILED, "the instance metadata service did not answer"),
-    "fetch-failed": (
-        Outcome.BOOT_FAILED,
-        "the agent could not be fetched: S3 cannot be reached from its subnet; `bai doctor` looks at the routes",
-    ),
-    "fetch-denied": (
-        Outcome.BOOT_FAILED,
-        "S3 refused the agent's bundle: check the role of the instance profile (s3:GetObject on agent/*)",
-    ),
-    "fetch-missing": (
-        Outcome.BOOT_FAILED,
-        "the agent's bundle is not in the bucket; `bai bundle --upload` puts it there",
-    ),
-    "fetch-corrupt": (
-        Outcome.BOOT_FAILED,
-        "the agent's bundle is not what was submitted; `bai bundle --upload` renews it",
-    ),
-    "clock-wrong": (
-        Outcome.BOOT_FAILED,
-        "the machine's clock was wrong and nothing set it within 5 min; use an AMI with a time service (chrony)",
-    ),
-    "disk-full": (Outcome.DISK_FULL, "the machine's disk was full before the benchmark started"),
-    "init-failed": (Outcome.BOOT_FAILED, "one of init_commands failed"),
-    "bad-descriptor": (Outcome.BAD_DESCRIPTOR, "its agent refused the job descriptor"),
-    "boot-hung": (Outcome.BOOT_FAILED, "the boot hung before the agent could be started"),
-    "too-many-boots": (Outcome.LOST, "the machine rebooted too often"),
-    "agent-crashed": (Outcome.AGENT_ERROR, "the agent crashed again and again"),
-    "deadline": (Outcome.LOST, "the machine was still up at its deadline, and powered itself off"),
+    "no-settings": "the machine found no settings in its user data",
+    "no-python": "the AMI has no Python 3.10 or newer, and none could be installed; use another AMI or init_commands",
+    "no-metadata": "the instance metadata service did not answer",
+    "fetch-failed": "the agent could not be fetched: S3 cannot be reached from its subnet; `bai doctor` looks at the routes",
+    "fetch-denied": "S3 refused the agent's bundle: check the role of the instance profile (s3:GetObject on agent/*)",
+    "fetch-missing": "the agent's bundle is not in the bucket; `bai bundle --upload` puts it there",
+    "fetch-corrupt": "the agent's bundle differs from the submitted one; `bai bundle --upload` renews it",
+    "clock-wrong": "the machine's clock was wrong and nothing set it within 5 min; use an AMI with a time service (chrony)",
+    "disk-full": "the machine's disk was full before the benchmark started",
+    "init-failed": "one of init_commands failed",
+    "bad-descriptor": "its agent refused the job descriptor",
+    "boot-hung": "the boot hung before the agent could be started",
+    "too-many-boots": "the machine rebooted too often",
+    "agent-crashed": "the agent crashed again and again",
+    "deadline": "the machine was still up at its deadline, and powered itself off",
 }
-"""First word behind BAI-END → how the job ended, and what it means."""
+"""First word after BAI-END → its meaning."""
+_ALL_PYTHONS_KILLED = (
+    "the Python process that ends the machine at its deadline was killed, each time with the next Python, so the machine powered "
+    "itself off; the benchmark must not kill processes that are not its own"
+)
+"""Meaning of `no-python` on a machine that had a Python."""
+_OUTCOMES = {
+    "disk-full": Outcome.DISK_FULL,
+    "bad-descriptor": Outcome.BAD_DESCRIPTOR,
+    "too-many-boots": Outcome.LOST,
+    "agent-crashed": Outcome.AGENT_ERROR,
+    "deadline": Outcome.LOST,
+}
+"""First word after BAI-END → the job's outcome, if it is not BOOT_FAILED."""
 
 
 @dataclass(frozen=True)
 class InferredOutcome:
-    """How a job ended whose agent could not write a result."""
+    """The end of a job whose agent could not write a result."""
 
     outcome: Outcome
     sentence: str
     rank: int = 0
-    """Of the node that is the cause."""
+    """Rank of the node that is the cause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GoneMachine:
+    """A machine that is gone, with everything that is known of its end."""
+
+    machine: Instance
+    console: Console
+    reported: bool
+    """Whether its agent had reported."""
+    expires: datetime | None
+    boot_limit: timedelta | None
+
+    @property
+    def last_step(self) -> str:
+        step = self.console.last_step
+        return f" Its last step: {step.removesuffix('.')}." if step else ""
+
+    @property
+    def _had_python(self) -> bool:
+        """Whether a Python was found before: the guardian reports it, and the agent is one."""
+        return self.reported or any(each.text.startswith("python ") for each in self.console.steps)
+
+    @property
+    def reason(self) -> str:
+        code, message = self.machine.reason_code, self.machine.reason.strip().removesuffix(".")
+        message = message.removeprefix(f"{code}: ") if code else message
+        if message and code:
+            return f"{message} ({code})"
+        return message or code or "EC2 does not say why"
+
+    @property
+    def _lived(self) -> timedelta:
+        ended, launched = self.machine.ended, self.machine.launched
+        return ended - launched if ended and launched else timedelta()
+
+    def infer(self) -> InferredOutcome:
+        """Return the outcome by the first rule that applies."""
+        for rule in (
+            self._ended_at_launch,
+            self._taken_back,
+            self._terminated,
+            self._last_word,
+            self._by_ec2,
+        ):
+            if (found := rule()) is not None:
+                return InferredOutcome(*found, rank=self.machine.index)
+        outcome = Outcome.LOST if self.reported else Outcome.BOOT_FAILED
+        how = "is off and left no result" if self.reported else "went off before its agent reported"
+        return InferredOutcome(outcome, f"{self.machine.id} {how}.{self.last_step}", self.machine.index)
+
+    def _ended_at_launch(self) -> tuple[Outcome, str] | None:
+        code = self.machine.reason_code
+        if code.startswith("Server.Insufficient"):
+            code = "Server.InsufficientInstanceCapacity"
+        if self.reported or code not in _AT_LAUNCH:
+            return None
+        outcome, advice = _AT_LAUNCH[code]
+        return outcome, f"EC2 ended {self.machine.id} while it started: {self.reason}; {advice}."
+
+    def _taken_back(self) -> tuple[Outcome, str] | None:
+        taken = _TAKEN.get(self.machine.reason_code)
+        return (Outcome.INTERRUPTED, f"{taken} ({self.machine.id}, {self.reason}).") if taken else None
+
+    def _terminated(self) -> tuple[Outcome, str] | None:
+        """Return the outcome of a machine that somebody terminated from outside."""
+        machine = self.machine
+        if machine.reason_code not in _BY_SOMEBODY or self.console.end not in (None, "terminated"):
+            return None
+        if self.expires is not None and machine.ended is not None and machine.ended > self.expires:
+            sentence = f"{machine.id} hung: it was still there after its time was up and was terminated."
+            return Outcome.LOST, sentence + self.last_step
+        if not self.reported and self.boot_limit is not None and self._lived > self.boot_limit:
+            when = f"{format_duration(self._lived)} after its launch"
+            sentence = f"{machine.id} was terminated {when}, and its agent had never reported."
+            return Outcome.BOOT_FAILED, sentence + self.last_step
+        return Outcome.INTERRUPTED, f"Somebody terminated {machine.id}: {self.reason}."
+
+    def _last_word(self) -> tuple[Outcome, str] | None:
+        machine, end = self.machine, self.console.end
+        if end is None:
+            return None
+        if end == "done":
+            code = self.console.detail or "unknown"
+            sentence = f"The agent on {machine.id} ended with exit code {code}, and its result never reached the store."
+            return Outcome.STORE_FAILED, sentence + self.last_step
+        if end == "no-python" and self._had_python:
+            return Outcome.LOST, f"{machine.id}: {_ALL_PYTHONS_KILLED}.{self.last_step}"
+        detail = f" ({self.console.detail})" if self.console.detail else ""
+        if end == "terminated":
+            return Outcome.INTERRUPTED, f"{machine.id} was shut down from outside{detail}."
+        meaning = _LAST_WORDS.get(end, f"the machine powered itself off: {end}")
+        return self._outcome_of(end), f"{machine.id}: {meaning}{detail}.{self.last_step}"
+
+    def _outcome_of(self, end: str) -> Outcome:
+        """Return the outcome that the guardian's last word means."""
+        outcome = _OUTCOMES.get(end, Outcome.BOOT_FAILED if end in _LAST_WORDS else Outcome.LOST)
+        return Outcome.BOOT_FAILED if outcome is Outcome.LOST and not self.reported else outcome
+
+    def _by_ec2(self) -> tuple[Outcome, str] | None:
+        if self.machine.reason_code in ("", _BY_ITSELF):
+            return None
+        outcome = Outcome.LOST if self.reported else Outcome.LAUNCH_FAILED
+        return outcome, f"EC2 ended {self.machine.id}: {self.reason}.{self.last_step}"
 
 
 def why_gone(
@@ -124,54 +231,59 @@ def why_gone(
     boot_limit: timedelta | None,
     cancelled: bool,
 ) -> InferredOutcome:
-    """Return how a job ended whose machines `left` (not empty) are gone, or going, without a result.
+    """Return the end of a job whose machines `left` (not empty) are gone, or going, without a result.
 
-    signs: ranks whose agents had reported. expires: when the job's machines had to be gone by themselves. boot_limit: after so
-    long their agents had to have reported.
+    signs: ranks whose agents had reported. expires: the time at which the machines had to be gone by themselves. boot_limit: time
+    within which their agents had to report.
     """
     if cancelled:
-        return InferredOutcome(
-            Outcome.CANCELLED, "The job was cancelled, and its machines ended before it wrote a result."
-        )
-    # Where several have left, one of them was first, and the others were ended for it.
+        sentence = "The job was cancelled, and its machines ended before it wrote a result."
+        return InferredOutcome(Outcome.CANCELLED, sentence)
+    # If several have left, one of them was first, and the others were ended because of it.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
-    inferred = _why_gone(
-        culprit, consoles, reported=culprit.index in signs, expires=expires, boot_limit=boot_limit
-    )
-    return replace(inferred, rank=culprit.index)
+    return _GoneMachine(
+        machine=culprit,
+        console=consoles.get(culprit.id, Console()),
+        reported=culprit.index in signs,
+        expires=expires,
+        boot_limit=boot_limit,
+    ).infer()
 
 
 def write_result(
     record: JobRecord, outcome: Outcome, sentence: str, *, attempt: int = 0, rank: int = 0
 ) -> bool:
-    """Write that the job ended so; return False, and leave it, where it has a result. Raises StoreError.
+    """Write the job's result; return False without a change if it has one. Raises StoreError.
 
     It has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the node that is the cause, whose last
-    lines are the result's. A node of several that has said why it failed goes before: then that is the cause, and what is given a warning.
+    lines are the result's. If one of several nodes has reported its own failure, that is the cause, and `sentence` becomes a warning; not in
+    an elastic job that has begun, which goes on without that node.
     """
     if result_of(record) is not None:
         return False
     state = RunState()
-    for event in events_of(record.node(attempt=attempt)):
-        state.apply(event)
-    now = now_ms()
-    warnings = list(state.warnings)
-    kept = record.store.find(record.key("artifacts/"))
+    state.apply_all(events_of(record.node(attempt=attempt)))
     job = record.job() if record.exists() else None
-    last: list[str] = []
+    warnings, last = list(state.warnings), []
     if job is not None and not job.benchmark.secrets:
         last = _last_lines(record, attempt, rank)
     else:
-        # Only its own machine can look the secrets up, and a result goes further than the log.
+        # Only the job's own machine can look the secrets up, and a result is copied further than the log.
         warnings.append(
-            "The last lines of the output are not in the result: secrets may stand in them, which are not known here. "
+            "The last lines of the output are not in the result, because they may contain secrets that are not known here. "
             "`bai logs` shows them."
         )
-    if (failed := _first_failure(record, attempt)) is not None:
+    # An elastic job that has begun goes on without a node that failed by itself.
+    has_begun = (
+        job is not None and job.is_elastic and bool(AttemptRecord(record, attempt).control().generations)
+    )
+    if not has_begun and (failed := _first_failure(record, attempt)) is not None:
         warnings.append(sentence)
         outcome = Outcome(failed.outcome)
         sentence = sentence_of_node(failed.rank, outcome, failed.sentence)
         last = failed.last_lines or last
+    now = now_ms()
+    kept = record.store.find(record.key("artifacts/"))
     result = JobResult(
         job_id=record.job_id,
         outcome=outcome.value,
@@ -183,7 +295,8 @@ def write_result(
         artifacts=ArtifactCount(files=len(kept), bytes=sum(each.size for each in kept)),
         started=state.started if state.started is not None else now,
         ended=now,
-        git=GitCommit(**vars(job.git)) if job is not None and job.git is not None else None,
+        git=_commit(job),
+        generations=_generations(record, outcome, sentence) if job is not None else None,
         warnings=warnings,
         on_behalf=True,
     )
@@ -192,86 +305,20 @@ def write_result(
     return record.store.put(record.key("result.json"), content + b"\n", if_absent=True)
 
 
-def _why_gone(
-    culprit: Instance,
-    consoles: Mapping[str, Console],
-    *,
-    reported: bool,
-    expires: datetime | None,
-    boot_limit: timedelta | None,
-) -> InferredOutcome:
-    code = culprit.reason_code
-    if code.startswith("Server.Insufficient"):
-        code = "Server.InsufficientInstanceCapacity"
-    if not reported and code in _AT_LAUNCH:
-        outcome, advice = _AT_LAUNCH[code]
-        return InferredOutcome(
-            outcome, f"EC2 ended {culprit.id} while it started: {_reason_of(culprit)}; {advice}."
-        )
-    if code in _TAKEN:
-        return InferredOutcome(Outcome.INTERRUPTED, f"{_TAKEN[code]} ({culprit.id}, {_reason_of(culprit)}).")
-    console = consoles.get(culprit.id, Console())
-    if code in _BY_SOMEBODY and console.end in (None, "terminated"):
-        if expires is not None and culprit.ended is not None and culprit.ended > expires:
-            return InferredOutcome(
-                Outcome.LOST,
-                f"{culprit.id} hung: it was still there after its time was up and was terminated.{_last_step(console)}",
-            )
-        lived = culprit.ended - culprit.launched if culprit.ended and culprit.launched else timedelta()
-        if not reported and boot_limit is not None and lived > boot_limit:
-            return InferredOutcome(
-                Outcome.BOOT_FAILED,
-                f"{culprit.id} was terminated {format_duration(lived)} after its launch, and its agent had never reported."
-                f"{_last_step(console)}",
-            )
-        return InferredOutcome(
-            Outcome.INTERRUPTED, f"Somebody terminated {culprit.id}: {_reason_of(culprit)}."
-        )
-    if console.end is not None:
-        return _by_last_word(culprit, console, reported)
-    if code and code != _BY_ITSELF:
-        return InferredOutcome(
-            Outcome.LOST if reported else Outcome.LAUNCH_FAILED,
-            f"EC2 ended {culprit.id}: {_reason_of(culprit)}.{_last_step(console)}",
-        )
-    if reported:
-        return InferredOutcome(Outcome.LOST, f"{culprit.id} is off and left no result.{_last_step(console)}")
-    return InferredOutcome(
-        Outcome.BOOT_FAILED, f"{culprit.id} went off before its agent reported.{_last_step(console)}"
-    )
+def _generations(record: JobRecord, outcome: Outcome, sentence: str) -> list[GenerationOutcome] | None:
+    """Return the generations of a job as far as the store tells of them; the last one ended as the job did. None if it has none."""
+    found = list(generations_of(record, None))
+    if found and not found[-1].sentence:
+        found[-1] = replace(found[-1], outcome=outcome.value, sentence=sentence)
+    return found or None
 
 
-def _by_last_word(culprit: Instance, console: Console, reported: bool) -> InferredOutcome:
-    end, detail = console.end or "", f" ({console.detail})" if console.detail else ""
-    if end == "done":
-        return InferredOutcome(
-            Outcome.STORE_FAILED,
-            f"The agent on {culprit.id} ended with exit code {console.detail or 'unknown'}, and its result never "
-            f"reached the store.{_last_step(console)}",
-        )
-    if end == "terminated":
-        return InferredOutcome(Outcome.INTERRUPTED, f"{culprit.id} was shut down from outside{detail}.")
-    outcome, meaning = _LAST_WORDS.get(end, (Outcome.LOST, f"the machine powered itself off: {end}"))
-    if not reported and outcome is Outcome.LOST:
-        outcome = Outcome.BOOT_FAILED
-    return InferredOutcome(outcome, f"{culprit.id}: {meaning}{detail}.{_last_step(console)}")
-
-
-def _reason_of(instance: Instance) -> str:
-    message = instance.reason.strip().removesuffix(".")
-    if message.startswith(f"{instance.reason_code}: "):
-        message = message[len(instance.reason_code) + 2 :]
-    if message and instance.reason_code:
-        return f"{message} ({instance.reason_code})"
-    return message or instance.reason_code or "EC2 does not say why"
-
-
-def _last_step(console: Console) -> str:
-    return f" Its last step: {console.last_step.removesuffix('.')}." if console.last_step else ""
+def _commit(job: Job | None) -> GitCommit | None:
+    return GitCommit(**vars(job.git)) if job is not None and job.git is not None else None
 
 
 def _first_failure(record: JobRecord, attempt: int) -> NodeOutcome | None:
-    """Return how the node ended that failed first, by itself; None where none has said that it did."""
+    """Return the outcome of the node that failed first by itself; None if no node has reported such a failure."""
     failed = [each for each in node_outcomes(record, attempt=attempt) if each.outcome in _OWN_FAILURES]
     return min(failed, key=lambda each: (each.ended or 0, each.rank), default=None)
 

@@ -1,10 +1,9 @@
-"""The instances of jobs, as EC2 describes them: found by their tags, and ended only where their tags say that they are ours."""
+"""The instances of jobs in EC2: found by their tags, and terminated only if their tags are ours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
+from bai_agent.light_dataclass import dataclass, field
 from executor.backends.ec2.console import Console, read_console
-from executor.backends.ec2.session import FAILURES, AwsError, aws_error, code_of
+from executor.backends.ec2.session import FAILURES, aws_error, code_of
 from executor.descriptor.ec2_table import ON_DEMAND
+from executor.errors import AwsError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -25,40 +26,44 @@ ATTEMPT_TAG = "bai:attempt"
 CLIENT_TAG = "bai:client-id"
 EXPIRES_TAG = "bai:expires"
 STORE_TAG = "bai:store"
+LAUNCH_TAG = "bai:launch"
+"""Number of the launch of a machine that was launched while its job ran. Others do not have this tag."""
+FIRST_NODE_TAG = "bai:first-node"
+"""Node of the machine with index 0 in such a launch."""
 
 LIVING = ("pending", "running")
 GONE = ("terminated", "stopped")
-"""A stopped machine runs nothing; nobody but a person can stop one of ours, and it is terminated then."""
+"""States of machines that run nothing. Only a person can stop one of ours, and then it is terminated."""
 
 _NO_LATEST = frozenset({"UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue"})
 _VALUES = 200
-"""Values that one filter may have: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
+"""Most values of one filter: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One instance as EC2 describes it."""
+    """EC2's description of one instance."""
 
     id: str
     state: str
-    """pending, running, shutting-down, terminated, stopping or stopped."""
+    """State: pending, running, shutting-down, terminated, stopping or stopped."""
     index: int = 0
-    """Which of its launch it is: its rank."""
+    """Its node: its index in its launch, after the first node of that."""
     type: str = ""
     market: str = ON_DEMAND
-    """InstanceLifecycle, where EC2 says one: "spot"."""
+    """InstanceLifecycle, if EC2 gives one: "spot"."""
     operation: str = ""
-    """UsageOperation, which says what its licences cost; empty where EC2 does not say."""
+    """UsageOperation, which decides the cost of its licences; empty if EC2 gives none."""
     tenancy: str = "default"
     zone: str = ""
     reason_code: str = ""
-    """StateReason, such as "Client.UserInitiatedShutdown"."""
+    """Code of the StateReason, such as "Client.UserInitiatedShutdown"."""
     reason: str = ""
     launched: datetime | None = None
     age: timedelta | None = None
-    """Since its launch: both times by AWS's clocks. None where EC2 does not say."""
+    """Time since its launch, by AWS's clocks; None if EC2 does not tell."""
     ended: datetime | None = None
-    """When somebody ended it, where EC2 says so."""
+    """Time at which a user ended it; None if EC2 does not tell."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -77,9 +82,14 @@ class Instance:
     def attempt(self) -> str:
         return self.tags.get(ATTEMPT_TAG, "0")
 
+    @property
+    def launch(self) -> str:
+        """Number of its launch."""
+        return self.tags.get(LAUNCH_TAG, "0")
 
-def instances_of(ec2: EC2Client, job_ids: Iterable[str]) -> list[Instance]:
-    """Return all instances that carry the tag of one of these jobs, in whatever state. Raises BaiError."""
+
+def find_instances(ec2: EC2Client, job_ids: Iterable[str]) -> list[Instance]:
+    """Return all instances with the tag of one of these jobs, in any state. Raises BaiError."""
     wanted = list(job_ids)
     found: list[Instance] = []
     for start in range(0, len(wanted), _VALUES):
@@ -87,17 +97,20 @@ def instances_of(ec2: EC2Client, job_ids: Iterable[str]) -> list[Instance]:
     return found
 
 
-def instances_of_attempt(ec2: EC2Client, job_id: str, attempt: int, *, store: str) -> list[Instance]:
-    """Return the instances that were launched for an attempt of a job of `store`, by rank, in whatever state. Raises BaiError."""
-    found = instances_of(ec2, [job_id])
-    mine = [each for each in found if each.attempt == str(attempt) and each.tags.get(STORE_TAG) == store]
+def find_launch_instances(
+    ec2: EC2Client, job_id: str, attempt: int, *, store: str, launch: int = 0
+) -> list[Instance]:
+    """Return the instances of a launch of a job of `store`, by rank, in any state. Raises BaiError."""
+    wanted = (str(attempt), str(launch), store)
+    found = find_instances(ec2, [job_id])
+    mine = [each for each in found if (each.attempt, each.launch, each.tags.get(STORE_TAG)) == wanted]
     return sorted(mine, key=lambda each: each.index)
 
 
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
-    """Return the instances of these ids that EC2 still knows; an unknown one is not an error. Raises BaiError.
+    """Return the instances with these ids that EC2 still knows. Raises BaiError.
 
-    For those whose tags are gone: a terminated instance loses them while EC2 still shows it.
+    It also finds terminated instances, which lose their tags while EC2 still shows them.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
     """
     found: list[Instance] = []
@@ -107,7 +120,7 @@ def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
 
 
 def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance]:
-    """Return the instances that `filters` let through, over all pages. Raises BaiError."""
+    """Return the instances that match `filters`, from all pages. Raises BaiError."""
     with plain_errors("describing the instances"):
         pages = ec2.get_paginator("describe_instances").paginate(Filters=list(filters))
         return [
@@ -118,40 +131,39 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
         ]
 
 
-def console_of(ec2: EC2Client, instance_id: str) -> str:
-    """Return what is on an instance's console: the newest 64 KiB, or what EC2 last kept where it has no newer. Raises BaiError."""
+def fetch_console(ec2: EC2Client, instance_id: str) -> str:
+    """Return an instance's console: the newest 64 KiB, or EC2's last copy if there is nothing newer. Raises BaiError."""
     with plain_errors(f"reading the console of {instance_id}"):
         try:
-            # botocore decodes it, and puts U+FFFD for what is not text.
+            # botocore decodes it, with U+FFFD for bytes that are no text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
         except ClientError as error:
             # Instances that are not on Nitro know no "Latest".
             if code_of(error) not in _NO_LATEST:
                 raise
             newest = None
-        # Also empty where there is no newer output than what was kept, such as that of a machine that has ended.
+        # It is also empty if EC2's copy is the newest output, for example of a machine that has ended.
         return newest or ec2.get_console_output(InstanceId=instance_id).get("Output") or ""
 
 
 def read_consoles(
     ec2: EC2Client, instances: Iterable[Instance]
 ) -> tuple[dict[str, Console], dict[str, BaiError]]:
-    """Return what the consoles say, and why others cannot be read, by instance id."""
+    """Return the consoles, and the errors of those that cannot be read, by instance id."""
     found: dict[str, Console] = {}
     unreadable: dict[str, BaiError] = {}
     for each in instances:
         try:
-            found[each.id] = read_console(console_of(ec2, each.id))
+            found[each.id] = read_console(fetch_console(ec2, each.id))
         except BaiError as error:
             unreadable[each.id] = error
     return found, unreadable
 
 
 def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> list[str]:
-    """Terminate those instances that carry this job's tag; return their ids. One that is gone is not an error.
+    """Terminate the instances with this job's tag; return their ids. Instances that are gone already are no error.
 
-    One that EC2 refuses to terminate does not keep the others. Raises BaiError: at the end where some were refused, at once where
-    EC2 cannot be asked.
+    A refusal for one instance does not stop the others. Raises BaiError: at the end after a refusal, at once if EC2 cannot be asked.
     """
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
     refusals: list[AwsError] = []
@@ -173,7 +185,7 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
 
 
 def terminate_one(ec2: EC2Client, instance_id: str) -> None:
-    """Terminate an instance; one that EC2 knows no more is not an error. Raises BaiError."""
+    """Terminate an instance. An instance that EC2 no longer knows is no error. Raises BaiError."""
     with plain_errors(f"terminating {instance_id}"):
         try:
             ec2.terminate_instances(InstanceIds=[instance_id])
@@ -184,19 +196,19 @@ def terminate_one(ec2: EC2Client, instance_id: str) -> None:
 
 @contextmanager
 def plain_errors(doing: str) -> Iterator[None]:
-    """Turn what botocore raises into a BaiError: "<doing> failed: …"."""
+    """Turn errors of botocore into a BaiError: "<doing> failed: …"."""
     try:
         yield
     except FAILURES as error:
         raise aws_error(error, doing=doing) from error
 
 
-def tags_of(item: Mapping[str, Any]) -> dict[str, str]:
+def read_tags(item: Mapping[str, Any]) -> dict[str, str]:
     return {each["Key"]: each.get("Value", "") for each in item.get("Tags", ())}
 
 
 def _answered(answer: Mapping[str, Any]) -> datetime | None:
-    """Return when AWS gave this answer, by its own clock."""
+    """Return the time of AWS's answer, by AWS's clock."""
     date = (answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}).get("date")
     try:
         time = parsedate_to_datetime(date) if date else None
@@ -206,25 +218,30 @@ def _answered(answer: Mapping[str, Any]) -> datetime | None:
 
 
 def _instance(item: Mapping[str, Any], *, now: datetime | None) -> Instance:
-    reason = item.get("StateReason") or {}
+    reason, placement = item.get("StateReason") or {}, item.get("Placement") or {}
     # "The time is determined by AWS": https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_Instance.html
-    launched = item.get("LaunchTime")
+    launched, tags = item.get("LaunchTime"), read_tags(item)
     return Instance(
         id=item["InstanceId"],
         state=item["State"]["Name"],
-        index=int(item.get("AmiLaunchIndex") or 0),
+        index=int(item.get("AmiLaunchIndex") or 0) + _first_node(tags),
         type=item.get("InstanceType", ""),
         market=item.get("InstanceLifecycle") or ON_DEMAND,
         operation=item.get("UsageOperation") or "",
-        tenancy=(item.get("Placement") or {}).get("Tenancy") or "default",
-        zone=(item.get("Placement") or {}).get("AvailabilityZone", ""),
+        tenancy=placement.get("Tenancy") or "default",
+        zone=placement.get("AvailabilityZone", ""),
         reason_code=reason.get("Code", ""),
         reason=reason.get("Message", ""),
         launched=launched,
         age=now - launched if now is not None and launched is not None else None,
         ended=_moment_in(item.get("StateTransitionReason") or ""),
-        tags=tags_of(item),
+        tags=tags,
     )
+
+
+def _first_node(tags: Mapping[str, str]) -> int:
+    written = tags.get(FIRST_NODE_TAG, "")
+    return int(written) if written.isdecimal() else 0
 
 
 def _moment_in(text: str) -> datetime | None:

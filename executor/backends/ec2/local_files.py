@@ -7,26 +7,27 @@ import os
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from bai_agent.job.descriptor import Source, SourceKind
-from bai_agent.job.source_schemes import file_path
+from bai_agent.job.schema.source_schemes import file_path
+from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.staging_bucket import Upload
 from executor.descriptor import Descriptor
+from executor.errors import ScriptsError
 from executor.planning.job_sources import Uploaded, job_sources
-from executor.planning.scripts_folder import ScriptsError, ScriptsOrigin, list_scripts
+from executor.planning.scripts_folder import ScriptsOrigin, survey_scripts
 
 _DATE = 315_532_800
-"""The time of all packed files, 1980-01-01: the earliest that zip archives can hold."""
+"""Time of all packed files, 1980-01-01, which is the earliest of zip archives."""
 _PIECE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFiles:
-    """Files of this machine, and what they are in the bucket."""
+    """Files of this machine, and their objects in the bucket."""
 
     uploads: tuple[Upload, ...]
     sources: Mapping[Path, Uploaded]
@@ -60,7 +61,7 @@ def pack(folder: Path, archive: Path) -> None:
     """Write the files of `folder` that are not ignored as a tar: the same bytes for the same names, modes and contents."""
     root = folder.resolve()
     with archive.open("wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for file in list_scripts(folder):
+        for file in survey_scripts(folder).files:
             member = tarfile.TarInfo(file.path.as_posix())
             member.mtime = _DATE
             if file.link is not None:

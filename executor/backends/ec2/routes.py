@@ -1,11 +1,11 @@
-"""Whether a machine in a subnet reaches S3, judged from what EC2 says of the subnet's routes."""
+"""Decides from a subnet's routes whether its machines reach S3."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.session import AwsSession
 
 ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
@@ -13,7 +13,7 @@ ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
 
 @dataclass(frozen=True)
 class Route:
-    """How S3 is reached, or why it is not."""
+    """The way to S3, or the reason why there is none."""
 
     reaches: bool
     sentence: str
@@ -23,9 +23,9 @@ class Route:
 def s3_routes(
     aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, public_ip: bool | None, bucket_region: str
 ) -> list[Route]:
-    """Return how S3 is reached from each of `subnets`, as `route_to_s3` does. Raises what AWS's library does.
+    """Return the route to S3 from each of `subnets`. Raises the errors of AWS's library.
 
-    An endpoint leads to buckets of its own region only.
+    An endpoint only leads to buckets of its own region.
     """
     vpcs = sorted({each["VpcId"] for each in subnets})
     if not vpcs:
@@ -52,7 +52,7 @@ def s3_routes(
 
 
 def without_s3(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, bucket_region: str) -> list[str]:
-    """Return the ids of those `subnets` whose machines do not reach S3 without a public address. Raises what AWS's library does."""
+    """Return the ids of the `subnets` whose machines do not reach S3 without a public address. Raises the errors of AWS's library."""
     routes = s3_routes(aws, subnets, public_ip=False, bucket_region=bucket_region)
     return [
         str(subnet["SubnetId"]) for subnet, route in zip(subnets, routes, strict=True) if not route.reaches
@@ -60,12 +60,12 @@ def without_s3(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, bucket_
 
 
 def cut_off_sentence(subnets: Sequence[str], *, interfaces: int) -> str:
-    """Return what is wrong with a launch of machines with several `interfaces` into subnets `without_s3`."""
+    """Return the problem of machines with several `interfaces` in subnets `without_s3`."""
     return f"a machine with {interfaces} network interfaces gets no public address, without which {', '.join(subnets)} does not reach S3"
 
 
-def table_of(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the route table that holds for a subnet: its own, else its VPC's main one."""
+def route_table(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the route table of a subnet: its own, else its VPC's main one."""
     main = None
     for table in tables:
         for each in table.get("Associations", ()):
@@ -84,50 +84,53 @@ def route_to_s3(
     public_ip: bool | None,
     region: str,
 ) -> Route:
-    """Return how S3 is reached from `subnet`.
+    """Return the route to S3 from `subnet`.
 
-    tables, endpoints: the route tables, and the VPC endpoints for S3, of its VPC. public_ip: what the configuration says
-    of public addresses; None: the subnet decides.
+    tables, endpoints: the route tables of its VPC, and its VPC's endpoints for S3. public_ip: the configuration's setting of public
+    addresses; None: the subnet decides.
     """
-    table = table_of(subnet, tables)
+    table = route_table(subnet, tables)
     if table is None:
         return Route(False, "has no route table", "name another subnet")
-    for each in endpoints:
-        if each.get("State", "").lower() != "available":
-            continue
-        if each.get("VpcEndpointType") == "Gateway" and table.get("RouteTableId") in each.get(
-            "RouteTableIds", ()
-        ):
-            return Route(True, f"reaches S3 through the gateway endpoint {each.get('VpcEndpointId')}")
-        if each.get("VpcEndpointType") == "Interface" and each.get("PrivateDnsEnabled"):
-            return Route(True, f"reaches S3 through the interface endpoint {each.get('VpcEndpointId')}")
-    advice = ENDPOINT_ADVICE
-    default = next(
-        (each for each in table.get("Routes", ()) if each.get("DestinationCidrBlock") == "0.0.0.0/0"), None
-    )
+    if (endpoint := _endpoint(table, endpoints)) is not None:
+        return endpoint
+    routes = table.get("Routes", ())
+    default = next((each for each in routes if each.get("DestinationCidrBlock") == "0.0.0.0/0"), None)
     if default is None:
-        return Route(False, "has no route out", advice)
+        return Route(False, "has no route out", ENDPOINT_ADVICE)
     if default.get("State") == "blackhole":
-        return Route(False, "has a default route whose target is gone", f"repair it, or {advice}")
+        return Route(False, "has a default route whose target is gone", f"repair it, or {ENDPOINT_ADVICE}")
     if not str(default.get("GatewayId", "")).startswith("igw-"):
-        target = (
-            default.get("NatGatewayId")
-            or default.get("TransitGatewayId")
-            or default.get("InstanceId")
-            or "its gateway"
-        )
-        if default.get("NatGatewayId"):
-            return Route(
-                True,
-                f"reaches S3 through the NAT gateway {target}, and each GB of it is paid for; a gateway endpoint costs nothing",
-                f"aws ec2 create-vpc-endpoint --region {region} --vpc-id {subnet.get('VpcId')} --service-name "
-                f"com.amazonaws.{region}.s3 --route-table-ids {table.get('RouteTableId')}",
-            )
-        return Route(True, f"reaches S3 through {target}")
+        return _gateway(default, subnet, table, region)
     if public_ip if public_ip is not None else subnet.get("MapPublicIpOnLaunch"):
         return Route(True, "reaches S3 through its internet gateway, with public addresses")
-    return Route(
-        False,
-        "has an internet gateway, and its machines would have no public address",
-        f"set public_ip = true, or {advice}",
-    )
+    sentence = "has an internet gateway, and its machines would have no public address"
+    return Route(False, sentence, f"set public_ip = true, or {ENDPOINT_ADVICE}")
+
+
+def _endpoint(table: Mapping[str, Any], endpoints: Sequence[Mapping[str, Any]]) -> Route | None:
+    """Return the route through an endpoint for S3; None if there is none."""
+    for each in endpoints:
+        kind, name = each.get("VpcEndpointType"), each.get("VpcEndpointId")
+        if each.get("State", "").lower() != "available":
+            continue
+        if kind == "Gateway" and table.get("RouteTableId") in each.get("RouteTableIds", ()):
+            return Route(True, f"reaches S3 through the gateway endpoint {name}")
+        if kind == "Interface" and each.get("PrivateDnsEnabled"):
+            return Route(True, f"reaches S3 through the interface endpoint {name}")
+    return None
+
+
+def _gateway(
+    default: Mapping[str, Any], subnet: Mapping[str, Any], table: Mapping[str, Any], region: str
+) -> Route:
+    """Return the route through a gateway that is not the internet's own."""
+    if nat := default.get("NatGatewayId"):
+        return Route(
+            True,
+            f"reaches S3 through the NAT gateway {nat}, and each GB of it is paid for; a gateway endpoint costs nothing",
+            f"aws ec2 create-vpc-endpoint --region {region} --vpc-id {subnet.get('VpcId')} --service-name "
+            f"com.amazonaws.{region}.s3 --route-table-ids {table.get('RouteTableId')}",
+        )
+    target = default.get("TransitGatewayId") or default.get("InstanceId") or "its gateway"
+    return Route(True, f"reaches S3 through {target}")

@@ -1,7 +1,7 @@
-"""The security group of a job of several machines, where none is configured: they reach each other, and nobody else reaches them.
+"""The security group of a job of several machines, if none is configured: the machines only reach each other.
 
-It is made before the launch and found by its tags, as the machines are, and is deleted by whoever sees that they are gone. EC2
-keeps it as long as one of them is there, so that deleting it too early is nothing but an error.
+It is made before the launch and found by its tags, like the machines, and deleted after they are gone. EC2 refuses to delete it while
+one of them exists, so an early attempt does no harm.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from executor.backends.ec2.instances import ATTEMPT_TAG, JOB_TAG, STORE_TAG, plain_errors, tags_of
+from executor.backends.ec2.instances import ATTEMPT_TAG, JOB_TAG, STORE_TAG, plain_errors, read_tags
 from executor.backends.ec2.session import code_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ NO_GROUP = frozenset({"InvalidGroup.NotFound", "InvalidGroupId.NotFound", "Inval
 
 
 def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return what boto3's create_security_group takes for an attempt of a job: always the same."""
+    """Return the parameters of boto3's create_security_group for an attempt of a job, which are always the same."""
     return {
         "GroupName": f"bai {job_id} {attempt}",
         "Description": "The machines of a job reach each other",
@@ -59,25 +59,25 @@ def make_group(
         except ClientError as error:
             if code_of(error) != "InvalidGroup.Duplicate":
                 raise
-            group = _found(ec2, request)
+            group = find_group(ec2, request)
         itself = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
-        # To itself as well: EFA wants that to be said, beside what goes anywhere.
+        # EFA needs a rule to the group itself, in addition to the rule to any address.
         _allow(lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=itself), sleep)  # type: ignore[arg-type]
         _allow(lambda: ec2.authorize_security_group_egress(GroupId=group, IpPermissions=itself), sleep)  # type: ignore[arg-type]
     return group
 
 
-def groups_of(ec2: EC2Client, filters: Iterable[FilterTypeDef]) -> dict[str, dict[str, str]]:
-    """Return the tags of our groups that `filters` let through, by group id. Raises BaiError."""
+def find_groups(ec2: EC2Client, filters: Iterable[FilterTypeDef]) -> dict[str, dict[str, str]]:
+    """Return the tags of our groups that match `filters`, by group id. Raises BaiError."""
     with plain_errors("describing the security groups"):
         pages = ec2.get_paginator("describe_security_groups").paginate(
             Filters=[{"Name": "tag-key", "Values": [JOB_TAG]}, *filters]
         )
-        return {each["GroupId"]: tags_of(each) for page in pages for each in page["SecurityGroups"]}
+        return {each["GroupId"]: read_tags(each) for page in pages for each in page["SecurityGroups"]}
 
 
 def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> list[str]:
-    """Delete groups that no machine uses any more; return which are gone. What is in the way will be there the next time, too."""
+    """Delete groups that no machine uses any more; return the deleted ones. Others are tried again the next time."""
     gone = []
     for group in groups:
         try:
@@ -95,10 +95,11 @@ def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> list[str]:
     return gone
 
 
-def _found(ec2: EC2Client, request: Mapping[str, Any]) -> str:
+def find_group(ec2: EC2Client, request: Mapping[str, Any]) -> str:
+    """Return the id of the job's own group, which `make_group` made. Raises BaiError."""
     name, vpc = request["GroupName"], request["VpcId"]
-    wanted = tags_of(request["TagSpecifications"][0])
-    there = groups_of(ec2, [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}])
+    wanted = read_tags(request["TagSpecifications"][0])
+    there = find_groups(ec2, [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}])
     for group, tags in there.items():
         if all(tags.get(key) == wanted.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG)):
             return group
@@ -108,7 +109,7 @@ def _found(ec2: EC2Client, request: Mapping[str, Any]) -> str:
 
 
 def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
-    """Ask for a rule, unless it is there; of a group that was just made for a while, as EC2 may not know it everywhere yet."""
+    """Ask for a rule unless it exists. It is repeated for a while, because EC2 may not know a new group everywhere yet."""
     for pause in (*_PAUSES, None):
         try:
             ask()

@@ -1,10 +1,9 @@
-"""Clients of AWS services: always with a region and timeouts, with the credentials of the configured profile."""
+"""Clients of AWS services with a region, timeouts, and the credentials of the configured profile."""
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,9 +27,10 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from bai_agent.errors import BaiError
+from bai_agent.light_dataclass import dataclass, field
 from executor.backends.ec2.shared import once
-from executor.config import Settings
-from executor.errors import UsageError
+from executor.configuration.config import Settings
+from executor.errors import AwsCredentialsError, AwsError, UsageError
 from executor.unattended import is_unattended
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _CONNECT, _READ = 10, 30
 _USUAL = Config(
     connect_timeout=_CONNECT, read_timeout=_READ, retries={"mode": "standard", "total_max_attempts": 4}
 )
-# RunInstances says "no capacity" with status 500, which botocore would repeat in the same availability zone.
+# RunInstances answers "no capacity" with status 500, which botocore would repeat in the same availability zone.
 _ONCE = Config(connect_timeout=_CONNECT, read_timeout=_READ, retries={"total_max_attempts": 1})
 _QUICK = Config(connect_timeout=2, read_timeout=4, retries={"total_max_attempts": 1})
 _PRICE_LIST_REGION = "us-east-1"
@@ -53,24 +53,12 @@ _PRICE_LIST_REGION = "us-east-1"
 
 Failure = ClientError | BotoCoreError | ResponseParserError
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
-"""All that a call of AWS's raises: a refusal, no answer, and what a proxy answers in AWS's place."""
+"""Errors of AWS's calls: a refusal, no answer, and a proxy's answer."""
 
 _NO_CREDENTIALS = (
     "there are no AWS credentials; run `aws configure sso` or `aws configure`, "
     "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile with --profile"
 )
-
-
-class AwsError(BaiError):
-    """AWS refused or did not answer; the message says what was being done. `code` is AWS's own, where it said one."""
-
-    def __init__(self, message: str, *, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class CredentialsError(UsageError):
-    """There are no credentials here."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ class AwsSession:
     region: str
     profile: str | None = None
     _clients: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Those that were made, by what they were made for: each takes a tenth of a second, and they may be used by several threads."""
+    """Clients by their purpose. Making one takes a tenth of a second, and several threads may use it."""
 
     @cached_property
     def session(self) -> boto3.Session:
@@ -125,6 +113,9 @@ class AwsSession:
         client: STSClient = self._client("sts", _USUAL)
         return client
 
+    def cloudformation(self) -> Any:
+        return self._client("cloudformation", _USUAL)
+
     def sqs(self) -> Any:
         """Return a client for queues: its longest wait for a message ends before it gives up."""
         return self._client("sqs", _USUAL)
@@ -139,18 +130,18 @@ class AwsSession:
         return client
 
     def credentials(self) -> Any:
-        """Return botocore's credentials, which renew themselves and can be used now. Raises CredentialsError."""
+        """Return botocore's credentials, which renew themselves and can be used now. Raises AwsCredentialsError."""
         try:
             found = self.session.get_credentials()
             if found is not None:
-                # Those of a sign-on or a role are only had now; whoever uses them later could not say what to do.
+                # The credentials of a sign-on or a role are only fetched now. A later failure could not name the remedy.
                 found.get_frozen_credentials()
         except FAILURES as error:
             raise _unusable(error) from error
         except EOFError as error:
             raise unasked() from error
         if found is None:
-            raise CredentialsError(_NO_CREDENTIALS)
+            raise AwsCredentialsError(_NO_CREDENTIALS)
         return found
 
     def _client(self, service: Any, config: Config, **options: Any) -> Any:
@@ -170,8 +161,8 @@ class AwsSession:
         return client
 
 
-def aws_of(settings: Settings, *, region: str | None = None) -> AwsSession:
-    """Return AWS as configured, in `region` or the configured one. Raises UsageError where none is known."""
+def aws_session(settings: Settings, *, region: str | None = None) -> AwsSession:
+    """Return the configured session of AWS, in `region` or the configured one. Raises UsageError if no region is known."""
     return AwsSession(region or settings.need_region(), settings.aws_profile)
 
 
@@ -179,19 +170,21 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
     """Return `error` as a sentence for a person. doing: "describing the image ami-1"."""
     where = f" in {region}" if region else ""
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
-        return CredentialsError(_NO_CREDENTIALS)
+        return AwsCredentialsError(_NO_CREDENTIALS)
     if isinstance(error, (SSOError, TokenRetrievalError, CredentialRetrievalError, InvalidConfigError)):
         return _unusable(error)
     if isinstance(error, ClientError):
         code = code_of(error)
         message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         if (clock := clock_problem(error)) is not None:
-            return CredentialsError(f"{clock} ({code})")
+            return AwsCredentialsError(f"{clock} ({code})")
         if code in NOT_ACCEPTED:
-            return CredentialsError(f"the AWS credentials have expired or are unknown ({code}); renew them")
+            return AwsCredentialsError(
+                f"the AWS credentials have expired or are unknown ({code}); renew them"
+            )
         if code in DENIED:
             return AwsError(
-                f"{doing}{where} is not allowed ({code}): {message}; docs/iam has the policies", code=code
+                f"{doing}{where} is not allowed ({code}): {message}; docs/iam.md has the policies", code=code
             )
         return AwsError(f"{doing}{where} failed: {message} ({code})", code=code)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError)):
@@ -203,41 +196,41 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
     return AwsError(f"{doing}{where} failed: {error}")
 
 
-def unasked() -> CredentialsError:
-    """Return the error for an EOFError of AWS's library: it wanted to prompt for the code of a second factor."""
-    return CredentialsError(
+def unasked() -> AwsCredentialsError:
+    """Return the error for an EOFError of AWS's library, which wanted to prompt for the code of a second factor."""
+    return AwsCredentialsError(
         "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
         "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
     )
 
 
 def _ask_nobody(session: boto3.Session) -> None:
-    """Let a role that wants the code of a second factor be refused, as where there is no terminal."""
+    """Refuse a role that needs the code of a second factor, as without a terminal."""
 
     def refuse(prompt: str) -> str:
         raise EOFError(prompt)
 
-    # botocore asks by what its provider of roles was made with; a session offers no other way to it.
+    # botocore prompts with an attribute of its provider of roles, and a session has no other access to it.
     resolver = session._session.get_component("credential_provider")
     resolver.get_provider("assume-role")._prompter = refuse
 
 
-def _unusable(error: Failure) -> CredentialsError:
+def _unusable(error: Failure) -> AwsCredentialsError:
     """Return why there are credentials here that cannot be used."""
     if isinstance(error, (SSOError, TokenRetrievalError)):
-        return CredentialsError("the AWS single sign-on has expired; run `aws sso login`")
+        return AwsCredentialsError("the AWS single sign-on has expired; run `aws sso login`")
     if isinstance(error, ProfileNotFound):
-        return CredentialsError(
+        return AwsCredentialsError(
             f'the AWS configuration has no profile "{error.kwargs["profile"]}"; `aws configure list-profiles` shows them'
         )
-    return CredentialsError(f"the AWS credentials cannot be used: {str(error).strip().rstrip(':.')}")
+    return AwsCredentialsError(f"the AWS credentials cannot be used: {str(error).strip().rstrip(':.')}")
 
 
 def clock_problem(error: ClientError) -> str | None:
-    """Return what AWS finds wrong with the time of a request, as half a sentence; None for any other error.
+    """Return AWS's complaint about the time of a request as part of a sentence; None for any other error.
 
-    RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which says that temporary
-    credentials that have expired end so too. RequestTimeTooSkewed is S3's; the others refuse the signature, and say why.
+    RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which is also
+    the answer to expired temporary credentials. RequestTimeTooSkewed is S3's; the others refuse the signature with a reason.
     """
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
     if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message)):
@@ -252,7 +245,7 @@ def clock_problem(error: ClientError) -> str | None:
 
 
 def _seconds_off(date: str | None) -> float | None:
-    """Return by how much AWS's clock is ahead of ours; None where it does not say."""
+    """Return the time by which AWS's clock is ahead of ours; None if AWS does not tell."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:

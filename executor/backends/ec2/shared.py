@@ -1,6 +1,6 @@
-"""What launches of one process have in common: AWS's clients and the agent's bundle. Shared only where somebody says so.
+"""The common parts of launches of one process: AWS's clients and the agent's bundle. They are only shared inside `sharing`.
 
-A client of EC2 takes some 25 MB and a tenth of a second to make, which a command pays once and a service would pay for each launch.
+A client of EC2 takes some 25 MB and a tenth of a second, which a command pays once, but a service for each launch.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from bai_agent.light_dataclass import dataclass, field
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ _SHARED: ContextVar[Shared | None] = ContextVar("shared", default=None)
 
 @contextmanager
 def sharing(shared: Shared) -> Iterator[None]:
-    """Take from `shared`, in this block, what can be."""
+    """Use the common parts in `shared` in this block."""
     token = _SHARED.set(shared)
     try:
         yield

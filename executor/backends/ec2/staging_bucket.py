@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from bai_agent.aws.credentials import from_botocore
 from bai_agent.aws.s3_client import bucket_region, endpoint_of
 from bai_agent.job.store import JobStore, open_store
+from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.session import AwsSession
-from executor.config import Settings
+from executor.configuration.config import Settings
 from executor.errors import UsageError
 
 _AT_A_TIME = 4
@@ -38,10 +38,10 @@ def staging_bucket(settings: Settings) -> JobStore:
 
 
 def check_region(settings: Settings) -> None:
-    """Raise UsageError where the staging bucket lies in another region than the configured one.
+    """Raise UsageError if the staging bucket is in another region than the configured one.
 
-    Every request is signed for the configured region, here and on instances, and S3 refuses those for another. Where S3 does not
-    say in which region the bucket is, nothing is known against it.
+    Every request is signed for the configured region, here and on instances, and S3 refuses requests for another region. If S3 does
+    not tell the bucket's region, the configured one is accepted.
     """
     bucket, region = settings.need_bucket(), settings.need_region()
     there = bucket_region(
@@ -67,7 +67,7 @@ def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:
 def upload(
     bucket: JobStore, uploads: Sequence[Upload], *, on_upload: Callable[[Upload], None] = lambda upload: None
 ) -> None:
-    """Upload what is missing in the bucket; `on_upload` is called before each. Raises StoreError."""
+    """Upload the objects that are missing in the bucket; `on_upload` is called before each. Raises StoreError."""
 
     def bring(each: Upload) -> None:
         on_upload(each)

@@ -15,7 +15,7 @@ KEY_LIMIT, VALUE_LIMIT, COUNT_LIMIT = 128, 256, 50
 
 _LAST_YEAR = 9999
 _FORBIDDEN = re.compile(r"[^\w \-+=.:/@]")
-"""What not every service takes in a tag; \\w has the letters of all scripts."""
+"""Characters that some services refuse in a tag; \\w has the letters of all scripts."""
 
 
 def job_tags(job: Job, *, expires: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ def tag_time(time: datetime) -> str:
 
 
 def parse_timestamp(text: object) -> datetime | None:
-    """Return the time of a text such as "2026-11-20T22:00:00Z"; None where `text` is not one, or too late for any arithmetic."""
+    """Return the time of a text such as "2026-11-20T22:00:00Z"; None if it is no time, or too late for arithmetic."""
     try:
         time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:

@@ -1,30 +1,30 @@
-"""Jobs on this machine: where their run directory is, and their agent, which outlives every `bai`."""
+"""Jobs on this machine: their run directory, and their agent, which outlives every `bai`."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain, count, islice
 from pathlib import Path
 
 from bai_agent.benchmark.orphans import find_remains
 from bai_agent.errors import BaiError, BusyError
 from bai_agent.job.agent_start import AgentStartError, start_agent
+from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
-from executor.backends.local.job_store import check_own
+from bai_agent.light_dataclass import dataclass
+from executor.backends.local.folder_store import check_own
+from executor.errors import AgentError
+from executor.records.nodes import node_numbers
 
 _LAST_BYTES = 65536
 _LAST_WORDS = 300
 """Characters."""
 _LOGGED = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \S+ ")
-"""What stands before each message of an agent's log: time, level, who says it."""
-
-
-class AgentError(BaiError):
-    """The agent of a local job cannot be started."""
+"""Beginning of each message of an agent's log: time, level, logger."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,20 @@ class NodeAgent:
     descriptor: Path
     folder: Path
     """The job store's."""
+    is_elastic: bool = False
 
     def alive(self) -> bool:
         return is_locked(self.rundir.agent_lock)
 
     def done(self) -> bool:
-        """Return whether this node has nothing more to do. The first one also writes the job's result, and is not done before."""
-        return self.rank > 0 and self.rundir.result.exists()
+        """Return whether this node has nothing more to do. A fixed job's first one also writes its result, and is not done before."""
+        return (self.rank > 0 or self.is_elastic) and self.rundir.result.exists()
 
     def benchmark_alive(self) -> bool:
-        return self.benchmark_watched() or bool(find_remains(self.rundir))
+        return self.benchmark_watched() or bool(find_remains(self.rundir.newest_generation()))
 
     def benchmark_watched(self) -> bool:
-        return is_locked(self.rundir.shim_lock)
+        return is_locked(self.rundir.newest_generation().shim_lock)
 
     def last_words(self) -> str:
         try:
@@ -79,81 +80,108 @@ class NodeAgent:
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """The agents of a job whose record is a folder of this machine: one for each of its nodes, as if they were one."""
+    """The agents of a job whose record is a folder of this machine, one for each node, with the methods of one agent."""
 
-    nodes: tuple[NodeAgent, ...]
+    record: JobRecord
+    folder: Path
+    """The job store's."""
+    job: Job | None
+    """None if the job's descriptor is broken."""
 
     @property
-    def rundir(self) -> RunDir:
-        """The first node's."""
-        return self.nodes[0].rundir
+    def is_elastic(self) -> bool:
+        return self.job is not None and self.job.is_elastic
+
+    @property
+    def nodes(self) -> list[NodeAgent]:
+        """The agents of all nodes that the job has had so far."""
+        return (
+            [self.node(number) for number in node_numbers(self.record, self.job)]
+            if self.job
+            else [self.node(0)]
+        )
+
+    def node(self, number: int) -> NodeAgent:
+        rundir = RunDir(self.folder / self.record.node(number).place)
+        return NodeAgent(self.record, number, rundir, self.descriptor, self.folder, self.is_elastic)
 
     @property
     def descriptor(self) -> Path:
-        return self.nodes[0].descriptor
+        return self.folder / self.record.key("job.toml")
 
     def alive(self) -> bool:
+        """Return whether each node's agent lives, unless it has done its work. An elastic job needs only one."""
+        return any(node.alive() for node in self.nodes) if self.is_elastic else self.complete()
+
+    def complete(self) -> bool:
         """Return whether each node's agent lives, unless it has done its work."""
-        return all(node.alive() or node.done() for node in self.nodes)
+        nodes = self.nodes
+        return all(node.alive() or node.done() for node in nodes) and any(node.alive() for node in nodes)
 
     def benchmark_alive(self) -> bool:
         """Return whether the benchmark, or what ends it, still runs; it may without an agent, and even without its shim."""
         return any(node.benchmark_alive() for node in self.nodes)
 
     def benchmark_watched(self) -> bool:
-        """Return whether each benchmark's shim runs, which ends it when it is asked to, and knows how it ends."""
+        """Return whether each benchmark's shim runs. A shim ends its benchmark on request, and records its end."""
         return all(node.benchmark_watched() for node in self.nodes if node.benchmark_alive()) and any(
             node.benchmark_watched() for node in self.nodes
         )
 
     def last_words(self) -> str:
-        """Return the last line of a dead agent's log that says something, without its time; "" where there is none.
+        """Return the last meaningful line of a dead agent's log, without its time; "" if there is none.
 
-        Whoever shows it takes out what a terminal would obey.
+        It may contain escape sequences of a terminal.
         """
-        dead = [node for node in self.nodes if not node.alive() and not node.done()] or self.nodes[:1]
+        dead = self._dead() or self.nodes[:1]
         return next((words for node in dead if (words := node.last_words())), "")
 
     def start(self) -> None:
-        """Start the agents that do not live. Raises AgentError.
+        """Start the agents that do not run. Raises AgentError.
 
-        Started again they go on where the last ones died; where one lives already, nothing happens.
+        A restarted agent goes on after its predecessor. Nothing happens if an agent runs already.
         """
-        for node in self.nodes:
-            if not node.alive() and not node.done():
-                node.start()
+        # If all of an elastic job's have done their work, one of them still has to write the job's result.
+        for node in self._dead() or ([] if self.alive() else self.nodes):
+            node.start()
+
+    def scale(self, desired: int) -> list[int]:
+        """Start agents of an elastic job until `desired` of them live; return the numbers of their nodes. Raises AgentError.
+
+        Dead agents come first, then new nodes, with the lowest numbers that no node has had.
+        """
+        nodes = self.nodes
+        living = sum(node.alive() for node in nodes)
+        new = count(nodes[-1].rank + 1)
+        started = []
+        for node in islice(chain(self._dead(), map(self.node, new)), max(0, desired - living)):
+            node.start()
+            started.append(node.rank)
+        return started
+
+    def _dead(self) -> list[NodeAgent]:
+        return [node for node in self.nodes if not node.alive() and not node.done()]
 
     @contextmanager
     def kept_away(self) -> Iterator[bool]:
-        """Hold the job's locks, so that no agent can start meanwhile; yield False where anything of the job lives."""
+        """Hold the job's locks, so that no agent can start; yield False if any part of the job still runs."""
         there = [node.rundir for node in self.nodes if node.rundir.path.is_dir()]
         with ExitStack() as stack:
             try:
                 for rundir in there:
-                    for lock in (rundir.agent_lock, rundir.shim_lock):
-                        stack.enter_context(locked(lock))
+                    stack.enter_context(locked(rundir.agent_lock))
+                    stack.enter_context(locked(rundir.newest_generation().shim_lock))
             except BusyError:
                 yield False
                 return
-            yield not any(find_remains(rundir) for rundir in there)
+            yield not any(find_remains(rundir.newest_generation()) for rundir in there)
 
 
-def local_agent(record: JobRecord) -> LocalAgent | None:
-    """Return the agents of a job on this machine; None where the record is not a folder here."""
+def local_agent(record: JobRecord, job: Job | None = None) -> LocalAgent | None:
+    """Return the agents of a job on this machine; None if the record is not a folder here. job: None: it is read."""
     if (folder := record.store.folder) is None:
         return None
-    descriptor = folder / record.key("job.toml")
-    return LocalAgent(
-        tuple(
-            NodeAgent(record, rank, RunDir(folder / record.node(rank).place), descriptor, folder)
-            for rank in range(_nodes(record))
-        )
-    )
-
-
-def _nodes(record: JobRecord) -> int:
-    """Return how many nodes a job has; of one whose descriptor is broken, one is looked at."""
-    try:
-        return record.job().strategy.nodes
-    except BaiError:
-        return 1
+    if job is None:
+        with suppress(BaiError):
+            job = record.job()
+    return LocalAgent(record, folder, job)

@@ -1,1 +1,1 @@
-"""The agent's bundle: what an instance downloads and runs."""
+"""The agent's bundle, which an instance downloads and runs."""

@@ -1,4 +1,4 @@
-"""The agent as one archive for each CPU architecture: what an instance downloads, checks by its sha256, and runs.
+"""The agent as one archive for each CPU architecture, which an instance downloads, checks by its sha256, and runs.
 
     bai_agent/…  start_agent.py  pure/…  native/cp310/ … native/cp311-abi3/ …  bin/py-spy
 
@@ -16,14 +16,15 @@ import re
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 import bai_agent
 from bai_agent.job.run_directory import make_folder
-from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError, find_wheels
+from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES, find_wheels
 from executor.backends.ec2.shared import once
+from executor.errors import WheelError
 
 _FORMAT = 1
 """Counted up when the same inputs give another archive."""
@@ -31,7 +32,7 @@ _DATE = 315_532_800
 """All files' time, 1980-01-01: the earliest that every archive format can hold."""
 _LEVEL = 6
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
-"""In wheels: zstandard's second engine, as large as the first, and what only type checkers and testers read."""
+"""Files of wheels that are left out: zstandard's second engine, as large as the first, and files for type checkers and tests."""
 
 _EC2_NAMES = {"arm64": "aarch64", "x86_64": "x86_64"}
 
@@ -52,7 +53,7 @@ class BuiltBundle:
 
 
 def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBundle:
-    """Return the bundle for a CPU architecture as Linux calls it; made only where `cache` has none. Raises WheelError.
+    """Return the bundle for a CPU architecture (Linux's name). It is made only if `cache` has none. Raises WheelError.
 
     download: whether missing wheels may be fetched.
     """
@@ -65,7 +66,7 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
         )
         return built if built.path.exists() else _built(architecture, cache=cache, download=download)
     except OSError as error:
-        # What stands where a folder should be "exists".
+        # A file in place of the folder "exists".
         why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
         raise WheelError(
             f"the agent's bundle cannot be kept in {cache}: {why}; make room there, or name another place "
@@ -74,14 +75,8 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
 
 
 def linux_architecture(name: str) -> str:
-    """Return Linux's name of an architecture as EC2 calls it ("arm64")."""
+    """Return Linux's name of an architecture of EC2 ("arm64")."""
     return _EC2_NAMES.get(name, name)
-
-
-def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return where wheels and bundles are kept."""
-    named = environment.get("XDG_CACHE_HOME")
-    return (Path(named) if named else Path.home() / ".cache") / "bai"
 
 
 def agent_files() -> dict[str, bytes]:
@@ -97,7 +92,7 @@ def agent_files() -> dict[str, bytes]:
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return `files` as a .tar.gz: the same bytes for the same files. What lies in bin/ is executable."""
+    """Return `files` as a .tar.gz: the same bytes for the same files. Files in bin/ are executable."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=packed, mtime=0) as compressed,

@@ -1,6 +1,6 @@
-"""The packages that go into the agent's bundle, as wheels for each CPython and each CPU, kept in a cache.
+"""The packages of the agent's bundle, as wheels for each CPython and each CPU, kept in a cache.
 
-`wheels.sha256` says which files they are, and their checksums; `scripts/lock-wheels` writes it after a change of versions.
+`wheels.sha256` lists the files with their checksums. `scripts/lock-wheels` writes it after a change of versions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-from bai_agent.errors import BaiError
 from bai_agent.job.run_directory import make_folder
+from executor.errors import WheelError
 
 ARCHITECTURES = ("x86_64", "aarch64")
 PYTHONS = ("310", "311", "312", "313", "314")
@@ -26,6 +26,23 @@ PYTHONS = ("310", "311", "312", "313", "314")
 PURE = ("kafka-python==3.0.12", "nvidia-ml-py==13.615.71", "tomli==2.5.0")
 _NATIVE = ("ahocorasick_rs==1.0.3", "crc32c==2.9.post0", "psutil==7.2.2", "py-spy==0.4.3")
 """Versions are fixed, so that the same `bai` makes the same bundle everywhere."""
+_WATCHER = (
+    "annotated-types==0.8.0",
+    "boto3==1.44.8",
+    "botocore==1.44.8",
+    "jmespath==1.1.0",
+    "pydantic==2.14.4",
+    "python-dateutil==2.9.0.post0",
+    "s3transfer==0.19.3",
+    "six==1.17.0",
+    "tomli==2.5.0",
+    "tomli-w==1.2.0",
+    "typing-extensions==4.16.0",
+    "typing-inspection==0.4.5",
+    "urllib3==2.8.0",
+)
+_WATCHER_NATIVE = ("pydantic-core==2.50.5",)
+"""Packages of the watcher. The version of pydantic-core is pydantic's."""
 
 _PLATFORMS = ("manylinux2014_{0}", "manylinux_2_17_{0}", "manylinux_2_24_{0}", "manylinux_2_28_{0}")
 """glibc 2.28 is in every image that has Python 3.10 or can install it."""
@@ -33,38 +50,57 @@ _TIMEOUT_S = 180.0
 """Seconds for one call of pip."""
 
 
-class WheelError(BaiError):
-    """A wheel can neither be found in the cache nor be downloaded."""
-
-
 def native(python: str) -> tuple[str, ...]:
     """Return the packages with native code for one CPython ("312")."""
-    # obstore 0.12 needs Python 3.11; 3.14 brings zstd itself.
-    obstore = "obstore==0.11.1" if python == "310" else "obstore==0.12.1"
+    obstore = _obstore(python)
+    # 3.14 brings zstd itself.
     return (*_NATIVE, obstore) if python == "314" else (*_NATIVE, obstore, "zstandard==0.25.0")
 
 
-def sets(architecture: str) -> dict[str, tuple[tuple[str, ...], list[str]]]:
-    """Return the bundle's sets of wheels: folder in the cache → packages, and pip's options for them."""
-    found: dict[str, tuple[tuple[str, ...], list[str]]] = {
-        "pure": (PURE, ["--implementation=py", "--abi=none", "--platform=any"])
+def _obstore(python: str) -> str:
+    # obstore 0.12 needs Python 3.11.
+    return "obstore==0.11.1" if python == "310" else "obstore==0.12.1"
+
+
+Sets = Mapping[str, tuple[tuple[str, ...], list[str]]]
+"""Sets of wheels: folder in the cache → packages, and pip's options for them."""
+_ANYWHERE = ["--implementation=py", "--abi=none", "--platform=any"]
+
+
+def sets(architecture: str) -> Sets:
+    """Return the bundle's sets of wheels."""
+    natives = {f"{architecture}-cp{each}": (native(each), _compiled(architecture, each)) for each in PYTHONS}
+    return {"pure": (PURE, _ANYWHERE), **natives}
+
+
+def watcher_sets(architecture: str, python: str) -> Sets:
+    """Return the sets of wheels of the watcher for one CPython ("313")."""
+    packages = (*_WATCHER_NATIVE, _obstore(python))
+    return {
+        "watcher-pure": (_WATCHER, _ANYWHERE),
+        f"watcher-{architecture}-cp{python}": (packages, _compiled(architecture, python)),
     }
-    for python in PYTHONS:
-        options = [f"--platform={each.format(architecture)}" for each in _PLATFORMS]
-        options += [f"--python-version=3.{python[1:]}", "--implementation=cp"]
-        options += [f"--abi={each}" for each in (f"cp{python}", "abi3", "none")]
-        found[f"{architecture}-cp{python}"] = (native(python), options)
-    return found
+
+
+def _compiled(architecture: str, python: str) -> list[str]:
+    options = [f"--platform={each.format(architecture)}" for each in _PLATFORMS]
+    options += [f"--python-version=3.{python[1:]}", "--implementation=cp"]
+    return options + [f"--abi={each}" for each in (f"cp{python}", "abi3", "none")]
 
 
 def find_wheels(architecture: str, *, cache: Path, download: bool = True) -> list[Path]:
-    """Return all wheels of a bundle, each file once, all with the sha256 that is fixed for it. Raises WheelError.
+    """Return all wheels of a bundle: see `find_in_sets`."""
+    return find_in_sets(sets(architecture), cache=cache, download=download)
 
-    download: whether what the cache lacks may be fetched from the package index, with pip and its configuration.
+
+def find_in_sets(wanted: Sets, *, cache: Path, download: bool = True) -> list[Path]:
+    """Return all wheels of these sets, each file once, with its fixed sha256. Raises WheelError.
+
+    download: whether missing wheels may be fetched from the package index, with pip and its configuration.
     """
     fixed = locked()
     found: dict[str, Path] = {}
-    for name, (packages, options) in sets(architecture).items():
+    for name, (packages, options) in wanted.items():
         folder = cache / name
         missing = [each for each in packages if _find(folder, each, fixed) is None]
         if missing and not download:
@@ -91,7 +127,7 @@ def locked() -> Mapping[str, str]:
 
 
 def download(folder: Path, requirements: str, options: Sequence[str]) -> None:
-    """Let pip bring the wheels of a requirements file into `folder`. Raises WheelError."""
+    """Download the wheels of a requirements file into `folder` with pip. Raises WheelError."""
     names = ", ".join(re.findall(r"^\S+==\S+", requirements, re.MULTILINE))
     file = folder / "requirements.txt"
     file.write_text(requirements)
@@ -118,7 +154,7 @@ def pip() -> list[str]:
     """Return a command that is pip: this environment's, else the one that Python itself brings, else PATH's. Raises WheelError."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    # Environments of uv have none. A wheel of pip runs as it is.
+    # Environments of uv have no pip. A wheel of pip runs without installation.
     folders = [Path(sysconfig.get_path("stdlib")) / "ensurepip" / "_bundled"]
     if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
         folders.append(Path(elsewhere))
@@ -152,7 +188,7 @@ def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str
 
 
 def _download(folder: Path, packages: Sequence[str], options: list[str], fixed: Mapping[str, str]) -> None:
-    # What is in it is run: nobody else may write there, whatever the umask.
+    # Its files are run, so no other user may write there, with any umask.
     make_folder(folder, private=folder)
     lines = []
     for package in packages:
@@ -169,5 +205,5 @@ def _download(folder: Path, packages: Sequence[str], options: list[str], fixed: 
 def _unreachable(names: str, why: str) -> str:
     return (
         f"the agent's bundle needs {names}, which pip could not download: {why.rstrip('.')}. "
-        "Check the network, the proxy or PIP_INDEX_URL; or run `bai bundle` once where the package index is reachable"
+        "Check the network, the proxy or PIP_INDEX_URL; or run `bai bundle` once on a machine that reaches the package index"
     )

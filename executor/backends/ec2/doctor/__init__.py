@@ -1,1 +1,1 @@
-"""`bai doctor`: what a job on EC2 needs, and what of it is missing."""
+"""`bai doctor`: checks everything that a job on EC2 needs."""

@@ -1,7 +1,8 @@
-"""`bai doctor`: tries what a job on EC2 needs, launches nothing, and says what to do where something is missing."""
+"""`bai doctor`: checks everything that a job on EC2 needs, without a launch, and names the remedy if something is missing."""
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,22 +11,22 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from executor.backends.ec2.doctor.bucket import bucket_findings
-from executor.backends.ec2.doctor.findings import Health, HealthFinding, guarded, refused, unusable
-from executor.backends.ec2.doctor.launch import launch_findings
-from executor.backends.ec2.launch.resolve import ec2_table, named_settings, region_of
+from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, refused, unusable
+from executor.backends.ec2.doctor.launch_checks import launch_findings
+from executor.backends.ec2.doctor.look_checks import look_finding
+from executor.backends.ec2.launch.resolve import ec2_table, launch_region, named_settings
 from executor.backends.ec2.routes import s3_routes
-from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_of, code_of
-from executor.config import Settings
+from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_session, code_of
+from executor.configuration.config import Settings, config_file
 from executor.planning.request import JobRequest, read_request
 
 _BROKER_TIMEOUT_S = 5.0
 
 
 def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterator[HealthFinding]:
-    """Yield what was found, one thing after the other. job_request: what is to run; its image and its launch are tried as well."""
+    """Yield the findings one by one. job_request: a job whose image and launch are checked, too; None without one."""
     try:
-        aws = aws_of(settings)
+        aws = aws_session(settings)
     except BaiError as error:
         yield unusable("region", error)
         yield from _brokers(settings)
@@ -41,24 +42,26 @@ def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterat
         return
     try:
         launched = _as_launched(settings, job_request)
-        there = aws_of(settings, region=launched.region)
-    except BaiError:  # said by `launch_findings`
+        there = aws_session(settings, region=launched.region)
+    except BaiError:  # reported by `launch_findings`
         launched, there = settings, aws
     yield from bucket_findings(settings, aws, instances=there.region)
+    if settings.bucket:
+        yield guarded("looks", lambda: look_finding(settings))
     yield guarded("profile", lambda: _instance_profile(launched, aws))
     yield from _network(launched, there, bucket_region=aws.region)
     yield from launch_findings(settings, aws, job_request)
 
 
 def _as_launched(settings: Settings, job_request: JobRequest | None) -> Settings:
-    """Return `settings` with what the job's descriptor says of its machines in their place. Raises what reading it does."""
+    """Return `settings` with the values of the job's descriptor in their place. Raises the errors of reading it."""
     if job_request is None:
         return settings
     descriptor, _ = read_request(job_request)
     ec2 = ec2_table(descriptor)
     return replace(
         settings,
-        region=region_of(descriptor, settings),
+        region=launch_region(descriptor, settings),
         subnets=tuple(ec2.subnets) or settings.subnets,
         **named_settings(ec2, settings),
     )
@@ -86,7 +89,7 @@ def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
             "profile",
             Health.FAILED,
             "no instance_profile is configured; without one an instance cannot fetch its agent",
-            "make one with the policy in docs/iam, and configure its name",
+            "`bai setup` makes one; or make it with the policy in docs/iam.md, and configure its name",
             configuration=True,
         )
     name = settings.instance_profile.rpartition("/")[2]
@@ -175,7 +178,7 @@ def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
 
 
 def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
-    """Look whether the default groups of these VPCs let anything out: hardened accounts close them."""
+    """Check whether the default groups of these VPCs let traffic out, because hardened accounts close them."""
     filters = [{"Name": "vpc-id", "Values": vpcs}, {"Name": "group-name", "Values": ["default"]}]
     groups = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
     closed = [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
@@ -197,16 +200,148 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
                 yield HealthFinding(
                     "kafka",
                     Health.OK,
-                    f"{broker} answers here; whether it does to the instances, only they can tell",
+                    f"{broker} answers here; only the instances can tell whether it also answers there",
                 )
-        except ValueError:
-            yield HealthFinding(
-                "kafka", Health.FAILED, f'"{broker}" is not an address', "write HOST:PORT", configuration=True
-            )
         except OSError as error:
             yield HealthFinding(
                 "kafka",
                 Health.WARNING,
                 f"{broker} does not answer from here ({error.strerror or error})",
-                "that may be right where it lives in the instances' VPC",
+                "that may be right if it is in the instances' VPC",
             )
+
+
+_PROBE = "jobs/.doctor/probe.json"
+"""An object of a few bytes that stays, so that each later conditional put of it must fail."""
+
+
+def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> Iterator[HealthFinding]:
+    """Yield the findings about the configured bucket. instances: the region of the machines that will use it."""
+    if not settings.bucket:
+        yield HealthFinding(
+            "bucket",
+            Health.FAILED,
+            "none is configured",
+            f'write bucket = "…" into {config_file(os.environ)}',
+            configuration=True,
+        )
+        return
+    bucket = settings.bucket
+    s3 = aws.s3()
+    try:
+        headers = s3.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
+    except ClientError as error:
+        code = code_of(error)
+        if code in ("404", "NoSuchBucket"):
+            yield HealthFinding(
+                "bucket",
+                Health.FAILED,
+                f"{bucket} does not exist",
+                f"make it: aws s3 mb s3://{bucket} --region {aws.region}",
+            )
+        elif code in ("301", "PermanentRedirect"):
+            yield HealthFinding(
+                "bucket",
+                Health.FAILED,
+                f"{bucket} is in another region than {aws.region}",
+                "configure its region",
+                configuration=True,
+            )
+        elif code in ("403", *DENIED):
+            yield HealthFinding(
+                "bucket",
+                Health.FAILED,
+                f"{bucket} may not be used",
+                "it belongs to another account, or the policy lacks s3:ListBucket",
+            )
+        else:
+            yield refused("bucket", error)
+        return
+    except FAILURES as error:
+        yield refused("bucket", error)
+        return
+    there = headers.get("x-amz-bucket-region") or aws.region
+    if there != aws.region:
+        # S3 refuses requests that are signed for another region, and jobs use the configured one.
+        yield HealthFinding(
+            "bucket",
+            Health.FAILED,
+            f"{bucket} lies in {there}, and the configured region is {aws.region}",
+            f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
+            "instances), or take a bucket of the region",
+        )
+        return
+    yield HealthFinding("bucket", Health.OK, f"{bucket} in {there}")
+    if instances != aws.region:
+        yield HealthFinding(
+            "bucket",
+            Health.WARNING,
+            f"{bucket} lies in {there}, and the machines will be in {instances}: each GB between them is paid for, and a gateway "
+            f"endpoint of {instances} does not lead to it",
+            f"take a bucket in {instances}, or machines in {there}",
+        )
+    yield guarded("bucket list", lambda: _listable(s3, bucket))
+    yield guarded("bucket write", lambda: _conditional(s3, bucket))
+    yield guarded("bucket versions", lambda: _versions(s3, bucket))
+
+
+def _listable(s3: Any, bucket: str) -> HealthFinding:
+    s3.list_objects_v2(Bucket=bucket, Prefix="jobs/", MaxKeys=1)
+    return HealthFinding("bucket list", Health.OK, "jobs/ can be listed")
+
+
+def _conditional(s3: Any, bucket: str) -> HealthFinding:
+    """Put an object twice on the condition that it does not exist. The second put must fail."""
+    for _ in range(2):
+        try:
+            # Object Lock takes nothing without a checksum.
+            s3.put_object(
+                Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
+            )
+        except ClientError as error:
+            if code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
+                return HealthFinding(
+                    "bucket write",
+                    Health.OK,
+                    "objects can be written on the condition that they do not exist",
+                )
+            raise
+    return HealthFinding(
+        "bucket write",
+        Health.FAILED,
+        "the server ignores If-None-Match, so a job could be launched twice",
+        "use Amazon S3, or a server that knows conditional writes",
+    )
+
+
+def _versions(s3: Any, bucket: str) -> HealthFinding:
+    """Look whether old versions of objects, which a versioned bucket keeps and charges for, ever go."""
+    try:
+        if s3.get_bucket_versioning(Bucket=bucket).get("Status") != "Enabled":
+            return HealthFinding("bucket versions", Health.OK, "none are kept")
+        rules = _lifecycle_rules(s3, bucket)
+    except ClientError as error:
+        if code_of(error) in DENIED:
+            return HealthFinding(
+                "bucket versions",
+                Health.UNKNOWN,
+                "these credentials may not look at them (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)",
+            )
+        raise
+    if any(each.get("Status") == "Enabled" and "NoncurrentVersionExpiration" in each for each in rules):
+        return HealthFinding("bucket versions", Health.OK, "kept, and a lifecycle rule removes old ones")
+    return HealthFinding(
+        "bucket versions",
+        Health.WARNING,
+        "all are kept for ever and paid for, even of what was deleted: no lifecycle rule is about old ones",
+        f"add one with NoncurrentVersionExpiration: aws s3api put-bucket-lifecycle-configuration --bucket {bucket}",
+    )
+
+
+def _lifecycle_rules(s3: Any, bucket: str) -> list[dict[str, Any]]:
+    try:
+        return list(s3.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", ()))
+    except ClientError as error:
+        if code_of(error) == "NoSuchLifecycleConfiguration":
+            return []
+        raise

@@ -1,4 +1,4 @@
-"""Whether the machines of a job reach each other: the right to make them a security group, or the rules of configured ones."""
+"""Checks whether the machines of a job reach each other: the right to make a security group, or the rules of configured ones."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from executor.backends.ec2.doctor.findings import Health, HealthFinding
-from executor.backends.ec2.security_group import groups_of
+from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding
+from executor.backends.ec2.security_group import find_groups
 from executor.backends.ec2.session import DENIED, AwsSession, code_of
 
 _ALL = "-1"
 _TOPMOST_PORT = 65535
+_PERMISSIONS = {"in": "IpPermissions", "out": "IpPermissionsEgress"}
+_DIRECTIONS = {"in": "ingress", "out": "egress"}
 
 
 def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding:
-    """Try, as dry runs, to make the job's security group, and to change and delete one of an earlier job."""
+    """Try in dry runs to make the job's security group, and to change and delete one of an earlier job."""
     ec2: Any = aws.ec2()
     calls: dict[str, Callable[[], object]] = {
         "CreateSecurityGroup": lambda: ec2.create_security_group(**own_group, DryRun=True)
     }
-    earlier = next(iter(groups_of(ec2, [])), None)
+    earlier = next(iter(find_groups(ec2, [])), None)
     if earlier is not None:
         rule = [{"IpProtocol": _ALL, "UserIdGroupPairs": [{"GroupId": earlier}]}]
         on_it = {"GroupId": earlier, "DryRun": True}
@@ -49,7 +51,7 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
             "group rights",
             Health.FAILED,
             f"several machines need a security group of their own, and {', '.join(denied)} is not allowed",
-            "docs/iam has the policies; or configure `security_groups`",
+            "docs/iam.md has the policies; or configure `security_groups`",
         )
     untried = "" if earlier else "; changing and deleting it can be tried once there is one"
     vpc = own_group["VpcId"]
@@ -59,41 +61,20 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
 def group_rules(
     aws: AwsSession, request: Mapping[str, Any], subnets: Sequence[Mapping[str, Any]], *, has_efa: bool
 ) -> HealthFinding:
-    """Look whether the configured groups let their members reach each other."""
+    """Check whether the configured groups let their members reach each other."""
     interfaces = request.get("NetworkInterfaces") or [{}]
-    ids = sorted(
-        {
-            *request.get("SecurityGroupIds", ()),
-            *(group for each in interfaces for group in each.get("Groups", ())),
-        }
-    )
+    of_interfaces = (group for each in interfaces for group in each.get("Groups", ()))
+    ids = sorted({*request.get("SecurityGroupIds", ()), *of_interfaces})
     if not ids:
         return HealthFinding("group rules", Health.UNKNOWN, "the groups are named by their names, not by ids")
     groups: Sequence[Any] = aws.ec2().describe_security_groups(GroupIds=ids)["SecurityGroups"]
-    nets = [ipaddress.ip_network(each["CidrBlock"]) for each in subnets]
+    missing = _missing_directions(groups, ids, subnets, has_efa=has_efa)
     names = ", ".join(ids)
-
-    def lets_through(direction: str, *, to_members: bool) -> bool:
-        rules = (rule for group in groups for rule in group.get(direction, ()))
-        return any(
-            _is_for_all(rule, has_efa=has_efa)
-            and (_names(rule, ids) or (not to_members and _covers(rule, nets)))
-            for rule in rules
-        )
-
-    missing = []
-    # What EFA sends has no address that a range could cover: both directions name the group.
-    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html#efa-start-security
-    if not lets_through("IpPermissions", to_members=has_efa):
-        missing.append("in")
-    if has_efa and not lets_through("IpPermissionsEgress", to_members=True):
-        missing.append("out")
     if not missing:
         return HealthFinding("group rules", Health.OK, f"{names}: members reach each other")
     rule = f"IpProtocol=-1,UserIdGroupPairs=[{{GroupId={ids[0]}}}]"
-    words = {"in": "ingress", "out": "egress"}
     todo = " and ".join(
-        f"aws ec2 authorize-security-group-{words[each]} --group-id {ids[0]} --ip-permissions '{rule}'"
+        f"aws ec2 authorize-security-group-{_DIRECTIONS[each]} --group-id {ids[0]} --ip-permissions '{rule}'"
         for each in missing
     )
     return HealthFinding(
@@ -104,8 +85,28 @@ def group_rules(
     )
 
 
+def _missing_directions(
+    groups: Sequence[Any], ids: Sequence[str], subnets: Sequence[Mapping[str, Any]], *, has_efa: bool
+) -> list[str]:
+    """Return the directions, "in" and "out", in which no rule lets all traffic of members through."""
+    nets = [ipaddress.ip_network(each["CidrBlock"]) for each in subnets]
+    missing = []
+    for each in ("in", "out") if has_efa else ("in",):
+        rules = [rule for group in groups for rule in group.get(_PERMISSIONS[each], ())]
+        if not _let_through(rules, ids, nets, has_efa=has_efa):
+            missing.append(each)
+    return missing
+
+
+def _let_through(rules: Sequence[Any], ids: Sequence[str], nets: Sequence[Any], *, has_efa: bool) -> bool:
+    general = [rule for rule in rules if _is_for_all(rule, has_efa=has_efa)]
+    # EFA's traffic has no address that a range could cover: with it, both directions must name the group.
+    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html#efa-start-security
+    return any(_names(rule, ids) or (not has_efa and _covers(rule, nets)) for rule in general)
+
+
 def _is_for_all(rule: Mapping[str, Any], *, has_efa: bool) -> bool:
-    """Return whether a rule is about all traffic; TCP alone is enough without EFA."""
+    """Return whether a rule is for all traffic. Without EFA, all of TCP is enough."""
     if rule.get("IpProtocol") == _ALL:
         return True
     is_all_tcp = rule.get("FromPort", 1) <= 1 and rule.get("ToPort", 0) >= _TOPMOST_PORT

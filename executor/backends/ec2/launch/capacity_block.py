@@ -5,19 +5,19 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 
 from botocore.exceptions import ClientError
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.durations import format_duration
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_error, code_of
-from executor.descriptor.ec2_table import CAPACITY_BLOCK, Ec2, market_of, reservation_of
+from executor.descriptor.ec2_table import CAPACITY_BLOCK, Ec2, read_market, read_reservation
 from executor.errors import UsageError
 
 _BEFORE_END = timedelta(minutes=30)
-"""EC2 begins to terminate the machines of a block so long before its end:
+"""Time before a block's end at which EC2 begins to terminate its machines:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-monitor.html"""
 _LEAST_RUNTIME = timedelta(minutes=1)
 _OVER = frozenset({"expired", "cancelled", "failed", "payment-failed", "unavailable"})
@@ -29,12 +29,12 @@ class CapacityBlock:
 
     reservation: str
     end: datetime | None
-    """None where these credentials may not ask."""
+    """End of the block; None if these credentials may not ask."""
     state: str = ""
 
     @property
     def last(self) -> datetime | None:
-        """The time from which on EC2 terminates its machines; None where it is not known."""
+        """Time from which EC2 terminates its machines; None if unknown."""
         return None if self.end is None else self.end - _BEFORE_END
 
     def sentence(self) -> str:
@@ -51,10 +51,10 @@ class CapacityBlock:
 
 
 def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
-    """Return the block whose machines are asked for; None where none are. Raises UsageError where it is over, AwsError."""
-    if market_of(ec2.run_instances) != CAPACITY_BLOCK:
+    """Return the block of the requested machines; None if there is none. Raises UsageError if it is over, AwsError."""
+    if read_market(ec2.run_instances) != CAPACITY_BLOCK:
         return None
-    reservation = reservation_of(ec2.run_instances)
+    reservation = read_reservation(ec2.run_instances)
     doing = f"describing the capacity block {reservation}"
     try:
         answer = aws.ec2().describe_capacity_reservations(CapacityReservationIds=[reservation])
@@ -81,10 +81,10 @@ def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
 
 
 def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, str | None]:
-    """Return `job` with as much time as `block` leaves a machine launched at `start`, and a sentence if that is less than it asked for.
+    """Return `job` with the time that `block` leaves a machine launched at `start`, and a sentence if that is less than requested.
 
-    Such a machine is gone by itself before EC2 terminates it, so that no result is lost. Raises UsageError where no time is left for
-    the benchmark.
+    Such a machine ends by itself before EC2 terminates it, so that no result is lost. Raises UsageError if no time is left for the
+    benchmark.
     """
     wanted = job.limits.max_runtime
     if block.last is None or wanted is None:
@@ -108,7 +108,7 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
 def as_bounded(job: Job, there: Job, ec2: Ec2) -> Job:
     """Return `job` with the time of the same job that exists already, `there`, if its block may have left it less than it asks for."""
     wanted, given = job.limits.max_runtime, there.limits.max_runtime
-    if market_of(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
+    if read_market(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
         return job
     return replace(job, limits=replace(job.limits, max_runtime=given))
 

@@ -1,59 +1,143 @@
-"""What a job may cost at most: the hours that its deadman allows, times what an hour costs."""
+"""Upper bound of a job's cost: the hours that its deadman allows, times the price of an hour, and its volumes."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from bai_agent.job.durations import format_duration
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.launch.images import Image
-from executor.backends.ec2.launch.volume_cost import volume_cost
 from executor.backends.ec2.session import FAILURES, AwsSession
 
+_HOURS = 30 * 24
+"""EBS is paid for by the second of a month of 30 days."""
+_MONITORING = 20 * 0.30 / _HOURS
+"""Detailed monitoring: USD 0.30 a month for each metric of an instance; with those of its EBS volumes there are fewer than twenty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rates:
+    """USD a month, in the dearest commercial region and rounded up."""
+
+    gib: float
+    iops: float = 0.0
+    mib_per_second: float = 0.0
+    free_iops: int = 0
+    free_throughput: int = 0
+    iops_tiers: tuple[tuple[int, float], ...] = ()
+    """From how many operations on each of them costs which part of `iops`."""
+
+    def monthly(self, *, size: int, iops: int, throughput: int) -> float:
+        """Return USD a month for a volume of `size` GiB."""
+        paid = max(0, iops - self.free_iops) * self.iops
+        last = 1.0
+        for beyond, part in self.iops_tiers:
+            paid -= max(0, iops - beyond) * self.iops * (last - part)
+            last = part
+        return size * self.gib + paid + max(0, throughput - self.free_throughput) * self.mib_per_second
+
+
+_RATES: Mapping[str, _Rates] = {
+    "gp3": _Rates(gib=0.17, iops=0.011, mib_per_second=0.09, free_iops=3000, free_throughput=125),
+    "gp2": _Rates(gib=0.21),
+    "io1": _Rates(gib=0.26, iops=0.10),
+    # 0.065, 0.0455 and 0.03185 USD in us-east-1; the same parts elsewhere.
+    "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
+    "st1": _Rates(gib=0.10),
+    # The price in sa-east-1 before AWS lowered it: what it is since was not found in any copy of the list.
+    "sc1": _Rates(gib=0.05),
+}
+"""Magnetic volumes ("standard") are not here: their requests are paid for, and nobody knows how many there will be."""
+_DEFAULT_TYPE = "gp2"
+"""https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_EbsBlockDevice.html"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeCost:
+    """What is paid for one machine beside the hours of the instance."""
+
+    hourly: float
+    """USD at most."""
+    unknown: tuple[str, ...] = ()
+    """What is not in it."""
+
+
+def volume_cost(request: Mapping[str, Any]) -> VolumeCost:
+    """Return what the volumes and the monitoring of one machine of a RunInstances request cost an hour at most."""
+    monthly, unknown = 0.0, []
+    for device in request.get("BlockDeviceMappings", ()):
+        ebs = device.get("Ebs")
+        if ebs is None:
+            continue
+        rates, size = _RATES.get(ebs.get("VolumeType", _DEFAULT_TYPE)), ebs.get("VolumeSize")
+        if rates is None or not isinstance(size, int):
+            unknown.append(f"the volume {device.get('DeviceName', '?')}")
+            continue
+        monthly += rates.monthly(
+            size=size, iops=int(ebs.get("Iops") or 0), throughput=int(ebs.get("Throughput") or 0)
+        )
+        if "VolumeInitializationRate" in ebs:
+            unknown.append("filling the volume from its snapshot")
+    monitored = request.get("Monitoring", {}).get("Enabled") is True
+    return VolumeCost(hourly=monthly / _HOURS + (_MONITORING if monitored else 0), unknown=tuple(unknown))
+
+
 _UNLIMITED = ("t3.", "t3a.", "t4g.")
-"""Types that buy CPU credits unless told otherwise:
+"""Types that buy CPU credits by default:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-performance-instances-unlimited-mode-concepts.html"""
 _CREDITS = "CPU credits beyond those earned"
 _TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
 """RunInstances' word → the price list's."""
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-")
-"""Their credentials mean nothing to the price list of the others, and China's is in another currency."""
+"""Partitions whose credentials other price lists do not accept; China's prices are in another currency."""
+
+
+_LEAST_PAID_S = 60
+"""Seconds of an instance that are paid at least: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-usage-hours.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a job may cost: an upper bound of its hours, and the price of those hours as far as it is known."""
+    """The cost of a job: an upper bound of its hours, and their price if it is known."""
 
     instances: int
     longest: timedelta
-    """For each instance."""
+    """Longest time of each instance."""
     hourly: float | None
-    """USD for one instance without its volumes; None where nobody knows."""
+    """USD an hour of one instance without its volumes; None if it is not known."""
     volumes: float = 0.0
-    """USD an hour at most for the volumes and the detailed monitoring of one instance."""
+    """Most USD an hour for the volumes and the detailed monitoring of one instance."""
     origin: str
-    """Where the price came from."""
+    """Origin of the price."""
     bound: bool = False
     """Whether an hour of the instance costs no more than `hourly`."""
     excluded: tuple[str, ...] = ()
-    """What is paid beside it."""
+    """Charges in addition to it."""
+    replacements: int = 0
+    """Machines that may be launched in place of lost ones: at most `instances` exist at a time, and all end when the first ones do."""
 
     @property
     def hours(self) -> float:
-        """Return how many instance hours may be paid."""
-        return self.instances * self.longest.total_seconds() / 3600
+        """Return the most instance hours that may be paid."""
+        at_once = self.instances * self.longest.total_seconds()
+        return (at_once + self.replacements * _LEAST_PAID_S) / 3600
 
     @property
     def dollars(self) -> float | None:
         return None if self.hourly is None else self.hours * (self.hourly + self.volumes)
 
     def sentence(self) -> str:
-        """Return it for a person."""
+        """Return the cost as a sentence for a person."""
         bound = f"at most {self.hours:,.1f} instance hours"
+        if self.replacements:
+            times = f"{self.instances:,} × " if self.instances > 1 else ""
+            more = f"{self.replacements:,} replacement{'' if self.replacements == 1 else 's'}"
+            bound = f"at most {times}{self.longest.total_seconds() / 3600:,.1f} instance hours and {more}"
         if self.dollars is None:
             return f"{bound}; the price is unknown ({self.origin})"
         word = "at most" if self.bound else "about"
@@ -64,27 +148,27 @@ class Cost:
 
 
 def dearest(costs: Sequence[Cost]) -> Cost:
-    """Return what is paid at most of what one of `costs` will be; of one without a price nobody knows."""
+    """Return the highest of `costs`. One without a price counts as the highest."""
     most = max(costs, key=lambda each: math.inf if each.hourly is None else each.hourly)
     excluded = tuple(dict.fromkeys(what for each in costs for what in each.excluded))
     return replace(most, bound=all(each.bound for each in costs), excluded=excluded)
 
 
 def over_budget(cost: Cost, most: float | None) -> str | None:
-    """Return why a job is not launched that may cost `cost`, if `most` USD are allowed; None if it is."""
+    """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if it is launched."""
     if most is None or (cost.dollars is not None and cost.dollars <= most):
         return None
     advice = "raise limits.max_cost (--max-cost), or write a shorter limits.max_runtime, fewer nodes or a smaller type"
     if cost.dollars is None:
         return (
-            f"limits.max_cost allows {most:,.2f} USD, and what the job may cost is not known ({cost.origin}); write the price of "
+            f"limits.max_cost allows {most:,.2f} USD, and the cost of the job is not known ({cost.origin}); write the price of "
             "an hour under [prices] in the configuration, or leave limits.max_cost out"
         )
     return f"limits.max_cost allows {most:,.2f} USD, and the job may cost {cost.dollars:,.2f}: {cost.sentence()}; {advice}"
 
 
 def hang_warning(cost: Cost) -> str:
-    """Return what to know of a job on several GPU machines without a limit of its own: one process that hangs holds all of them."""
+    """Return the warning about a job on several GPU machines without a limit: one process that hangs keeps all of them."""
     price = "" if cost.dollars is None else f", at most {cost.dollars:,.2f} USD"
     return (
         f"a benchmark that hangs holds {cost.instances} GPU machines for {format_duration(cost.longest)}{price}: "
@@ -93,7 +177,7 @@ def hang_warning(cost: Cost) -> str:
 
 
 def not_included(instance_type: str, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a launch by `request` is charged beside the hours of its instances."""
+    """Return the charges of a launch by `request` in addition to the hours of its instances."""
     found = [*volume_cost(request).unknown, "traffic", "public IPv4 addresses"]
     interfaces = request.get("NetworkInterfaces") or [{}]
     if all(each.get("AssociatePublicIpAddress") is False for each in interfaces):
@@ -107,7 +191,7 @@ def not_included(instance_type: str, request: Mapping[str, Any]) -> tuple[str, .
 
 
 def is_bound(image: Image, excluded: Sequence[str]) -> bool:
-    """Return whether the price list's hour is the most that an hour of an instance of `image` costs."""
+    """Return whether the listed price is the most that an hour of an instance of `image` costs."""
     volumes = any(each.startswith("the volume ") for each in excluded)
     return bool(image.operation) and not image.marketplace and _CREDITS not in excluded and not volumes
 
@@ -120,19 +204,17 @@ def price(
     operation: str = "",
     tenancy: str = "default",
 ) -> tuple[float | None, str]:
-    """Return what an hour costs on demand, in USD, and where that is from: the configuration, or AWS's price list.
+    """Return the price of an hour on demand in USD, and its origin: the configuration, or AWS's price list.
 
-    operation: the image's UsageOperation, which says what its licences cost. tenancy: as RunInstances calls it.
+    operation: the image's UsageOperation, which decides the cost of its licences. tenancy: RunInstances' word.
     """
     if instance_type in prices:
         return prices[instance_type], "from the configuration"
     if aws is None:
         return None, "no [prices] in the configuration, and no AWS to ask"
     if aws.region.startswith(_OTHER_PARTITIONS):
-        return (
-            None,
-            f"AWS's price list does not answer for {aws.region}; write it under [prices] in the configuration",
-        )
+        advice = "write it under [prices] in the configuration"
+        return None, f"AWS's price list does not answer for {aws.region}; {advice}"
     if tenancy not in _TENANCIES:
         return None, f'a host is paid for, not its instances (tenancy "{tenancy}")'
     filters = {
@@ -142,21 +224,25 @@ def price(
         "tenancy": _TENANCIES[tenancy],
         "capacitystatus": "Used",
     }
+    return _listed_price(aws, filters)
+
+
+def _listed_price(aws: AwsSession, filters: Mapping[str, str]) -> tuple[float | None, str]:
     try:
         answer = aws.pricing().get_products(
             ServiceCode="AmazonEC2",
             Filters=[{"Type": "TERM_MATCH", "Field": key, "Value": value} for key, value in filters.items()],
             MaxResults=10,
         )
-        found = [_on_demand(json.loads(each)) for each in answer["PriceList"]]
-    except (*FAILURES, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        found = [_on_demand(parse_json(each, where="the price list")) for each in answer["PriceList"]]
+    except (*FAILURES, RecordError, ValueError, KeyError, TypeError, AttributeError) as error:
         return None, f"the price list does not answer: {type(error).__name__}"
     known = [each for each in found if each]
     return (max(known), "AWS's price list, on demand") if known else (None, "not in AWS's price list")
 
 
 def _on_demand(product: Mapping[str, Any]) -> float | None:
-    """https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html"""
+    """Return the price in an entry of the price list: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/using-price-list-query-api.html"""
     for term in product.get("terms", {}).get("OnDemand", {}).values():
         for dimension in term.get("priceDimensions", {}).values():
             if dimension.get("unit") == "Hrs":

@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Job, Store
+from bai_agent.light_dataclass import dataclass, replace
 from cloud_init.user_data import Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
-from executor.backends.ec2.bundle.wheels import ARCHITECTURES, WheelError
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES
 from executor.backends.ec2.launch.capacity_block import within_block
-from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price
-from executor.backends.ec2.launch.images import placeholder
-from executor.backends.ec2.launch.known_names import unknown_names
+from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price, volume_cost
+from executor.backends.ec2.launch.images import placeholder, unknown_names
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
-from executor.backends.ec2.launch.network import names_groups
-from executor.backends.ec2.launch.request import (
+from executor.backends.ec2.launch.launch_request import (
     UserData,
     boot_limit,
     check_run_instances,
@@ -30,26 +28,26 @@ from executor.backends.ec2.launch.request import (
     launch_request,
     make_user_data,
 )
+from executor.backends.ec2.launch.network import names_groups
 from executor.backends.ec2.launch.resolve import (
     Resolved,
     ec2_table,
     instance_types,
-    region_of,
+    launch_region,
     resolve,
     unresolved,
 )
-from executor.backends.ec2.launch.volume_cost import volume_cost
 from executor.backends.ec2.local_files import LocalFiles, local_files
 from executor.backends.ec2.security_group import group_request
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.staging_bucket import Upload
 from executor.backends.ec2.tags import job_tags, tag_time
-from executor.config import Settings
+from executor.configuration.config import Settings
 from executor.descriptor import Descriptor, Finding, Severity
-from executor.errors import UsageError
+from executor.errors import UsageError, WheelError
 from executor.planning.arm_files import arm_files
 from executor.planning.plan import plan
-from executor.planning.request import UNDRAWN_ID, JobRequest, git_of_request, scripts_of_request
+from executor.planning.request import UNDRAWN_ID, JobRequest, find_scripts, plan_inputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +57,26 @@ class LaunchPlan:
     job: Job
     resolved: Resolved
     bundle: BuiltBundle | None
-    """None where it is made at submission."""
+    """Bundle of the agent; None if it is made at submission."""
     user_data: UserData
     request: dict[str, Any]
     """RunInstances' parameters without subnet and token."""
     security_group: dict[str, Any] | None
-    """CreateSecurityGroup's parameters where the machines need one of their own."""
+    """CreateSecurityGroup's parameters; None if the machines need no group of their own."""
     expires: str
     created: str
     boot_limit: timedelta
     wait: Wait | None
-    """For how long it waits for capacity."""
+    """Wait for capacity; None if the job does not wait."""
     max_cost: float | None = None
-    """USD that it may cost at most."""
+    """Most that the job may cost (USD); None without a bound."""
     shortened: str | None = None
-    """Why it may run for less than its descriptor says, or may be cut short; None where neither is so."""
+    """Reason why it may run for less time than its descriptor says; None if it may not."""
     may_hang: bool = False
-    """Whether it takes several GPU machines, and nobody has said how long it may run or be silent."""
+    """Whether it has several GPU machines, but no limit of its run time or silence."""
 
     def launch_file(self) -> LaunchFile:
-        """Return what stands in `launch.json`, with its token."""
+        """Return the content of `launch.json`, with its token."""
         return LaunchFile(
             job_id=self.job.job.id,
             attempt=self.job.job.attempt,
@@ -93,18 +91,23 @@ class LaunchPlan:
         ).sealed()
 
     def cost(self, settings: Settings, aws: AwsSession | None) -> Cost:
-        """Return what it may cost as the dearest of its types; asks AWS's price list where the configuration names no price."""
+        """Return its cost with the dearest of its types; asks AWS's price list if the configuration has no price."""
         image = self.resolved.image
         tenancy = str(self.request.get("Placement", {}).get("Tenancy", "default"))
-        nodes, longest = self.job.strategy.nodes, deadman(self.job)
+        longest = deadman(self.job)
+        if self.job.is_elastic:
+            # A machine that is launched later may be on until the `expires` of all, in place of one that was launched at once.
+            longest += LAUNCH_WINDOW
         found = []
         for kind in self.resolved.kinds:
             name, excluded = kind.name, not_included(kind.name, self.request)
             hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
             found.append(
                 Cost(
-                    instances=nodes,
+                    # `bai scale` may enlarge the job.
+                    instances=self.job.strategy.nodes,
                     longest=longest,
+                    replacements=self.job.elastic.replacements,
                     hourly=hourly,
                     volumes=volume_cost(self.request).hourly,
                     origin=f"{name}: {origin}" if self.resolved.other_kinds else origin,
@@ -119,34 +122,20 @@ class LaunchPlan:
 def planned_job(
     job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, job_id: str
 ) -> Iterator[tuple[Job, LocalFiles]]:
-    """Yield the job descriptor of `job_request`, with the local files that go along; packed ones exist until the block ends.
+    """Yield the job descriptor of `job_request` with its local files. Packed files exist until the block ends.
 
-    Asks git, reads and sums up local files, asks no network. Raises PlanError, ScriptsError, UsageError.
+    Asks git and reads local files, but asks no network. Raises PlanError, ScriptsError, UsageError.
     """
     if job_request.data_root is not None:
         raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
     service = job_request.service
-    # What came by message has no folder, and its descriptor holds no relative path.
-    folder = job_request.file.absolute().parent if service is None else Path("/")
     bucket = settings.bucket or placeholder("the bucket")
-    scripts = scripts_of_request(job_request, descriptor)
-    with local_files(descriptor, folder, scripts, bucket=bucket, region=settings.region) as files:
-        job = plan(
-            descriptor,
-            folder=folder,
-            job_id=job_id,
-            client_id=settings.client,
-            where="ec2",
-            store=Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint),
-            arguments=job_request.arguments,
-            scripts=scripts,
-            git=git_of_request(job_request),
-            sinks=settings.sinks,
-            defaults=settings.limits,
-            uploads=files.sources,
-            overrides=job_request.overrides,
-            arms=arm_files(descriptor),
-        )
+    store = Store(url=f"s3://{bucket}/jobs", region=settings.region, endpoint=settings.s3_endpoint)
+    scripts = find_scripts(job_request, descriptor)
+    inputs = plan_inputs(job_request, settings, job_id=job_id, store=store, scripts=scripts)
+    with local_files(descriptor, inputs.folder, scripts, bucket=bucket, region=settings.region) as files:
+        arms = arm_files(descriptor)
+        job = plan(descriptor, replace(inputs, where="ec2", uploads=files.sources, arms=arms))
         yield (job if service is None else service.complete(job)), files
 
 
@@ -161,12 +150,12 @@ def draft(
     resolved: Resolved | None = None,
     exists: bool = False,
 ) -> LaunchPlan:
-    """Return how `job` is launched now. Without `aws` nobody is asked, and what is unknown says so.
+    """Return the launch of `job` as of now. Without `aws`, unknown values are placeholders.
 
-    resolved: what was looked up before. exists: the store holds the job, whose limits stay as they are. Raises UsageError, AwsError, WheelError.
+    resolved: earlier look-ups. exists: whether the store has the job, so that its limits must not change. Raises UsageError, AwsError, WheelError.
     """
     ec2 = ec2_table(descriptor)
-    region = region_of(descriptor, settings)
+    region = launch_region(descriptor, settings)
     if resolved is None:
         resolved = (
             resolve(descriptor, settings, aws)
@@ -210,7 +199,7 @@ def _may_hang(job: Job, descriptor: Descriptor, settings: Settings, resolved: Re
 
 
 def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str) -> Wait | None:
-    """Return how a job that is submitted at `since` waits for capacity; None where it does not."""
+    """Return the wait for capacity of a job that is submitted at `since`; None if it does not wait."""
     duration = descriptor.limits.wait_for_capacity or settings.limits.wait_for_capacity
     return None if duration is None else Wait(seconds=math.ceil(duration.total_seconds()), since=since)
 
@@ -218,7 +207,7 @@ def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str)
 def own_group(
     job: Job, resolved: Resolved, request: Mapping[str, Any], *, expires: str
 ) -> dict[str, Any] | None:
-    """Return the security group that several machines need where none is named. Raises UsageError."""
+    """Return the security group of several machines, if none is named. Raises UsageError."""
     if job.strategy.nodes == 1 or names_groups(request):
         return None
     if len(resolved.vpcs) != 1:
@@ -231,7 +220,7 @@ def own_group(
 
 
 def bundle_upload(bundle: BuiltBundle) -> Upload:
-    """Return what puts a bundle into the staging bucket."""
+    """Return the upload of a bundle into the staging bucket."""
     return Upload(
         key=bundle.key, path=bundle.path, size=bundle.size, what=f"the agent for {bundle.architecture}"
     )
@@ -240,7 +229,7 @@ def bundle_upload(bundle: BuiltBundle) -> Upload:
 def preflight(
     job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, cache: Path, now: datetime
 ) -> list[Finding]:
-    """Return what stands against launching `job_request`: its strategy, scripts, local data, launch parameters, size of user data.
+    """Return the problems of a launch of `job_request`: its strategy, scripts, local data, launch parameters, size of user data.
 
     Reads local files and packs the scripts, as a submission does; asks no network.
     """
@@ -263,7 +252,7 @@ def preflight(
     attempt(lambda: check_run_instances(ec2_table(descriptor).run_instances))
     attempt(draw)
     if not found:
-        unknown = unknown_names(instance_types(descriptor), region_of(descriptor, settings))
+        unknown = unknown_names(instance_types(descriptor), launch_region(descriptor, settings))
         file = str(job_request.file)
         found += [Finding(file=file, problem=each, fix="", severity=Severity.WARNING) for each in unknown]
     return found

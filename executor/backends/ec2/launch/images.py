@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
+from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.session import FAILURES, AwsSession, aws_error, code_of
 from executor.descriptor import Descriptor
 from executor.descriptor.model import Hardware
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
-"""Families without accelerators, with those of others, and of AMD's GPUs. Families that are not named may come to have some."""
+"""Families without accelerators, with other accelerators, and with AMD's GPUs. Other families may have GPUs of NVIDIA."""
 _PARAMETER = re.compile(r"(?:resolve:)?(?:ssm:)?(/.+)")
 
 
@@ -32,13 +33,13 @@ class Image:
     """As EC2 calls it: x86_64, arm64."""
     root_device: str
     root_gib: int | None
-    """None where it has not been looked up."""
+    """None if it was not looked up."""
     other_devices: tuple[str, ...] = ()
     """Names of further EBS volumes that come with it."""
     owner: str = ""
     """The account that it belongs to."""
     operation: str = ""
-    """What is charged for it, as bills and price list say: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
+    """Code of its charges in bills and price list: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
     marketplace: bool = False
     """Whether its software may cost something of its own."""
@@ -55,24 +56,24 @@ class NetworkCard:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
-    """What matters here of an instance type."""
+    """The relevant properties of an instance type."""
 
     name: str
     architectures: tuple[str, ...]
     ebs_mib_per_second: int | None
-    """The most that it exchanges with EBS; None where EC2 does not say."""
+    """Most MiB/s with EBS; None if EC2 does not tell."""
     gpus: int | None = None
-    """NVIDIA's, which one process for each can be started for; None where it has not been looked up."""
+    """Number of NVIDIA's GPUs, for each of which a process can be started; None if it was not looked up."""
     vcpus: int | None = None
-    """What counts against the account's quota; None where it has not been looked up."""
+    """Number of vCPUs, which count against the account's quota; None if it was not looked up."""
     efa_interfaces: int | None = None
-    """How many of its network interfaces may be EFAs; None where it has not been looked up."""
+    """Most network interfaces that may be EFAs; None if it was not looked up."""
     network_cards: tuple[NetworkCard, ...] = ()
-    """In the order of their indexes; empty where they have not been looked up."""
+    """Network cards in the order of their indexes; empty if they were not looked up."""
 
 
 def placeholder(what: str) -> str:
-    """Return the place-holder for what is looked up when a job is submitted."""
+    """Return the placeholder for a value that is looked up when a job is submitted."""
     return f"<resolved at submission: {what}>"
 
 
@@ -120,9 +121,9 @@ def find_image(reference: str, aws: AwsSession) -> Image:
 
 
 def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
-    """Return the image `image_id` where an earlier look-up of `reference` may have found it; else `now`, that of this one.
+    """Return the image `image_id` if an earlier look-up of `reference` may have found it; else `now`, the image of this look-up.
 
-    A public parameter moves on to newer images, all of the same owner; an AMI's id names one image for ever. Raises AwsError.
+    A public parameter names newer images over time, all of the same owner; an AMI's id names one image for ever. Raises AwsError.
     """
     if image_id == now.id or not reference.startswith("ssm:") or not _AMI.fullmatch(image_id):
         return now
@@ -134,7 +135,7 @@ def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> 
 
 
 def find_type(name: str, aws: AwsSession, *, key: str = "hardware.instance_type") -> InstanceType:
-    """Return what EC2 says of an instance type. Raises UsageError, AwsError. key: names it in the descriptor."""
+    """Return EC2's description of an instance type. Raises UsageError, AwsError. key: the descriptor's key that names it."""
     doing = f"describing the instance type {name}"
     wrong = f'there is no instance type "{name}" in {aws.region}; correct {key}, or [aws.ec2] region'
     try:
@@ -160,7 +161,7 @@ def check_fit(image: Image, kind: InstanceType, *, key: str = "hardware.instance
 
 
 def gpus_by_name(instance_type: str) -> int | None:
-    """Return 0 for a type whose family has no GPUs of NVIDIA's, as its name says; else None.
+    """Return 0 for a type whose name tells that it has no GPUs of NVIDIA; else None.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """
@@ -168,7 +169,7 @@ def gpus_by_name(instance_type: str) -> int | None:
 
 
 def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
-    """Raise UsageError where one process for each GPU is wanted, and there are none, or as many as the type that is launched has."""
+    """Raise UsageError if one process for each GPU is wanted, but a type has no GPUs, or the types have different numbers."""
     distributed = hardware.distributed
     if (
         hardware.strategy == "single_node"
@@ -264,9 +265,29 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
         NetworkCard(
             index=each.get("NetworkCardIndex", 0),
             most_interfaces=each.get("MaximumNetworkInterfaces", 1),
-            # Older answers do not say it: then each card takes one if the type does.
+            # Older answers do not tell: then each card takes one if the type does.
             takes_efa="efa-only" in each.get("InterfaceTypes", ["efa-only"]),
         )
         for each in network.get("NetworkCards", ())
     )
     return tuple(sorted(cards, key=lambda card: card.index))
+
+
+def unknown_names(types: Iterable[str], region: str | None) -> list[str]:
+    """Return a warning for each name that boto3 does not know, so that a typo is found without AWS. Its lists may be older than the name."""
+    from botocore.loaders import Loader
+
+    loader = Loader()
+    known_types = loader.load_service_model("ec2", "service-2")["shapes"]["InstanceType"]["enum"]
+    found = [_name_warning("instance type", name, known_types) for name in types if name not in known_types]
+    if region is not None:
+        partitions = loader.load_data("endpoints")["partitions"]
+        regions = [name for partition in partitions for name in partition["regions"]]
+        found += [_name_warning("region", region, regions)] if region not in regions else []
+    return found
+
+
+def _name_warning(what: str, name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    hint = f'did you mean "{near[0]}"?' if near else "check its spelling"
+    return f'boto3 knows no {what} "{name}"; {hint} Ignore this if the name is newer than boto3.'

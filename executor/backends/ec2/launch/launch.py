@@ -1,9 +1,9 @@
-"""Launches a job's instances: once, whatever dies or is repeated on the way.
+"""Launches a job's instances exactly once, even if the launch is interrupted or repeated.
 
-`attempts/<n>/launch.json` holds the whole request before it is sent the first time; whoever repeats the launch sends that
-request, once `executor/backends/ec2/launch/repeat.py` has found it to be the one that they would make themselves. `refused/<k>.json` says that
-candidate k was definitely refused, so that a repeated launch does not try it again after another one was accepted. `launched.json` decides: it is written once, with the instances or with the refusal.
-Where the machines need a security group of their own, it is made once `launch.json` is written, before the first request.
+`attempts/<n>/launch.json` holds the whole request before it is sent for the first time. A repeated launch sends that request, after
+`executor/backends/ec2/launch/repeat.py` has compared it with its own. `refused/<k>.json` records that candidate k was definitely refused,
+so that a repeated launch does not try it again after another one was accepted. `launched.json` decides: it is written once, with the
+instances or with the refusal. If the machines need a security group of their own, it is made between `launch.json` and the first request.
 A job that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until `launched.json` decides.
 """
 
@@ -12,59 +12,60 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError, StoreError
-from bai_agent.job.durations import format_duration
+from bai_agent.job.launches import launch_key
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.inferred_result import write_result
-from executor.backends.ec2.instances import instances_of_attempt, terminate_one
-from executor.backends.ec2.launch.errors import ErrorClass, RetryAction, classify_error, is_unknown_profile
+from executor.backends.ec2.instances import find_launch_instances, terminate_one
+from executor.backends.ec2.launch.error_classes import (
+    ErrorClass,
+    RetryAction,
+    classify_error,
+    is_unknown_profile,
+)
 from executor.backends.ec2.launch.launch_record import (
     LAUNCH_WINDOW,
     LaunchFile,
-    Wait,
     attempt_key,
     candidate_table,
     read_decision,
     read_refusal,
     round_key,
 )
+from executor.backends.ec2.launch.launch_request import for_candidate
 from executor.backends.ec2.launch.network import in_group
-from executor.backends.ec2.launch.request import for_candidate
-from executor.backends.ec2.launch.resolve import Candidate, kind_name, named, types_of
+from executor.backends.ec2.launch.resolve import Candidate, kind_name, named, type_names
 from executor.backends.ec2.launch.waiting import NoCapacityError, no_capacity
 from executor.backends.ec2.security_group import NO_GROUP, delete_groups, make_group
-from executor.backends.ec2.session import FAILURES, AwsError, AwsSession
+from executor.backends.ec2.session import FAILURES, AwsSession
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, tag_time
-from executor.errors import NotStartedError
+from executor.errors import AwsError, LaunchError, UndecidedError
 from executor.program import command
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 300.0
-"""Seconds for which one candidate is asked again while there is no definite answer."""
+"""Time in which one candidate is asked for again without a definite answer (seconds)."""
 _PROFILE_PATIENCE_S = 120.0
-"""Seconds for which EC2 may not know an instance profile that was just made.
+"""Time in which EC2 may not know a new instance profile (seconds).
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html#troubleshoot_general_eventual-consistency"""
+_DEFINITE = (RetryAction.STOP, RetryAction.NEXT_SUBNET)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LOOKS_S = (2.0, 4.0)
-"""Between looks for machines of a launch that is in doubt: EC2 shows what it has made some seconds later.
+"""Pauses between looks for machines of a doubtful launch (seconds). EC2 shows new machines some seconds later.
 https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
-
-
-class LaunchError(NotStartedError):
-    """The launch was refused for good: nothing runs, and the job's result says so."""
-
-
-class UndecidedError(BaiError):
-    """Nobody knows whether the job was launched; the same launch can be repeated, and launches it once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,125 +84,216 @@ def launch(
     *,
     deadman: timedelta,
     begun_before: bool = False,
+    patience_s: float = PATIENCE_S,
     on_progress: Callable[[str], None] = log.info,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Launched:
-    """Launch what `file` says, or return what was launched by it before.
+    """Launch the machines of `file`, or return those that were launched before.
 
-    deadman: how long a machine of the job may be on; nothing is launched that would be reaped before. begun_before: somebody may
-    have asked EC2 for it already. `on_progress` hears what is tried next.
-    Raises LaunchError where it is refused for good (the job then has a result), UndecidedError where no definite answer came,
-    NoCapacityError where a later round is due.
+    deadman: longest time of a machine of the job; nothing is launched that would be reaped before. begun_before: whether EC2 may have
+    been asked already. patience_s: time in which one candidate is asked for again without a definite answer.
+    on_progress: gets a sentence about each next step.
+    Raises LaunchError if it is refused for good (the job then has a result), UndecidedError without a definite answer,
+    NoCapacityError if a later round is due.
     """
-    if (launched := decided_before(record, attempt=file.attempt)) is not None:
+    if (launched := decided_before(record, attempt=file.attempt, launch=file.number)) is not None:
         return launched
-    if stop := _overtaken(record):
-        found = adopt(record, aws, attempt=file.attempt) if begun_before else None
-        return found or _decide(record, file.attempt, aws, _refusal(stop))
+    if stop := _find_end(record):
+        found = adopt(record, aws, file=file) if begun_before else None
+        return found or refuse(record, file, aws, stop)
+    launcher = _Launcher(
+        record=record,
+        file=file,
+        aws=aws,
+        deadman=deadman,
+        patience_s=patience_s,
+        on_progress=on_progress,
+        sleep=sleep,
+        clock=clock,
+        now=now,
+    )
     if file.security_group is None:
-        return _launch_in_turn(record, file, aws, deadman, begun_before, on_progress, sleep, clock, now)
+        return launcher.launch_in_turn(begun_before=begun_before)
     group = make_group(aws.ec2(), file.security_group, sleep=sleep)
     grouped = replace(file, request=in_group(file.request, group))
     try:
-        return _launch_in_turn(record, grouped, aws, deadman, begun_before, on_progress, sleep, clock, now)
+        return replace(launcher, file=grouped).launch_in_turn(begun_before=begun_before)
     except (LaunchError, NoCapacityError):
         delete_groups(aws.ec2(), [group])
         raise
 
 
-def _launch_in_turn(
-    record: JobRecord,
-    file: LaunchFile,
-    aws: AwsSession,
-    deadman: timedelta,
-    begun_before: bool,
-    on_progress: Callable[[str], None],
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
-    now: Callable[[], datetime],
-) -> Launched:
-    """Ask one candidate after the other, and write down how that came out."""
-    refusals: list[tuple[Candidate, ErrorClass]] = []
-    for place, candidate in enumerate(file.candidates):
-        if any(each.kind == candidate.kind and why.next is RetryAction.STOP for each, why in refusals):
-            # Another zone does not help it.
-            continue
-        if (before := read_refusal(record, place, attempt=file.attempt, number=file.round)) is not None:
-            refusals.append((candidate, _meaning_of(before)))
-            continue
-        if tag_time(now() + deadman) > file.expires:
-            if (adopted := adopt(record, aws, attempt=file.attempt)) is not None:
-                return adopted
-            if file.wait is not None and now() < file.wait.until:
-                # It was asked so long ago that EC2 would show what it had given; what is left is the next round's.
+@dataclass(frozen=True, kw_only=True)
+class _Launcher:
+    """One launch, and everything that its steps share."""
+
+    record: JobRecord
+    file: LaunchFile
+    aws: AwsSession
+    deadman: timedelta
+    patience_s: float
+    on_progress: Callable[[str], None]
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+    now: Callable[[], datetime]
+
+    def launch_in_turn(self, *, begun_before: bool) -> Launched:
+        """Ask for one candidate after the other, and record the result."""
+        refusals: list[tuple[Candidate, ErrorClass]] = []
+        for place, candidate in self._open_candidates(refusals):
+            if tag_time(self.now() + self.deadman) > self.file.expires:
+                if (adopted := adopt(self.record, self.aws, file=self.file)) is not None:
+                    return adopted
+                if self._still_waits():
+                    # The requests are so old that EC2 would show the machines. The rest is for the next round.
+                    break
+                return self._decide(_refusal(_expired(self.file)))
+            answer = self._try(candidate, begun_before=begun_before)
+            if isinstance(answer, Launched):
+                return answer
+            # An earlier attempt had no answer about one candidate at most: this one, as it recorded refusals before it.
+            begun_before = False
+            refusals.append((candidate, answer))
+            if _is_final(answer):
                 break
-            return _decide(record, file.attempt, aws, _refusal(_expired(file)))
-        answer, in_doubt = _ask(
-            file,
-            candidate,
-            aws,
-            begun_before=begun_before,
-            on_progress=on_progress,
-            sleep=sleep,
-            clock=clock,
-        )
-        if not isinstance(answer, ErrorClass):
-            try:
-                return _decide(record, file.attempt, aws, _acceptance(answer, candidate))
-            except StoreError as error:
+            self.on_progress(f"{named(candidate, self.file.candidates)}: {answer.sentence}")
+            self._keep_refusal(place, answer)
+        if self._still_waits() and not _is_stopped(refusals):
+            raise self._waiting(refusals)
+        return self._decide(_refusal(_verdict(self.file, refusals)))
+
+    def _open_candidates(
+        self, refusals: list[tuple[Candidate, ErrorClass]]
+    ) -> Iterator[tuple[int, Candidate]]:
+        """Yield the candidates that may still be accepted. Adds recorded refusals to `refusals`."""
+        for place, candidate in enumerate(self.file.candidates):
+            if any(each.kind == candidate.kind and why.next is RetryAction.STOP for each, why in refusals):
+                continue  # another zone does not help
+            before = read_refusal(
+                self.record,
+                place,
+                attempt=self.file.attempt,
+                number=self.file.round,
+                launch=self.file.number,
+            )
+            if before is None:
+                yield place, candidate
+            else:
+                refusals.append((candidate, _read_refusal(before)))
+
+    def _try(self, candidate: Candidate, *, begun_before: bool) -> Launched | ErrorClass:
+        """Return the machines of a candidate, or its definite refusal."""
+        answer, in_doubt = self._ask(candidate, begun_before=begun_before)
+        if isinstance(answer, ErrorClass):
+            found = self._look(answer) if in_doubt or begun_before else None
+            return found or answer
+        most = self.file.request.get("MaxCount", len(answer))
+        if len(answer) < most:
+            self.on_progress(f"EC2 had room for {len(answer):,} of {most:,} machines")
+        try:
+            return self._decide(_acceptance(answer, candidate, self.file))
+        except StoreError as error:
+            raise UndecidedError(
+                f"{', '.join(answer)} was launched, and that could not be recorded: {error}. {_may_run(self.file)}"
+            ) from error
+
+    def _ask(self, candidate: Candidate, *, begun_before: bool) -> tuple[tuple[str, ...] | ErrorClass, bool]:
+        """Ask until the answer is definite: instances, or a refusal; return it, and whether an earlier one was not."""
+        client, in_doubt = self.aws.no_retry_client(), False
+        request = for_candidate(self.file.request, candidate, self.file.token)
+        begun = self.clock()
+        deadline, backoff = begun + self.patience_s, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
+            answer = self._ask_once(client, request, begun)
+            if not isinstance(answer, ErrorClass) or answer.next in _DEFINITE:
+                return answer, in_doubt
+            in_doubt = in_doubt or answer.next is RetryAction.AMBIGUOUS
+            pause = backoff.next()
+            if answer.next is RetryAction.GIVE_UP or self.clock() + pause > deadline:
+                job_id = self.file.job_id
                 raise UndecidedError(
-                    f"{', '.join(answer)} was launched, and that could not be written down: {error}. {_may_run(file)}"
+                    f"whether {job_id} was launched is not known: {answer.sentence}. {_may_run(self.file)}"
+                    if in_doubt or begun_before
+                    else f"{job_id} was not launched: {answer.sentence}. {_again(self.file)}"
+                )
+            place = named(candidate, self.file.candidates)
+            self.on_progress(f"{place}: {answer.sentence}; asking again in {pause:.0f} s")
+            self.sleep(pause)
+
+    def _ask_once(
+        self, client: EC2Client, request: Mapping[str, Any], begun: float
+    ) -> tuple[str, ...] | ErrorClass:
+        try:
+            found = client.run_instances(**request)["Instances"]
+        except FAILURES as error:
+            answer = classify_error(error)
+            # EC2 may not know everywhere yet what was just made: the job's security group, or an instance profile.
+            is_new_group = self.file.security_group is not None and answer.code in NO_GROUP
+            is_young = self.clock() < begun + _PROFILE_PATIENCE_S
+            if is_new_group or (is_unknown_profile(answer) and is_young):
+                return replace(answer, next=RetryAction.BACK_OFF)
+            return answer
+        ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
+        return tuple(each.get("InstanceId", "") for each in ranked)
+
+    def _look(self, refusal: ErrorClass) -> Launched | None:
+        """Return machines of a launch that is refused now, but that EC2 may have accepted before. Raises UndecidedError.
+
+        The refusal may have a new reason, such as credentials that were changed meanwhile.
+        """
+        for pause in (0.0, *_LOOKS_S):
+            self.sleep(pause)
+            try:
+                found = adopt(self.record, self.aws, file=self.file)
+            except AwsError as error:
+                raise UndecidedError(
+                    f"whether {self.file.job_id} was launched is not known: it is refused now ({refusal.sentence}), "
+                    f"and may have been accepted before: {error}. {_may_run(self.file)}"
                 ) from error
-        if (in_doubt or begun_before) and (found := _look(record, file, aws, answer, sleep)) is not None:
-            return found
-        # Whoever began it had no answer about one candidate at most: this one, as refusals before it are written down.
-        begun_before = False
-        refusals.append((candidate, answer))
-        if answer.next is RetryAction.STOP and not _helps_another_kind(answer):
-            break
-        on_progress(f"{named(candidate, file.candidates)}: {answer.sentence}")
-        # Before the next one is asked: a launch that is repeated now must not find room here after all.
-        content = json.dumps(
-            {"outcome": answer.outcome.value, "code": answer.code, "sentence": answer.sentence}
-        )
-        key = round_key(record, file.attempt, file.round, f"refused/{place}.json")
-        record.store.put(key, content.encode() + b"\n", if_absent=True)
-    if file.wait is not None and now() < file.wait.until and not _is_stopped(refusals):
-        raise _waiting(record, file, file.wait, refusals)
-    return _decide(record, file.attempt, aws, _refusal(_verdict(file, refusals)))
+            if found is not None:
+                return found
+        return None
 
+    def _keep_refusal(self, place: int, answer: ErrorClass) -> None:
+        """Record a refusal before the next candidate is asked for: a repeated launch must not find room here after all."""
+        table = {"outcome": answer.outcome.value, "code": answer.code, "sentence": answer.sentence}
+        file, name = self.file, f"refused/{place}.json"
+        key = round_key(self.record, file.attempt, file.round, name, launch=file.number)
+        self.record.store.put(key, json.dumps(table).encode() + b"\n", if_absent=True)
 
-def _waiting(
-    record: JobRecord, file: LaunchFile, wait: Wait, refusals: Sequence[tuple[Candidate, ErrorClass]]
-) -> NoCapacityError:
-    """Write down for people how a round came out; return what to raise."""
-    found = no_capacity(file, wait, refusals, is_cancelled=record.cancelled)
-    content = {"sentence": found.sentence, "until": tag_time(found.until), "again": tag_time(found.again)}
-    key = attempt_key(record, file.attempt, "waiting.json")
-    record.store.put(key, json.dumps(content, ensure_ascii=False).encode() + b"\n")
-    return NoCapacityError(found)
+    def _still_waits(self) -> bool:
+        return self.file.wait is not None and self.now() < self.file.wait.until
+
+    def _waiting(self, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> NoCapacityError:
+        """Record the round's result for people; return the error to raise."""
+        assert self.file.wait is not None
+        found = no_capacity(self.file, self.file.wait, refusals, is_cancelled=self.record.cancelled)
+        content = {"sentence": found.sentence, "until": tag_time(found.until), "again": tag_time(found.again)}
+        key = attempt_key(self.record, self.file.attempt, "waiting.json")
+        self.record.store.put(key, json.dumps(content, ensure_ascii=False).encode() + b"\n")
+        return NoCapacityError(found)
+
+    def _decide(self, wanted: dict[str, Any]) -> Launched:
+        return _decide(self.record, self.file, self.aws, wanted)
 
 
 def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
-    """Return whether waiting helps nothing of what was refused."""
+    """Return whether waiting cannot help any of the refusals."""
     if not refusals:
         return False
     last = {candidate.kind: why for candidate, why in refusals}
-    final = refusals[-1][1]
-    return all(why.next is RetryAction.STOP for why in last.values()) or (
-        final.next is RetryAction.STOP and not _helps_another_kind(final)
-    )
+    return _is_final(refusals[-1][1]) or all(why.next is RetryAction.STOP for why in last.values())
 
 
-def _helps_another_kind(why: ErrorClass) -> bool:
-    """Return whether another type, or another market, may be launched where one is refused for good: quotas are not the same for all."""
-    return why.outcome is Outcome.QUOTA
+def _is_final(why: ErrorClass) -> bool:
+    """Return whether a refusal is for every type and market. Quotas differ between them."""
+    return why.next is RetryAction.STOP and why.outcome is not Outcome.QUOTA
 
 
-def refusal_of(record: JobRecord) -> LaunchError | None:
-    """Return why EC2 refused the job for good, where it did."""
+def find_refusal(record: JobRecord) -> LaunchError | None:
+    """Return EC2's final refusal of the job; None if there is none."""
     decided = read_decision(record, attempt=0)
     if decided is None or decided["instances"]:
         return None
@@ -209,98 +301,43 @@ def refusal_of(record: JobRecord) -> LaunchError | None:
 
 
 def expires_at(start: datetime, deadman: timedelta) -> str:
-    """Return the time by which a machine submitted at `start` must be gone, as it stands in a tag.
+    """Return the time at which a machine submitted at `start` must be gone, in the form of a tag.
 
-    It may be launched for LAUNCH_WINDOW, and has the whole of `deadman` then.
+    It may be launched within LAUNCH_WINDOW, and has the whole of `deadman` after that.
     """
     return tag_time(start + LAUNCH_WINDOW + deadman)
 
 
-def decided_before(record: JobRecord, *, attempt: int = 0) -> Launched | None:
-    """Return the instances that `launched.json` names; None where nothing is decided. Raises LaunchError where it was refused."""
-    decided = read_decision(record, attempt=attempt)
-    return None if decided is None else _obey(record, attempt, decided)
+def decided_before(record: JobRecord, *, attempt: int = 0, launch: int = 0) -> Launched | None:
+    """Return the instances in `launched.json`; None if nothing is decided. Raises LaunchError if the launch was refused."""
+    decided = read_decision(record, attempt=attempt, launch=launch)
+    return None if decided is None else _apply_decision(record, attempt, launch, decided)
 
 
-def adopt(record: JobRecord, aws: AwsSession, *, attempt: int = 0) -> Launched | None:
-    """Return the instances that EC2 shows of this attempt, and write them down; None where it shows none. Raises BaiError.
+def refuse(record: JobRecord, file: LaunchFile, aws: AwsSession, why: ErrorClass) -> Launched:
+    """Record that nothing is launched. Raises LaunchError, unless another process has launched it meanwhile."""
+    return _decide(record, file, aws, _refusal(why))
 
-    Who launched them may have died before EC2's answer came. That none is shown proves nothing: EC2 is eventually consistent.
+
+def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None) -> Launched | None:
+    """Return and record the instances of this launch that EC2 shows; None if it shows none. Raises BaiError.
+
+    file: what is known of the launch; None: it is the first one of attempt 0.
+
+    The process that launched them may have died before EC2's answer. None is no proof, because EC2 is eventually consistent.
     """
     store = clean_text(record.store.url)[:VALUE_LIMIT]
-    found = instances_of_attempt(aws.ec2(), record.job_id, attempt, store=store)
+    attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
+    found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=store, launch=number)
     if not found:
         return None
-    # One launch is of one candidate; of several, one that lives counts, and the others are surplus.
+    # One launch has one candidate. If there are several, a living one counts, and the others are surplus.
     candidates = {
         each.id: Candidate(subnet="", zone=each.zone, type=each.type, market=each.market) for each in found
     }
     accepted = candidates[next((each.id for each in found if each.living), found[0].id)]
     chosen = tuple(each for each, candidate in candidates.items() if candidate == accepted)
-    return _decide(record, attempt, aws, _acceptance(chosen, accepted))
-
-
-def _ask(
-    file: LaunchFile,
-    candidate: Candidate,
-    aws: AwsSession,
-    *,
-    begun_before: bool,
-    on_progress: Callable[[str], None],
-    sleep: Callable[[float], None],
-    clock: Callable[[], float],
-) -> tuple[tuple[str, ...] | ErrorClass, bool]:
-    """Ask one candidate until the answer is definite: instances, or a refusal; return it, and whether an earlier one was not."""
-    client, in_doubt = aws.no_retry_client(), False
-    request = for_candidate(file.request, candidate, file.token)
-    begun = clock()
-    deadline, backoff = begun + PATIENCE_S, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-    while True:
-        try:
-            found = client.run_instances(**request)["Instances"]
-        except FAILURES as error:
-            answer = classify_error(error)
-            if file.security_group is not None and answer.code in NO_GROUP:
-                # EC2 may not know everywhere yet what it has just made.
-                answer = replace(answer, next=RetryAction.BACK_OFF)
-            if is_unknown_profile(answer) and clock() < begun + _PROFILE_PATIENCE_S:
-                answer = replace(answer, next=RetryAction.BACK_OFF)
-        else:
-            ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
-            return tuple(each.get("InstanceId", "") for each in ranked), in_doubt
-        if answer.next in (RetryAction.STOP, RetryAction.NEXT_SUBNET):
-            return answer, in_doubt
-        in_doubt = in_doubt or answer.next is RetryAction.AMBIGUOUS
-        pause = backoff.next()
-        if answer.next is RetryAction.GIVE_UP or clock() + pause > deadline:
-            raise UndecidedError(
-                f"whether {file.job_id} was launched is not known: {answer.sentence}. {_may_run(file)}"
-                if in_doubt or begun_before
-                else f"{file.job_id} was not launched: {answer.sentence}. {_again(file)}"
-            )
-        on_progress(f"{named(candidate, file.candidates)}: {answer.sentence}; asking again in {pause:.0f} s")
-        sleep(pause)
-
-
-def _look(
-    record: JobRecord, file: LaunchFile, aws: AwsSession, refusal: ErrorClass, sleep: Callable[[float], None]
-) -> Launched | None:
-    """Return what EC2 shows of a launch that is refused now, and that it may have carried out before. Raises UndecidedError.
-
-    A refusal, such as that of credentials that were changed meanwhile, need not be about the first request.
-    """
-    for pause in (0.0, *_LOOKS_S):
-        sleep(pause)
-        try:
-            found = adopt(record, aws, attempt=file.attempt)
-        except AwsError as error:
-            raise UndecidedError(
-                f"whether {file.job_id} was launched is not known: it is refused now ({refusal.sentence}), "
-                f"and may have been accepted before: {error}. {_may_run(file)}"
-            ) from error
-        if found is not None:
-            return found
-    return None
+    return _decide(record, file, aws, _acceptance(chosen, accepted, file))
 
 
 def _again(file: LaunchFile) -> str:
@@ -308,15 +345,15 @@ def _again(file: LaunchFile) -> str:
 
 
 def _may_run(file: LaunchFile) -> str:
-    """Return what to do about a launch that EC2 may have accepted."""
+    """Return the advice about a launch that EC2 may have accepted."""
     return (
         f"A machine may run, and cost: `{command('status', file.job_id)}` looks, `{command('cancel', file.job_id, '--now')}` "
         f"ends it. {_again(file)}"
     )
 
 
-def _overtaken(record: JobRecord) -> ErrorClass | None:
-    """Return why nothing must be launched any more, where that is so."""
+def _find_end(record: JobRecord) -> ErrorClass | None:
+    """Return the reason why nothing must be launched any more; None if there is none."""
     if (result := record.result()) is not None:
         sentence = f"it has ended before: {result.get('sentence')}".rstrip(".")
         return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Ended", sentence)
@@ -328,7 +365,7 @@ def _overtaken(record: JobRecord) -> ErrorClass | None:
 
 
 def _expired(file: LaunchFile) -> ErrorClass:
-    """Return that it is too late: its machines would be reaped at `expires`, before they had the time that the job may take."""
+    """Return the refusal of a late launch, whose machines would be reaped at `expires`, before the job's time is up."""
     sentence = (
         f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
         f"gone by {file.expires}, which is too early now. Submit it with a new job id"
@@ -337,37 +374,47 @@ def _expired(file: LaunchFile) -> ErrorClass:
 
 
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> ErrorClass:
+    """Return the refusal of the whole launch."""
     if not refusals:
-        # A round that was cut short, and the wait has ended since.
+        # A round was cut short, and the wait has ended since.
         return _expired(file)
-    _, last = refusals[-1]
-    stops = [each for each in refusals if each[1].next is RetryAction.STOP]
-    if last.next is RetryAction.STOP and not _helps_another_kind(last):
-        stops = [refusals[-1]]
+    final = [refusals[-1]] if _is_final(refusals[-1][1]) else refusals
+    stops = [each for each in final if each[1].next is RetryAction.STOP]
     told = "; ".join(_about(file, candidate, why) for candidate, why in stops)
     if _is_stopped(refusals):
-        return replace(last, sentence=told)
-    full = [each for each in refusals if each[1].next is not RetryAction.STOP]
+        return replace(refusals[-1][1], sentence=told)
+    return _no_room(file, [each for each in refusals if each[1].next is not RetryAction.STOP], told)
+
+
+def _no_room(file: LaunchFile, full: Sequence[tuple[Candidate, ErrorClass]], told: str) -> ErrorClass:
+    """Return the refusal if no zone had room. told: refusals of other kinds."""
     _, last = full[-1]
     zones = ", ".join(dict.fromkeys(candidate.zone for candidate, _ in full))
-    kinds = ", ".join(dict.fromkeys(kind_name(each, file.candidates) or types_of([each]) for each, _ in full))
+    kinds = ", ".join(
+        dict.fromkeys(kind_name(each, file.candidates) or type_names([each]) for each, _ in full)
+    )
     advice = "try later, take another instance type, or name more subnets"
-    waited = ""
-    if file.wait is not None:
-        waited = f" within {format_duration(timedelta(seconds=file.wait.seconds))}"
+    waited = (
+        f" within {format_duration(timedelta(seconds=file.wait.seconds))}" if file.wait is not None else ""
+    )
     others = f"; {told}" if told else ""
     sentence = f"no zone had room for {kinds}{waited} ({zones}); {advice}. {last.sentence}{others}"
     return ErrorClass(RetryAction.STOP, Outcome.CAPACITY, last.code, sentence)
 
 
 def _about(file: LaunchFile, candidate: Candidate, why: ErrorClass) -> str:
-    """Return why a candidate was refused for good, whichever its zone."""
+    """Return the reason of a candidate's final refusal, without its zone."""
     what = kind_name(candidate, file.candidates)
     return f"for {what}: {why.sentence}" if what else why.sentence
 
 
-def _acceptance(instances: tuple[str, ...], candidate: Candidate) -> dict[str, Any]:
-    return {"instances": list(instances), **candidate_table(candidate), "time": now_ms()}
+def _acceptance(instances: tuple[str, ...], candidate: Candidate, file: LaunchFile | None) -> dict[str, Any]:
+    later = (
+        {"first_node": file.first_node, "replaces": list(file.replaces)}
+        if file is not None and file.number
+        else {}
+    )
+    return {"instances": list(instances), **candidate_table(candidate), **later, "time": now_ms()}
 
 
 def _refusal(why: ErrorClass) -> dict[str, Any]:
@@ -380,22 +427,25 @@ def _refusal(why: ErrorClass) -> dict[str, Any]:
     }
 
 
-def _decide(record: JobRecord, attempt: int, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Write how the launch came out, unless another has; then that holds, and instances of ours beside it are ended."""
-    key = attempt_key(record, attempt, "launched.json")
+def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
+    """Record the launch's result, unless another process has. Then its result counts, and our other instances are terminated."""
+    attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
+    key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted
     if not record.store.put(key, json.dumps(wanted, ensure_ascii=False).encode() + b"\n", if_absent=True):
-        decided = read_decision(record, attempt=attempt) or wanted
+        decided = read_decision(record, attempt=attempt, launch=launch) or wanted
         if surplus := sorted(set(wanted["instances"]) - set(decided["instances"])):
             log.warning(
-                "%s was launched by somebody else as well; ending %s", record.job_id, ", ".join(surplus)
+                "%s was launched by another process as well; terminating %s",
+                record.job_id,
+                ", ".join(surplus),
             )
             _end_surplus(aws, surplus)
-    return _obey(record, attempt, decided)
+    return _apply_decision(record, attempt, launch, decided)
 
 
 def _end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
-    """Terminate instances that are nobody's; where that fails, whoever looks after the job next does it."""
+    """Terminate instances that belong to no job. If that fails, the next look at the job does it."""
     for instance_id in surplus:
         try:
             terminate_one(aws.ec2(), instance_id)
@@ -403,17 +453,18 @@ def _end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
             log.warning("%s; `bai status` tries it again", error)
 
 
-def _obey(record: JobRecord, attempt: int, decided: Mapping[str, Any]) -> Launched:
+def _apply_decision(record: JobRecord, attempt: int, launch: int, decided: Mapping[str, Any]) -> Launched:
     if not decided["instances"]:
         outcome, sentence = Outcome(decided["outcome"]), str(decided["sentence"])
-        write_result(record, outcome, sentence, attempt=attempt)
+        if launch == 0:
+            write_result(record, outcome, sentence, attempt=attempt)
         raise LaunchError(sentence.rstrip("."), outcome)
     subnet, zone = decided.get("subnet") or "", decided.get("az") or ""
     return Launched(instances=tuple(decided["instances"]), subnet=subnet, zone=zone)
 
 
-def _meaning_of(table: Mapping[str, Any]) -> ErrorClass:
+def _read_refusal(table: Mapping[str, Any]) -> ErrorClass:
     outcome = Outcome(table["outcome"])
-    # Of what ends a launch only a quota is written down, where other types are asked for after it.
+    # The only final refusal that is recorded is a quota, after which other types are asked for.
     following = RetryAction.STOP if outcome is Outcome.QUOTA else RetryAction.NEXT_SUBNET
     return ErrorClass(following, outcome, str(table["code"]), str(table["sentence"]))

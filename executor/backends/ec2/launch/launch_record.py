@@ -1,7 +1,7 @@
-"""What stands in the store about a launch, validated: `launch.json`, `refused/<k>.json` and `launched.json` of an attempt.
+"""The validated records of a launch in the store: `launch.json`, `refused/<k>.json` and `launched.json` of an attempt.
 
-`launch.json` is what is to be asked of EC2, written once, before it is asked for the first time. Of a launch that waits for
-capacity there are also `rounds/<k>/launch.json`, `rounds/<k>/refused/<n>.json` and `waiting.json`.
+`launch.json` is the request to EC2, written once, before it is sent for the first time. A launch that waits for capacity also has
+`rounds/<k>/launch.json`, `rounds/<k>/refused/<n>.json` and `waiting.json`.
 """
 
 from __future__ import annotations
@@ -9,33 +9,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
-from typing_extensions import NotRequired, TypedDict
-
 from bai_agent import __version__
-from bai_agent.errors import StoreError
+from bai_agent.decode import Rule, checked, wrong_value
+from bai_agent.errors import RecordError, StoreError
+from bai_agent.job.generation_records import Nodes
+from bai_agent.job.launches import launch_key
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import Count, Rule, Text, Texts
-from bai_agent.job.store import RecordError
+from bai_agent.job.record_types import Count, Text, Texts
+from bai_agent.light_dataclass import asdict, dataclass, field, fields, replace
 from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.tags import parse_timestamp
-from executor.records.reading import validated, wrong_value
 
 VERSION = 1
-"""Of `launch.json`."""
+"""Version of `launch.json`."""
 LAUNCH_WINDOW = timedelta(minutes=30)
-"""How long after its submission a job may still be launched: enough to ask each of six zones for five minutes."""
+"""Time after its submission in which a job may be launched: enough to ask each of six zones for five minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """For how long a job waits for capacity, and in which round it is."""
+    """A job's wait for capacity, and its current round."""
 
     seconds: int
     since: str
@@ -59,17 +56,23 @@ class LaunchFile:
     region: str
     candidates: tuple[Candidate, ...]
     request: Mapping[str, Any]
-    """RunInstances' parameters without subnet and token; UserData is base64. Type and market are as each candidate says."""
+    """RunInstances' parameters without subnet and token; UserData is base64. Each candidate has its type and market."""
     expires: str
     created: str
     security_group: Mapping[str, Any] | None = None
-    """CreateSecurityGroup's parameters, where the machines are in a group of their own."""
+    """CreateSecurityGroup's parameters; None if the machines have no group of their own."""
     boot_limit: int | None = None
     """Seconds after which a machine has given a sign of life, or has ended by itself."""
     wait: Wait | None = None
-    """For how long the job waits for capacity, and in which round it is; None where it does not."""
+    """The job's wait for capacity; None if it does not wait."""
+    number: int = 0
+    """Number of the launch: 0 at the job's start."""
+    first_node: int = 0
+    """Node of the machine with index 0."""
+    replaces: tuple[int, ...] = ()
+    """Lost nodes in whose place the machines are launched."""
     token: str = ""
-    """Made of all the rest, so that a repeat can tell whether it is this launch's own; see `sealed`."""
+    """Checksum of all other fields, so that a repeated launch can tell whether it is its own; see `sealed`."""
     bai: str = __version__
     """The version of `bai` that wrote it; another one may render the same job differently."""
     version: int = VERSION
@@ -86,6 +89,8 @@ class LaunchFile:
         for name in ("security_group", "wait"):
             if table[name] is None:
                 del table[name]
+        for name in ("number", "first_node", "replaces") if self.number == 0 else ():
+            del table[name]
         return table
 
     @property
@@ -101,12 +106,12 @@ def candidate_table(candidate: Candidate) -> dict[str, str]:
 
 
 def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
-    """Write `launch.json` unless there is one; return what stands there."""
+    """Write `launch.json` unless it exists; return the stored launch."""
     content = json.dumps(file.as_table(), ensure_ascii=False).encode() + b"\n"
-    key = round_key(record, file.attempt, file.round, "launch.json")
+    key = round_key(record, file.attempt, file.round, "launch.json", launch=file.number)
     if record.store.put(key, content, if_absent=True):
         return file
-    found = read_launch(record, attempt=file.attempt, number=file.round)
+    found = read_launch(record, attempt=file.attempt, number=file.round, launch=file.number)
     if found is None:
         raise StoreError(f"{record.store.url}/{key} went away while it was read")
     return found
@@ -119,13 +124,16 @@ def read_latest_round(record: JobRecord, file: LaunchFile) -> LaunchFile:
     return read_launch(record, attempt=file.attempt, number=number) or file
 
 
-def read_launch(record: JobRecord, *, attempt: int = 0, number: int = 0) -> LaunchFile | None:
-    """Return what `launch.json` holds, or None. Raises StoreError, RecordError. number: of the round."""
-    table = read_launch_table(record, attempt=attempt, number=number)
+def read_launch(
+    record: JobRecord, *, attempt: int = 0, number: int = 0, launch: int = 0
+) -> LaunchFile | None:
+    """Return the content of `launch.json`, or None. Raises StoreError, RecordError. number: the round's. launch: the launch's."""
+    table = read_launch_table(record, attempt=attempt, number=number, launch=launch)
     if table is None:
         return None
     if table.get("wait") is not None:
         table["wait"] = Wait(**{each.name: table["wait"][each.name] for each in fields(Wait)})
+    table["replaces"] = tuple(table.get("replaces", ()))
     table["candidates"] = tuple(
         Candidate(
             subnet=each["subnet"],
@@ -140,35 +148,35 @@ def read_launch(record: JobRecord, *, attempt: int = 0, number: int = 0) -> Laun
     )
 
 
-def read_decision(record: JobRecord, *, attempt: int) -> dict[str, Any] | None:
-    """Return what `launched.json` says: instances, or none and why; None where that is open. Raises StoreError, RecordError."""
-    key = attempt_key(record, attempt, "launched.json")
+def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[str, Any] | None:
+    """Return `launched.json`: instances, or none with the reason; None if it is open. Raises StoreError, RecordError."""
+    key = launch_key(record, attempt, launch, "launched.json")
     table = record.read_object(key)
     if table is not None:
         where = f"{record.store.url}/{key}"
-        validated(_Decision, table, where=where)
+        checked(_Decision, table, where=where)
         if not table["instances"]:
-            validated(_DecidedAgainst, table, where=where)
+            checked(_DecidedAgainst, table, where=where)
     return table
 
 
 def read_waiting(record: JobRecord, *, attempt: int) -> dict[str, Any] | None:
-    """Return what `waiting.json` says for people, or None where there is none. Raises StoreError, RecordError."""
+    """Return `waiting.json`, which is for people, or None. Raises StoreError, RecordError."""
     key = attempt_key(record, attempt, "waiting.json")
     table = record.read_object(key)
     if table is not None:
-        validated(_Waiting, table, where=f"{record.store.url}/{key}")
+        checked(_Waiting, table, where=f"{record.store.url}/{key}")
     return table
 
 
 def read_refusal(
-    record: JobRecord, candidate: int, *, attempt: int, number: int = 0
+    record: JobRecord, candidate: int, *, attempt: int, number: int = 0, launch: int = 0
 ) -> dict[str, Any] | None:
-    """Return how a candidate was refused in round `number`, or None where it was not. Raises StoreError, RecordError."""
-    key = round_key(record, attempt, number, f"refused/{candidate}.json")
+    """Return a candidate's refusal in round `number`, or None. Raises StoreError, RecordError."""
+    key = round_key(record, attempt, number, f"refused/{candidate}.json", launch=launch)
     table = record.read_object(key)
     if table is not None:
-        validated(_Refusal, table, where=f"{record.store.url}/{key}")
+        checked(_Refusal, table, where=f"{record.store.url}/{key}")
     return table
 
 
@@ -177,90 +185,101 @@ def attempt_key(record: JobRecord, attempt: int, name: str) -> str:
     return record.key(f"attempts/{attempt}/{name}")
 
 
-def round_key(record: JobRecord, attempt: int, number: int, name: str) -> str:
-    """Return the key of an object `name` of one round; the first round's are the attempt's own."""
-    return attempt_key(record, attempt, name if number == 0 else f"rounds/{number}/{name}")
+def round_key(record: JobRecord, attempt: int, number: int, name: str, *, launch: int = 0) -> str:
+    """Return the key of an object `name` of a round. The first round's objects are the launch's own."""
+    return launch_key(record, attempt, launch, name if number == 0 else f"rounds/{number}/{name}")
 
 
-def _timestamp(value: Any) -> Any:
-    if type(value) is not str or parse_timestamp(value) is None:
-        raise PydanticCustomError("record", 'expected a time such as "2026-11-20T22:00:00Z"')
-    return value
+_Timestamp = Annotated[
+    str, Rule('a time such as "2026-11-20T22:00:00Z"', check=lambda value: parse_timestamp(value) is not None)
+]
 
 
-_Timestamp = Annotated[Any, AfterValidator(_timestamp)]
-
-
-class _Candidate(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
     subnet: Text
     az: Text
-    type: NotRequired[Text | None]
-    market: NotRequired[Text | None]
+    type: Text | None = None
+    market: Text | None = None
 
 
-class _Group(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Group:
     GroupName: Text
     Description: Text
     VpcId: Text
-    TagSpecifications: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    TagSpecifications: Annotated[list[dict[str, Any]], Rule("a list that is not empty", check=bool)]
 
 
-class _Wait(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Wait:
     seconds: Annotated[int, Rule("a time in seconds", 1, 2**31)]
     since: _Timestamp
     round: Count
 
 
-class _Launch(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Launch:
     attempt: Count
     region: Text
-    candidates: Annotated[list[_Candidate], Field(min_length=1)]
+    candidates: Annotated[list[_Candidate], Rule("a list that is not empty", check=bool)]
     request: dict[str, Any]
-    security_group: NotRequired[_Group | None]
+    security_group: _Group | None = None
     token: Text
     expires: _Timestamp
     created: _Timestamp
-    boot_limit: NotRequired[Annotated[int, Rule("a time in seconds", 0, 2**31)] | None]
-    wait: NotRequired[_Wait | None]
-    bai: NotRequired[Text | None]
+    boot_limit: Annotated[int, Rule("a time in seconds", 0, 2**31)] | None = None
+    wait: _Wait | None = None
+    number: Count = 0
+    first_node: Count = 0
+    replaces: Nodes = field(default_factory=list)
+    bai: Text | None = None
 
 
-class _Waiting(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Waiting:
     sentence: Text
     until: _Timestamp
 
 
-class _Refusal(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Refusal:
     outcome: Outcome
     code: Text
     sentence: Text
 
 
-class _Decision(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Decision:
     instances: Texts
-    subnet: NotRequired[Text | None]
-    az: NotRequired[Text | None]
-    type: NotRequired[Text | None]
-    market: NotRequired[Text | None]
+    first_node: Count = 0
+    replaces: Nodes = field(default_factory=list)
+    subnet: Text | None = None
+    az: Text | None = None
+    type: Text | None = None
+    market: Text | None = None
 
 
-class _DecidedAgainst(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _DecidedAgainst:
     outcome: Outcome
     sentence: Text
 
 
 def latest_round(record: JobRecord, *, attempt: int) -> int:
-    """Return the number of the round that was begun last, of a launch that waits for capacity. Raises StoreError."""
+    """Return the number of the latest round of a launch that waits for capacity. Raises StoreError."""
     there = record.store.folders(attempt_key(record, attempt, "rounds/"))
     return max((int(each) for each in there if each.isdecimal()), default=0)
 
 
-def read_launch_table(record: JobRecord, *, attempt: int, number: int = 0) -> dict[str, Any] | None:
-    """Return what was to be asked of EC2, or None where that is not written yet. Raises StoreError, RecordError.
+def read_launch_table(
+    record: JobRecord, *, attempt: int, number: int = 0, launch: int = 0
+) -> dict[str, Any] | None:
+    """Return the request to EC2, or None if it is not written yet. Raises StoreError, RecordError.
 
-    number: of the round, where the launch waits for capacity.
+    number: the round's, if the launch waits for capacity. launch: the launch's.
     """
-    key = round_key(record, attempt, number, "launch.json")
+    key = round_key(record, attempt, number, "launch.json", launch=launch)
     table = record.read_object(key)
     if table is None:
         return None
@@ -272,6 +291,6 @@ def read_launch_table(record: JobRecord, *, attempt: int, number: int = 0) -> di
         )
     for name, expected in (("version", VERSION), ("job_id", record.job_id)):
         if (found := table.get(name)) != expected or type(found) is bool:
-            raise wrong_value(f"{where}: {name}", f"expected {json.dumps(expected)}", found)
-    validated(_Launch, table, where=where)
+            raise wrong_value(f"{where}: {name}", json.dumps(expected), found)
+    checked(_Launch, table, where=where)
     return table

@@ -1,4 +1,4 @@
-"""The network interfaces of a launch: which ones its machines get, and what EC2 takes beside them. Pure."""
+"""The network interfaces of a launch, and the parameters that EC2 allows with them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executor.errors import UsageError
 
 
 def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
-    """Return the interfaces with which machines of `kinds` have all Elastic Fabric Adapters that they can have.
+    """Return the interfaces that give machines of `kinds` all Elastic Fabric Adapters of their type.
 
     The first one has an address, as a machine needs; adapters in addition to it have none (`efa-only`), which costs no addresses of
     the subnet and keeps Linux from sending through the wrong interface:
@@ -19,9 +19,9 @@ def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     Raises UsageError if a type has none, or if the types need different interfaces: one request is for all of them.
     """
     first, *others = kinds
-    wanted = _efas_of(first)
+    wanted = _efa_interfaces(first)
     for kind in others:
-        if _efas_of(kind) != wanted:
+        if _efa_interfaces(kind) != wanted:
             raise UsageError(
                 f'aws.ec2.efa: {kind.name} and {first.name} have different network cards, and efa = "all" writes the interfaces '
                 "of one; keep types with the same cards in aws.ec2.instance_types"
@@ -29,24 +29,26 @@ def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     return wanted
 
 
-def _efas_of(kind: InstanceType) -> list[dict[str, Any]]:
+def _efa_interfaces(kind: InstanceType) -> list[dict[str, Any]]:
     if kind.efa_interfaces is None:
         return [{"DeviceIndex": 0, "InterfaceType": placeholder(f"all EFAs of {kind.name}")}]
     if kind.efa_interfaces == 0:
         raise UsageError(
             f"aws.ec2.efa: {kind.name} has no Elastic Fabric Adapter; leave efa out, or take another hardware.instance_type"
         )
-    cards = kind.network_cards
-    # A machine with one interface may have a public address. A card that takes one interface only has no place for two.
-    if not cards or (cards[0].takes_efa and (kind.efa_interfaces == 1 or cards[0].most_interfaces == 1)):
-        found = [_interface(0, 0, "efa")]
-    else:
-        found = [_interface(0, 0, "interface")]
-        if cards[0].takes_efa:
-            found.append(_interface(0, 1, "efa-only"))
+    found = _first_card(kind)
     left = kind.efa_interfaces - efa_interfaces({"NetworkInterfaces": found})
-    others = [card.index for card in cards[1:] if card.takes_efa]
+    others = [card.index for card in kind.network_cards[1:] if card.takes_efa]
     return [*found, *(_interface(index, 0, "efa-only") for index in others[:left])]
+
+
+def _first_card(kind: InstanceType) -> list[dict[str, Any]]:
+    card = kind.network_cards[0] if kind.network_cards else None
+    # A machine with one interface may have a public address. A card that takes one interface only has no place for two.
+    if card is None or (card.takes_efa and 1 in (kind.efa_interfaces, card.most_interfaces)):
+        return [_interface(0, 0, "efa")]
+    first = _interface(0, 0, "interface")
+    return [first, _interface(0, 1, "efa-only")] if card.takes_efa else [first]
 
 
 def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
 
 
 def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move what EC2 takes at one place only: beside network interfaces no subnet and no groups may stand."""
+    """Move groups and public address into the network interfaces, because EC2 takes them at one place only."""
     interfaces = request.get("NetworkInterfaces")
     if not interfaces:
         if public_ip is None:
@@ -71,7 +73,7 @@ def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
 
 
 def names_groups(request: Mapping[str, Any]) -> bool:
-    """Return whether a request says in which security groups its machines are."""
+    """Return whether a request names security groups."""
     interfaces = request.get("NetworkInterfaces", ())
     beside = any(request.get(key) for key in ("SecurityGroupIds", "SecurityGroups"))
     return beside or any(each.get("Groups") for each in interfaces)

@@ -1,21 +1,22 @@
-"""What is said of a launch before it is made: its machines, their cost, and what will go wrong or cost more than it has to."""
+"""The notice about a launch before its request: its machines, their cost, and expected problems and extra costs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.launch.cost import Cost, hang_warning
 from executor.backends.ec2.launch.draft import LaunchPlan
-from executor.backends.ec2.launch.resolve import types_of
+from executor.backends.ec2.launch.launch_request import machines_in_words
+from executor.backends.ec2.launch.resolve import type_names
 from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, without_s3
 from executor.backends.ec2.session import FAILURES, AwsSession
-from executor.config import Settings
+from executor.configuration.config import Settings
 
 
 @dataclass(frozen=True)
 class Notice:
-    """A `LaunchNotice` of a launch on EC2."""
+    """The `LaunchNotice` of EC2."""
 
     launch: LaunchPlan
     settings: Settings
@@ -23,8 +24,8 @@ class Notice:
 
     def sentence(self, *, cost: bool) -> str:
         launch = self.launch
-        kinds = types_of(launch.resolved.candidates)
-        what = f"{launch.job.strategy.nodes} × {kinds} in {launch.resolved.region}"
+        kinds = type_names(launch.resolved.candidates)
+        what = f"{machines_in_words(launch.job)} × {kinds} in {launch.resolved.region}"
         price = f": {self.all_costs.sentence()}" if cost else ""
         return f"launching {what}{price}"
 

@@ -1,14 +1,14 @@
-"""Checks the launch that a store holds before it is sent again: it must be the one that this `bai` would make itself.
+"""Checks a stored launch before it is sent again: it must be the launch that this `bai` would make itself.
 
-Others may write into a bucket, and what stands in `launch.json` is sent in the name of whoever repeats a submission. So all of
-it is rendered anew, from the descriptor and the configuration; of the file only those look-ups are taken that cannot be
-repeated (which image a parameter named, which of the subnets there were), and its times.
+Others may write into a bucket, and `launch.json` is sent with the credentials of the user who repeats a submission. So the launch is
+rendered anew from the descriptor and the configuration. Only its times, and look-ups that cannot be repeated (the image that a
+parameter named, the subnets that existed), are taken from the file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,20 +16,20 @@ from pathlib import Path
 from bai_agent import __version__
 from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord
-from executor.backends.ec2.launch.draft import draft
+from executor.backends.ec2.launch.draft import LaunchPlan, draft
 from executor.backends.ec2.launch.images import found_before, image_reference
 from executor.backends.ec2.launch.launch_record import LaunchFile, attempt_key, round_key
 from executor.backends.ec2.launch.resolve import Candidate, resolve
 from executor.backends.ec2.launch.waiting import as_round
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.tags import parse_timestamp
-from executor.config import Settings
+from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 
 _CLOCKS = timedelta(minutes=15)
-"""How far another submitter's clock may be ahead; AWS refuses requests beyond it."""
+"""Most that another submitter's clock may be ahead. AWS refuses requests beyond it."""
 
 
 def problem_with(
@@ -41,19 +41,19 @@ def problem_with(
     region: str,
     now: datetime,
 ) -> str | None:
-    """Return why `file`, which the store holds, must not be sent; None where it is exactly what we would send.
+    """Return the reason why the stored `file` must not be sent; None if it is exactly our own launch.
 
-    job: what the store's job.toml holds, None where there is none. ours: renders the launch anew; asked only where the rest
-    is well. region: where we would launch. Raises what `ours` does, StoreError.
+    job: the job in the store's job.toml; None if there is none. ours: renders the launch anew; called only if the rest is
+    right. region: that of our launch. Raises the errors of `ours`, StoreError.
     """
     where = f"{record.store.url}/{attempt_key(record, file.attempt, 'launch.json')}"
     advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
     if job is None:
-        return f"{where} is there and the job's job.toml is not: no submission leaves that behind. {advice}"
+        return f"{where} exists without the job's job.toml, which no submission leaves behind. {advice}"
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
-    # Only now: another version may also have written the job in other words, and its machines can still be looked for.
+    # Only now: another version may also have written other words, and its machines can still be looked for.
     check_job_bytes(record, job)
     begun = parse_timestamp(file.created)
     if file.region != region:
@@ -73,7 +73,7 @@ def problem_with(
 def problem_with_round(
     record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
 ) -> str | None:
-    """Return why `file`, the stored round of the launch that began with `begun`, must not be sent; None where it is exactly what follows."""
+    """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if it is exactly the round that follows."""
     time = parse_timestamp(file.created)
     if file.wait is None or time is None or time > now + _CLOCKS:
         differing = ["created"]
@@ -88,10 +88,10 @@ def problem_with_round(
     )
 
 
-def redrawn(
+def redraw(
     file: LaunchFile, job: Job, descriptor: Descriptor, settings: Settings, aws: AwsSession, *, cache: Path
-) -> LaunchFile:
-    """Return the launch record of `job` as of the time when `file` was written. Raises what `draft` does."""
+) -> LaunchPlan:
+    """Return the launch of `job` as of the time when `file` was written. Raises what `draft` does."""
     begun = parse_timestamp(file.created)
     if begun is None:
         raise ValueError(f"{file.created} is not a time")
@@ -105,38 +105,40 @@ def redrawn(
         and _kinds(file.candidates) == _kinds(found.candidates)
         else found.candidates,
     )
-    drawing = draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved, exists=True)
-    return drawing.launch_file()
+    return draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved, exists=True)
 
 
 def _kinds(candidates: Iterable[Candidate]) -> list[tuple[str, str]]:
-    """Return what is asked for, in which order; the subnets may have become other ones meanwhile."""
+    """Return types and markets in their order. The subnets may have changed since."""
     return list(dict.fromkeys(each.kind for each in candidates))
 
 
 def differences(stored: LaunchFile, ours: LaunchFile) -> list[str]:
-    """Return the names of what differs: parameters of RunInstances, and what stands beside them."""
+    """Return the names of differing keys: parameters of RunInstances, and keys of the record."""
     one, other = stored.as_table(), ours.as_table()
-    pairs = (one.pop("request"), other.pop("request")), (one, other)
-    found = [
-        key if key.isidentifier() and key.isascii() else json.dumps(key)
-        for a, b in pairs
-        for key in sorted({*a, *b})
-        if key not in a or key not in b or _text(a[key]) != _text(b[key])
-    ]
+    found = [*_differing(one.pop("request"), other.pop("request")), *_differing(one, other)]
     # The token is made of the rest.
     return [each for each in found if each != "token"] or found
 
 
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    keys = [
+        key
+        for key in sorted({*one, *other})
+        if key not in one or key not in other or _text(one[key]) != _text(other[key])
+    ]
+    return [key if key.isidentifier() and key.isascii() else json.dumps(key) for key in keys]
+
+
 def _text(value: object) -> str:
-    """Return a value's JSON: what is sent, and the same for a tuple as for the list that it is stored as."""
+    """Return a value's JSON, which is the same for a tuple as for the list that is stored."""
     return json.dumps(value, sort_keys=True)
 
 
 def check_job_bytes(record: JobRecord, job: Job) -> None:
-    """Raise UsageError unless the store's job.toml holds `job`, byte for byte as it is rendered here. Raises StoreError.
+    """Raise UsageError unless the store's job.toml is `job` as rendered here, byte for byte. Raises StoreError.
 
-    User data may hold no more of it than its checksum.
+    User data may contain only its checksum.
     """
     key = record.key("job.toml")
     if record.store.get(key) != job_toml(job).encode():

@@ -1,12 +1,12 @@
-"""What must be looked up before a job can be launched: image, type, and the candidates that are tried in turn. Only reads."""
+"""Look-ups before a launch: image, type, and the candidates that are tried in turn. Only reads."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from bai_agent.light_dataclass import dataclass, field, replace
 from executor.backends.ec2.launch.capacity_block import CapacityBlock, find_block
 from executor.backends.ec2.launch.images import (
     Image,
@@ -20,9 +20,9 @@ from executor.backends.ec2.launch.images import (
     placeholder,
 )
 from executor.backends.ec2.session import FAILURES, AwsSession, aws_error
-from executor.config import Settings
+from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
-from executor.descriptor.ec2_table import ON_DEMAND, Ec2, market_of
+from executor.descriptor.ec2_table import ON_DEMAND, Ec2, read_market
 from executor.descriptor.model import Hardware
 from executor.errors import UsageError
 
@@ -31,47 +31,47 @@ if TYPE_CHECKING:
 
 
 _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
-"""What every instance type looks like: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
+"""Form of every instance type: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A subnet, in its availability zone, and what is asked for there."""
+    """A subnet in its availability zone, with the type and market that are asked for there."""
 
     subnet: str
     zone: str
     type: str = ""
-    """The instance type; empty where nobody has said."""
+    """Instance type; empty if unknown."""
     market: str = ""
-    """"on-demand", or EC2's MarketType; empty where nobody has said."""
+    """"on-demand", or EC2's MarketType; empty if unknown."""
     vpc: str = field(default="", compare=False)
-    """Empty where it was not looked up."""
+    """VPC of the subnet; empty if it was not looked up."""
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What is asked for, wherever."""
+        """Type and market."""
         return self.type, self.market
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """All that a launch needs and that the descriptor does not hold."""
+    """Everything that a launch needs in addition to the descriptor."""
 
     region: str
     image: Image
     kind: InstanceType
-    """The first candidates'."""
+    """Instance type of the first candidates."""
     candidates: tuple[Candidate, ...]
-    """Tried in turn."""
+    """Candidates in the order in which they are tried."""
     security_groups: tuple[str, ...]
     instance_profile: str | None
     public_ip: bool | None
     vpcs: tuple[str, ...] = ()
-    """Of the candidates."""
+    """VPCs of the candidates."""
     other_kinds: tuple[InstanceType, ...] = ()
-    """The other candidates'."""
+    """Instance types of the other candidates."""
     block: CapacityBlock | None = None
-    """The capacity block that the machines are in; None where they are in none, or where it was not looked up."""
+    """Capacity block of the machines; None if there is none, or it was not looked up."""
 
     @property
     def kinds(self) -> tuple[InstanceType, ...]:
@@ -80,7 +80,7 @@ class Resolved:
 
 
 def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Resolved:
-    """Look everything up. Raises UsageError where the descriptor or the configuration is wrong, AwsError where AWS is."""
+    """Look everything up. Raises UsageError for a mistake of the descriptor or configuration, AwsError if AWS fails."""
     ec2 = ec2_table(descriptor)
     image = find_image(image_reference(descriptor), aws)
     types = instance_types(descriptor)
@@ -103,7 +103,7 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
-    """Return what is known without asking AWS; the rest reads "<resolved at submission: …>". Raises UsageError."""
+    """Return everything that is known without AWS, with placeholders for the rest. Raises UsageError."""
     reference = image_reference(descriptor)
     ec2 = ec2_table(descriptor)
     kinds = [
@@ -111,11 +111,6 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
         for name in instance_types(descriptor)
     ]
     check_processes(descriptor.hardware, kinds)
-    subnets = ec2.subnets or settings.subnets
-    zone = descriptor.hardware.availability_zone or descriptor.hardware.aws_zone_id
-    places = [(each, placeholder("its zone")) for each in subnets] or [
-        (placeholder("the default subnets"), zone or placeholder("each zone in turn"))
-    ]
     return Resolved(
         image=Image(
             id=reference if reference.startswith("ami-") else placeholder(f"the AMI that {reference} names"),
@@ -129,29 +124,36 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
             Candidate(subnet=subnet, zone=where, type=kind.name, market=market)
             for market in markets(ec2)
             for kind in kinds
-            for subnet, where in places
+            for subnet, where in _unresolved_places(descriptor.hardware, ec2.subnets or settings.subnets)
         ),
         vpcs=(placeholder("the VPC of the subnets"),),
         **_named(descriptor, settings, region or placeholder("the region")),
     )
 
 
+def _unresolved_places(hardware: Hardware, subnets: Sequence[str]) -> list[tuple[str, str]]:
+    """Return subnets with their zones."""
+    zone = hardware.availability_zone or hardware.aws_zone_id or placeholder("each zone in turn")
+    default = [(placeholder("the default subnets"), zone)]
+    return [(each, placeholder("its zone")) for each in subnets] or default
+
+
 def instance_types(descriptor: Descriptor) -> dict[str, str]:
     """Return the types that may be launched, in the order in which they are tried, each with the key that names it. Raises UsageError."""
     others = dict.fromkeys(ec2_table(descriptor).instance_types, "aws.ec2.instance_types")
-    # Named in both, a type is tried where it comes first.
+    # A type that both keys name keeps its first place.
     found = {descriptor.hardware.instance_type: "hardware.instance_type"} | {
         name: key for name, key in others.items() if name != descriptor.hardware.instance_type
     }
     for name, key in found.items():
         if _TYPE.fullmatch(name) is None:
-            raise UsageError(f'{key}: "{name}" is no EC2 instance type; write one like "c7i.xlarge"')
+            raise UsageError(f'{key}: "{name}" is not an EC2 instance type; write one like "c7i.xlarge"')
     return found
 
 
 def markets(ec2: Ec2) -> tuple[str, ...]:
     """Return the markets on which machines are asked for, in turn."""
-    first = market_of(ec2.run_instances)
+    first = read_market(ec2.run_instances)
     return (first, ON_DEMAND) if ec2.on_demand_after_spot and first != ON_DEMAND else (first,)
 
 
@@ -160,8 +162,8 @@ def ec2_table(descriptor: Descriptor) -> Ec2:
     return descriptor.aws.ec2 or Ec2()
 
 
-def region_of(descriptor: Descriptor, settings: Settings) -> str | None:
-    """Return where the instances are launched: a flag's region, else the descriptor's, else the configuration's."""
+def launch_region(descriptor: Descriptor, settings: Settings) -> str | None:
+    """Return the region of the instances: a flag's, else the descriptor's, else the configuration's."""
     if settings.origins.get("region") == "--region":
         return settings.region
     return ec2_table(descriptor).region or settings.region
@@ -170,11 +172,11 @@ def region_of(descriptor: Descriptor, settings: Settings) -> str | None:
 def find_candidates(
     hardware: Hardware, types: Sequence[str], markets: Sequence[str], subnets: Sequence[str], aws: AwsSession
 ) -> tuple[Candidate, ...]:
-    """Return what a launch may be tried with, in a stable order. Raises UsageError, AwsError.
+    """Return the candidates of a launch in a stable order. Raises UsageError, AwsError.
 
-    On the first market all types in their order, each in all subnets, then on the next one. The subnets are those named, in their
-    order, else those of the default VPC by zone; only in the zone that the descriptor wants (its name wins over its id), and only
-    where the type is offered.
+    They are all types in their order on the first market, each in all subnets, then the same on the next market. The subnets are the
+    given ones in their order, else those of the default VPC by zone. Only subnets in the descriptor's zone (its name comes before its
+    id), and in zones that offer the type, are candidates.
     """
     found = _subnets_named(subnets, aws) if subnets else _default_subnets(aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
@@ -183,20 +185,20 @@ def find_candidates(
 
 
 def named(candidate: Candidate, among: Sequence[Candidate]) -> str:
-    """Return what `candidate` is called for a person: its zone, and with what it differs in from others `among` them."""
+    """Return the name of `candidate` for a person: its zone, and its type and market if others differ in them."""
     what = kind_name(candidate, among)
     return f"{what} in {candidate.zone}" if what else candidate.zone
 
 
 def kind_name(candidate: Candidate, among: Sequence[Candidate]) -> str:
-    """Return what of type and market there is more than one of: "g5.xlarge", "g5.xlarge on spot", or nothing."""
+    """Return type and market, each if there is more than one: "g5.xlarge", "g5.xlarge on spot", or ""."""
     types, markets = {each.type for each in among}, {each.market for each in among}
     market = f"on {'demand' if candidate.market == ON_DEMAND else candidate.market}"
     return " ".join([*([candidate.type] if len(types) > 1 else []), *([market] if len(markets) > 1 else [])])
 
 
-def types_of(candidates: Iterable[Candidate]) -> str:
-    """Return which types are asked for, for a person."""
+def type_names(candidates: Iterable[Candidate]) -> str:
+    """Return the types as text for a person."""
     return " or ".join(dict.fromkeys(each.type for each in candidates))
 
 
@@ -205,7 +207,7 @@ def _named(descriptor: Descriptor, settings: Settings, region: str) -> dict[str,
 
 
 def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
-    """Return security groups, instance profile and public address as a launch takes them: the descriptor's, else the configuration's."""
+    """Return security groups, instance profile and public address of a launch: the descriptor's, else the configuration's."""
     return {
         "security_groups": tuple(ec2.security_groups) or settings.security_groups,
         "instance_profile": ec2.instance_profile or settings.instance_profile,
@@ -214,7 +216,7 @@ def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
 
 
 def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return those of `subnets` in whose zone an instance type is offered. Raises UsageError where none is, AwsError."""
+    """Return those of `subnets` whose zone offers an instance type. Raises UsageError if none does, AwsError."""
     offered = _zones_offering(instance_type, aws)
     places = tuple(
         Candidate(
@@ -262,15 +264,14 @@ def _default_subnets(aws: AwsSession) -> list[SubnetTypeDef]:
 def _in_wanted_zone(
     hardware: Hardware, subnets: list[SubnetTypeDef], *, named: bool, region: str
 ) -> list[SubnetTypeDef]:
-    name, zone_id = hardware.availability_zone, hardware.aws_zone_id
-    if name:
-        found = [each for each in subnets if each.get("AvailabilityZone") == name]
-    elif zone_id:
-        found = [each for each in subnets if each.get("AvailabilityZoneId") == zone_id]
+    if hardware.availability_zone:
+        key, field, value = "availability_zone", "AvailabilityZone", hardware.availability_zone
+    elif hardware.aws_zone_id:
+        key, field, value = "aws_zone_id", "AvailabilityZoneId", hardware.aws_zone_id
     else:
         return subnets
+    found = [each for each in subnets if each.get(field) == value]
     if not found:
-        key, value = ("availability_zone", name) if name else ("aws_zone_id", zone_id)
         there = ", ".join(
             f"{each.get('AvailabilityZone')} ({each.get('AvailabilityZoneId')})" for each in subnets
         )

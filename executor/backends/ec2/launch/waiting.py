@@ -1,9 +1,9 @@
-"""Waiting for capacity: where no candidate has room all of them are asked again, round after round, until one has or the time is up.
+"""Waits for capacity: if no candidate has room, all are asked again in rounds, until one has room or the time is up.
 
-Each round is a launch of its own, with its own times and token, written down before it is asked for: the first one as the attempt's
-`launch.json`, the others as `rounds/<k>/launch.json`, and beside each its `refused/`. Only the last one may have machines, so all of
-them are one attempt. When a round begins follows from when the one before it began: who goes on after a kill keeps the job's place.
-`waiting.json` says for people how the latest round came out; nothing is decided by it.
+Each round is a launch of its own with its own times and token, recorded before its request: the first one as the attempt's
+`launch.json`, the others as `rounds/<k>/launch.json`, each with its `refused/`. Only the last round may have machines, so all of them
+are one attempt. A round's start follows from the start of the round before it, so that a resumed submission keeps the job's place.
+`waiting.json` tells people the result of the latest round; it decides nothing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError
-from bai_agent.job.durations import format_duration
+from bai_agent.job.schema.durations import format_duration
 from executor.backends.backend import CapacityWait
 from executor.backends.ec2.instances import EXPIRES_TAG
-from executor.backends.ec2.launch.errors import ErrorClass
+from executor.backends.ec2.launch.error_classes import ErrorClass
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
-from executor.backends.ec2.launch.resolve import Candidate, named, types_of
+from executor.backends.ec2.launch.resolve import Candidate, named, type_names
 from executor.backends.ec2.tags import parse_timestamp, tag_time
 
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(minutes=5)
-"""Between the beginnings of two rounds. A submitter leaves a sign in the store more often than `diagnosis.ABANDONED` says."""
+"""Time between the starts of two rounds. A submitter leaves a sign in the store more often than `diagnosis.ABANDONED`."""
 _PART = 10
-"""No pause is longer than this part of the whole time: who waits for two minutes asks more than twice, too."""
+"""Longest pause as a part of the whole time, so that a wait of two minutes also has more than two rounds."""
 
 
 class NoCapacityError(BaiError):
@@ -40,7 +40,7 @@ class NoCapacityError(BaiError):
 
 
 def pauses(whole: timedelta) -> tuple[timedelta, timedelta]:
-    """Return the first and the longest pause between the rounds of a job that waits for `whole`."""
+    """Return the first and the longest pause between the rounds of a wait of `whole`."""
     return min(FIRST_PAUSE, whole / _PART), min(LONGEST_PAUSE, whole / _PART)
 
 
@@ -70,7 +70,7 @@ def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> Launch
 
 
 def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return round `number` of a launch that waits, begun now: it differs in its times and its token only."""
+    """Return round `number` of a launch that waits, begun now. Only its times and its token differ."""
     if file.wait is None:
         raise ValueError("a launch that does not wait has one round")
     expires = tag_time(now + LAUNCH_WINDOW + deadman)
@@ -94,7 +94,7 @@ def no_capacity(
 ) -> CapacityWait:
     """Return that nothing of `file` was launched for want of room, and what comes next."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
-    what = f"no zone has room for {types_of(file.candidates)}"
+    what = f"no zone has room for {type_names(file.candidates)}"
     sentence = f"{what} ({tried})" if tried else "the last round of asking for room was cut short"
     codes = "\n".join(f"{each.subnet} {each.type} {each.market} {why.code}" for each, why in refusals)
     return CapacityWait(
@@ -108,7 +108,7 @@ def no_capacity(
 
 
 def plan_sentence(wait: Wait) -> str:
-    """Return for a person how a launch waits."""
+    """Return the wait of a launch as a sentence for a person."""
     whole = timedelta(seconds=wait.seconds)
     first, longest = pauses(whole)
     often = (
@@ -116,7 +116,7 @@ def plan_sentence(wait: Wait) -> str:
         if first < longest
         else f"every {_rounded(first)}"
     )
-    return f"Where no zone has room: all are asked again {often}, for {format_duration(whole)}"
+    return f"If no zone has room, all are asked again {often}, for {format_duration(whole)}"
 
 
 def _rounded(pause: timedelta) -> str:

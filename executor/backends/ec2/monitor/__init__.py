@@ -1,1 +1,1 @@
-"""How a job on EC2 stands, and what is done about machines that nobody needs."""
+"""Monitors jobs on EC2, and ends machines that nobody needs."""

@@ -1,9 +1,8 @@
 """Tells a machine that never runs its user data from one that is slow to boot: an AMI without cloud-init, an early hang.
 
-A machine of ours is bounded by its boothook and guardian (docs/boot.md): it has given a sign of life, or has ended, within
-the launch's boot limit. Where the boothook never runs, nobody on the machine ends it. A wrong conclusion would end a good
-machine, so each needs a console that was read and holds something: one that cannot be read, or is empty, proves nothing.
-Ages are AWS's own; the clock of the machine is in none of them.
+Boothook and guardian bound a machine (docs/boot.md): it has given a sign of life, or has ended, within the launch's boot limit.
+If the boothook never runs, nothing on the machine ends it. A wrong conclusion would end a good machine, so each needs a console with
+content: a console that cannot be read, or is empty, proves nothing. Ages are AWS's own, and do not depend on the machine's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from bai_agent.errors import BaiError
-from bai_agent.job.durations import format_duration
+from bai_agent.job.schema.durations import format_duration
 from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
 
@@ -23,9 +22,9 @@ BOOT_ENDED = timedelta(minutes=15)
 def never_booted(
     waiting: Sequence[Instance], consoles: Mapping[str, Console], limit: timedelta | None
 ) -> str | None:
-    """Return a sentence about the first of `waiting`, which gave no sign of life, that never ran its user data; else None.
+    """Return a sentence about the first of the silent machines `waiting` that never ran its user data; else None.
 
-    limit: after so long without a sign a machine whose user data runs has powered itself off. None: not known.
+    limit: time without a sign of life after which a machine that runs its user data has powered itself off; None if unknown.
     """
     for each in waiting:
         console = consoles.get(each.id)
@@ -50,7 +49,7 @@ def unproven(
     unreadable: Mapping[str, BaiError],
     limit: timedelta | None,
 ) -> str | None:
-    """Return why it is unknown whether a machine past its boot limit still boots; None where no machine is."""
+    """Return the reason why it is unknown whether a machine past its boot limit still boots; None if there is no such machine."""
     for each in waiting:
         if each.state != "running" or limit is None or each.age is None or each.age <= limit:
             continue

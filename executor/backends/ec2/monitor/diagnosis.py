@@ -1,237 +1,171 @@
-"""How a job on EC2 stands, from what its store, EC2 and the consoles say: a pure function, total over all they may say.
+"""Diagnoses a job on EC2 from its store, EC2 and the consoles: a pure function, total over all observations.
 
-The store is asked first: a job with a result has ended, and none of this is needed. Where there is no result:
+The store is read first: a job with a result has ended, and needs no diagnosis. Without a result:
 
-| stage | what is seen |
+| stage | observation |
 |---|---|
 | unlaunched | no instance yet: the submission is under way |
 | waiting | no instance yet: no zone has room, and all are asked again |
-| abandoned | no instance, and none will come: the submission was cut short, and only repeating it goes on |
+| abandoned | no instance, and none will come: the submission was interrupted, and only a repeated one goes on |
 | pending | EC2 has accepted the launch; a machine is being started |
 | booting | a machine runs, and its agent has not reported yet |
-| running | the agents' signs of life are fresh, and their machines are there |
-| silent | a machine runs, and its agent has said nothing for a minute |
+| running | the agents' signs of life are fresh, and their machines exist |
+| silent | a machine runs, and its agent has been silent for a minute |
 | ending | the machines shut down, or are being terminated |
+| parked | no machine of an elastic job is left, and it waits for others |
 | unknown | EC2 cannot be asked, the agents are silent, and the time at which the machines had to be gone has passed |
-| gone | nothing runs that could write a result any more: the inferred outcome is written on the job's behalf |
+| gone | no machine is left that could write a result: the inferred outcome is written on the job's behalf |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from enum import Enum
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 
-from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Outcome
-from executor.backends.ec2.console import Console
+from bai_agent.light_dataclass import replace
 from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
 from executor.backends.ec2.monitor.boot_failure import never_booted, span, unproven
-
-STALE = timedelta(seconds=60)
-"""Heartbeats come each 15 s; after so long without one the agent is silent."""
-CONSISTENT = timedelta(minutes=10)
-"""EC2 may not show an instance that it has just accepted; after so long it does."""
-ABANDONED = timedelta(minutes=10)
-"""A submitter leaves a sign in the store more often: asking for one candidate, the longest of its steps, is bounded by half."""
-OVERDUE = timedelta(minutes=15)
-"""After its expiry a machine has so long to be gone by itself: it may be keeping a failed benchmark to look into."""
-
-
-class JobStage(str, Enum):
-    UNLAUNCHED = "unlaunched"
-    WAITING = "waiting"
-    ABANDONED = "abandoned"
-    PENDING = "pending"
-    BOOTING = "booting"
-    RUNNING = "running"
-    SILENT = "silent"
-    ENDING = "ending"
-    UNKNOWN = "unknown"
-    GONE = "gone"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """All that is known of an attempt without a result."""
-
-    now: datetime
-    job_id: str = "JOB"
-    nodes: int = 1
-    written: timedelta | None = None
-    """Since the job was written down; None where nothing tells."""
-    launch_age: timedelta | None = None
-    """Since the launch was written down or last went on; None where it was not written (a machine launched by hand)."""
-    accepted: bool = False
-    """EC2 has accepted the launch."""
-    refusal: InferredOutcome | None = None
-    """EC2 has refused the launch for good."""
-    waiting: str | None = None
-    """What the job waits for, and until when, where zones without room are asked again."""
-    expires: datetime | None = None
-    instances: tuple[Instance, ...] | None = ()
-    """None where EC2 could not be asked."""
-    surplus: tuple[Instance, ...] = ()
-    """Machines with the job's tags that are none of its launch: of two that launched it at once, the other's."""
-    signs: Mapping[int, timedelta] = field(default_factory=dict)
-    """Rank → age of its agent's last sign of life, by the store's clock."""
-    done: frozenset[int] = frozenset()
-    """Ranks that have written their own results."""
-    consoles: Mapping[str, Console] = field(default_factory=dict)
-    """Of machines without a sign of life, where they were read."""
-    unreadable: Mapping[str, BaiError] = field(default_factory=dict)
-    """Why others were not."""
-    boot_limit: timedelta | None = None
-    """A machine that was launched so long ago has given a sign of life, or has ended by itself. None: not known."""
-    cancelled: timedelta | None = None
-    """Since somebody asked for the job's end."""
-    patience: timedelta = timedelta(minutes=3)
-    """How long a cancelled job may take to end by itself."""
-    peer_silence: timedelta = timedelta(seconds=60)
-    """After so long the agents of several nodes give one of them up that is silent."""
-    store_away: timedelta = timedelta(minutes=10)
-    """For so long they may all be silent, as none of them reaches the job store."""
-
-    @property
-    def unreported(self) -> list[int]:
-        return [rank for rank in range(self.nodes) if rank not in self.signs]
-
-    @property
-    def silence(self) -> timedelta:
-        """How long the most silent node has said nothing, of those that have not ended."""
-        return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
-    """How the job stands, and what is due."""
-
-    stage: JobStage
-    sentence: str
-    inferred: InferredOutcome | None = None
-    """How the job ended: set where the stage is `gone`, and only there."""
-    terminate: tuple[Instance, ...] = ()
-    """Machines that the job no longer needs."""
+from executor.backends.ec2.monitor.elastic_rules import (
+    all_left,
+    boots_without_us,
+    goes_on,
+    nodes_hang,
+    stuck_power_offs,
+)
+from executor.backends.ec2.monitor.job_observation import (
+    ABANDONED,
+    CONSISTENT,
+    OVERDUE,
+    STALE,
+    Diagnosis,
+    JobStage,
+    Observation,
+    ended,
+    leaving,
+    machines,
+    machines_are,
+)
 
 
 def diagnose(observation: Observation) -> Diagnosis:
-    """Return how the job stands. `running` only where a machine runs, as far as EC2 can be asked."""
-    found = _seen(observation)
-    useless = tuple(each for each in observation.surplus if each.living or each.state == "stopped")
-    return replace(found, terminate=(*found.terminate, *useless)) if useless else found
+    """Return the diagnosis. It is `running` only if a machine runs, as far as EC2 can be asked."""
+    found = next(each for rule in _rules(observation) if (each := rule(observation)) is not None)
+    surplus = [each for each in observation.surplus if each.living or each.state == "stopped"]
+    stuck = [each for each in stuck_power_offs(observation) if each not in found.terminate]
+    sentence = found.sentence
+    if stuck and found.inferred is None:
+        sentence = f"{sentence} {machines_are(stuck)} still on, and no longer part of the job: terminated."
+    return replace(found, sentence=sentence, terminate=(*found.terminate, *surplus, *stuck))
 
 
-def _seen(observation: Observation) -> Diagnosis:
+_Rule = Callable[[Observation], "Diagnosis | None"]
+"""Returns the diagnosis, or None if the next rule decides."""
+
+
+def _rules(observation: Observation) -> Sequence[_Rule]:
+    """Return the rules that hold; the first that answers decides, and the last one always does."""
     if observation.instances is None:
-        return _unasked(observation)
+        return (_out_of_time, _without_ec2)
     if not observation.instances:
-        return _nothing_seen(observation)
-    left = [each for each in observation.instances if not each.living]
-    living = tuple(each for each in observation.instances if each.living)
-    stopped = tuple(each for each in observation.instances if each.state == "stopped")
-    over = [each for each in left if _is_over(each, observation)]
-    alone = observation.nodes == 1
-    broken = not alone and bool(observation.unreported) and bool(left)
-    # The machine of a node that has ended goes; the first one's takes the job's result along.
-    lost = left if alone else [each for each in left if each.index == 0 or each.index not in observation.done]
-    if (
-        broken
-        or (over and not living and len(over) == len(left))
-        or (alone and any(each.index == 0 for each in over))
-        or (not alone and _given_up(observation, [each for each in lost if each in over], living))
-    ):
-        inferred = why_gone(
-            left if broken else [each for each in over if each in lost] or over,
-            observation.signs,
-            observation.consoles,
-            expires=observation.expires,
-            boot_limit=observation.boot_limit,
-            cancelled=observation.cancelled is not None,
+        return (_refused, _not_shown_yet, _never_launched, _launching, _vanished)
+    if observation.elastic is not None:
+        return (
+            all_left,
+            _machines_overdue,
+            nodes_hang,
+            boots_without_us,
+            goes_on,
+            _starts,
+            _powers_off,
+            _boots,
+            _agent_silent,
+            _runs,
         )
-        return Diagnosis(
-            stage=JobStage.GONE, sentence=inferred.sentence, inferred=inferred, terminate=(*living, *stopped)
-        )
-    if not living or (alone and any(each.index == 0 for each in left)):
-        return Diagnosis(stage=JobStage.ENDING, sentence=_leaving(left), terminate=stopped)
-    if (overdue := _overdue(observation)) is not None:
-        return Diagnosis(stage=JobStage.ENDING, sentence=overdue, terminate=(*living, *stopped))
-    if (hung := _hung(observation, living)) is not None:
-        return replace(hung, terminate=(*hung.terminate, *stopped))
-    if lost and not alone:
-        return Diagnosis(
-            stage=JobStage.ENDING,
-            sentence=f"{_leaving(lost).removesuffix('.')}, and the other nodes end.",
-            terminate=stopped,
-        )
-    waiting = [each for each in living if each.index not in observation.signs]
-    if (failed := never_booted(waiting, observation.consoles, observation.boot_limit)) is not None:
-        failed = failed.replace("bai logs JOB", f"bai logs {observation.job_id}")
-        inferred = InferredOutcome(Outcome.BOOT_FAILED, failed)
-        return Diagnosis(
-            stage=JobStage.GONE, sentence=failed, inferred=inferred, terminate=(*living, *stopped)
-        )
-    return _living(observation, living, left)
-
-
-def _unasked(observation: Observation) -> Diagnosis:
-    """Judge without EC2: an agent that is silent past its time may be gone or not, and nothing more will be heard of it."""
-    if _is_late(observation) and all(age > STALE for age in observation.signs.values()):
-        return Diagnosis(
-            stage=JobStage.UNKNOWN,
-            sentence="The job's time is up, nothing is heard of it, and EC2 could not be asked for its machines: "
-            "look again with credentials that may do so.",
-        )
-    return _by_signs(observation, why="EC2 could not be asked")
-
-
-def _is_late(observation: Observation) -> bool:
-    return observation.expires is not None and observation.now > observation.expires + OVERDUE
-
-
-def _is_over(instance: Instance, observation: Observation) -> bool:
-    """Return whether nothing more will come from a machine that has left: one that shuts down may still be writing."""
-    if instance.gone:
-        return True
-    sign = observation.signs.get(instance.index)
-    if sign is not None:
-        return sign > STALE
-    console = observation.consoles.get(instance.id)
-    return console is not None and console.end is not None
-
-
-def _given_up(observation: Observation, lost: list[Instance], living: tuple[Instance, ...]) -> bool:
-    """Return whether the nodes that are left make no result any more, though a machine was `lost`.
-
-    Their agents see that by themselves, end what runs and write the result; who is silent, or takes too long, does not.
-    """
-    if not lost:
-        return False
-    working = [each for each in living if each.index not in observation.done]
-    given_up = max(STALE, observation.peer_silence)
-    if all(observation.signs.get(each.index, timedelta.max) > given_up for each in working):
-        return True
     return (
-        min(observation.signs.get(each.index, timedelta.max) for each in lost)
-        > given_up + observation.patience
+        _machines_gone,
+        _machines_leave,
+        _machines_overdue,
+        _machines_hang,
+        _peers_end,
+        _boots_without_us,
+        _starts,
+        _powers_off,
+        _boots,
+        _agent_silent,
+        _runs,
     )
 
 
-def _hung(observation: Observation, living: tuple[Instance, ...]) -> Diagnosis | None:
-    """Return what is due where machines of several nodes are silent for so long that they hang, or are cut off for good; else None.
+def _out_of_time(observation: Observation) -> Diagnosis | None:
+    """Judge an agent that is silent past its time: it may be dead or not, but it will not report any more."""
+    if not _is_late(observation) or any(age <= STALE for age in observation.signs.values()):
+        return None
+    return Diagnosis(
+        JobStage.UNKNOWN,
+        "The job's time is up, nothing is heard of it, and EC2 could not be asked for its machines: "
+        "look again with credentials that may do so.",
+    )
 
-    An agent that cannot reach the store ends its node, after `peer_silence` if others can: nobody waits for it any more.
+
+def _without_ec2(observation: Observation) -> Diagnosis:
+    return _by_signs(observation, why="EC2 could not be asked")
+
+
+def _machines_gone(observation: Observation) -> Diagnosis | None:
+    """Nothing more comes from the machines that have left, and those that are left make no result."""
+    over = observation.over
+    lost = [each for each in observation.lost if each in over]
+    if observation.nodes > 1 and observation.unreported and observation.left:
+        causes = observation.left
+    elif len(over) == len(observation.instances or ()) or _given_up(observation, lost):
+        causes = lost or over
+    else:
+        return None
+    inferred = why_gone(
+        causes,
+        observation.signs,
+        observation.consoles,
+        expires=observation.expires,
+        boot_limit=observation.boot_limit,
+        cancelled=observation.cancelled is not None,
+    )
+    return ended(inferred, observation)
+
+
+def _machines_leave(observation: Observation) -> Diagnosis | None:
+    left = observation.left
+    if observation.living and not (observation.nodes == 1 and any(each.index == 0 for each in left)):
+        return None
+    return Diagnosis(JobStage.ENDING, f"{leaving(left)}.", terminate=observation.stopped)
+
+
+def _machines_overdue(observation: Observation) -> Diagnosis | None:
+    """Machines that still run must be ended from outside."""
+    if observation.cancelled is not None and observation.cancelled > observation.patience:
+        why = f"The job was cancelled {span(observation.cancelled)} ago and has not ended; its machines are terminated."
+    elif _is_late(observation):
+        why = "The job's time is up and its machines have not powered themselves off; they are terminated."
+    else:
+        return None
+    return Diagnosis(JobStage.ENDING, why, terminate=observation.living + observation.stopped)
+
+
+def _machines_hang(observation: Observation) -> Diagnosis | None:
+    """Judge machines of several nodes that have been silent so long that they hang, or are cut off for good.
+
+    An agent that cannot reach the store ends its node, after `peer_silence` if the others can reach it.
     """
     if observation.nodes == 1:
         return None
-    working = [each for each in living if each.index not in observation.done]
+    working = observation.working
     silence = max(STALE, observation.peer_silence)
-    hung = _silent_for(observation, working, silence + observation.patience)
+    hung = _silent_for(observation, silence + observation.patience)
     if len(hung) == len(working):
         # Also because the store may be out of reach of them all, which they wait for.
-        hung = _silent_for(observation, working, max(silence, observation.store_away) + observation.patience)
+        hung = _silent_for(observation, max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
     first = hung[0]
@@ -242,103 +176,106 @@ def _hung(observation: Observation, living: tuple[Instance, ...]) -> Diagnosis |
     )
     if len(hung) < len(working):
         # Their agents make the result.
-        return Diagnosis(stage=JobStage.SILENT, sentence=sentence, terminate=hung)
-    inferred = InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index)
-    return Diagnosis(stage=JobStage.GONE, sentence=sentence, inferred=inferred, terminate=living)
+        return Diagnosis(JobStage.SILENT, sentence, terminate=hung + observation.stopped)
+    return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index), observation)
 
 
-def _silent_for(observation: Observation, working: list[Instance], limit: timedelta) -> tuple[Instance, ...]:
-    return tuple(each for each in working if observation.signs.get(each.index, timedelta()) > limit)
+def _peers_end(observation: Observation) -> Diagnosis | None:
+    if observation.nodes == 1 or not observation.lost:
+        return None
+    sentence = f"{leaving(observation.lost)}, and the other nodes end."
+    return Diagnosis(JobStage.ENDING, sentence, terminate=observation.stopped)
 
 
-def _overdue(observation: Observation) -> str | None:
-    """Return why machines that still run must be ended from outside."""
-    if observation.cancelled is not None and observation.cancelled > observation.patience:
-        return f"The job was cancelled {span(observation.cancelled)} ago and has not ended; its machines are terminated."
-    if _is_late(observation):
-        return "The job's time is up and its machines have not powered themselves off; they are terminated."
+def _boots_without_us(observation: Observation) -> Diagnosis | None:
+    failed = never_booted(observation.starting, observation.consoles, observation.boot_limit)
+    if failed is None:
+        return None
+    sentence = failed.replace("bai logs JOB", f"bai logs {observation.job_id}")
+    return ended(InferredOutcome(Outcome.BOOT_FAILED, sentence), observation)
+
+
+def _starts(observation: Observation) -> Diagnosis | None:
+    pending = [each for each in observation.starting if each.state == "pending"]
+    if not pending:
+        return None
+    return Diagnosis(JobStage.PENDING, f"EC2 starts {machines(pending)}.")
+
+
+def _powers_off(observation: Observation) -> Diagnosis | None:
+    for each in observation.starting:
+        console = observation.consoles.get(each.id)
+        if console is not None and console.end:
+            sentence = f"{each.id} powers itself off: {console.end} {console.detail}".rstrip() + "."
+            return Diagnosis(JobStage.ENDING, sentence)
     return None
 
 
-def _living(observation: Observation, living: tuple[Instance, ...], left: list[Instance]) -> Diagnosis:
-    waiting = [each for each in living if each.index not in observation.signs]
-    if waiting:
-        return _starting(observation, waiting)
-    working = [each.index for each in living if each.index not in observation.done]
-    oldest = max((observation.signs[rank] for rank in working), default=timedelta())
-    who = (
-        "The agent"
-        if observation.nodes == 1
-        else f"The agent of node {max(working, key=lambda rank: observation.signs[rank], default=0)}"
-    )
-    if oldest > STALE:
-        return Diagnosis(
-            stage=JobStage.SILENT,
-            sentence=f"{who} has given no sign of life for {span(oldest)}; its machine still runs{_until(observation)}.",
-        )
-    gone = f"; {len(left)} of {observation.nodes} machines have ended" if left else ""
-    return Diagnosis(stage=JobStage.RUNNING, sentence=f"{_machines(living)} {_be(living)} running{gone}.")
+def _boots(observation: Observation) -> Diagnosis | None:
+    waiting, consoles = observation.starting, observation.consoles
+    if not waiting:
+        return None
+    steps = [consoles[each.id].last_step for each in waiting if each.id in consoles]
+    step = next(filter(None, steps), None)
+    doubt = unproven(waiting, consoles, observation.unreadable, observation.boot_limit)
+    if step is not None:
+        sentence = f"{machines_are(waiting)} booting; last step: {step}."
+    elif doubt is not None:
+        expires = observation.expires
+        bound = f"; it is terminated at {expires + OVERDUE:%Y-%m-%d %H:%M} UTC" if expires else ""
+        sentence = f"{doubt}{bound}, or now by `bai cancel {observation.job_id} --now`."
+    else:
+        sentence = f"{machines_are(waiting)} booting."
+    return Diagnosis(JobStage.BOOTING, sentence)
 
 
-def _starting(observation: Observation, waiting: list[Instance]) -> Diagnosis:
-    pending = [each for each in waiting if each.state == "pending"]
-    if pending:
-        return Diagnosis(stage=JobStage.PENDING, sentence=f"EC2 starts {_machines(pending)}.")
-    ends = [
-        (each, observation.consoles[each.id])
-        for each in waiting
-        if each.id in observation.consoles and observation.consoles[each.id].end
-    ]
-    if ends:
-        machine, console = ends[0]
-        return Diagnosis(
-            stage=JobStage.ENDING,
-            sentence=f"{machine.id} powers itself off: {console.end} {console.detail}".rstrip() + ".",
-        )
-    steps = [observation.consoles[each.id].last_step for each in waiting if each.id in observation.consoles]
-    step = next((each for each in steps if each), None)
-    doubt = unproven(waiting, observation.consoles, observation.unreadable, observation.boot_limit)
-    if doubt is not None and step is None:
-        bound = (
-            f"; it is terminated at {_clock(observation.expires + OVERDUE)}"
-            if observation.expires is not None
-            else ""
-        )
-        return Diagnosis(
-            stage=JobStage.BOOTING,
-            sentence=f"{doubt}{bound}, or now by `bai cancel {observation.job_id} --now`.",
-        )
+def _agent_silent(observation: Observation) -> Diagnosis | None:
+    ages = {each.index: observation.signs[each.index] for each in observation.working}
+    rank = max(ages, key=lambda each: ages[each], default=0)
+    if not ages or ages[rank] <= STALE:
+        return None
+    agent = "The agent" if observation.nodes == 1 else f"The agent of node {rank}"
+    until = f", until {observation.expires:%H:%M} UTC at the latest" if observation.expires else ""
     return Diagnosis(
-        stage=JobStage.BOOTING,
-        sentence=f"{_machines(waiting)} {_be(waiting)} booting"
-        + (f"; last step: {step}" if step else "")
-        + ".",
+        JobStage.SILENT,
+        f"{agent} has given no sign of life for {span(ages[rank])}; its machine still runs{until}.",
     )
 
 
-def _nothing_seen(observation: Observation) -> Diagnosis:
-    """Judge a job of which EC2 shows no instance."""
-    if observation.refusal is not None:
-        return _gone(observation.refusal.outcome, observation.refusal.sentence)
-    fresh = [age for age in observation.signs.values() if age <= STALE]
-    if fresh and len(fresh) == len(observation.signs):
-        return _by_signs(observation, why="EC2 does not show its machine")
-    if observation.launch_age is None:
-        return (
-            _by_signs(observation, why="EC2 does not show its machine")
-            if observation.signs
-            else _unlaunched(observation)
-        )
-    if observation.launch_age <= CONSISTENT:
-        if observation.accepted:
-            return Diagnosis(
-                stage=JobStage.PENDING, sentence="EC2 has accepted the launch, and shows no machine yet."
-            )
-        if observation.waiting is not None:
-            return Diagnosis(
-                stage=JobStage.WAITING, sentence=f"The job waits for capacity: {observation.waiting}."
-            )
-        return Diagnosis(stage=JobStage.UNLAUNCHED, sentence="The job is being launched.")
+def _runs(observation: Observation) -> Diagnosis:
+    left = observation.left
+    gone = f"; {len(left)} of {observation.nodes} machines have ended" if left else ""
+    return Diagnosis(JobStage.RUNNING, f"{machines_are(observation.living)} running{gone}.")
+
+
+def _refused(observation: Observation) -> Diagnosis | None:
+    refusal = observation.refusal
+    return _gone(refusal.outcome, refusal.sentence) if refusal is not None else None
+
+
+def _not_shown_yet(observation: Observation) -> Diagnosis | None:
+    """Judge agents of machines that EC2 does not show: those of a new launch, or of one without a record."""
+    signs = observation.signs.values()
+    if not signs or (observation.launch_age is not None and any(age > STALE for age in signs)):
+        return None
+    return _by_signs(observation, why="EC2 does not show its machine")
+
+
+def _never_launched(observation: Observation) -> Diagnosis | None:
+    return _unlaunched(observation) if observation.launch_age is None else None
+
+
+def _launching(observation: Observation) -> Diagnosis | None:
+    if observation.launch_age is not None and observation.launch_age > CONSISTENT:
+        return None
+    if observation.accepted:
+        return Diagnosis(JobStage.PENDING, "EC2 has accepted the launch, and shows no machine yet.")
+    if observation.waiting is not None:
+        return Diagnosis(JobStage.WAITING, f"The job waits for capacity: {observation.waiting}.")
+    return Diagnosis(JobStage.UNLAUNCHED, "The job is being launched.")
+
+
+def _vanished(observation: Observation) -> Diagnosis:
     if observation.cancelled is not None:
         return _gone(Outcome.CANCELLED, "The job was cancelled, and none of its machines is left.")
     if observation.accepted or observation.signs:
@@ -350,11 +287,39 @@ def _nothing_seen(observation: Observation) -> Diagnosis:
         return _gone(
             Outcome.LAUNCH_FAILED, "The launch was begun and never completed; no machine was started."
         )
-    return _abandoned(observation, f"The launch was cut short {span(observation.launch_age)} ago")
+    return _abandoned(
+        observation, f"The launch was cut short {span(observation.launch_age or CONSISTENT)} ago"
+    )
+
+
+def _is_late(observation: Observation) -> bool:
+    return observation.expires is not None and observation.now > observation.expires + OVERDUE
+
+
+def _given_up(observation: Observation, lost: list[Instance]) -> bool:
+    """Return whether the remaining nodes will not write a result after a machine was `lost`.
+
+    Their agents detect the loss, end the benchmark and write the result, unless they are silent or take too long.
+    """
+    if observation.nodes == 1 or not lost:
+        return any(each.index == 0 for each in lost)
+    given_up = max(STALE, observation.peer_silence)
+    if all(observation.signs.get(each.index, timedelta.max) > given_up for each in observation.working):
+        return True
+    return (
+        min(observation.signs.get(each.index, timedelta.max) for each in lost)
+        > given_up + observation.patience
+    )
+
+
+def _silent_for(observation: Observation, limit: timedelta) -> tuple[Instance, ...]:
+    return tuple(
+        each for each in observation.working if observation.signs.get(each.index, timedelta()) > limit
+    )
 
 
 def _unlaunched(observation: Observation) -> Diagnosis:
-    """Judge a job whose launch was never written down, so that nobody has asked EC2 for anything."""
+    """Judge a job without a recorded launch, so that EC2 was never asked."""
     if observation.cancelled is not None:
         return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
     if _forgotten(observation):
@@ -362,7 +327,7 @@ def _unlaunched(observation: Observation) -> Diagnosis:
             observation,
             f"The submission was cut short {span(observation.written or ABANDONED)} ago, before the launch",
         )
-    return Diagnosis(stage=JobStage.UNLAUNCHED, sentence="The job is written down and not launched yet.")
+    return Diagnosis(JobStage.UNLAUNCHED, "The job is written down and not launched yet.")
 
 
 def _forgotten(observation: Observation) -> bool:
@@ -376,7 +341,7 @@ def _abandoned(observation: Observation, what: str) -> Diagnosis:
         what = f"{what} while the job waited for capacity ({observation.waiting})"
     elif observation.launch_age is not None and observation.launch_age > LAUNCH_WINDOW:
         advice = "submit it again with a new job id"
-    return Diagnosis(stage=JobStage.ABANDONED, sentence=f"{what}, and nothing runs; {advice}.")
+    return Diagnosis(JobStage.ABANDONED, f"{what}, and nothing runs; {advice}.")
 
 
 def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
@@ -384,45 +349,20 @@ def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
     if not observation.signs:
         if observation.launch_age is None and _forgotten(observation):
             return _unlaunched(observation)
-        return Diagnosis(stage=JobStage.PENDING, sentence=f"Its agent has not reported yet, and {why}.")
+        return Diagnosis(JobStage.PENDING, f"Its agent has not reported yet, and {why}.")
     oldest = observation.silence
     if oldest > STALE:
         return Diagnosis(
-            stage=JobStage.SILENT,
-            sentence=f"Its agent has given no sign of life for {span(oldest)}, and {why}.",
+            JobStage.SILENT,
+            f"Its agent has given no sign of life for {span(oldest)}, and {why}.",
         )
     if observation.unreported:
         return Diagnosis(
-            stage=JobStage.BOOTING,
-            sentence=f"{len(observation.signs)} of {observation.nodes} agents have reported; {why}.",
+            JobStage.BOOTING,
+            f"{len(observation.signs)} of {observation.nodes} agents have reported; {why}.",
         )
-    return Diagnosis(
-        stage=JobStage.RUNNING, sentence=f"Its agent gave a sign of life {span(oldest)} ago; {why}."
-    )
+    return Diagnosis(JobStage.RUNNING, f"Its agent gave a sign of life {span(oldest)} ago; {why}.")
 
 
 def _gone(outcome: Outcome, sentence: str) -> Diagnosis:
-    return Diagnosis(stage=JobStage.GONE, sentence=sentence, inferred=InferredOutcome(outcome, sentence))
-
-
-def _leaving(left: list[Instance]) -> str:
-    reason = next((each.reason for each in left if each.reason), "")
-    return f"{_machines(left)} {_be(left)} shutting down" + (f" ({reason})" if reason else "") + "."
-
-
-def _machines(instances: list[Instance] | tuple[Instance, ...]) -> str:
-    if len(instances) == 1:
-        return f"{instances[0].id} ({instances[0].type})" if instances[0].type else instances[0].id
-    return f"{len(instances)} machines"
-
-
-def _be(instances: list[Instance] | tuple[Instance, ...]) -> str:
-    return "is" if len(instances) == 1 else "are"
-
-
-def _until(observation: Observation) -> str:
-    return f", until {observation.expires:%H:%M} UTC at the latest" if observation.expires is not None else ""
-
-
-def _clock(time: datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M} UTC"
+    return Diagnosis(JobStage.GONE, sentence, inferred=InferredOutcome(outcome, sentence))

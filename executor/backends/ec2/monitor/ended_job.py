@@ -1,54 +1,53 @@
-"""The machines that a job with a result still has: terminated where they hang, whoever looks.
+"""The machines that are left after a job's result: they are terminated if they hang.
 
-A machine powers itself off once its agent has ended. One whose shutdown hangs would be paid for until its `bai:expires`, a day on.
-The result alone is no reason to end a machine: each instance may write into the bucket, another job's result too. So a machine
-goes only after minutes in which nothing came from it; one that still gives signs of life is a warning.
+A machine powers itself off after its agent has ended. If its shutdown hangs, it costs money until its `bai:expires`, a day later.
+The result alone is no reason to terminate a machine, because each instance may write into the bucket, even another job's result. So a
+machine is terminated only after minutes without a sign of life. A machine that still gives signs of life causes a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from bai_agent.errors import BaiError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Power
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record_types import JobResult
+from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.instances import Instance, terminate
 from executor.backends.ec2.monitor.boot_failure import span
-from executor.backends.ec2.monitor.diagnosis import OVERDUE, STALE
+from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, STALE
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
-POWER_OFF = timedelta(minutes=5)
-"""A machine from which nothing has come for so long, after its job's result, hangs in its shutdown: services get 90 s each as a rule."""
 RETURNED = timedelta(seconds=15)
-"""A node that was given up and whose last sign of life, of one each 5 s, is no older, is there again."""
+"""Most age of the last sign of life, of which there is one each 5 s, with which a node that was given up is back."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """Machines that are still there after their job's end."""
+    """Machines that still exist after their job's end."""
 
     lost: tuple[Instance, ...] = ()
-    """Of nodes that were given up, and are silent."""
+    """Machines of nodes that were given up, and are silent."""
     hung: tuple[Instance, ...] = ()
-    """Those that did not power themselves off."""
+    """Machines that did not power themselves off."""
     working: tuple[Instance, ...] = ()
-    """Those that give signs of life beside the result."""
+    """Machines that give signs of life in spite of the result."""
     job_id: str = ""
     since: timedelta = timedelta()
-    """How long the job's result is there."""
+    """Age of the job's result."""
     expires: datetime | None = None
 
     @property
     def due(self) -> tuple[Instance, ...]:
-        """The machines to be terminated."""
+        """Machines that are to be terminated."""
         return (*self.lost, *self.hung)
 
     def sentence(self) -> str | None:
-        """Return it for a person, as after `end_leftovers`; None if there is nothing to say."""
+        """Return the sentence for a person after `end_leftovers`; None if there is nothing to say."""
         said = []
         if self.lost:
             which = ", ".join(f"{each.id} (node {each.index})" for each in self.lost)
@@ -69,44 +68,56 @@ class Leftovers:
 
 
 def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
-    """Return what the job that ended with `result` has left. Asks EC2 only if something may be. Raises BaiError."""
-    job, expires = monitor.job, monitor.expires
+    """Return the machines that are left of the job that ended with `result`. Asks EC2 only if there may be any. Raises BaiError."""
     now_ms = monitor.clock(monitor.record.store.url)
     now = datetime.fromtimestamp(now_ms / 1000, tz=timezone.utc)
     since = monitor.age(monitor.record.key("result.json"), now_ms) or timedelta()
-    nothing = Leftovers(job_id=monitor.record.job_id, since=since, expires=expires)
-    if job.end.power is Power.STAY or expires is None or now > expires + OVERDUE:
-        # What is left later is `bai reap`'s, and every command's.
-        return nothing
-    if since <= POWER_OFF and not result.lost:
-        return nothing
+    found = Leftovers(job_id=monitor.record.job_id, since=since, expires=monitor.expires)
+    may_hang = since > POWER_OFF or result.lost
+    if not may_hang or not _is_watched(monitor, now):
+        return found
     there = [each for each in monitor.instances() if each.living]
     if not there:
-        return nothing
-    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
-    keep = (job.end.keep_on_failure if failed else None) or timedelta()
-    lost = () if keep else _given_up(monitor, result, there, now)
+        return found
+    return _sort(found, monitor, result, there, now_ms)
+
+
+def _sort(
+    found: Leftovers, monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
+) -> Leftovers:
+    """Return `found` with the machines that are `there`, each under its reason."""
+    keep = _keep_time(monitor, result)
+    lost = _given_up(monitor, result, there, now_ms) if not keep else ()
     rest = [each for each in there if each not in lost]
     silence = {each.index: _silence(monitor, each.index, now_ms) for each in rest}
-    released = monitor.age(monitor.record.key("release.json"), now_ms)
-    return Leftovers(
-        lost=tuple(lost),
-        hung=tuple(
-            each
-            for each in rest
-            if _hangs(each, silence, since=since, keep=keep, released=released, boot_limit=monitor.boot_limit)
-        ),
-        working=tuple(
-            each for each in rest if since > monitor.patience + POWER_OFF and _is_fresh(silence[each.index])
-        ),
-        job_id=monitor.record.job_id,
-        since=since,
-        expires=expires,
+    hangs = partial(
+        _hangs,
+        silence=silence,
+        since=found.since,
+        keep=keep,
+        released=monitor.age(monitor.record.key("release.json"), now_ms),
+        boot_limit=monitor.boot_limit,
     )
+    is_late = found.since > monitor.patience + POWER_OFF
+    working = (each for each in rest if is_late and _is_fresh(silence[each.index]))
+    return replace(found, lost=lost, hung=tuple(filter(hangs, rest)), working=tuple(working))
+
+
+def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
+    """Return the time for which the machines are kept after the job's end."""
+    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
+    return (monitor.job.end.keep_on_failure if failed else None) or timedelta()
+
+
+def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
+    """Return whether the job's machines have to go before their time is up. After that `bai reap` and all commands end them."""
+    expires = monitor.expires
+    is_due = expires is not None and now <= expires + OVERDUE
+    return is_due and monitor.job.end.power is not Power.STAY
 
 
 def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = False) -> Leftovers:
-    """Terminate what `find_leftovers` finds due, and return it. Raises BaiError."""
+    """Terminate the due machines of `find_leftovers`, and return all that it found. Raises BaiError."""
     found = find_leftovers(monitor, result)
     if found.due and not dry_run:
         terminate(monitor.aws(monitor.region).ec2(), found.due, job_id=monitor.record.job_id)
@@ -114,7 +125,7 @@ def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = Fal
 
 
 def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
-    """Do as `end_leftovers`; return a sentence about it, or about why it is not known what is left. None if there is nothing to say."""
+    """Terminate leftovers; return a sentence about them, or about the error. None if there is nothing to say."""
     try:
         return end_leftovers(monitor, result).sentence()
     except BaiError as error:
@@ -122,25 +133,25 @@ def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
 
 
 def _given_up(
-    monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now: datetime
+    monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> tuple[Instance, ...]:
-    """Return the machines of nodes that the job ended without. Such a machine hangs, or is cut off."""
+    """Return the machines of nodes that the job gave up. Such a machine hangs, or is cut off."""
     if not result.lost:
         return ()
     signs = AttemptRecord(monitor.record, monitor.attempt).signs_of_all()
-    latest = (now - RETURNED).timestamp() * 1000
+    latest = now_ms - RETURNED.total_seconds() * 1000
     silent = {rank for rank in result.lost if rank not in signs or signs[rank][0] < latest}
     return tuple(each for each in there if each.index in silent)
 
 
 def _silence(monitor: JobMonitor, rank: int, now_ms: int) -> timedelta | None:
-    """Return since when nothing came from a node: no sign of life, and no upload; None if nothing ever did."""
+    """Return the time since a node's last sign of life or upload; None if there was none."""
     record, node = monitor.record, monitor.record.node(rank, attempt=monitor.attempt)
     names = [node.key(""), record.key("artifacts/")]
     sign = AttemptRecord(record, monitor.attempt).signs_of_all().get(rank)
     ages = [monitor.age(name, now_ms) for name in names]
     if ages[0] is None and sign is None:
-        # Artifacts may be other nodes'.
+        # The artifacts may come from other nodes.
         return None
     if sign is not None:
         ages.append(timedelta(milliseconds=max(0, now_ms - sign[0])))
@@ -160,10 +171,10 @@ def _hangs(
     released: timedelta | None,
     boot_limit: timedelta | None,
 ) -> bool:
-    """Return whether a machine should have powered itself off. keep: for how long it is kept, if nobody releases it."""
+    """Return whether a machine should have powered itself off. keep: the time for which it is kept without a release."""
     quiet = silence[machine.index]
     if quiet is None:
-        # It may still boot, and its job was ended meanwhile.
+        # It may still boot, while its job has ended.
         return boot_limit is not None and machine.age is not None and min(machine.age, since) > boot_limit
     if released is not None:
         return min(quiet, since, released) > POWER_OFF

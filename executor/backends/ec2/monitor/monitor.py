@@ -1,32 +1,35 @@
-"""Monitors a job on EC2: finds its status, terminates machines that nobody needs, writes its result where they cannot.
+"""Monitors a job on EC2: finds its status, terminates machines that nobody needs, writes its result if they cannot.
 
-Any `bai` may do so, several at once, and be killed at any moment: what is due is found out anew each time, terminating twice
-is terminating once, and a result is written by whoever is first.
+Any `bai` may do so, several at the same time, and be killed at any moment: each look decides anew what is due, machines can be
+terminated twice without harm, and the first result counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job
-from bai_agent.job.outcome import Outcome
+from bai_agent.errors import BaiError, DescriptorError, RecordError
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import Job, Power
+from bai_agent.job.generation_records import DecisionKind
+from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord
+from bai_agent.light_dataclass import dataclass, field, replace
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import InferredOutcome, write_result
 from executor.backends.ec2.instances import (
     Instance,
-    console_of,
+    fetch_console,
+    find_instances,
     instances_by_id,
-    instances_of,
     read_consoles,
     terminate,
 )
+from executor.backends.ec2.launch.due_machines import enlarged_by
 from executor.backends.ec2.launch.launch_record import (
     attempt_key,
     latest_round,
@@ -34,39 +37,61 @@ from executor.backends.ec2.launch.launch_record import (
     read_launch_table,
     read_waiting,
 )
-from executor.backends.ec2.monitor.diagnosis import STALE, Diagnosis, JobStage, Observation, diagnose
-from executor.backends.ec2.session import AwsError
+from executor.backends.ec2.monitor.diagnosis import diagnose
+from executor.backends.ec2.monitor.job_observation import (
+    POWER_OFF,
+    STALE,
+    Diagnosis,
+    ElasticState,
+    JobStage,
+    Observation,
+)
+from executor.backends.ec2.monitor.later_launches import (
+    JobLaunches,
+    LaunchReader,
+    MachineNeeds,
+    machine_needs,
+)
+from executor.backends.ec2.monitor.replacer import Replacer
 from executor.backends.ec2.tags import parse_timestamp
+from executor.errors import AwsError
+from executor.records.generation_status import requested_nodes
 from executor.records.reading import result_of
 
 if TYPE_CHECKING:
     from executor.backends.ec2.session import AwsSession
 
 _MARGIN = timedelta(seconds=60)
-"""What a cancelled job may take beyond its grace and drain: the agent's looks, uploads, the power-off."""
+"""Time of a cancelled job in addition to its grace and drain: the agent's looks, uploads, the power-off."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
-"""Consoles that one look reads at most."""
+"""Most consoles that one look reads."""
 
 
 @dataclass(frozen=True)
 class JobMonitor:
-    """One job on EC2. Only its descriptor is cached: each observation asks again."""
+    """One job on EC2. Only its descriptor is cached; each observation asks again."""
 
     record: JobRecord
     aws: Callable[[str | None], AwsSession]
-    """AWS in a region; None: the configured one."""
+    """Returns the session of AWS in a region; None: the configured region."""
     clock: Callable[[str], int] = store_now
-    """The time (ms UTC) by the clock of the store at a url."""
+    """Returns the time (ms UTC) by the clock of the store at a URL."""
     _kept: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    """Objects that are written once, and were there."""
+    """Objects that are written once, and have been read."""
+    replacer: Replacer | None = field(default=None, repr=False, compare=False)
+    """Launches the machines that the job lacks. None if nobody does."""
 
     def observe(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
-        """Return how the job stands. known: its instances, where they were described already. ask: EC2, else the store only.
+        """Return the diagnosis of the job. known: its instances, if they were described already. ask: whether EC2 is asked, too.
 
-        Raises StoreError; where EC2 cannot be asked the sentence says so.
+        Raises StoreError. If EC2 cannot be asked, the sentence says so.
         """
-        observation, why = self._facts(known, ask)
+        return self._look(known, ask)[0]
+
+    def _look(self, known: Sequence[Instance] | None, ask: bool) -> tuple[Diagnosis, MachineNeeds | None]:
+        """Return the diagnosis and, if EC2 was asked, the machines that the job lacks."""
+        observation, why, needs = self._observation(known, ask)
         found = diagnose(observation)
         silent = [
             each
@@ -76,20 +101,19 @@ class JobMonitor:
         if silent and ask and found.stage in (JobStage.BOOTING, JobStage.ENDING, JobStage.GONE):
             consoles, unreadable = read_consoles(self.aws(self.region).ec2(), silent[:_CONSOLES])
             found = diagnose(replace(observation, consoles=consoles, unreadable=unreadable))
-        return replace(found, sentence=f"{found.sentence} {why}") if why else found
+        return _with_needs(found, needs, why), needs
 
     def reconcile(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
-        """Look as `observe` does, and do what is due: terminate what nobody needs, write the result. Raises BaiError."""
-        found = self.observe(known=known, ask=ask)
-        # A job with a result has ended: its machines go by themselves, or are kept to be looked into.
+        """Observe the job, and do what is due: terminate unneeded machines, launch missing ones, write the result. Raises BaiError."""
+        found, needs = self._look(known, ask)
+        # A job with a result has ended: its machines go by themselves, or are kept for inspection.
         if found.terminate and result_of(self.record) is None:
             try:
                 terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
             except AwsError as error:
-                # How the job stands is known all the same; whoever looks next tries again.
-                return replace(
-                    found, sentence=f"{found.sentence} It could not be ended: {error}", inferred=None
-                )
+                # The diagnosis is still right, and the next look tries again.
+                sentence = f"{found.sentence} It could not be ended: {error}"
+                return replace(found, sentence=sentence, inferred=None, trouble=str(error))
         if found.inferred is not None:
             write_result(
                 self.record,
@@ -98,53 +122,79 @@ class JobMonitor:
                 attempt=self.attempt,
                 rank=found.inferred.rank,
             )
+        elif needs is not None and self.replacer is not None and result_of(self.record) is None:
+            # A look may take long, also because this machine slept meanwhile.
+            now = _time(self.clock(self.record.store.url))
+            said = self.replacer.do_due(self.job, needs, lambda: self.aws(self.region), now=now)
+            return replace(found, sentence=f"{found.sentence} {said}", unlaunched=said) if said else found
         return found
 
     def all_well(self) -> bool:
         """Return whether every agent has a recent heartbeat and the job is not cancelled. Asks the store only."""
-        observation, _ = self._facts(None, ask=False)
-        return (
+        observation, _, _ = self._observation(None, ask=False)
+        well = (
             observation.cancelled is None and not observation.unreported and observation.silence < STALE / 2
         )
+        return well and not (self.is_elastic and self._may_lack_machines(observation))
+
+    def _may_lack_machines(self, observation: Observation) -> bool:
+        """Return whether machines may have to be launched, or no node is left that could write a result. Raises StoreError, RecordError."""
+        launches = self._launches.read()
+        working = len(observation.signs.keys() - observation.done)
+        if launches.open_numbers or not working:
+            return True
+        requested = requested_nodes(AttemptRecord(self.record, self.attempt), self.job)
+        first = len(launches.first)
+        allowed = first + enlarged_by(first, requested) + self.job.elastic.replacements
+        return working < [self.job.desired_nodes, *requested][-1] and len(launches.nodes) < allowed
 
     def end(self) -> list[str]:
         """Terminate the job's machines now; return their ids. Raises BaiError."""
         return terminate(self.aws(self.region).ec2(), self.instances(), job_id=self.record.job_id)
 
     def instances(self) -> list[Instance]:
-        """Return the machines of the present attempt, in whatever state, by rank. Raises BaiError."""
+        """Return the machines of the current attempt in any state, by rank. Raises BaiError."""
         ec2 = self.aws(self.region).ec2()
-        found = {each.id: each for each in instances_of(ec2, [self.record.job_id])}
+        found = {each.id: each for each in find_instances(ec2, [self.record.job_id])}
         ids = [each for each in self.launched_ids if each not in found]
-        if not found and not ids:
-            # A machine that somebody launched by hand has no tags of ours; its agent says who it is.
-            ready = [self._node_object("ready.json", rank) for rank in range(self.job.strategy.nodes)]
-            named = [str(each.get("instance_id")) for each in ready if each]
-            ids = [each for each in named if _INSTANCE.fullmatch(each)]
-        found.update({each.id: each for each in instances_by_id(ec2, ids)})
+        found.update({each.id: each for each in instances_by_id(ec2, ids if found or ids else self._named())})
         return self._of_attempt(found.values())
 
+    def _named(self) -> list[str]:
+        """Return the ids that agents report of their machines: a machine that was launched by hand has no tags of ours."""
+        ready = [self._node_object("ready.json", rank) or {} for rank in range(self.job.strategy.nodes)]
+        return [name for each in ready if _INSTANCE.fullmatch(name := str(each.get("instance_id")))]
+
     def consoles(self) -> list[tuple[Instance, str]]:
-        """Return what the consoles of the machines say, as far as EC2 keeps it. Raises BaiError."""
+        """Return the machines with their consoles' output, as far as EC2 keeps it. Raises BaiError."""
         ec2 = self.aws(self.region).ec2()
-        return [(each, console_of(ec2, each.id)) for each in self.instances()]
+        return [(each, fetch_console(ec2, each.id)) for each in self.instances()]
 
     @cached_property
     def job(self) -> Job:
         return self.record.job()
 
     @cached_property
+    def is_elastic(self) -> bool:
+        """Whether machines may be launched while the job runs. Not if its descriptor cannot be read."""
+        try:
+            return self.job.is_elastic
+        except (DescriptorError, RecordError):
+            return False
+
+    @cached_property
     def attempt(self) -> int:
-        numbers = [
-            int(each) for each in self.record.store.folders(self.record.key("attempts/")) if each.isdigit()
-        ]
-        return max(numbers, default=0)
+        """The attempt of the descriptor; 0 if that cannot be read. Folders do not tell: any instance may write below another number."""
+        try:
+            return self.job.job.attempt
+        except (DescriptorError, RecordError):
+            return 0
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
         """The launch record without its request; None for machines that were launched by hand, and before it is written.
 
-        Where the job waits for capacity: that of the round which was begun last.
+        If the job waits for capacity, it is the record of the latest round.
         """
         name, last = "launch.json", "rounds/launch.json"
         if last in self._kept:
@@ -162,12 +212,12 @@ class JobMonitor:
         return latest
 
     def _launch_table(self, number: int) -> Mapping[str, Any] | None:
-        # With the request goes the user data, which is most of it: a service looks after many jobs.
+        # The request holds the user data, which is most of the record, and a service monitors many jobs.
         table = read_launch_table(self.record, attempt=self.attempt, number=number)
         return None if table is None else {key: each for key, each in table.items() if key != "request"}
 
     def _waiting(self) -> str | None:
-        """Return what the job waits for, and until when; None where it does not wait, or the first round is under way. Raises StoreError."""
+        """Return the reason and the end of the wait; None if the job does not wait, or its first round is under way. Raises StoreError."""
         if (self.launch or {}).get("wait") is None or self._decision():
             return None
         told = read_waiting(self.record, attempt=self.attempt)
@@ -178,12 +228,18 @@ class JobMonitor:
 
     @property
     def launched_ids(self) -> list[str]:
-        """The ids of the present attempt's machines, where its launch is written down. Raises StoreError, RecordError."""
+        """Ids of the current attempt's machines, as far as their launches are recorded. Raises StoreError, RecordError."""
         decided = self._decision().get("instances", ())
-        return [each for each in decided if _INSTANCE.fullmatch(each)]
+        later = self._launches.read().later if self.is_elastic else ()
+        ids = [*decided, *(each.instance for each in later if each.instance is not None)]
+        return [each for each in ids if _INSTANCE.fullmatch(each)]
+
+    @cached_property
+    def _launches(self) -> LaunchReader:
+        return LaunchReader(self.record, self.attempt)
 
     def _decision(self) -> Mapping[str, Any]:
-        """Return what `launched.json` says; nothing while it is not written."""
+        """Return `launched.json`; an empty table if it is not written yet."""
         name = "launched.json"
         if name not in self._kept and (found := read_decision(self.record, attempt=self.attempt)) is not None:
             self._kept[name] = found
@@ -196,31 +252,37 @@ class JobMonitor:
 
     @property
     def expires(self) -> datetime | None:
-        """When the machines must be gone by themselves."""
+        """Time at which the machines must be gone by themselves; None if unknown."""
         return parse_timestamp((self.launch or {}).get("expires"))
 
     @property
     def patience(self) -> timedelta:
-        """How long the job's agents take at most to end it, once they are asked."""
+        """Longest time that the job's agents need to end it."""
         limits = self.job.limits
         return limits.grace + limits.drain + _MARGIN
 
     @property
     def boot_limit(self) -> timedelta | None:
-        """After so long a machine has given a sign of life, or has ended; None where its launch does not say."""
+        """Time after which a machine has given a sign of life, or has ended; None if its launch does not say."""
         seconds = (self.launch or {}).get("boot_limit")
         return timedelta(seconds=seconds) if seconds else None
 
-    def _facts(self, known: Sequence[Instance] | None, ask: bool) -> tuple[Observation, str]:
-        """Return what is known, and why EC2 could not be asked."""
+    def _observation(
+        self, known: Sequence[Instance] | None, ask: bool
+    ) -> tuple[Observation, str, MachineNeeds | None]:
+        """Return the observation, the reason why EC2 could not be asked, and what an elastic job needs if it was."""
         now = self.clock(self.record.store.url)
-        nodes = self.job.strategy.nodes
-        launched = self._decision()
-        signs = {rank: age for rank in range(nodes) if (age := self._sign(rank, now)) is not None}
+        launched, is_elastic = self._decision(), self.is_elastic
+        launches = self._launches.read() if is_elastic else JobLaunches()
+        # There may have been room for fewer, and others may have been launched since.
+        numbers = sorted(launches.nodes.values()) or range(self.job.strategy.nodes)
+        nodes = len(numbers)
+        signs = {rank: age for rank in numbers if (age := self._sign(rank, now)) is not None}
         observation = Observation(
-            now=datetime.fromtimestamp(now / 1000, tz=timezone.utc),
+            now=_time(now),
             job_id=self.record.job_id,
             nodes=nodes,
+            elastic=self._elastic_state(),
             written=self.age(self.record.key("job.toml"), now),
             launch_age=self._launch_age(now),
             accepted=bool(launched.get("instances")),
@@ -229,7 +291,10 @@ class JobMonitor:
             expires=self.expires,
             instances=None,
             signs=signs,
-            done=frozenset(rank for rank in signs if nodes > 1 and self._has("result.json", rank)),
+            numbers=tuple(numbers),
+            done=frozenset(
+                rank for rank in signs if (nodes > 1 or is_elastic) and self._has("result.json", rank)
+            ),
             cancelled=self.age(self.record.key("cancel.json"), now),
             patience=self.patience,
             peer_silence=self.job.limits.peer_silence,
@@ -237,37 +302,96 @@ class JobMonitor:
             boot_limit=self.boot_limit,
         )
         if known is None and not ask:
-            return observation, ""
+            return observation, "", None
         try:
             found = self._of_attempt(known) if known is not None else self.instances()
         except BaiError as error:
-            return observation, f"({error})"
-        ours = launched.get("instances")
-        mine = tuple(each for each in found if not ours or each.id in ours)
-        return replace(
-            observation, instances=mine, surplus=tuple(each for each in found if each not in mine)
-        ), ""
+            return observation, f"({error})", None
+        ours = launches.nodes or launched.get("instances")
+        observation = _with_machines(observation, found, ours, decided=launches.decided_numbers)
+        if observation.elastic is None or not launches.first:
+            return observation, "", None
+        needs = machine_needs(
+            self.record,
+            self.job,
+            launches,
+            observation.instances or (),
+            signs=signs,
+            done=observation.done,
+            now=observation.now,
+            expires=self.expires,
+            is_cancelled=observation.cancelled is not None,
+        )
+        elastic = replace(
+            observation.elastic,
+            awaits=needs.awaits,
+            replaces=needs.replaces,
+            kept=frozenset(each for each in observation.done if self._is_kept(each, now)),
+        )
+        if not observation.living:
+            elastic = self._last_word(elastic, now)
+        return replace(observation, elastic=elastic), "", needs
+
+    def _elastic_state(self) -> ElasticState | None:
+        least = self.job.strategy.min_nodes
+        return None if least is None else ElasticState(min_nodes=least, wait=self.job.elastic.wait)
+
+    def _last_word(self, elastic: ElasticState, now: int) -> ElasticState:
+        """Return `elastic` with what the nodes decided last. Raises StoreError."""
+        attempt = AttemptRecord(self.record, self.attempt)
+        control = attempt.control()
+        word = None if control.newest is None else attempt.decision(control.newest, control)
+        try:
+            if word is not None and word.kind is DecisionKind.END:
+                return replace(elastic, decided=InferredOutcome(Outcome(word.outcome), word.sentence))
+        except ValueError:  # an outcome of a later version
+            return elastic
+        since = None if word is None else word.ledger.waiting_since
+        waiting = None if since is None else timedelta(milliseconds=max(0, now - since))
+        return replace(elastic, waiting=waiting)
+
+    def _is_kept(self, node: int, now: int) -> bool:
+        """Return whether the machine of a node that has ended stays on. Raises StoreError."""
+        end = self.job.end
+        if end.power is Power.STAY or end.keep_on_failure is None:
+            return end.power is Power.STAY
+        try:
+            result = self._node_object("result.json", node) or {}
+        except RecordError:  # it has not succeeded, as far as is known
+            result = {}
+        if result.get("exit_code") in (ExitCode.SUCCEEDED, ExitCode.CANCELLED):
+            return False
+        if (released := self.age(self.record.key("release.json"), now)) is not None:
+            return released <= POWER_OFF
+        ended = self.age(self.record.node(node, attempt=self.attempt).key("result.json"), now) or timedelta()
+        return ended <= end.keep_on_failure + POWER_OFF
 
     def _launch_age(self, now: int) -> timedelta | None:
         if self.launch is None:
             return None
-        # Each refusal of a zone, each round of one that waits, and the decision, is a sign that somebody was still at it.
+        if "launch_ended" in self._kept:
+            return timedelta(milliseconds=max(0, now - self._kept["launch_ended"]["time"]))
+        # Each refusal of a zone, each round of a waiting job, and the decision show that the launch was still going on.
         names = ["launch.json", "refused/", "launched.json"]
         if self.launch.get("wait") is not None:
             names += ["rounds/", "waiting.json"]
         ages = [self.age(attempt_key(self.record, self.attempt, name), now) for name in names]
-        return min((age for age in ages if age is not None), default=timedelta())
+        age = min((age for age in ages if age is not None), default=timedelta())
+        if self._decision():
+            # Nobody is at it any more.
+            self._kept["launch_ended"] = {"time": now - age // timedelta(milliseconds=1)}
+        return age
 
     def _sign(self, rank: int, now: int) -> timedelta | None:
-        """Return the age of a node's last sign of life; None where it has not given any."""
+        """Return the age of a node's last sign of life; None if there is none."""
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
-        # Whatever else a node has written is one too; mostly there is nothing, and that is soon listed.
+        # Any other object of a node is one, too. Usually there is none, and listing nothing is quick.
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:
-        """Return the age of an object, or of the youngest one below a key that ends in a slash; None where there is none."""
+        """Return the age of an object, or of the youngest one below a key that ends with a slash; None if there is none."""
         found = self.record.store.find(key)
         times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
         return timedelta(milliseconds=max(0, now - max(times))) if times else None
@@ -280,9 +404,11 @@ class JobMonitor:
 
     def _of_attempt(self, instances: Iterable[Instance]) -> list[Instance]:
         ours = self.launched_ids
+        nodes = self._launches.read().nodes if self.is_elastic else {}
         return sorted(
             (
-                each
+                # A machine that is gone has no tags any more, which have the first node of its launch.
+                replace(each, index=nodes.get(each.id, each.index))
                 for each in instances
                 if each.id in ours
                 or (each.job_id in (None, self.record.job_id) and each.attempt == str(self.attempt))
@@ -291,8 +417,37 @@ class JobMonitor:
         )
 
 
+def _with_needs(found: Diagnosis, needs: MachineNeeds | None, why: str) -> Diagnosis:
+    """Return the diagnosis with what it needs in its sentence. why: the reason why EC2 could not be asked."""
+    if needs is not None and found.inferred is None and (said := needs.sentence()):
+        found = replace(found, sentence=f"{found.sentence.removesuffix('.')}; {said}.")
+    return replace(found, sentence=f"{found.sentence} {why}") if why else found
+
+
+def _with_machines(
+    observation: Observation,
+    found: Sequence[Instance],
+    ours: Collection[str] | None,
+    *,
+    decided: Collection[int],
+) -> Observation:
+    """Return the observation with these machines.
+
+    ours: ids of the launches; without them all machines are the job's. decided: launches of which all machines are known. Others have
+    no surplus ones: somebody else may have begun and decided them since the store was read.
+    """
+    mine = tuple(each for each in found if not ours or each.id in ours)
+    known = {str(each) for each in decided}
+    surplus = tuple(each for each in found if each not in mine and each.launch in known)
+    return replace(observation, instances=mine, surplus=surplus)
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
+
+
 def _refusal(launched: Mapping[str, Any]) -> InferredOutcome | None:
-    """Return why EC2 refused the launch for good, where it did and that was written down."""
+    """Return EC2's final refusal of the launch, if one is recorded."""
     if launched.get("instances") or "sentence" not in launched:
         return None
     return InferredOutcome(Outcome(launched["outcome"]), launched["sentence"])

@@ -1,8 +1,10 @@
-"""Terminates machines whose time is up and that did not power off: found by their tags alone; before that, those that their jobs no
-longer need (unattended.py). The security groups of their own that jobs of several machines leave are deleted too.
+"""Terminates expired machines that did not power off, which are found by their tags alone, and machines that no job needs.
 
-Anybody may do it, several at once, from a terminal, cron or a schedule: a machine that is terminated twice is terminated once.
-Only what carries our tags is looked at.
+The latter hang after their job's end, or never ran their user data; they are found long before their time is up. Also deletes
+security groups that jobs of several machines leave.
+
+It may run several times at once, from a terminal, cron or a schedule, because machines can be terminated twice without harm.
+Only machines with our tags are checked.
 """
 
 from __future__ import annotations
@@ -10,13 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
-from bai_agent.job.store import is_s3
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore, is_s3
+from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.bucket_store import bucket_store, named_regions, open_bucket
+from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.instances import (
     ATTEMPT_TAG,
     CLIENT_TAG,
@@ -25,15 +30,17 @@ from executor.backends.ec2.instances import (
     STORE_TAG,
     Instance,
     described,
-    instances_of,
+    find_instances,
     terminate_one,
 )
-from executor.backends.ec2.job_store import bucket_store, named_regions, open_bucket
-from executor.backends.ec2.monitor.diagnosis import OVERDUE
-from executor.backends.ec2.monitor.unattended import UnattendedJobs
-from executor.backends.ec2.security_group import delete_groups, groups_of
-from executor.backends.ec2.session import AwsSession, aws_of
+from executor.backends.ec2.monitor.boot_failure import BOOT_ENDED
+from executor.backends.ec2.monitor.ended_job import end_leftovers
+from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF
+from executor.backends.ec2.monitor.monitor import JobMonitor
+from executor.backends.ec2.security_group import delete_groups, find_groups
+from executor.backends.ec2.session import AwsSession, aws_session
 from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, parse_timestamp
+from executor.records.reading import result_of
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +49,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
     from bai_agent.job.store import JobStore
-    from executor.config import Settings
+    from executor.configuration.config import Settings
 
 _AT_ONCE = 8
 """Regions that are asked side by side."""
 _STATES = ("pending", "running", "stopping", "stopped")
-"""A machine in any other state is gone, or on its way."""
+"""States of machines that can be terminated. Others are gone, or shutting down."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,9 @@ class Reaped:
 
     instance: Instance
     expires: datetime | None
-    """None where its tag is not a time."""
+    """Time of its tag; None if the tag is not a time."""
     trouble: str = ""
-    """Why it is still there; empty where it was terminated, or would be."""
+    """Reason why it still exists; empty if it was terminated, or would be."""
     reason: str = ""
     """Why it has to go, if its time is not up."""
 
@@ -92,7 +99,7 @@ def reap(
 ) -> list[Reaped]:
     """Terminate overdue machines, and those that `jobs` no longer need, and return them; `on_reaped` is called for each.
 
-    Raises BaiError where EC2 cannot be asked. client_id: only that client's. A machine that cannot be terminated does not keep the others.
+    Raises BaiError if EC2 cannot be asked. client_id: only this client's machines. A machine that cannot be terminated does not stop the others.
     """
     filters: list[FilterTypeDef] = [
         {"Name": "tag-key", "Values": [EXPIRES_TAG]},
@@ -119,10 +126,10 @@ def reap(
 
 
 def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> None:
-    """Delete the security groups of jobs whose machines are gone: terminated for all to see, or so long ago that their time is up."""
+    """Delete the security groups of jobs whose machines are gone: visibly terminated, or expired long ago."""
     try:
-        groups = groups_of(ec2, _of_client(client_id))
-        machines = instances_of(ec2, {tags[JOB_TAG] for tags in groups.values()})
+        groups = find_groups(ec2, _of_client(client_id))
+        machines = find_instances(ec2, {tags[JOB_TAG] for tags in groups.values()})
     except BaiError as error:
         log.info("security groups are not looked for: %s", error)
         return
@@ -149,10 +156,10 @@ def _of_client(client_id: str | None) -> list[FilterTypeDef]:
 
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
-    """Terminate this client's overdue and unneeded machines; failures are ignored, as the next command tries again.
+    """Terminate this client's overdue and unneeded machines; failures are ignored, because the next command tries again.
 
-    In the configured region, and in all in which jobs were launched: those of `store` where it is a bucket, else of the configured one. Raises UsageError, DescriptorError where the
-    configuration is wrong.
+    This covers the configured region, and all regions with launches of the store: `store` if it is a bucket, else the configured one.
+    Raises UsageError, DescriptorError if the configuration is wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
     jobs = None
@@ -165,7 +172,7 @@ def reap_own(settings: Settings, *, store: str | None) -> None:
 
     def reap_region(region: str) -> None:
         try:
-            ec2 = aws_of(settings, region=region).quick_client()
+            ec2 = aws_session(settings, region=region).quick_client()
             reap(ec2, now=datetime.now(timezone.utc), client_id=settings.client, jobs=jobs)
         except BaiError as error:
             log.info("nothing was reaped in %s: %s", region, error)
@@ -179,7 +186,7 @@ def unattended_jobs(store: JobStore, settings: Settings, *, attended: Collection
 
     @cache
     def aws(region: str | None) -> AwsSession:
-        return aws_of(settings, region=region)
+        return aws_session(settings, region=region)
 
     return UnattendedJobs(store=store, aws=aws, attended=attended)
 
@@ -204,3 +211,69 @@ def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_ru
     except BaiError as error:
         return str(error)
     return ""
+
+
+STILL_ON = "its job has ended, and it did not power itself off"
+_JOBS_AT_ONCE = 8
+"""Most jobs that are checked at the same time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unneeded:
+    """A machine that its job no longer needs, or whose job cannot be looked at."""
+
+    instance: Instance
+    reason: str
+    trouble: str = ""
+    """Reason why it still exists; empty if it was terminated, or would be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnattendedJobs:
+    """The jobs of one store, by the tags of their machines."""
+
+    store: JobStore
+    aws: Callable[[str | None], AwsSession]
+    attended: Collection[str] = ()
+    """Ids of jobs that are monitored anyway."""
+    clock: Callable[[str], int] = store_now
+
+    def end_unneeded(self, machines: Sequence[Instance], *, dry_run: bool = False) -> list[Unneeded]:
+        """Terminate the `machines` that their jobs no longer need, and return them. An error of one job does not stop the others."""
+        tag = clean_text(self.store.url)[:VALUE_LIMIT]
+        jobs: dict[str, list[Instance]] = {}
+        for each in machines:
+            named = each.job_id if each.tags.get(STORE_TAG) == tag else None
+            # A younger machine is neither late with its power-off nor known to have failed its boot.
+            old = each.age is None or each.age > POWER_OFF
+            if named and each.living and old and named not in self.attended:
+                jobs.setdefault(named, []).append(each)
+        with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
+            found = pool.map(lambda item: self._of_job(*item, dry_run=dry_run), jobs.items())
+            return [each for unneeded in found for each in unneeded]
+
+    def _of_job(self, job_id: str, machines: Sequence[Instance], *, dry_run: bool) -> list[Unneeded]:
+        due: Sequence[Instance] = ()
+        reason, trouble = "its job could not be looked at", ""
+        try:
+            monitor = JobMonitor(JobRecord(self.store, job_id), self.aws, self.clock)
+            if (result := result_of(monitor.record)) is not None:
+                reason = STILL_ON
+                due = end_leftovers(monitor, result, dry_run=dry_run).due
+            elif _has_failed_boot(monitor, machines):
+                # Everything else that is due for such a job is done as well.
+                found = monitor.observe() if dry_run else monitor.reconcile()
+                due, reason, trouble = found.terminate, found.sentence.removesuffix("."), found.trouble
+        except BaiError as error:
+            return [Unneeded(instance=machines[0], reason=reason, trouble=str(error))]
+        return [Unneeded(instance=each, reason=reason, trouble=trouble) for each in due]
+
+
+def _has_failed_boot(monitor: JobMonitor, machines: Sequence[Instance]) -> bool:
+    """Return whether a machine is old enough to have booted, and has never reported."""
+    return any((each.age or BOOT_ENDED) > BOOT_ENDED and not _reported(monitor, each) for each in machines)
+
+
+def _reported(monitor: JobMonitor, machine: Instance) -> bool:
+    node = monitor.record.node(machine.index, attempt=monitor.attempt)
+    return bool(monitor.record.store.find(node.key("heartbeat.json")))

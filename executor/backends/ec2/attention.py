@@ -1,0 +1,68 @@
+"""Who looks at a job that was submitted and left, and what it may cost if nobody does."""
+
+from __future__ import annotations
+
+import logging
+
+from bai_agent.errors import BaiError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.schema.durations import format_duration
+from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.launch.cost import price
+from executor.backends.ec2.launch.launch_record import read_decision, read_launch_table
+from executor.backends.ec2.monitor.boot_failure import span
+from executor.backends.ec2.session import aws_session
+from executor.backends.ec2.watched_jobs import Look, Looker, last_looks
+from executor.configuration.config import Settings
+from executor.errors import NextStep
+
+log = logging.getLogger(__name__)
+
+_NAMES = {
+    Looker.WATCHER: "the watcher in the account",
+    Looker.REAP: "`bai reap`",
+    Looker.SERVICE: "`bai serve`",
+}
+
+
+def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
+    """Return a sentence about a job that runs, with what helps if nobody looks.
+
+    None if it has ended, or if the store or EC2 cannot be asked.
+    """
+    try:
+        if record.result() is not None:
+            return None
+        looks = [each for each in last_looks(record.store, store_now(record.store.url)) if each.goes_on]
+        if not looks:
+            look = NextStep(("status", record.job_id), "looks, and does what is due")
+            return _nobody(record, settings), look
+        first = looks[0]
+        launches = first.kind is not Looker.SERVICE or not record.job().is_elastic
+        return look_sentence(first, "it") + (
+            "" if launches else ", and launches no machine in place of a lost one"
+        ), None
+    except BaiError as error:
+        log.info("who looks at %s is not known: %s", record.job_id, error)
+        return None
+
+
+def look_sentence(look: Look, what: str) -> str:
+    """Return who looks at `what`, and when that was the last time."""
+    if look.kind is Looker.WATCHER:
+        return f"{_NAMES[look.kind]} looks at {what} each minute, and looked {span(look.age)} ago"
+    every = f"each {format_duration(look.every)}" if look.every else "from time to time"
+    return f"{_NAMES[look.kind]} looks at {what} {every}, {span(look.age)} ago the last time"
+
+
+def _nobody(record: JobRecord, settings: Settings) -> str:
+    launch, decision = read_launch_table(record, attempt=0) or {}, read_decision(record, attempt=0) or {}
+    types = [decision.get("type"), *(each.get("type") for each in launch.get("candidates", ()))]
+    kind = next((str(each) for each in types if each), str(launch.get("request", {}).get("InstanceType", "")))
+    count = len(decision.get("instances", ())) or 1
+    hourly = None
+    if kind and (region := launch.get("region")):
+        hourly, _ = price(kind, settings.prices, aws_session(settings, region=str(region)))
+    cost = f", at about {count * hourly:,.4f} USD an hour" if hourly is not None else ""
+    lost = ", and no machine is launched in place of a lost one" if record.job().is_elastic else ""
+    return f"nobody looks at it until you do: a machine that hangs, or never boots, goes on{cost}{lost}"

@@ -1,0 +1,47 @@
+"""The bucket with the jobs on EC2, and the regions of their launches: an object `.regions/<region>` for each.
+
+Expired machines are found by their tags, but only in known regions. One listing gives these, for any number of jobs. A region is
+recorded before the first launch in it, and again with each launch.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bai_agent.aws.credentials import from_botocore
+from bai_agent.job.store import JobStore, open_store
+from executor.backends.ec2.session import AwsSession
+from executor.configuration.config import Settings
+
+_ANY_REGION = "us-east-1"
+"""Credentials are the same in all regions; a client wants to hear one."""
+_REGIONS = ".regions/"
+_REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
+
+
+def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
+    """Return the store of jobs on EC2: `jobs` in the configured bucket. Raises UsageError, StoreError."""
+    return open_bucket(f"s3://{settings.need_bucket()}/jobs", settings, quick=quick)
+
+
+def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStore:
+    """Return the store at `url` (s3://…), in the name of the configured profile. Raises UsageError, StoreError.
+
+    quick: it is asked in passing, without waiting for it.
+    """
+    ours = settings.bucket is not None and f"{url}/".startswith(f"s3://{settings.bucket}/")
+    region = settings.region if ours else None
+    aws = AwsSession(settings.region or _ANY_REGION, settings.aws_profile)
+    return open_store(url, region=region, credentials=from_botocore(aws.credentials()), quick=quick)
+
+
+def name_region(store: JobStore, region: str) -> None:
+    """Record that machines are launched in `region`. Raises StoreError."""
+    # Written anew, so that a lifecycle rule that deletes old jobs does not delete it while there are newer ones.
+    store.put(f"{_REGIONS}{region}", b"{}\n")
+
+
+def named_regions(store: JobStore) -> list[str]:
+    """Return the regions in which jobs of this store were launched. Raises StoreError."""
+    names = [each.key.removeprefix(_REGIONS) for each in store.find(_REGIONS)]
+    return [each for each in names if _REGION.fullmatch(each)]

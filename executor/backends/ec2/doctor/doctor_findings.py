@@ -1,0 +1,62 @@
+"""What `bai doctor` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.session import FAILURES, Failure, aws_error
+from executor.errors import PlanError, UsageError
+
+
+class Health(str, Enum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The check was not possible, which need not matter."""
+
+
+@dataclass(frozen=True)
+class HealthFinding:
+    """One thing that a job needs, and whether it is there."""
+
+    check: str
+    health: Health
+    sentence: str
+    todo: str = ""
+    """Remedy; empty if there is nothing to do."""
+    configuration: bool = False
+    """Whether the configuration or the descriptor has to be corrected."""
+
+    def as_table(self) -> dict[str, str | None]:
+        """Return it as JSON values."""
+        return {
+            "check": self.check,
+            "health": self.health.value,
+            "sentence": self.sentence,
+            "todo": self.todo or None,
+        }
+
+
+def unusable(check: str, error: BaiError) -> HealthFinding:
+    """Return the finding that something cannot be used, for a reason in our own words."""
+    wrong = isinstance(error, (UsageError, DescriptorError, PlanError))
+    return HealthFinding(check, Health.FAILED, str(error), configuration=wrong)
+
+
+def refused(check: str, error: Failure) -> HealthFinding:
+    """Return the finding that AWS refused, or did not answer."""
+    return unusable(check, aws_error(error, doing="looking at it"))
+
+
+def guarded(check: str, look: Callable[[], HealthFinding]) -> HealthFinding:
+    """Return the finding of `look`. A refusal of AWS, or no answer, is a finding, too."""
+    try:
+        return look()
+    except FAILURES as error:
+        return refused(check, error)
+    except BaiError as error:
+        return unusable(check, error)

@@ -1,0 +1,142 @@
+"""The checks of `bai doctor` for a launch: the agent's bundle and, for a descriptor, its image, its price, and a dry run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bai_agent.errors import BaiError
+from bai_agent.job.descriptor import Benchmark, Identity, Job, StrategyTable
+from executor.backends.ec2.bundle.bundle import build, linux_architecture
+from executor.backends.ec2.bundle.wheels import ARCHITECTURES
+from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, unusable
+from executor.backends.ec2.doctor.node_checks import node_findings
+from executor.backends.ec2.launch.cost import price
+from executor.backends.ec2.launch.draft import own_group
+from executor.backends.ec2.launch.error_classes import classify_error
+from executor.backends.ec2.launch.launch_request import for_candidate, launch_request
+from executor.backends.ec2.launch.resolve import Resolved, ec2_table, launch_region, resolve, type_names
+from executor.backends.ec2.session import AwsSession, aws_session, code_of
+from executor.backends.ec2.staging_bucket import Upload, missing, staging_bucket
+from executor.backends.ec2.tags import tag_time
+from executor.configuration.config import Settings
+from executor.descriptor import Descriptor
+from executor.errors import WheelError
+from executor.owned_folders import cache_folder
+from executor.planning.request import JobRequest, read_request
+
+_UNCHECKED = "name a descriptor to have its image and its launch tried: bai doctor FILE"
+
+
+def launch_findings(
+    settings: Settings, aws: AwsSession, job_request: JobRequest | None
+) -> Iterator[HealthFinding]:
+    """Yield the findings. Raises nothing, because a check that is not possible is a finding, too."""
+    if job_request is None:
+        for architecture in ARCHITECTURES:
+            yield _bundle(settings, architecture)
+        yield HealthFinding("launch", Health.UNKNOWN, "not tried", _UNCHECKED)
+        return
+    try:
+        descriptor, _ = read_request(job_request)
+    except BaiError as error:
+        yield HealthFinding("descriptor", Health.FAILED, str(error), configuration=True)
+        return
+    try:
+        there = aws_session(settings, region=launch_region(descriptor, settings))
+        resolved = resolve(descriptor, settings, there)
+    except BaiError as error:
+        yield unusable("image", error)
+        return
+    zones = ", ".join(dict.fromkeys(each.zone for each in resolved.candidates))
+    yield HealthFinding(
+        "image",
+        Health.OK,
+        f"{resolved.image.id} ({resolved.image.architecture}) for {type_names(resolved.candidates)} in {zones}",
+    )
+    yield _bundle(settings, linux_architecture(resolved.image.architecture))
+    placement = ec2_table(descriptor).run_instances.get("Placement", {})
+    for kind in resolved.kinds:
+        tenancy = str(placement.get("Tenancy", "default"))
+        yield _price(settings, there, kind.name, operation=resolved.image.operation, tenancy=tenancy)
+    yield from request_findings(descriptor, resolved, there, bucket_region=aws.region)
+
+
+def request_findings(
+    descriptor: Descriptor, resolved: Resolved, aws: AwsSession, *, bucket_region: str
+) -> Iterator[HealthFinding]:
+    """Yield the findings about the launch itself: the needs of its machines, and EC2's own answer. Raises nothing."""
+    job = Job(
+        job=Identity(id="doctor", client_id="doctor"),
+        benchmark=Benchmark(argv=("true",)),
+        strategy=StrategyTable(name=descriptor.hardware.strategy, nodes=descriptor.hardware.nodes),
+    )
+    expires = tag_time(datetime.now(timezone.utc) + timedelta(hours=1))
+    try:
+        request = launch_request(
+            job, resolved, ec2_table(descriptor), user_data=b"#cloud-config\n", expires=expires
+        )
+        group = own_group(job, resolved, request, expires=expires)
+    except BaiError as error:
+        yield unusable("launch", error)
+        return
+    if resolved.block is not None:
+        yield HealthFinding(
+            "capacity block",
+            Health.UNKNOWN if resolved.block.end is None else Health.OK,
+            resolved.block.sentence(),
+        )
+    yield from node_findings(aws, resolved, request, group, bucket_region=bucket_region)
+    yield guarded("launch", lambda: _dry_run(request, resolved, aws))
+
+
+def _bundle(settings: Settings, architecture: str) -> HealthFinding:
+    todo = "`bai bundle --upload` builds it; so does the first submission"
+    check = f"agent {architecture}"
+    try:
+        built = build(architecture, cache=cache_folder(os.environ), download=False)
+        absent = missing(
+            staging_bucket(settings),
+            [Upload(key=built.key, path=built.path, size=built.size, what="the agent")],
+        )
+    except WheelError:
+        return HealthFinding(check, Health.WARNING, "its bundle was not built on this machine yet", todo)
+    except BaiError as error:
+        return unusable(check, error)
+    if absent:
+        return HealthFinding(check, Health.WARNING, f"its bundle is not in the bucket ({built.key})", todo)
+    return HealthFinding(check, Health.OK, f"{built.key} is in the bucket")
+
+
+def _price(settings: Settings, aws: AwsSession, name: str, *, operation: str, tenancy: str) -> HealthFinding:
+    hourly, origin = price(name, settings.prices, aws, operation=operation, tenancy=tenancy)
+    if hourly is None:
+        return HealthFinding(
+            "price",
+            Health.WARNING,
+            f"that of {name} is unknown: {origin}",
+            f'write it under [prices] in the configuration: "{name}" = 1.23',
+        )
+    return HealthFinding("price", Health.OK, f"{name}: {hourly:,.4f} USD an hour, {origin}")
+
+
+def _dry_run(request: Mapping[str, Any], resolved: Resolved, aws: AwsSession) -> HealthFinding:
+    """Ask EC2 whether these credentials may launch this.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
+    """
+    nodes, zone = request["MaxCount"], resolved.candidates[0].zone
+    try:
+        aws.no_retry_client().run_instances(
+            **for_candidate(request, resolved.candidates[0], "doctor"), DryRun=True
+        )
+    except ClientError as error:
+        if code_of(error) == "DryRunOperation":
+            what = "it" if nodes == 1 else f"{nodes:,} machines"
+            return HealthFinding("launch", Health.OK, f"a dry run of {what} in {zone} was accepted")
+        return HealthFinding("launch", Health.FAILED, classify_error(error).sentence)
+    return HealthFinding("launch", Health.UNKNOWN, "the server does not say whether it would have launched")

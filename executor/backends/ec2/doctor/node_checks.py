@@ -1,0 +1,278 @@
+"""The checks of `bai doctor FILE` for a launch: whether its machines find room and, if there are several, each other."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, refused
+from executor.backends.ec2.doctor.groups import group_rights, group_rules
+from executor.backends.ec2.launch.images import InstanceType
+from executor.backends.ec2.launch.resolve import Resolved
+from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, without_s3
+from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_error, code_of
+from executor.descriptor.ec2_table import ON_DEMAND, efa_interfaces
+
+_MARKETS = {
+    "on-demand": re.compile(r"Running On-Demand (.+) instances"),
+    "spot": re.compile(r"All (.+) Spot Instance Requests"),
+}
+_FAMILY = re.compile(r"[A-Z][A-Za-z]*[0-9]*")
+_TYPE = re.compile(r"([a-z]+)-?([0-9]*)")
+_NAMED = {"u": "memory", "dl": "dl", "hpc": "hpc", "inf": "inf", "mac": "mac", "trn": "trn", "vt": "vt"}
+"""Families whose quota (https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html) is not that of their first letter, and their name in the quota."""
+_TYPES_AT_ONCE = 100
+"""https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VcpuQuota:
+    """A quota of an account in a region, in vCPUs."""
+
+    name: str
+    limit: int
+    used: int
+
+
+def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) -> str | None:
+    """Return the quota among `names` that an instance of a type counts against; None if there is none."""
+    found = _TYPE.match(instance_type)
+    if found is None:
+        return None
+    letters, generation = found.groups()
+    market = _MARKETS["spot" if spot else "on-demand"]
+    families = {
+        family.lower(): name
+        for name in names
+        if (match := market.fullmatch(name)) is not None
+        for family in _FAMILY.findall(match[1])
+    }
+    family = _NAMED.get(letters, letters[0])
+    return families.get(f"{family}{generation}", families.get(family))
+
+
+def vcpu_quota(aws: AwsSession, instance_type: str, *, spot: bool) -> VcpuQuota | None:
+    """Return the account's quota that a type counts against; None if there is none. Raises the errors of AWS's library."""
+    limits: dict[str, float] = {}
+    for page in aws.service_quotas().get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
+        limits |= {each["QuotaName"]: each["Value"] for each in page["Quotas"]}
+    name = quota_name(instance_type, limits, spot=spot)
+    if name is None:
+        return None
+    running = _running(aws, spot=spot)
+    counted = [kind for kind in running if quota_name(kind, limits, spot=spot) == name]
+    vcpus = _vcpus(aws, counted)
+    return VcpuQuota(
+        name=name, limit=int(limits[name]), used=sum(running[kind] * vcpus.get(kind, 0) for kind in counted)
+    )
+
+
+def _running(aws: AwsSession, *, spot: bool) -> Counter[str]:
+    """Return the number of instances of each type that count now."""
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    pages = aws.ec2().get_paginator("describe_instances").paginate(Filters=states)  # type: ignore[arg-type]
+    return Counter(
+        str(each.get("InstanceType", ""))
+        for page in pages
+        for reservation in page["Reservations"]
+        for each in reservation.get("Instances", ())
+        if (each.get("InstanceLifecycle") == "spot") == spot
+    )
+
+
+def _vcpus(aws: AwsSession, kinds: list[str]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for start in range(0, len(kinds), _TYPES_AT_ONCE):
+        wanted = kinds[start : start + _TYPES_AT_ONCE]
+        answer = aws.ec2().describe_instance_types(InstanceTypes=wanted)  # type: ignore[arg-type]
+        for each in answer["InstanceTypes"]:
+            found[str(each.get("InstanceType"))] = each.get("VCpuInfo", {}).get("DefaultVCpus", 0)
+    return found
+
+
+_SPREAD_LIMIT = 7
+"""Most instances in one zone: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
+
+
+def node_findings(
+    aws: AwsSession,
+    resolved: Resolved,
+    request: Mapping[str, Any],
+    own_group: Mapping[str, Any] | None,
+    *,
+    bucket_region: str,
+) -> Iterator[HealthFinding]:
+    """Yield the findings about a launch by `request`.
+
+    own_group: CreateSecurityGroup's parameters; None if the machines get no group of their own.
+    """
+    nodes = request["MaxCount"]
+    kinds = {kind.name: kind for kind in resolved.kinds}
+    for name, market in dict.fromkeys(each.kind for each in resolved.candidates):
+        yield _quota(aws, kinds[name], nodes, market)
+    if placement := request.get("Placement", {}):
+        yield from _placement(aws, placement, nodes)
+    yield from _efas(resolved.kinds, efa_interfaces(request), nodes)
+    if nodes > 1 or len(request.get("NetworkInterfaces", ())) > 1:
+        yield from _network(aws, resolved, request, own_group, bucket_region)
+
+
+def _network(
+    aws: AwsSession,
+    resolved: Resolved,
+    request: Mapping[str, Any],
+    own_group: Mapping[str, Any] | None,
+    bucket_region: str,
+) -> Iterator[HealthFinding]:
+    """Check the network of several machines, or of machines with several interfaces."""
+    nodes, interfaces = request["MaxCount"], request.get("NetworkInterfaces") or [{}]
+    try:
+        ids = dict.fromkeys(each.subnet for each in resolved.candidates)
+        subnets: Sequence[Any] = aws.ec2().describe_subnets(SubnetIds=list(ids))["Subnets"]
+    except FAILURES as error:
+        yield refused("addresses", error)
+        return
+    if len(interfaces) > 1:
+        yield guarded("interfaces", lambda: _interfaces(aws, subnets, len(interfaces), bucket_region))
+    if nodes == 1:
+        return
+    yield _addresses(subnets, nodes, interfaces)
+    if own_group is not None:
+        yield guarded("group rights", lambda: group_rights(aws, own_group))
+    else:
+        has_efa = efa_interfaces(request) > 0
+        yield guarded("group rules", lambda: group_rules(aws, request, subnets, has_efa=has_efa))
+
+
+def _quota(aws: AwsSession, kind: InstanceType, nodes: int, market: str) -> HealthFinding:
+    def unknown(why: str) -> HealthFinding:
+        return HealthFinding("quota", Health.UNKNOWN, why)
+
+    if market not in (ON_DEMAND, "spot"):
+        return unknown(f"the machines of a {market} were paid for before, and are not compared with a quota")
+    if kind.vcpus is None:
+        return unknown(f"EC2 does not say how many vCPUs {kind.name} has")
+    try:
+        quota = vcpu_quota(aws, kind.name, spot=market == "spot")
+    except ClientError as error:
+        if code_of(error) in DENIED:
+            return unknown("these credentials may not look at quotas (servicequotas:ListServiceQuotas)")
+        return unknown(str(aws_error(error, doing="reading the quotas")))
+    except FAILURES as error:
+        return unknown(str(aws_error(error, doing="reading the quotas")))
+    if quota is None:
+        return unknown(f"the account has no known vCPU quota for {kind.name}")
+    needed = f"{nodes * kind.vcpus:,} ({nodes:,} × {kind.vcpus})"
+    is_enough = quota.used + nodes * kind.vcpus <= quota.limit
+    return HealthFinding(
+        "quota",
+        Health.OK if is_enough else Health.FAILED,
+        f'"{quota.name}": {quota.limit:,} vCPUs, of which {quota.used:,} are in use; the job needs {needed}',
+        ""
+        if is_enough
+        else "ask for more under Service Quotas › Amazon EC2, or take fewer or smaller machines",
+    )
+
+
+def _placement(aws: AwsSession, placement: Mapping[str, Any], nodes: int) -> Iterator[HealthFinding]:
+    """Yield a finding about the placement group, if one is named."""
+    name, group_id = placement.get("GroupName"), placement.get("GroupId")
+    if not name and not group_id:
+        return
+    wanted = f'"{name}"' if name else str(group_id)
+    try:
+        ec2 = aws.ec2()
+        groups: Sequence[Any] = (
+            ec2.describe_placement_groups(GroupNames=[name])
+            if name
+            else ec2.describe_placement_groups(GroupIds=[str(group_id)])
+        )["PlacementGroups"]
+    except FAILURES as error:
+        code = code_of(error) if isinstance(error, ClientError) else ""
+        if code in DENIED:
+            denied = f"{wanted}: these credentials may not look at it (ec2:DescribePlacementGroups)"
+            yield HealthFinding("placement", Health.UNKNOWN, denied)
+            return
+        if not code.startswith("InvalidPlacementGroup"):
+            yield refused("placement", error)
+            return
+        groups = []
+    yield _placement_group(groups, wanted, nodes, region=aws.region, name=name or "NAME")
+
+
+def _placement_group(
+    groups: Sequence[Any], wanted: str, nodes: int, *, region: str, name: str
+) -> HealthFinding:
+    if not groups:
+        problem = f"the placement group {wanted} does not exist in {region}"
+        todo = (
+            "correct Placement in [aws.ec2.run_instances], or make it: "
+            f"aws ec2 create-placement-group --strategy cluster --group-name {name}"
+        )
+    elif (state := groups[0].get("State")) != "available":
+        problem, todo = f"the placement group {wanted} is {state}", "name another one"
+    elif (strategy := groups[0].get("Strategy")) == "spread" and nodes > _SPREAD_LIMIT:
+        problem = f"the placement group {wanted} spreads its machines, at most {_SPREAD_LIMIT} in a zone, and the job has {nodes:,}"
+        todo = "name one with the strategy cluster"
+    else:
+        return HealthFinding("placement", Health.OK, f"{wanted}, {strategy}")
+    return HealthFinding("placement", Health.FAILED, problem, todo, configuration=True)
+
+
+def _efas(kinds: Sequence[InstanceType], wanted: int, nodes: int) -> Iterator[HealthFinding]:
+    for kind in kinds:
+        if wanted or (nodes > 1 and kind.efa_interfaces):
+            yield _efa(kind, wanted)
+
+
+def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
+    most = kind.efa_interfaces
+    if not wanted:
+        return HealthFinding(
+            "efa",
+            Health.OK,
+            f'none is asked for; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA',
+        )
+    if not most or wanted > most:
+        takes = f"takes up to {most}" if most else "takes none"
+        return HealthFinding(
+            "efa",
+            Health.FAILED,
+            f"{wanted} EFA interfaces are asked for, and {kind.name} {takes}",
+            "correct NetworkInterfaces in [aws.ec2.run_instances], or take another hardware.instance_type",
+            configuration=True,
+        )
+    return HealthFinding("efa", Health.OK, f"{wanted} of up to {most} that {kind.name} takes")
+
+
+def _interfaces(
+    aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int, bucket_region: str
+) -> HealthFinding:
+    """Check whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
+    cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
+    if not cut_off:
+        return HealthFinding("interfaces", Health.OK, f"S3 is reached with {count} and no public address")
+    return HealthFinding(
+        "interfaces", Health.FAILED, cut_off_sentence(cut_off, interfaces=count), ENDPOINT_ADVICE
+    )
+
+
+def _addresses(
+    subnets: Sequence[Mapping[str, Any]], nodes: int, interfaces: Sequence[Mapping[str, Any]]
+) -> HealthFinding:
+    # An interface that is only an EFA has no address.
+    needed = nodes * sum(each.get("InterfaceType") != "efa-only" for each in interfaces)
+    free = {each["SubnetId"]: each.get("AvailableIpAddressCount", 0) for each in subnets}
+    small = [f"{subnet} has {count:,}" for subnet, count in free.items() if count < needed]
+    if not small:
+        return HealthFinding("addresses", Health.OK, f"each candidate subnet has {needed:,} that are free")
+    todo = "name larger `subnets`"
+    sentence = f"the job needs {needed:,} free addresses in one subnet, and {', '.join(small)}"
+    if len(small) < len(free):
+        return HealthFinding("addresses", Health.WARNING, f"{sentence}; only the others are of use", todo)
+    return HealthFinding("addresses", Health.FAILED, sentence, todo)

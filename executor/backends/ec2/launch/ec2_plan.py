@@ -1,0 +1,202 @@
+"""What would be launched on EC2, as `bai plan` shows it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from functools import cached_property
+from typing import Any
+
+from bai_agent.job.descriptor_file import job_table
+from bai_agent.light_dataclass import dataclass
+from cloud_init.user_data import LIMIT, readable
+from executor.backends.ec2.launch.cost import Cost, hang_warning, over_budget
+from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
+from executor.backends.ec2.launch.images import unknown_names
+from executor.backends.ec2.launch.launch_record import candidate_table
+from executor.backends.ec2.launch.launch_request import data_size, machines_in_words
+from executor.backends.ec2.launch.resolve import Candidate, instance_types, kind_name, launch_region
+from executor.backends.ec2.launch.waiting import plan_sentence
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.staging_bucket import Upload
+from executor.configuration.config import Settings
+from executor.descriptor import Descriptor
+from executor.errors import AwsCredentialsError, UsageError
+from executor.owned_folders import cache_folder
+from executor.planning.request import UNDRAWN_ID, JobRequest
+from executor.planning.scripts_folder import ScriptsSurvey
+from executor.quantities import size
+
+
+@dataclass(frozen=True)
+class Ec2Plan:
+    """A launch with all that belongs to it."""
+
+    launch: LaunchPlan
+    uploads: Sequence[Upload]
+    settings: Settings
+    aws: AwsSession | None
+    """Session of AWS; None if AWS cannot be asked."""
+    survey: Callable[[], ScriptsSurvey | None]
+    on_progress: Callable[[str], None]
+
+    @cached_property
+    def scripts(self) -> ScriptsSurvey | None:
+        """The scripts of the job."""
+        return self.survey()
+
+    @cached_property
+    def cost(self) -> Cost:
+        return self.launch.cost(self.settings, self.aws)
+
+    def notes(self) -> list[str]:
+        found = [f"scripts: {self.scripts.sentence()}"] if self.scripts is not None else []
+        warned = [hang_warning(self.cost)] if self.launch.may_hang else []
+        if self.launch.shortened is not None:
+            warned.append(self.launch.shortened)
+        return [*found, *(f"warning: {each}" for each in warned)]
+
+    def refusal(self) -> str | None:
+        return over_budget(self.cost, self.launch.max_cost)
+
+    def table(self) -> dict[str, Any]:
+        launch, cost = self.launch, self.cost
+        boot, vcpus = launch.user_data.boot, launch.resolved.kind.vcpus
+        return {
+            "job": job_table(launch.job),
+            "region": launch.resolved.region,
+            "candidates": [candidate_table(each) for each in launch.resolved.candidates],
+            "request": launch.request,
+            "security_group": launch.security_group,
+            "user_data": readable(boot),
+            "user_data_bytes": len(launch.user_data.content),
+            "user_data_limit": LIMIT,
+            "expires": launch.expires,
+            "wait_for_capacity": None if launch.wait is None else launch.wait.seconds,
+            "vcpus": None if vcpus is None else launch.job.desired_nodes * vcpus,
+            "bundle": {"url": boot.bundle.url, "bytes": boot.bundle.size},
+            "uploads": [{"key": each.key, "bytes": each.size, "what": each.what} for each in self.uploads],
+            "cost": {
+                "instance_hours": cost.hours,
+                "usd_an_hour": cost.hourly,
+                "usd_an_hour_of_volumes": cost.volumes,
+                "usd": cost.dollars,
+                "origin": cost.origin,
+                "max_usd": launch.max_cost,
+            },
+            "scripts": self.scripts.as_table() if self.scripts is not None else None,
+        }
+
+    def text(self, *, show_user_data: bool = False) -> str:
+        return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
+
+    def user_data(self) -> bytes:
+        """Return the user data in base64, and describe a machine that is launched with it by hand."""
+        launch = self.launch
+        if launch.bundle is None:
+            raise UsageError(
+                "the user data names the agent's bundle, which needs a bucket, a region and AWS credentials"
+            )
+        self.on_progress(
+            f"for the job {launch.job.job.id}; an instance needs the instance profile, and IAM and storage as `bai plan` shows"
+        )
+        wanted = [f"agent for {launch.bundle.architecture}", *(each.what for each in self.uploads)]
+        self.on_progress(
+            f"it reads from the bucket: {', '.join(wanted)}; `bai bundle --upload` brings the agent there"
+        )
+        return base64.b64encode(launch.user_data.content)
+
+    def _lines(self, *, show_user_data: bool) -> Iterator[str]:
+        launch = self.launch
+        yield from self._summary()
+        yield ""
+        if launch.security_group is not None:
+            yield f'# CreateSecurityGroup "{launch.security_group["GroupName"]}" in {launch.security_group["VpcId"]}: all traffic from itself'
+        yield from self._asked_in_turn()
+        yield json.dumps({**launch.request, "UserData": "<see below>"}, indent=2, ensure_ascii=False)
+        yield ""
+        yield "# Uploaded to the bucket unless it is there already:"
+        bundle = launch.user_data.boot.bundle
+        yield f"#   {bundle.url}" + (f"  {size(bundle.size)}" if bundle.size else "")
+        for each in self.uploads:
+            yield f"#   {each.key}  {size(each.size)}  ({each.what})"
+        for unknown in data_size(launch.job.sources).unknown:
+            yield f"# The size of {unknown} is not known: [aws.ec2.volume] size makes sure that it fits."
+        yield ""
+        used = f"# User data: {len(launch.user_data.content):,} of {LIMIT:,} bytes"
+        if show_user_data:
+            yield f"{used}; in clear:"
+            yield readable(launch.user_data.boot)
+        else:
+            yield f"{used}; `--show-user-data` prints it in clear."
+
+    def _summary(self) -> Iterator[str]:
+        """Yield the lines that are read first: the machines, their cost, and their share of the quota."""
+        launch, cost = self.launch, self.cost
+        nodes, first = launch.job.desired_nodes, launch.resolved.candidates[0]
+        image = launch.request.get("ImageId", "")
+        yield f"# Launches {machines_in_words(launch.job)} × {first.type} in {launch.resolved.region} from the image {image}."
+        yield f"# Costs {cost.sentence()}."
+        if (vcpus := launch.resolved.kind.vcpus) is not None:
+            yield f"# Takes {nodes * vcpus:,} vCPUs of the account's quota ({nodes:,} × {vcpus}); `bai doctor FILE` compares them."
+        if launch.wait is not None:
+            yield f"# {plan_sentence(launch.wait)}."
+
+    def _asked_in_turn(self) -> Iterator[str]:
+        """Yield the candidates: one line for each type on each market."""
+        resolved, machines = self.launch.resolved, machines_in_words(self.launch.job)
+        groups: dict[tuple[str, str], list[Candidate]] = {}
+        for each in resolved.candidates:
+            groups.setdefault(each.kind, []).append(each)
+        begin = "# RunInstances"
+        for number, candidates in enumerate(groups.values(), 1):
+            what = kind_name(candidates[0], resolved.candidates) or candidates[0].type
+            what = what if what.startswith(candidates[0].type) else f"{candidates[0].type} {what}"
+            places = ", then ".join(f"{each.subnet} ({each.zone})" for each in candidates)
+            yield f"{begin}: {machines} × {what} in {resolved.region}, in {places}{':' if number == len(groups) else ','}"
+            begin = "#   then"
+
+
+@contextmanager
+def planned_launch(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    settings: Settings,
+    *,
+    job_id: str | None,
+    on_progress: Callable[[str], None],
+) -> Iterator[tuple[LaunchPlan, Sequence[Upload], AwsSession | None]]:
+    """Yield the plan of the launch and its uploads as of now.
+
+    Only reads. Without credentials some values are unknown, which `on_progress` gets. Raises the errors of `planned_job` and `draft`.
+    """
+    aws = _aws_if_there(descriptor, settings, on_progress)
+    if aws is None:
+        # Otherwise AWS's message is better.
+        for warning in unknown_names(instance_types(descriptor), launch_region(descriptor, settings)):
+            on_progress(warning)
+    with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
+        now, cache = datetime.now(timezone.utc), cache_folder(os.environ)
+        yield draft(job, descriptor, settings, aws, cache=cache, now=now), files.uploads, aws
+
+
+def _aws_if_there(
+    descriptor: Descriptor, settings: Settings, on_progress: Callable[[str], None]
+) -> AwsSession | None:
+    """Return the session of AWS if a region and credentials are known, else the missing part."""
+    region = launch_region(descriptor, settings)
+    if region is None or settings.bucket is None:
+        missing = "region" if region is None else "bucket"
+        on_progress(f"no {missing} is configured; what only AWS knows is left open")
+        return None
+    aws = AwsSession(region, settings.aws_profile)
+    try:
+        aws.credentials()
+    except AwsCredentialsError as error:
+        on_progress(f"{error}; what only AWS knows is left open")
+        return None
+    return aws

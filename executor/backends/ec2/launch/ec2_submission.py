@@ -1,0 +1,340 @@
+"""Submits a job to EC2: uploads its files, records it, launches it. Once per job id."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from enum import Enum, auto
+
+from bai_agent.errors import RecordError, StoreError
+from bai_agent.job.descriptor import Job
+from bai_agent.job.record import JobRecord
+from bai_agent.light_dataclass import dataclass
+from executor.backends.backend import SubmitListener
+from executor.backends.ec2.bucket_store import bucket_store, name_region
+from executor.backends.ec2.launch.capacity_block import as_bounded
+from executor.backends.ec2.launch.cost import over_budget
+from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
+from executor.backends.ec2.launch.launch import adopt, decided_before, find_refusal, launch
+from executor.backends.ec2.launch.launch_record import (
+    LaunchFile,
+    read_latest_round,
+    read_launch,
+    write_launch,
+)
+from executor.backends.ec2.launch.launch_request import deadman
+from executor.backends.ec2.launch.notice import Notice
+from executor.backends.ec2.launch.repeat import (
+    check_job_bytes,
+    problem_with,
+    problem_with_round,
+    redraw,
+)
+from executor.backends.ec2.launch.resolve import ec2_table, launch_region
+from executor.backends.ec2.launch.waiting import NoCapacityError, next_round
+from executor.backends.ec2.session import AwsSession, aws_session
+from executor.backends.ec2.staging_bucket import Upload, check_region, staging_bucket, upload
+from executor.backends.ec2.watched_jobs import watch_job
+from executor.configuration.config import Settings
+from executor.descriptor import Descriptor
+from executor.errors import UsageError
+from executor.owned_folders import cache_folder
+from executor.planning.job_toml import job_toml
+from executor.planning.request import (
+    JobRequest,
+    Submitted,
+    check_id,
+    find_archive,
+    find_scripts,
+    new_job_id,
+    same_job,
+)
+from executor.planning.rerun_record import keep_request
+from executor.quantities import size
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 5.0
+"""Time between two checks for a cancellation while a job waits for capacity (seconds)."""
+
+
+def submit(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    settings: Settings,
+    *,
+    job_id: str | None = None,
+    listener: SubmitListener | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+) -> Submitted:
+    """Launch the job of `job_request`, or find its launch. Repeated with the same id, after any failure, it is launched once.
+
+    If the job waits for capacity, this function waits, unless the listener's `on_wait` raises; a repeated call keeps the job's place.
+    Raises LaunchError after a final refusal of EC2 (the job then has a result), UndecidedError if the job may or may not run,
+    UsageError if the store has another job or another launch with this id.
+    """
+    listener = listener or SubmitListener()
+    if job_id is not None:
+        check_id(job_id)
+    _check_configured(job_request, settings)
+    drawn = job_id or new_job_id(job_request, descriptor)
+    check_region(settings)
+    aws = aws_session(settings, region=launch_region(descriptor, settings))
+    # The id is useless if the submission ends here.
+    aws.credentials()
+    listener.on_submit(drawn)
+    record = JobRecord(bucket_store(settings), drawn)
+    with planned_job(job_request, descriptor, settings, job_id=drawn) as (job, files):
+        submission = _Submission(
+            record=record,
+            job=job,
+            job_request=job_request,
+            descriptor=descriptor,
+            settings=settings,
+            aws=aws,
+            listener=listener,
+            now=now,
+        )
+        stage = submission.look()
+        if stage is _Stage.UNLAUNCHED:
+            stage = submission.write_down(files.uploads)
+        if stage is _Stage.BEGUN:
+            stage = submission.check_begun()
+        if stage is _Stage.LAUNCHED:
+            return Submitted(record, record.exact_job(), new=False)
+    submission.launch_in_rounds(begun_before=stage is _Stage.BEGUN, sleep=sleep)
+    return Submitted(record, record.exact_job(), new=submission.new)
+
+
+class _Stage(Enum):
+    """The state of a job of this id, which another submission may have made."""
+
+    UNLAUNCHED = auto()
+    """No launch is written down."""
+    WRITTEN = auto()
+    """This submission has written the launch down."""
+    BEGUN = auto()
+    """Another submission has written the launch down, and may have asked EC2 for it."""
+    LAUNCHED = auto()
+    """Nothing is left to do."""
+
+
+@dataclass(kw_only=True)
+class _Submission:
+    """A submission, which an earlier one or one at the same time may have begun."""
+
+    record: JobRecord
+    job: Job
+    """As the request makes it."""
+    job_request: JobRequest
+    descriptor: Descriptor
+    settings: Settings
+    aws: AwsSession
+    listener: SubmitListener
+    now: Callable[[], datetime]
+    there: Job | None = None
+    """The job in the store."""
+    file: LaunchFile | None = None
+    """The launch in the store."""
+    new: bool = False
+    """Whether this submission has written the job."""
+
+    def look(self) -> _Stage:
+        """Read the store. Raises LaunchError, RecordError, UsageError if it has another job."""
+        if self.record.exists():
+            self.there = self.record.exact_job()
+            if self._is_decided(self.there):
+                return _Stage.LAUNCHED
+        try:
+            self.file = read_launch(self.record)
+        except RecordError:
+            # Another version of `bai` may write it in another way; its tags are the same.
+            if not self._is_adopted(self.aws):
+                raise
+            return _Stage.LAUNCHED
+        if self.file is None:
+            return _Stage.UNLAUNCHED
+        if self.there is None and self.record.exists():
+            # A concurrent submission has written both since our look, the job first.
+            self.there = self.record.exact_job()
+            self._check_same(self.there)
+        return _Stage.BEGUN
+
+    def write_down(self, uploads: Sequence[Upload]) -> _Stage:
+        """Upload the files, write the job and its launch down. Raises UsageError, AwsError, StoreError."""
+        drawing = draft(
+            self.there or self.job,
+            self.descriptor,
+            self.settings,
+            self.aws,
+            cache=cache_folder(os.environ),
+            now=self.now(),
+            exists=self.there is not None,
+        )
+        notice = Notice(drawing, self.settings, self.aws)
+        self.listener.on_plan(notice)
+        if drawing.max_cost is not None and (why := over_budget(notice.all_costs, drawing.max_cost)):
+            raise UsageError(why)
+        agent = [bundle_upload(drawing.bundle)] if drawing.bundle is not None else []
+        upload(
+            staging_bucket(self.settings),
+            [*agent, *uploads],
+            on_upload=lambda each: self.listener.on_progress(f"uploading {each.what} ({size(each.size)})"),
+        )
+        self.new = _write_job(self.record, drawing, self.job_request)
+        if self.new:
+            scripts = find_scripts(self.job_request, self.descriptor)
+            keep_request(
+                self.record,
+                self.job_request,
+                scripts or find_archive(self.job_request, self.descriptor),
+            )
+        self.there, ours = drawing.job, drawing.launch_file()
+        self.file = write_launch(self.record, ours)
+        return _Stage.WRITTEN if self.file == ours else _Stage.BEGUN
+
+    def check_begun(self) -> _Stage:
+        """Raise UsageError unless the stored launch, which anybody may have written, is a launch of this job."""
+        file = self._begun
+        problem = problem_with(
+            self.record,
+            file,
+            self.there,
+            lambda: redraw(
+                file,
+                self.there or self.job,
+                self.descriptor,
+                self.settings,
+                self.aws,
+                cache=cache_folder(os.environ),
+            ).launch_file(),
+            region=self.aws.region,
+            now=self.now(),
+        )
+        if problem is None:
+            return _Stage.BEGUN
+        if not self._is_adopted(AwsSession(file.region, self.settings.aws_profile)):
+            raise UsageError(problem)
+        return _Stage.LAUNCHED
+
+    def launch_in_rounds(self, *, begun_before: bool, sleep: Callable[[float], None]) -> None:
+        """Launch, or go on with an interrupted launch; while there is no room, in rounds until the wait ends.
+
+        begun_before: whether EC2 may have been asked already. Raises the errors of `launch` and of the listener's `on_wait`.
+        """
+        longest = deadman(self.there or self.job)
+        if self.job_request.service is None:
+            # Before anything may run: the service looks at its own jobs, and others may have nobody.
+            watch_job(self.record.store, self.record.job_id, token=self._begun.token)
+        file = read_latest_round(self.record, self._begun)
+        if file is not self.file:
+            begun_before = True
+            self._check_round(file, longest)
+        while True:
+            self.listener.on_launch(self.record.job_id)
+            try:
+                launch(
+                    self.record,
+                    file,
+                    self.aws,
+                    deadman=longest,
+                    begun_before=begun_before,
+                    on_progress=self.listener.on_progress,
+                    sleep=sleep,
+                    now=self.now,
+                )
+            except NoCapacityError as full:
+                wait = full.wait
+            else:
+                return
+            self.listener.on_wait(wait)
+            if not _wait_until(wait.again, self.record, sleep, self.now):
+                continue
+            ours = next_round(file, now=self.now(), deadman=longest)
+            file = write_launch(self.record, ours)
+            begun_before = file != ours
+            if begun_before:
+                self._check_round(file, longest)
+
+    @property
+    def _begun(self) -> LaunchFile:
+        assert self.file is not None
+        return self.file
+
+    def _check_same(self, there: Job) -> None:
+        """Raise UsageError unless `there` is the job that the request makes."""
+        same_job(there, as_bounded(self.job, there, ec2_table(self.descriptor)), self.job_request)
+
+    def _is_decided(self, there: Job) -> bool:
+        """Return whether the job of the store has ended, or has been launched. Raises UsageError if it is another, LaunchError."""
+        try:
+            self._check_same(there)
+        except UsageError:
+            # The service is responsible for its launches, even if its configuration has changed since.
+            if not (_is_of_same_request(there, self.job, self.job_request) and self._is_launched()):
+                raise
+            return True
+        ended = self.record.result() is not None
+        if ended and (refusal := find_refusal(self.record)) is not None:
+            raise refusal
+        return ended or decided_before(self.record) is not None
+
+    def _is_launched(self) -> bool:
+        """Return whether the job has been launched. A descriptor alone is no proof, because any machine may write one. Raises LaunchError."""
+        if decided_before(self.record) is not None:
+            return True
+        return read_launch(self.record) is not None and self._is_adopted(self.aws)
+
+    def _is_adopted(self, aws: AwsSession) -> bool:
+        return self.there is not None and adopt(self.record, aws) is not None
+
+    def _check_round(self, file: LaunchFile, longest: timedelta) -> None:
+        """Raise UsageError unless `file`, which the store holds, is a round of the launch that was begun."""
+        problem = problem_with_round(self.record, self._begun, file, deadman=longest, now=self.now())
+        if problem is not None:
+            raise UsageError(problem)
+
+
+def _wait_until(
+    time: datetime, record: JobRecord, sleep: Callable[[float], None], now: Callable[[], datetime]
+) -> bool:
+    """Return True at `time`, or False as soon as the job is cancelled or has ended."""
+    while (left := (time - now()).total_seconds()) > 0:
+        sleep(min(left, _LOOK_S))
+        try:
+            if record.cancelled() or record.result() is not None:
+                return False
+        except StoreError as error:
+            log.info("whether %s was cancelled is not known: %s", record.job_id, error)
+    return True
+
+
+def _check_configured(job_request: JobRequest, settings: Settings) -> None:
+    try:
+        settings.need_bucket()
+    except UsageError as error:
+        if job_request.on is not None:
+            raise
+        raise UsageError(f"{error}; `--on local` runs it on this machine") from error
+
+
+def _is_of_same_request(there: Job, job: Job, job_request: JobRequest) -> bool:
+    """Return whether both jobs were made for one request of the benchmark service."""
+    requests = {(each.job.client_id, each.job.action_id) for each in (there, job)}
+    return job_request.service is not None and len(requests) == 1
+
+
+def _write_job(record: JobRecord, drawing: LaunchPlan, job_request: JobRequest) -> bool:
+    """Write the job unless it exists; return whether it is new. Raises UsageError if there is another one."""
+    content = job_toml(drawing.job).encode()
+    new = record.store.put(record.key("job.toml"), content, if_absent=True)
+    if not new:
+        same_job(record.exact_job(), drawing.job, job_request)
+        check_job_bytes(record, drawing.job)
+    # Recorded before the launch, which may outlive us, because reapers have to know the region.
+    name_region(record.store, drawing.resolved.region)
+    return new

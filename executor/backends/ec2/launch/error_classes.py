@@ -1,0 +1,151 @@
+"""The meaning of an error of RunInstances for a launch, by its code.
+
+Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
+
+from bai_agent.job.outcome import Outcome
+from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.session import NOT_ACCEPTED, Failure, clock_problem
+
+
+class RetryAction(Enum):
+    """The next step after an error."""
+
+    NEXT_SUBNET = "another availability zone may have what this one lacks"
+    STOP = "no other zone and no waiting helps: a person has to change something"
+    BACK_OFF = "the same again, later: nothing was launched"
+    GIVE_UP = "EC2 got no request, or one without valid credentials: this launch is still to be made"
+    AMBIGUOUS = (
+        "it may have been launched: the same request to the same zone again, until the answer is definite"
+    )
+
+
+@dataclass(frozen=True)
+class ErrorClass:
+    """The meaning of one error."""
+
+    next: RetryAction
+    outcome: Outcome
+    code: str
+    sentence: str
+    """Problem and advice for a person, if the launch ends with this error."""
+
+
+def classify_error(error: Failure) -> ErrorClass:
+    """Return the meaning of `error`, which RunInstances answered or which prevented an answer."""
+    if not isinstance(error, ClientError):
+        return _without_answer(error)
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+    action, outcome, meaning = _classify(error, code, message)
+    answer = f"{message} ({code})"
+    return ErrorClass(action, outcome, code, f"{meaning}: {answer}" if meaning else answer)
+
+
+def _classify(error: ClientError, code: str, message: str) -> tuple[RetryAction, Outcome, str]:
+    """Return action, outcome, and the meaning for a person."""
+    failed = Outcome.LAUNCH_FAILED
+    if (unsigned := _unsigned(error, code)) is not None:
+        return RetryAction.GIVE_UP, failed, unsigned
+    if code in _CAPACITY or code.startswith(_INSUFFICIENT):
+        return RetryAction.NEXT_SUBNET, Outcome.CAPACITY, ""
+    if code in _THROTTLED:
+        return RetryAction.BACK_OFF, failed, "AWS asks to slow down"
+    if code in _QUOTAS:
+        return RetryAction.STOP, Outcome.QUOTA, _QUOTAS[code]
+    meaning = _refusal(code, message)
+    status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if meaning is None and (status >= 500 or not code):
+        return RetryAction.AMBIGUOUS, failed, ""
+    return RetryAction.STOP, failed, meaning or "EC2 refused the launch"
+
+
+def _refusal(code: str, message: str) -> str | None:
+    if _FREE_PLAN in message.lower():
+        return _FREE_PLAN_ADVICE
+    return _REFUSALS.get(code) or _REFUSALS.get(f"{code.partition('.')[0]}.")
+
+
+def _unsigned(error: ClientError, code: str) -> str | None:
+    """Return the reason why EC2 had no request with a valid signature; None if it had one."""
+    if error.operation_name != "RunInstances":
+        return "the AWS credentials are not available"
+    if code in NOT_ACCEPTED:
+        return clock_problem(error) or "the AWS credentials are not accepted; renew them"
+    return clock_problem(error)
+
+
+def is_unknown_profile(answer: ErrorClass) -> bool:
+    """Return whether EC2 does not know the instance profile; nothing was launched."""
+    return answer.code == "InvalidParameterValue" and "Invalid IAM Instance Profile" in answer.sentence
+
+
+def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
+    name = type(error).__name__
+    if isinstance(error, NoConnectionError):
+        following = RetryAction.BACK_OFF  # without a connection no request was sent
+    elif isinstance(error, (HTTPClientError, IncompleteReadError, ResponseParserError)):
+        following = RetryAction.AMBIGUOUS
+    else:
+        following = RetryAction.GIVE_UP  # botocore never sends a request that it refuses itself
+    return ErrorClass(following, Outcome.LAUNCH_FAILED, name, f"{error} ({name})")
+
+
+_INSUFFICIENT = "Insufficient"
+"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes): nothing was launched, whatever the status.
+Spot has no code of its own: RunInstances answers InsufficientInstanceCapacity for it, too."""
+_CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
+_THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
+
+_FREE_PLAN = "not eligible for free tier"
+"""Text of the message for an account on AWS's free plan. Its code, InvalidParameterCombination, has another meaning, too:
+https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
+_FREE_PLAN_ADVICE = (
+    "the account is on AWS's free plan, which takes few instance types; upgrade the plan under Billing, or take a type that "
+    "`aws ec2 describe-instance-types --filters Name=free-tier-eligible,Values=true` lists"
+)
+
+_QUOTAS = {
+    "VcpuLimitExceeded": (
+        "the account's vCPU quota for this kind of instance is used up (new accounts have 0 for G and P types); "
+        "ask for more under Service Quotas › Amazon EC2, or take a smaller type"
+    ),
+    "InstanceLimitExceeded": "the account may run no more instances; ask for more under Service Quotas",
+    "MaxSpotInstanceCountExceeded": "the account's quota of spot instances is used up; ask for more under Service Quotas, or run on demand",
+    "VolumeLimitExceeded": "the account may have no more volumes; delete some, or ask for more",
+    "MaxIOPSLimitExceeded": "the account's quota of volume IOPS is used up; lower [aws.ec2.volume] iops",
+    "AddressLimitExceeded": "the account may have no more addresses",
+}
+_REFUSALS = {
+    "PendingVerification": "AWS is still verifying this account for this region; it writes an e-mail when it is done, mostly within hours",
+    "OptInRequired": "the image's terms must be accepted in the AWS Marketplace, or the region enabled, once for the account",
+    "Blocked": "AWS has blocked this account; contact AWS Support",
+    "UnauthorizedOperation": "the credentials may not launch this; docs/iam.md has the policies (`aws sts decode-authorization-message` tells more)",
+    "InvalidAMIID.": "the image cannot be used; AMIs belong to one region, so check [aws.ec2] region, and that it is shared with you",
+    "InvalidKeyPair.NotFound": "the key pair does not exist in this region; correct KeyName in [aws.ec2.run_instances]",
+    "InvalidSubnetID.NotFound": "the subnet does not exist in this region; correct `subnets`",
+    "InvalidSubnet": "the subnet cannot be used; correct `subnets`",
+    "InvalidGroup.NotFound": "the security group does not exist in the subnet's VPC; correct `security_groups`",
+    "InvalidSecurityGroupID.NotFound": "the security group does not exist in this region; correct `security_groups`",
+    "InvalidParameterCombination": "EC2 does not take these parameters together; see [aws.ec2.run_instances]",
+    "InvalidBlockDeviceMapping": "the volume is not possible with this image; see [aws.ec2.volume]",
+    "InvalidInstanceType": "there is no such instance type in this region; correct hardware.instance_type",
+    "IdempotentParameterMismatch": "EC2 has seen this launch with other parameters; submit again without --job-id",
+    "VPCIdNotSpecified": "there is no default VPC in this region; name `subnets` in the configuration",
+    "DefaultVpcDoesNotExist": "there is no default VPC in this region; name `subnets` in the configuration",
+    "MissingInput": "there is no default subnet; name `subnets` in the configuration",
+}
+"""Code, or its beginning up to a dot → the meaning and the advice."""

@@ -1,0 +1,317 @@
+"""The RunInstances request of a job, with volumes and user data of its instances. Pure: all values were looked up before.
+
+gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import difflib
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
+from bai_agent.job.descriptor import Job, Source, SourceKind, Unpack
+from bai_agent.light_dataclass import dataclass, replace
+from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
+from executor.backends.ec2.launch.images import Image, InstanceType, placeholder
+from executor.backends.ec2.launch.network import all_efas, connect
+from executor.backends.ec2.launch.resolve import Candidate, Resolved
+from executor.backends.ec2.tags import OURS, job_tags, sanitised
+from executor.descriptor.ec2_table import ON_DEMAND, Ec2, Volume, read_market
+from executor.errors import UsageError
+from executor.planning.job_toml import job_toml
+
+MARGIN_GIB = 10
+"""Space for the benchmark's installations and output (GiB)."""
+UNPACKED = 4
+"""Assumed ratio of an archive's unpacked size to its size, which is about that of a text corpus."""
+IOPS_PER_MIB = 4
+"""gp3 gives at most 0.25 MiB/s for each operation per second."""
+LEAST_IOPS = 3000
+LEAST_THROUGHPUT = 125
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSize:
+    """The amount of data on the disk."""
+
+    bytes: int
+    unknown: tuple[str, ...]
+    """Sources of unknown size."""
+
+
+def data_size(sources: Iterable[Source]) -> DataSize:
+    """Return the known size of `sources` on the disk."""
+    total, unknown = 0, []
+    for source in sources:
+        if source.size is None:
+            if source.kind is SourceKind.DATA:
+                unknown.append(source.src)
+        elif source.unpack is Unpack.NO:
+            total += source.size
+        else:
+            # The archive takes space, too, until it is unpacked.
+            total += source.size * (1 + UNPACKED)
+    return DataSize(bytes=total, unknown=tuple(unknown))
+
+
+def volume_gib(wanted: Volume | None, image_gib: int, data: DataSize) -> int:
+    """Return the root volume's size: the requested one, but at least the image's."""
+    if wanted is not None and wanted.size is not None:
+        return max(image_gib, wanted.size)
+    return image_gib + math.ceil(data.bytes / 2**30) + MARGIN_GIB
+
+
+def mappings(
+    wanted: Volume | None, image: Image, kinds: Sequence[InstanceType], data: DataSize
+) -> list[dict[str, Any]]:
+    """Return BlockDeviceMappings: the root volume, and that every volume goes with its instance."""
+    ebs: dict[str, Any] = {
+        "DeleteOnTermination": True,
+        "VolumeType": "gp3",
+        "VolumeSize": placeholder("its size")
+        if image.root_gib is None
+        else volume_gib(wanted, image.root_gib, data),
+        **(_speed(wanted, kinds) if wanted is not None else {}),
+    }
+    if wanted is not None and wanted.initialization_rate is not None:
+        ebs["VolumeInitializationRate"] = wanted.initialization_rate
+    return [
+        {"DeviceName": image.root_device, "Ebs": ebs},
+        *({"DeviceName": each, "Ebs": {"DeleteOnTermination": True}} for each in image.other_devices),
+    ]
+
+
+def _speed(wanted: Volume, kinds: Sequence[InstanceType]) -> dict[str, int]:
+    throughput, iops = wanted.throughput, wanted.iops
+    if throughput is not None:
+        # More than the instance, whichever it is, can exchange would only be paid for.
+        useful = max(each.ebs_mib_per_second or throughput for each in kinds)
+        throughput = max(LEAST_THROUGHPUT, min(throughput, useful))
+        iops = max(iops or LEAST_IOPS, IOPS_PER_MIB * throughput)
+    speed = {}
+    if iops is not None:
+        speed["Iops"] = iops
+    if throughput is not None:
+        speed["Throughput"] = throughput
+    return speed
+
+
+TOKEN_LIMIT = 64
+"""Characters: https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-idempotency.html"""
+_BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserData:
+    """User data, and its sources."""
+
+    boot: Boot
+    content: bytes
+    """At most 16,384 bytes, before base64."""
+
+
+def launch_request(
+    job: Job, resolved: Resolved, ec2: Ec2, *, user_data: bytes, expires: str
+) -> dict[str, Any]:
+    """Return RunInstances' parameters without subnet and token, as JSON values; UserData is base64. Type and market are the first candidate's.
+
+    One call launches all nodes of the job, or none; of an elastic job as many as EC2 has room for, but not fewer than its least number.
+    expires: the time in the tag for reapers.
+    Raises UsageError if the user's own parameters are invalid, or if EFAs are wanted for a type without them.
+    """
+    check_run_instances(ec2.run_instances)
+    request: dict[str, Any] = {
+        "ImageId": resolved.image.id,
+        "InstanceType": resolved.kind.name,
+        "MinCount": job.strategy.min_nodes or job.strategy.nodes,
+        "MaxCount": job.desired_nodes,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "UserData": base64.b64encode(user_data).decode(),
+        "MetadataOptions": {
+            "HttpEndpoint": "enabled",
+            "HttpTokens": "required",
+            "HttpPutResponseHopLimit": 2,
+        },
+        "Monitoring": {"Enabled": True},
+        # A machine that AWS moved to another host would go on with a spoiled benchmark.
+        "MaintenanceOptions": {"AutoRecovery": "disabled"},
+        "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": _tag_list(job_tags(job, expires=expires))}
+            for kind in ("instance", "volume")
+        ],
+    }
+    if profile := resolved.instance_profile:
+        request["IamInstanceProfile"] = {"Arn" if profile.startswith("arn:") else "Name": profile}
+    if resolved.security_groups:
+        request["SecurityGroupIds"] = list(resolved.security_groups)
+    if ec2.efa is not None:
+        request["NetworkInterfaces"] = all_efas(resolved.kinds)
+    merged = merge(request, ec2.run_instances)
+    connect(merged, public_ip=resolved.public_ip)
+    return merged
+
+
+def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserData:
+    """Return the user data of the instances of `job`. Raises UsageError if it is too large even without the descriptor.
+
+    Instances read a descriptor that does not fit from the job's record, as job.toml.
+    """
+    text = job_toml(job)
+    boot = Boot(
+        job_id=job.job.id,
+        job_toml=text,
+        bundle=bundle,
+        region=region,
+        store_url=job.store.url if job.store else None,
+        s3_endpoint=job.store.endpoint if job.store else None,
+        deadman=deadman(job),
+        init_commands=tuple(ec2.init_commands),
+        keep_on_failure=ec2.keep_on_failure,
+        nodes=job.strategy.nodes,
+    )
+    try:
+        return UserData(boot=boot, content=user_data(boot))
+    except UserDataTooLargeError:
+        if job.store is None:
+            raise
+    url = f"{job.store.url}/{job.job.id}/job.toml"
+    pointer = Pointer(url=url, sha256=hashlib.sha256(text.encode()).hexdigest())
+    boot = replace(boot, job_toml=None, job_pointer=pointer)
+    try:
+        return UserData(boot=boot, content=user_data(boot))
+    except UserDataTooLargeError as error:
+        raise UsageError(_too_large(boot, error.size)) from error
+
+
+def boot_limit(ec2: Ec2) -> timedelta:
+    """Return the time without a sign of life after which a machine counts as one that never ran its user data.
+
+    A boot takes minutes. The boothook ends it if the guardian has not started after 30, and each fetch is given up after 10
+    (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be kept.
+    """
+    commands = len(ec2.init_commands) * _INIT_COMMAND
+    return _BOOT + commands + (ec2.keep_on_failure or timedelta())
+
+
+def deadman(job: Job) -> timedelta:
+    """Return the longest time of a machine of `job`."""
+    limits = job.limits
+    if limits.max_runtime is None:
+        raise ValueError("a job on EC2 has a limit")
+    return limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
+
+
+def machines_in_words(job: Job) -> str:
+    """Return how many machines a launch of `job` asks for: "4", or "2 to 4"."""
+    least, most = job.strategy.min_nodes or job.desired_nodes, job.desired_nodes
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
+    """Return what boto3's run_instances takes for one candidate. EC2 counts tokens per availability zone."""
+    complete = copy.deepcopy(dict(request))
+    if candidate.type:
+        complete["InstanceType"] = candidate.type
+    if candidate.market == ON_DEMAND != read_market(complete):
+        complete.pop("InstanceMarketOptions", None)
+    complete["UserData"] = base64.b64decode(complete["UserData"])
+    interfaces = complete.get("NetworkInterfaces")
+    if interfaces:
+        for each in interfaces:
+            each.setdefault("SubnetId", candidate.subnet)
+    else:
+        complete["SubnetId"] = candidate.subnet
+    complete["ClientToken"] = candidate_token(token, candidate)
+    return complete
+
+
+def candidate_token(token: str, candidate: Candidate) -> str:
+    """Return the token of the launch of one candidate; the same again for the same launch."""
+    wanted = f"{token} {candidate.subnet} {candidate.type} {candidate.market}"
+    return hashlib.sha256(wanted.encode()).hexdigest()[:TOKEN_LIMIT]
+
+
+def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `request` merged with `extra`: tables are merged key by key, other values of `extra` replace the old ones.
+
+    Block devices are merged by their name, and tags by their kind of resource; tags of ours stay ours.
+    """
+    merged = copy.deepcopy(dict(request))
+    for key, value in extra.items():
+        before = merged.get(key)
+        if key == "BlockDeviceMappings":
+            merged[key] = _merge_devices(before or [], value)
+        elif key == "TagSpecifications":
+            merged[key] = _merge_tags(before or [], value)
+        elif isinstance(before, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(before, value)
+        else:
+            merged[key] = copy.deepcopy(value)
+    return merged
+
+
+def check_run_instances(extra: Mapping[str, Any]) -> None:
+    """Raise UsageError if botocore knows that RunInstances does not accept the request."""
+    if not extra:
+        return
+    # A session would need an existing profile, but EC2's parameters are the same for all.
+    model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
+    shape = model.operation_model("RunInstances").input_shape
+    if shape is None:
+        return
+    found = ParamValidator().validate({"MinCount": 1, "MaxCount": 1, **extra}, shape)
+    if not found.has_errors():
+        return
+    problem, _, known = found.generate_report().splitlines()[0].partition(", must be one of: ")
+    close = difflib.get_close_matches(problem.split('"')[-2], known.split(", "), n=1) if known else []
+    hint = f'did you mean "{close[0]}"?' if close else "it takes what boto3's run_instances takes"
+    raise UsageError(f"[aws.ec2.run_instances]: {problem}; {hint}")
+
+
+def _too_large(boot: Boot, size: int) -> str:
+    """Return what makes user data too large, and where to put it instead."""
+    sizes = [len(each.encode()) for each in boot.init_commands]
+    if not sizes:
+        return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"
+    rest = len(user_data(replace(boot, init_commands=())))
+    number = sizes.index(max(sizes))
+    return (
+        f"[aws.ec2] init_commands: they take {size - rest:,} bytes of the user data after compression, and EC2 leaves "
+        f"{LIMIT - rest:,} for them; the largest is init_commands[{number}], {sizes[number]:,} bytes as it is written. Move what they "
+        "do into a script in the folder of [ml.script], called by benchmark_code; or into the image; or let one download it"
+    )
+
+
+def _merge_devices(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
+    devices = {each["DeviceName"]: each for each in ours}
+    for device in theirs:
+        name = device.get("DeviceName")
+        merged = merge(devices.get(name, {}), device)
+        if "Ebs" in merged:
+            merged["Ebs"].setdefault("DeleteOnTermination", True)
+        devices[name] = merged
+    return list(devices.values())
+
+
+def _merge_tags(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
+    kinds = {each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in ours}
+    for specification in theirs:
+        extra = {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in specification.get("Tags", [])}
+        mine = kinds.setdefault(specification["ResourceType"], {})
+        kept = {key: value for key, value in mine.items() if key.startswith(OURS)}
+        kinds[specification["ResourceType"]] = sanitised({**mine, **extra, **kept})
+    return [{"ResourceType": kind, "Tags": _tag_list(tags)} for kind, tags in kinds.items()]
+
+
+def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

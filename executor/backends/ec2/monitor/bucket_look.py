@@ -1,0 +1,289 @@
+"""A look at all jobs of a bucket that nobody else looks at: everything that is due for them and their machines is done.
+
+It works without Kafka, in each region that was launched in, for `bai reap`, the service and the watcher of an account. It may be
+killed between any two steps, and several may look at once: each look decides anew, and the store decides about results and launches.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta, timezone
+
+from bai_agent.errors import BaiError, StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
+from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import dataclass, field
+from executor.backends.ec2.bucket_store import named_regions
+from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.instances import EXPIRES_TAG, Instance
+from executor.backends.ec2.look_store import LookStore
+from executor.backends.ec2.monitor.ec2_job_status import find_job_instances
+from executor.backends.ec2.monitor.ended_job import end_leftovers
+from executor.backends.ec2.monitor.job_observation import CONSISTENT, Diagnosis, JobStage
+from executor.backends.ec2.monitor.monitor import JobMonitor
+from executor.backends.ec2.monitor.reaper import STILL_ON, Reaped, UnattendedJobs, reap
+from executor.backends.ec2.monitor.replacer import Replacer
+from executor.backends.ec2.session import AwsSession, aws_session
+from executor.backends.ec2.tags import parse_timestamp
+from executor.backends.ec2.watched_jobs import Looker, note_look, unwatch_job, watched_jobs
+from executor.configuration.config import Settings
+from executor.records.reading import result_of
+from executor.unattended import unattended
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 8
+"""Regions, and then jobs, that are looked at side by side."""
+_FORGOTTEN = timedelta(days=1)
+"""Time after which a submission that was interrupted before its launch is not repeated with its id any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookListener:
+    """Gets what a look does, one thing after the other."""
+
+    on_reaped: Callable[[Reaped], None] = lambda reaped: None
+    on_job: Callable[[str, str], None] = lambda job_id, sentence: None
+    """Gets a job, and what was done for it, or why no machine is launched."""
+    on_trouble: Callable[[str], None] = lambda sentence: None
+
+
+@dataclass
+class _WatchedJob:
+    """A job that is looked at again and again. What is decided about it is read once."""
+
+    store: LookStore
+    monitor: JobMonitor
+    watched_ms: int | None
+    """When its submission was last known to go on (ms UTC by the store's clock)."""
+
+
+@dataclass(kw_only=True)
+class BucketLook:
+    """Looks at the jobs of a bucket, any number of times."""
+
+    settings: Settings
+    store: JobStore | None
+    """The jobs; None: only machines whose time is up are found."""
+    kind: Looker
+    every: timedelta | None = None
+    """Time between two looks; None if unknown."""
+    replacer: Callable[[JobRecord], Replacer | None] = lambda record: None
+    """Returns what launches the machines that a job lacks; None if nothing does."""
+    listener: LookListener = field(default_factory=LookListener)
+    dry_run: bool = False
+    blind: str | None = None
+    """Why the jobs could not be read at the last look; None if they could."""
+    _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
+    _unattended: UnattendedJobs | None = None
+    """The jobs that are not watched, such as those of an earlier version; None if the store cannot be read."""
+    _sessions: dict[str | None, AwsSession] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def look(
+        self,
+        *,
+        regions: Collection[str] = (),
+        attended: Collection[str] = (),
+        until: float = float("inf"),
+    ) -> int:
+        """Do everything that is due; return the number of jobs for which there was no time.
+
+        regions: only there; empty: the configured one, and all that were launched in. attended: jobs that are monitored anyway.
+        until: time.monotonic() after which nothing more is begun. Failures go to the listener; the next look tries again.
+        """
+        named = self._read_bucket(attended)
+        places = dict.fromkeys(regions or [*filter(None, [self.settings.region]), *named])
+        begun = _Begun(until)
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as pool:
+            list(pool.map(self._reap, places))
+            machines = self._machines(pool, places if regions else None)
+            list(pool.map(begun.unless_late(self._look_at), machines.items()))
+        if not regions:
+            self._note()
+        return begun.left
+
+    def _read_bucket(self, attended: Collection[str]) -> list[str]:
+        """Read which jobs are watched; return the regions in which jobs were launched."""
+        self._unattended = self.blind = None
+        if self.store is None:
+            return []
+        try:
+            named = named_regions(self.store)
+            self._keep_watched(self.store, attended)
+        except StoreError as error:
+            self.blind = f"the jobs, and other regions with launched ones, are unknown: {error}"
+            self._trouble(self.blind)
+            return []
+        self._unattended = UnattendedJobs(store=self.store, aws=self._aws, attended={*attended, *self._jobs})
+        return named
+
+    def _keep_watched(self, store: JobStore, attended: Collection[str]) -> None:
+        """Take in the jobs that are watched now, and let go of others. Raises StoreError."""
+        watched = {
+            job_id: since for job_id, since in watched_jobs(store).items() if job_id not in set(attended)
+        }
+        for job_id in self._jobs.keys() - watched.keys():
+            del self._jobs[job_id]
+        for job_id, since in watched.items():
+            if job_id in self._jobs:
+                self._jobs[job_id].watched_ms = since
+                continue
+            looked = LookStore(store)
+            record = JobRecord(looked, job_id)
+            monitor = JobMonitor(record, self._aws, replacer=self.replacer(record))
+            self._jobs[job_id] = _WatchedJob(looked, monitor, since)
+
+    def _note(self) -> None:
+        """Record this look."""
+        if self.store is None or self.dry_run:
+            return
+        try:
+            note_look(self.store, self.kind, every=self.every)
+        except StoreError as error:
+            log.info("that somebody looks is not recorded: %s", error)
+
+    def _reap(self, region: str) -> None:
+        try:
+            ec2, now = self._aws(region).ec2(), datetime.now(timezone.utc)
+            reap(ec2, now=now, dry_run=self.dry_run, jobs=self._unattended, on_reaped=self._reaped)
+        except BaiError as error:
+            # A region that is out of reach does not keep the machines of the others.
+            self._trouble(f"{region}: {error}")
+
+    def _machines(
+        self, pool: ThreadPoolExecutor, regions: Collection[str] | None
+    ) -> dict[str, list[Instance] | None]:
+        """Return the machines of the watched jobs in these regions; None for each job about which EC2 cannot be asked."""
+        placed: dict[str | None, dict[str, Sequence[str]]] = {}
+        for job_id, place in zip(list(self._jobs), pool.map(self._place, list(self._jobs)), strict=True):
+            if place is not None and (regions is None or place[0] in regions):
+                placed.setdefault(place[0], {})[job_id] = place[1]
+        found: dict[str, list[Instance] | None] = {}
+        for region, jobs in placed.items():
+            found.update(find_job_instances(self._aws, region, jobs))
+        return found
+
+    def _place(self, job_id: str) -> tuple[str | None, Sequence[str]] | None:
+        """Return a job's region and the ids of its machines; None if its record is gone or unreadable."""
+        job = self._jobs[job_id]
+        job.store.forget()
+        try:
+            if job.monitor.record.exists():
+                return job.monitor.region, job.monitor.launched_ids
+            if not self.dry_run:
+                # It was written before the job was watched.
+                unwatch_job(job.store, job_id)
+        except BaiError as error:
+            self._trouble(f"{job_id}: {error}")
+        return None
+
+    def _look_at(self, found: tuple[str, list[Instance] | None]) -> None:
+        job_id, known = found
+        job = self._jobs[job_id]
+        try:
+            # Threads of a pool do not have the mark of the one that waits for them.
+            with unattended():
+                self._do_due(job, known)
+        except BaiError as error:
+            self._trouble(f"{job_id}: {error}")
+        except Exception as error:
+            # A defect with one job must not stop the looks at others.
+            log.exception("a look at %s failed by a defect", job_id)
+            self._trouble(f"{job_id}: a look at it failed by a defect: {error!r}")
+        finally:
+            job.store.forget()
+
+    def _do_due(self, job: _WatchedJob, known: list[Instance] | None) -> None:
+        """Do everything that is due for a job. Raises BaiError."""
+        monitor, job_id = job.monitor, job.monitor.record.job_id
+        if (result := result_of(monitor.record)) is not None:
+            self._do_due_after_end(job, result, known)
+            return
+        before, look = set(monitor.launched_ids), monitor.observe if self.dry_run else monitor.reconcile
+        found = look(known=known, ask=known is not None)
+        self._say_reaped(found.terminate, found.sentence.removesuffix("."), trouble=found.trouble)
+        self._say_done(job_id, found, [each for each in monitor.launched_ids if each not in before])
+        if found.stage is JobStage.ABANDONED and known == [] and self._age(job) > _FORGOTTEN:
+            self._unwatch(job)
+
+    def _say_done(self, job_id: str, found: Diagnosis, launched: Sequence[str]) -> None:
+        if found.inferred is not None and not self.dry_run:
+            self._said(job_id, found.inferred.sentence)
+        if launched:
+            were = "was" if len(launched) == 1 else "were"
+            self._said(job_id, f"{', '.join(launched)} {were} launched for it")
+        if found.unlaunched:
+            self._said(job_id, found.unlaunched)
+
+    def _do_due_after_end(self, job: _WatchedJob, result: JobResult, known: list[Instance] | None) -> None:
+        monitor, record = job.monitor, job.monitor.record
+        self._say_reaped(end_leftovers(monitor, result, dry_run=self.dry_run).due, STILL_ON)
+        now = monitor.clock(record.store.url)
+        key = record.key("result.json")
+        since = monitor.age(key, now)
+        if since is None:
+            # Its agent was killed between the node's result and the job's.
+            node = record.node(attempt=monitor.attempt).key("result.json")
+            if not self.dry_run and (monitor.age(node, now) or timedelta()) > CONSISTENT:
+                job.store.put(key, job.store.get(node), if_absent=True)
+        elif since > CONSISTENT and known is not None and all(each.state == "terminated" for each in known):
+            self._unwatch(job)
+
+    def _unwatch(self, job: _WatchedJob) -> None:
+        if not self.dry_run:
+            unwatch_job(job.store, job.monitor.record.job_id)
+
+    def _age(self, job: _WatchedJob) -> timedelta:
+        """Return the time for which a job has been watched."""
+        now = store_now(job.store.url)
+        return timedelta(milliseconds=max(0, now - (job.watched_ms or now)))
+
+    def _say_reaped(self, machines: Iterable[Instance], reason: str, *, trouble: str = "") -> None:
+        for each in machines:
+            expires = parse_timestamp(each.tags.get(EXPIRES_TAG))
+            self._reaped(Reaped(each, expires, trouble, reason))
+
+    def _reaped(self, reaped: Reaped) -> None:
+        with self._lock:
+            self.listener.on_reaped(reaped)
+
+    def _said(self, job_id: str, sentence: str) -> None:
+        with self._lock:
+            self.listener.on_job(job_id, sentence)
+
+    def _trouble(self, sentence: str) -> None:
+        with self._lock:
+            self.listener.on_trouble(sentence)
+
+    def _aws(self, region: str | None) -> AwsSession:
+        if region not in self._sessions:
+            self._sessions[region] = aws_session(self.settings, region=region)
+        return self._sessions[region]
+
+
+class _Begun:
+    """What is begun until a time."""
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self.left = 0
+        """Number of things for which there was no time."""
+        self._lock = threading.Lock()
+
+    def unless_late(
+        self, work: Callable[[tuple[str, list[Instance] | None]], None]
+    ) -> Callable[[tuple[str, list[Instance] | None]], None]:
+        def begin(item: tuple[str, list[Instance] | None]) -> None:
+            if time.monotonic() < self._until:
+                return work(item)
+            with self._lock:
+                self.left += 1
+            return None
+
+        return begin

@@ -1,0 +1,233 @@
+"""The status of jobs on EC2, for `bai status` and `bai list`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from functools import cache
+
+from bai_agent.errors import BaiError, DescriptorError, RecordError
+from bai_agent.job.descriptor import Power
+from bai_agent.job.outcome import ExitCode, Status
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import JobResult
+from executor.backends.ec2.instances import Instance, find_instances, instances_by_id
+from executor.backends.ec2.launch.cost import price
+from executor.backends.ec2.monitor.ended_job import end_leftovers_or_say
+from executor.backends.ec2.monitor.job_observation import Diagnosis, JobStage
+from executor.backends.ec2.monitor.monitor import JobMonitor
+from executor.backends.ec2.monitor.replacer import kept_replacer
+from executor.backends.ec2.session import AwsSession, aws_session
+from executor.configuration.config import Settings
+from executor.errors import NextStep
+from executor.records.follower import events_of
+from executor.records.generation_status import GenerationStatus, generation_status
+from executor.records.job_status import (
+    ENDING,
+    PARKED,
+    SILENT,
+    UNKNOWN,
+    UNLAUNCHED,
+    JobStatus,
+    created,
+    ended_status,
+    unreadable_status,
+)
+from executor.records.reading import result_of
+from executor.records.run_state import RunState
+
+_AT_ONCE = 16
+"""Most jobs that are read at the same time. Each takes several small requests."""
+
+
+def make_monitor(record: JobRecord, settings: Settings) -> JobMonitor:
+    """Return the monitor of this job."""
+
+    @cache
+    def aws(region: str | None) -> AwsSession:
+        return aws_session(settings, region=region)
+
+    return JobMonitor(record, aws, replacer=kept_replacer(record, settings))
+
+
+def status_on_ec2(record: JobRecord, settings: Settings) -> JobStatus:
+    """Do everything that is due for a job and return its status. Raises BaiError."""
+    result = result_of(record)
+    if result is not None:
+        left = end_leftovers_or_say(make_monitor(record, settings), result)
+        kept, next_step = kept_machines(record, result, settings) if left is None else (None, None)
+        machine = left or kept
+        return replace(ended_status(record, result, where="ec2"), machine=machine, next_step=next_step)
+    monitor = make_monitor(record, settings)
+    found = monitor.reconcile()
+    result = result_of(record)
+    if result is not None:
+        return replace(ended_status(record, result, where="ec2"), machine=found.sentence)
+    return _standing(monitor, found)
+
+
+def _is_are(machines: Sequence[Instance]) -> str:
+    return "is" if len(machines) == 1 else "are"
+
+
+def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[JobStatus]:
+    """Return the statuses of jobs without changing anything, with one or two EC2 requests per region. Raises StoreError."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = list(pool.map(_result_or_error, records))
+        pairs = list(zip(records, results, strict=True))
+        monitors = [make_monitor(record, settings) for record, result in pairs if result is None]
+        known = _machines_of_jobs(monitors, pool)
+        found = pool.map(lambda each: _looked(each, known[each.record.job_id]), monitors)
+        statuses = {each.record.job_id: status for each, status in zip(monitors, found, strict=True)}
+    return [_ended(record, result) if result else statuses[record.job_id] for record, result in pairs]
+
+
+def _machines_of_jobs(
+    monitors: Sequence[JobMonitor], pool: ThreadPoolExecutor
+) -> dict[str, list[Instance] | None]:
+    """Return the machines of jobs, by job id; None for each whose region cannot be asked."""
+    regions, launched = list(pool.map(_region, monitors)), list(pool.map(_launched_ids, monitors))
+    known: dict[str, list[Instance] | None] = {}
+    for region in dict.fromkeys(regions):
+        each = zip(monitors, regions, launched, strict=True)
+        jobs = {monitor.record.job_id: ids for monitor, its, ids in each if its == region}
+        known.update(find_job_instances(monitors[0].aws, region, jobs))
+    return known
+
+
+def _result_or_error(record: JobRecord) -> JobResult | RecordError | None:
+    try:
+        return result_of(record)
+    except RecordError as error:
+        return error
+
+
+def _ended(record: JobRecord, result: JobResult | RecordError) -> JobStatus:
+    if isinstance(result, RecordError):
+        return unreadable_status(record, result, where="ec2")
+    return ended_status(record, result, where="ec2")
+
+
+def find_job_instances(
+    aws: Callable[[str | None], AwsSession], region: str | None, jobs: Mapping[str, Sequence[str]]
+) -> dict[str, list[Instance] | None]:
+    """Return the instances of these jobs, by job; None for each if EC2 cannot be asked. jobs: the ids of their launches."""
+    owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
+    try:
+        ec2 = aws(region).ec2()
+        tagged = find_instances(ec2, jobs)
+        untagged = instances_by_id(ec2, sorted(owners.keys() - {each.id for each in tagged}))
+    except BaiError:
+        return dict.fromkeys(jobs)
+    found: dict[str, list[Instance] | None] = {each: [] for each in jobs}
+    for instance in (*tagged, *untagged):
+        mine = found.get(instance.job_id or owners.get(instance.id, ""))
+        if mine is not None:
+            mine.append(instance)
+    return found
+
+
+def _looked(monitor: JobMonitor, known: list[Instance] | None) -> JobStatus:
+    try:
+        return _standing(monitor, monitor.observe(known=known, ask=False))
+    except (DescriptorError, RecordError) as error:
+        return unreadable_status(monitor.record, error, where="ec2")
+
+
+def _launched_ids(monitor: JobMonitor) -> list[str]:
+    try:
+        return monitor.launched_ids
+    except (DescriptorError, RecordError):
+        return []
+
+
+def _region(monitor: JobMonitor) -> str | None:
+    try:
+        return monitor.region
+    except (DescriptorError, RecordError):
+        return None
+
+
+def _standing(monitor: JobMonitor, found: Diagnosis) -> JobStatus:
+    record, state, inferred = monitor.record, RunState(), found.inferred
+    generation = generation_status(record, monitor.job)
+    state.apply_all(events_of(record.node(generation.leader if generation is not None else 0)))
+    return JobStatus(
+        job_id=record.job_id,
+        status=_status(found, state, generation),
+        phase=state.phase or found.stage.value,
+        since=state.since,
+        started=state.started if state.started is not None else created(record),
+        outcome=inferred.outcome.value if inferred else None,
+        exit_code=int(inferred.outcome.exit_code) if inferred else None,
+        sentence=inferred.sentence if inferred else None,
+        agent_alive=found.stage is JobStage.RUNNING if state.agents else None,
+        cancelling=record.cancelled(),
+        warnings=state.cautions,
+        restarts=state.restarts,
+        generation=generation,
+        where="ec2",
+        machine=found.sentence,
+    )
+
+
+def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | None) -> str:
+    if found.inferred is not None:
+        return found.inferred.outcome.status.value
+    if found.stage is JobStage.RUNNING and generation is not None:
+        return PARKED if generation.is_parked else Status.RUNNING.value
+    if found.stage is JobStage.RUNNING:
+        # Its agent lives, and its first events will arrive soon.
+        return state.status.value if state.phase is not None else Status.INITIALIZING.value
+    words = {
+        JobStage.SILENT: SILENT,
+        JobStage.ENDING: ENDING,
+        JobStage.ABANDONED: UNLAUNCHED,
+        JobStage.UNKNOWN: UNKNOWN,
+        JobStage.PARKED: PARKED,
+    }
+    return words.get(found.stage, Status.PENDING.value)
+
+
+def kept_machines(
+    record: JobRecord, result: JobResult, settings: Settings
+) -> tuple[str | None, NextStep | None]:
+    """Return a sentence about the machines that an ended job keeps, with their end and cost, and the command that releases them.
+
+    None if there are none, or EC2 cannot be asked. Raises StoreError, DescriptorError.
+    """
+    monitor = make_monitor(record, settings)
+    there = _kept(monitor, result)
+    if not there:
+        return None, None
+    kept = monitor.job.end.keep_on_failure
+    which = f"{', '.join(each.id for each in there)} {_is_are(there)}"
+    first, aws = there[0], monitor.aws(monitor.region)
+    hourly, _ = price(first.type, settings.prices, aws, operation=first.operation, tenancy=first.tenancy)
+    cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
+    if kept is None:
+        return f'{which} still there, as [end] power = "stay" has it{cost}', None
+    release = NextStep(("release", record.job_id), f"lets {'it' if len(there) == 1 else 'them'} go")
+    return f"{which} kept for inspection{_until(monitor, result, kept)}{cost}", release
+
+
+def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
+    """Return the machines that the job keeps; none if EC2 cannot be asked."""
+    end = monitor.job.end
+    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
+    if end.power is not Power.STAY and (end.keep_on_failure is None or not failed):
+        return []
+    try:
+        return [each for each in monitor.instances() if each.living]
+    except BaiError:
+        return []
+
+
+def _until(monitor: JobMonitor, result: JobResult, kept: timedelta) -> str:
+    """Return the end of a kept machine: its time begins at the job's end, and no machine outlives its deadline."""
+    ends = [monitor.expires] if monitor.expires is not None else []
+    if result.ended is not None:
+        ends.append(datetime.fromtimestamp(result.ended / 1000, tz=timezone.utc) + kept)
+    return f" until {min(ends):%Y-%m-%d %H:%M} UTC" if ends else ""

@@ -1,0 +1,160 @@
+"""What the diagnosis of an elastic job does differently: a machine that goes does not end it.
+
+Its nodes decide among themselves, with the machines that are left. From outside only machines that hang, or never booted, are ended;
+the job's result is written if no machine is left, after the time for which the job waits for others.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.schema.durations import format_duration
+from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
+from executor.backends.ec2.instances import Instance
+from executor.backends.ec2.monitor.boot_failure import never_booted, span
+from executor.backends.ec2.monitor.job_observation import (
+    POWER_OFF,
+    STALE,
+    Diagnosis,
+    ElasticState,
+    JobStage,
+    Observation,
+    ended,
+    leaving,
+    machines_are,
+)
+
+
+def all_left(observation: Observation) -> Diagnosis | None:
+    """Judge a job whose machines are all gone, or going."""
+    elastic, left = observation.elastic, observation.left
+    if elastic is None or observation.living:
+        return None
+    if len(observation.over) < len(left):
+        return Diagnosis(JobStage.ENDING, f"{leaving(left)}.", terminate=observation.stopped)
+    if elastic.decided is not None:
+        return ended(elastic.decided, observation)
+    why = why_gone(
+        left,
+        observation.signs,
+        observation.consoles,
+        expires=observation.expires,
+        boot_limit=observation.boot_limit,
+        cancelled=observation.cancelled is not None,
+    )
+    # A job that never ran, or whose nodes have all done their part, waits for nobody.
+    waits = observation.cancelled is None and (
+        elastic.awaits
+        or any(each.index in observation.signs and each.index not in observation.done for each in left)
+    )
+    return _waits(observation, elastic, why) if waits else ended(why, observation)
+
+
+def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome) -> Diagnosis:
+    # A machine that hung was terminated long after its last sign.
+    ended_ago = [max(timedelta(), observation.now - each.ended) for each in observation.left if each.ended]
+    ages = [*observation.signs.values(), *ended_ago]
+    since = min(ages, default=observation.launch_age or timedelta())
+    waited = elastic.waiting if elastic.waiting is not None else since
+    least, reason = elastic.min_nodes, why.sentence.removesuffix(".")
+    if waited < elastic.wait:
+        rest = span(elastic.wait - waited)
+        sentence = f"No machine is left, and the job waits for at least {least} for {rest} more: {reason}."
+        return Diagnosis(JobStage.PARKED, sentence, terminate=observation.stopped)
+    sentence = f"0 of at least {least} nodes were left for {format_duration(elastic.wait)}: {reason}."
+    return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=why.rank), observation)
+
+
+def nodes_hang(observation: Observation) -> Diagnosis | None:
+    """Judge machines that have been silent so long that they hang, or are cut off for good: the other nodes go on without them."""
+    elastic = observation.elastic
+    if elastic is None:
+        return None
+    silence = max(STALE, observation.peer_silence)
+    hung = _silent_for(observation, silence + observation.patience)
+    if len(hung) < len(observation.working):
+        return _goes_on_without(hung, observation) if hung else None
+    # The store may be out of reach of them all, and too few of them wait for others.
+    longest = max(silence, observation.store_away, timedelta() if elastic.replaces else elastic.wait)
+    hung = _silent_for(observation, longest + observation.patience)
+    if not hung or len(hung) < len(observation.working):
+        return None
+    if elastic.replaces:
+        return _goes_on_without(hung, observation)
+    first = hung[0]
+    others = f", nor have {len(hung) - 1} other nodes" if len(hung) > 1 else ""
+    sentence = f"{_silence(first, observation)}{others}, and the job has no other node."
+    return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index), observation)
+
+
+def _goes_on_without(hung: tuple[Instance, ...], observation: Observation) -> Diagnosis:
+    told = "; ".join(f"{_silence(each, observation)}, and its machine is terminated" for each in hung)
+    stage = JobStage.RUNNING if len(hung) < len(observation.working) else JobStage.SILENT
+    return Diagnosis(stage, f"{told}; the job goes on.", terminate=hung + observation.stopped)
+
+
+def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
+    """Return the machines that are still on although their nodes' parts of the job ended minutes ago.
+
+    Until they are gone no machine is launched in their place: there are never more than the job wants.
+    """
+    elastic = observation.elastic
+    if elastic is None:
+        return ()
+    return tuple(
+        each
+        for each in observation.living
+        if each.index in observation.done
+        and each.index not in elastic.kept
+        and observation.signs.get(each.index, timedelta()) > POWER_OFF
+    )
+
+
+def boots_without_us(observation: Observation) -> Diagnosis | None:
+    """Judge machines that never ran their user data."""
+    consoles, limit = observation.consoles, observation.boot_limit
+    failed = [each for each in observation.starting if never_booted([each], consoles, limit) is not None]
+    why = never_booted(failed, consoles, limit)
+    if why is None:
+        return None
+    sentence = why.replace("bai logs JOB", f"bai logs {observation.job_id}")
+    elastic = observation.elastic
+    # If no machine has ever reported, the image is at fault, and another one would not report either.
+    goes_on = elastic is not None and (elastic.awaits or (elastic.replaces and bool(observation.signs)))
+    if len(failed) == len(observation.living) and not goes_on:
+        return ended(InferredOutcome(Outcome.BOOT_FAILED, sentence), observation)
+    stage = JobStage.RUNNING if _fresh(observation) else JobStage.BOOTING
+    return Diagnosis(stage, sentence, terminate=(*failed, *observation.stopped))
+
+
+def goes_on(observation: Observation) -> Diagnosis | None:
+    """Judge a job of which a node lives."""
+    fresh = _fresh(observation)
+    if not fresh:
+        return None
+    told = [f"{machines_are(observation.living)} running"]
+    told += [f"node {each.index} ({each.id}) is gone" for each in observation.left]
+    told += [_silence(each, observation).replace("N", "n", 1) for each in _silent_for(observation, STALE)]
+    if observation.starting:
+        told.append(f"{machines_are(observation.starting)} booting")
+    return Diagnosis(JobStage.RUNNING, f"{'; '.join(told)}.", terminate=observation.stopped)
+
+
+def _silence(machine: Instance, observation: Observation) -> str:
+    age = span(observation.signs[machine.index])
+    return f"Node {machine.index} ({machine.id}) has given no sign of life for {age}"
+
+
+def _fresh(observation: Observation) -> list[Instance]:
+    return [
+        each
+        for each in observation.working
+        if each.index in observation.signs and observation.signs[each.index] <= STALE
+    ]
+
+
+def _silent_for(observation: Observation, limit: timedelta) -> tuple[Instance, ...]:
+    return tuple(
+        each for each in observation.working if observation.signs.get(each.index, timedelta()) > limit
+    )

@@ -1,0 +1,199 @@
+"""What is known of a job on EC2 that has no result, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
+from datetime import datetime, timedelta
+from enum import Enum
+
+from bai_agent.errors import BaiError
+from bai_agent.light_dataclass import dataclass, field
+from executor.backends.ec2.console import Console
+from executor.backends.ec2.inferred_result import InferredOutcome
+from executor.backends.ec2.instances import Instance
+
+STALE = timedelta(seconds=60)
+"""Time without a heartbeat, of which there is one each 15 s, after which an agent is silent."""
+CONSISTENT = timedelta(minutes=10)
+"""Time after which EC2 shows an instance that it has accepted."""
+ABANDONED = timedelta(minutes=10)
+"""A submitter leaves a sign in the store more often: asking for one candidate, the longest of its steps, is bounded by half."""
+OVERDUE = timedelta(minutes=15)
+"""Time after its expiry in which a machine ends by itself; it may keep a failed benchmark for inspection."""
+POWER_OFF = timedelta(minutes=5)
+"""Time without a sign of life, after its part or its job has ended, after which a machine hangs in its shutdown. Services usually get 90 s each."""
+
+
+class JobStage(str, Enum):
+    UNLAUNCHED = "unlaunched"
+    WAITING = "waiting"
+    ABANDONED = "abandoned"
+    PENDING = "pending"
+    BOOTING = "booting"
+    RUNNING = "running"
+    SILENT = "silent"
+    ENDING = "ending"
+    UNKNOWN = "unknown"
+    PARKED = "parked"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticState:
+    """What is known of an elastic job in addition."""
+
+    min_nodes: int
+    wait: timedelta
+    """Time for which it waits with fewer nodes."""
+    waiting: timedelta | None = None
+    """Time for which it has waited, by its newest decision. None if it does not wait, or a node lives."""
+    decided: InferredOutcome | None = None
+    """End of the job that its nodes decided on. None if they did not, or a node lives."""
+    awaits: bool = False
+    """Whether it gets another machine."""
+    replaces: bool = False
+    """Whether it would get another one if none were left."""
+    kept: frozenset[int] = frozenset()
+    """Nodes that have ended, and whose machines stay on, because they are kept for inspection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """Everything that is known of an attempt without a result."""
+
+    now: datetime
+    job_id: str = "JOB"
+    nodes: int = 1
+    elastic: ElasticState | None = None
+    """None if the job is fixed."""
+    written: timedelta | None = None
+    """Time since the job was recorded; None if unknown."""
+    launch_age: timedelta | None = None
+    """Time since the launch was recorded or last went on; None without a record (a machine launched by hand)."""
+    accepted: bool = False
+    """EC2 has accepted the launch."""
+    refusal: InferredOutcome | None = None
+    """EC2 has refused the launch for good."""
+    waiting: str | None = None
+    """Reason and end of the wait for capacity; None if the job does not wait."""
+    expires: datetime | None = None
+    instances: tuple[Instance, ...] | None = ()
+    """Machines of the job; None if EC2 could not be asked."""
+    surplus: tuple[Instance, ...] = ()
+    """Machines with the job's tags but not of its launch: those of a concurrent launch."""
+    signs: Mapping[int, timedelta] = field(default_factory=dict)
+    """Rank → age of its agent's last sign of life, by the store's clock."""
+    numbers: tuple[int, ...] = ()
+    """Numbers of all nodes that have been launched; empty: they are those from 0 to `nodes`."""
+    done: frozenset[int] = frozenset()
+    """Ranks that have written their own results."""
+    consoles: Mapping[str, Console] = field(default_factory=dict)
+    """Consoles of machines without a sign of life, if they were read."""
+    unreadable: Mapping[str, BaiError] = field(default_factory=dict)
+    """Why others were not."""
+    boot_limit: timedelta | None = None
+    """Age at which a machine has given a sign of life, or has ended by itself; None if unknown."""
+    cancelled: timedelta | None = None
+    """Time since the cancellation; None if the job is not cancelled."""
+    patience: timedelta = timedelta(minutes=3)
+    """Longest time that a cancelled job needs to end by itself."""
+    peer_silence: timedelta = timedelta(seconds=60)
+    """Time after which the agents of several nodes give up a silent one."""
+    store_away: timedelta = timedelta(minutes=10)
+    """Longest time that all of them may be silent because none reaches the job store."""
+
+    @property
+    def living(self) -> tuple[Instance, ...]:
+        return tuple(each for each in self.instances or () if each.living)
+
+    @property
+    def stopped(self) -> tuple[Instance, ...]:
+        return tuple(each for each in self.instances or () if each.state == "stopped")
+
+    @property
+    def left(self) -> list[Instance]:
+        """Machines that are gone, or shutting down."""
+        return [each for each in self.instances or () if not each.living]
+
+    @property
+    def over(self) -> list[Instance]:
+        """Instances of `left` that will write nothing more."""
+        return [each for each in self.left if is_over(each, self)]
+
+    @property
+    def lost(self) -> list[Instance]:
+        """Machines of `left` that the job needs: not those of nodes that have ended, except the first node's, which writes the job's result."""
+        return [
+            each for each in self.left if self.nodes == 1 or each.index == 0 or each.index not in self.done
+        ]
+
+    @property
+    def starting(self) -> list[Instance]:
+        """Machines whose agents have not reported."""
+        return [each for each in self.living if each.index not in self.signs]
+
+    @property
+    def working(self) -> list[Instance]:
+        return [each for each in self.living if each.index not in self.done]
+
+    @property
+    def unreported(self) -> list[int]:
+        return [rank for rank in self.numbers or range(self.nodes) if rank not in self.signs]
+
+    @property
+    def silence(self) -> timedelta:
+        """Longest silence of a node that has not ended."""
+        return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The stage of the job, and everything that is due."""
+
+    stage: JobStage
+    sentence: str
+    _: KW_ONLY
+    inferred: InferredOutcome | None = None
+    """End of the job; set exactly if the stage is `gone`."""
+    terminate: tuple[Instance, ...] = ()
+    """Machines that the job no longer needs."""
+    trouble: str = ""
+    """Reason why these could not be terminated; empty if they were, or nobody tried."""
+    unlaunched: str = ""
+    """Reason why no machine that the job lacks can be launched; empty if there is none."""
+
+
+def is_over(instance: Instance, observation: Observation) -> bool:
+    """Return whether nothing more will come from a machine that has left: one that shuts down may still be writing."""
+    if instance.gone:
+        return True
+    sign = observation.signs.get(instance.index)
+    if sign is not None:
+        return sign > STALE
+    console = observation.consoles.get(instance.id)
+    return console is not None and console.end is not None
+
+
+def ended(inferred: InferredOutcome, observation: Observation) -> Diagnosis:
+    """Return the diagnosis of a job that ends so; its machines are terminated."""
+    rest = observation.living + observation.stopped
+    return Diagnosis(JobStage.GONE, inferred.sentence, inferred=inferred, terminate=rest)
+
+
+def leaving(left: Sequence[Instance]) -> str:
+    """Return the beginning of a sentence about machines that go."""
+    reason = next((each.reason for each in left if each.reason), "")
+    return f"{machines_are(left)} shutting down" + (f" ({reason})" if reason else "")
+
+
+def machines_are(instances: Sequence[Instance]) -> str:
+    """Return the beginning of a sentence about machines."""
+    return f"{machines(instances)} {'is' if len(instances) == 1 else 'are'}"
+
+
+def machines(instances: Sequence[Instance]) -> str:
+    """Return what they are called."""
+    if len(instances) == 1:
+        return f"{instances[0].id} ({instances[0].type})" if instances[0].type else instances[0].id
+    return f"{len(instances)} machines"

@@ -1,0 +1,270 @@
+"""Launches machines for a job that runs, in the name of whoever looks at it: each `launches/<k>/` is one machine, launched once.
+
+The next number is claimed by a conditional put of `launch.json`, and the request's token follows from its content. So of two that
+look one launches, and a launch that was interrupted between any two steps goes on at the next look, as the same machine.
+
+Others may write into a bucket. So the first launch is rendered anew from the stored descriptor and the configuration of whoever looks;
+if it is not exactly the stored one, nothing is sent. The later request is that one with other times, and a launch of its own in the tags
+and the user data.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+from bai_agent import __version__
+from bai_agent.errors import BaiError
+from bai_agent.job.descriptor import Job
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord
+from bai_agent.light_dataclass import dataclass, field, replace
+from cloud_init.user_data import Boot, user_data
+from executor.backends.ec2.instances import FIRST_NODE_TAG, LAUNCH_TAG
+from executor.backends.ec2.launch.due_machines import LEAST_TIME
+from executor.backends.ec2.launch.error_classes import ErrorClass, RetryAction
+from executor.backends.ec2.launch.launch import adopt, launch, refuse
+from executor.backends.ec2.launch.launch_record import (
+    LaunchFile,
+    read_decision,
+    read_latest_round,
+    read_launch,
+    write_launch,
+)
+from executor.backends.ec2.launch.network import in_group
+from executor.backends.ec2.launch.repeat import check_job_bytes, differences, redraw
+from executor.backends.ec2.launch.resolve import Candidate
+from executor.backends.ec2.launch.waiting import as_round
+from executor.backends.ec2.monitor.later_launches import KnownLaunch, MachineNeeds
+from executor.backends.ec2.security_group import find_group
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.tags import parse_timestamp, tag_time
+from executor.configuration.config import Settings
+from executor.descriptor import Descriptor
+from executor.descriptor.ec2_table import ON_DEMAND
+from executor.errors import LaunchError, UsageError
+from executor.owned_folders import cache_folder
+from executor.planning.rerun_record import kept_descriptor
+
+log = logging.getLogger(__name__)
+
+OBEYED = timedelta(seconds=60)
+"""Time for which another one's launch without an answer is left to it."""
+LATE = timedelta(minutes=10)
+"""Age at which a launch without an answer is sent no more: its machine's deadline counts from the time when it was written."""
+_PATIENCE_S = 20.0
+_RETRY_S = 300.0
+"""Time between two tries to render a launch that cannot be sent (seconds)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstLaunch:
+    """The first launch of a job, rendered anew."""
+
+    file: LaunchFile
+    candidates: tuple[Candidate, ...]
+    """What EC2 accepted then, and the same on demand if the descriptor allows it."""
+    boot: Boot
+
+
+@dataclass
+class Replacer:
+    """Launches the machines that one job lacks."""
+
+    record: JobRecord
+    settings: Settings
+    descriptor: Callable[[], Descriptor]
+    """Returns the job's benchmark descriptor."""
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.monotonic
+    _base: FirstLaunch | None = field(default=None)
+    _refused: tuple[float, str] | None = field(default=None)
+    """When a launch could not be rendered, and why."""
+
+    def do_due(
+        self, job: Job, needs: MachineNeeds, aws: Callable[[], AwsSession], *, now: datetime
+    ) -> str | None:
+        """Go on with launches that have no answer, and begin those that are due; return a sentence if one cannot be. Raises StoreError."""
+        late = [each for each in needs.launches.later if each.is_open and now - each.begun > OBEYED]
+        if not late and not needs.due.count:
+            return None
+        if self._refused is not None and self.clock() < self._refused[0] + _RETRY_S:
+            return self._refused[1]
+        try:
+            self._do(job, needs, late, aws(), now=now)
+        except LaunchError as error:
+            log.info("no machine is launched for %s: %s", job.job.id, error)
+        except BaiError as error:
+            why = f"No machine is launched for the job: {str(error).rstrip('.')}."
+            if self._base is None:
+                self._refused = (self.clock(), why)
+                log.warning("%s", why)
+            return why
+        return None
+
+    def _do(
+        self, job: Job, needs: MachineNeeds, late: Sequence[KnownLaunch], aws: AwsSession, *, now: datetime
+    ) -> None:
+        """Go on with `late`, and begin what is due. Raises LaunchError, BaiError."""
+        base = self._base = self._base or self._render(job, aws)
+        for each in late:
+            self._go_on(job, base, each, aws, now=now)
+        self._begin(job, base, needs, aws, now=now)
+
+    def _begin(
+        self, job: Job, base: FirstLaunch, needs: MachineNeeds, aws: AwsSession, *, now: datetime
+    ) -> None:
+        """Launch the machines that are due, one after the other. Raises LaunchError after the first refusal, BaiError."""
+        number, node, lost = needs.launches.next_number, needs.launches.next_node, list(needs.lost)
+        for _ in range(needs.due.count):
+            replaces = (lost.pop(0),) if lost else ()
+            ours = self._draw(base, aws, number=number, node=node, replaces=replaces, created=tag_time(now))
+            self._allow(job, ours, aws, now=now)
+            if write_launch(self.record, ours) != ours:
+                return  # somebody else is at it
+            self._launch(job, ours, aws, now=now, begun_before=False)
+            number, node = number + 1, node + 1
+
+    def _go_on(
+        self, job: Job, base: FirstLaunch, begun: KnownLaunch, aws: AwsSession, *, now: datetime
+    ) -> None:
+        """Go on with a launch that somebody has begun. Raises LaunchError if EC2 refuses it, UsageError if it is another than ours would be."""
+        file = read_launch(self.record, attempt=base.file.attempt, launch=begun.number)
+        if file is None:
+            return
+        if now - begun.begun > LATE:
+            # Nothing is sent any more, so it need not be the one that ours would be.
+            if adopt(self.record, aws, file=file) is None:
+                why = "it was interrupted, and is too old to be sent"
+                expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Expired", why)
+                refuse(self.record, file, aws, expired)
+            return
+        created = parse_timestamp(file.created)
+        ours = self._draw(
+            base, aws, number=begun.number, node=file.first_node, replaces=file.replaces, created=file.created
+        )
+        differing = differences(file, ours)
+        if created is None or begun.begun - created > LATE:
+            # An earlier time gives its machine a later deadline, and the store knows when it was written.
+            differing = [*differing, "created"]
+        if differing:
+            where = f"{self.record.store.url}/{self.record.job_id}/attempts/{file.attempt}/launches/{file.number}/launch.json"
+            raise UsageError(f"{where} is not what follows from the first launch: {', '.join(differing)}")
+        self._allow(job, file, aws, now=now)
+        self._launch(job, file, aws, now=now, begun_before=True)
+
+    def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
+        """Raise UsageError if the launch of a machine is not allowed. A user's own rights are the limit."""
+
+    def _launch(
+        self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime, begun_before: bool
+    ) -> None:
+        launch(
+            self.record,
+            file,
+            aws,
+            deadman=job.limits.grace + job.limits.drain + LEAST_TIME,
+            begun_before=begun_before,
+            patience_s=_PATIENCE_S,
+            sleep=self.sleep,
+            now=lambda: now,
+        )
+
+    def _render(self, job: Job, aws: AwsSession) -> FirstLaunch:
+        """Return the job's first launch. Raises UsageError if it is not exactly the stored one, BaiError."""
+        file = read_launch(self.record, attempt=job.job.attempt)
+        decision = read_decision(self.record, attempt=job.job.attempt)
+        if file is None or decision is None:
+            raise UsageError("its first launch is not recorded")
+        if file.bai != __version__:
+            raise UsageError(
+                f"version {json.dumps(file.bai)} of `bai` launched it, and this is {__version__}: only the same version can "
+                "launch more machines for it"
+            )
+        check_job_bytes(self.record, job)
+        plan = redraw(file, job, self.descriptor(), self.settings, aws, cache=cache_folder(os.environ))
+        return self._first_launch(file, decision, plan.user_data.boot, differences(file, plan.launch_file()))
+
+    def _first_launch(
+        self, file: LaunchFile, decision: dict[str, object], boot: Boot, differing: Sequence[str]
+    ) -> FirstLaunch:
+        """Return the launch that EC2 accepted. differing: what differs in `file`. Raises UsageError, StoreError."""
+        accepted = read_latest_round(self.record, file)
+        if not differing and accepted is not file:
+            created = parse_timestamp(accepted.created)
+            longest = timedelta(seconds=boot.deadman.total_seconds())
+            ours = as_round(file, accepted.round, now=created, deadman=longest) if created else file
+            differing = differences(accepted, ours)
+        if differing:
+            raise UsageError(
+                f"its first launch is another one than the descriptor and the configuration make now: {', '.join(differing)} "
+                f"{'differs' if len(differing) == 1 else 'differ'}"
+            )
+        return FirstLaunch(file=accepted, candidates=_candidates(accepted, decision), boot=boot)
+
+    def _draw(
+        self,
+        base: FirstLaunch,
+        aws: AwsSession,
+        *,
+        number: int,
+        node: int,
+        replaces: tuple[int, ...],
+        created: str,
+    ) -> LaunchFile:
+        """Return a later launch of one machine. Raises BaiError."""
+        expires, begun = parse_timestamp(base.file.expires), parse_timestamp(created)
+        if expires is None or begun is None:
+            raise ValueError(f"{base.file.expires} or {created} is not a time")
+        boot = replace(base.boot, deadman=expires - begun, launch=number, first_node=node)
+        request = dict(base.file.request)
+        if base.file.security_group is not None:
+            request = in_group(request, find_group(aws.ec2(), base.file.security_group))
+        ours = [{"Key": LAUNCH_TAG, "Value": str(number)}, {"Key": FIRST_NODE_TAG, "Value": str(node)}]
+        request |= {
+            "MinCount": 1,
+            "MaxCount": 1,
+            "UserData": base64.b64encode(user_data(boot)).decode(),
+            "TagSpecifications": [
+                {**each, "Tags": [*each["Tags"], *ours]} for each in request["TagSpecifications"]
+            ],
+        }
+        return replace(
+            base.file,
+            candidates=base.candidates,
+            request=request,
+            created=created,
+            security_group=None,
+            wait=None,
+            number=number,
+            first_node=node,
+            replaces=replaces,
+        ).sealed()
+
+
+def kept_replacer(record: JobRecord, settings: Settings) -> Replacer:
+    """Return what launches the machines of a job whose request is in its record, as `settings` have it."""
+    return Replacer(record, settings, lambda: kept_descriptor(record))
+
+
+def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidate, ...]:
+    """Return the candidate that EC2 accepted, and the same on demand if that was one, too. Raises UsageError."""
+    wanted = {"subnet": "subnet", "zone": "az", "type": "type", "market": "market"}
+    accepted = next(
+        (
+            each
+            for each in file.candidates
+            # A machine that was found by its tags is recorded without its subnet.
+            if all(decision.get(key) in (None, "", getattr(each, name)) for name, key in wanted.items())
+        ),
+        None,
+    )
+    if accepted is None:
+        raise UsageError("its launched.json names another place than its launch.json")
+    on_demand = replace(accepted, market=ON_DEMAND)
+    return (accepted, on_demand) if accepted != on_demand and on_demand in file.candidates else (accepted,)

@@ -1,0 +1,141 @@
+"""Takes away what `account_setup` made in an account. A call that was interrupted is completed by the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bai_agent.light_dataclass import replace
+from executor.backends.ec2.bucket_store import bucket_store, named_regions
+from executor.backends.ec2.instances import JOB_TAG, Instance, described, plain_errors
+from executor.backends.ec2.session import aws_session, code_of
+from executor.backends.ec2.setup.account_setup import AccountSetup
+from executor.backends.ec2.setup.templates import WATCHER
+from executor.errors import AwsError, UsageError
+
+_ROLE_POLICY = "bai"
+"""Name of the role's policy in the template."""
+
+
+def end_watcher(setup: AccountSetup) -> None:
+    """Delete the watcher, first, because it acts with the rest. Raise UsageError if it has launched a machine meanwhile."""
+    if setup.remove_watcher():
+        check_machines(setup)
+
+
+def check_machines(setup: AccountSetup) -> None:
+    """Raise UsageError while machines of jobs live."""
+    bucket = setup.outputs().get("BucketName")
+    if living := list(_living_machines(setup, bucket)):
+        names = ", ".join(f"{each.id} ({region}, job {each.job_id})" for region, each in living[:5])
+        more = f" and {len(living) - 5} more" if len(living) > 5 else ""
+        raise UsageError(
+            f"machines of jobs still live: {names}{more}; `bai cancel JOB --now` ends a job's, and `bai reap` those whose time is up"
+        )
+
+
+def remove(setup: AccountSetup, *, delete_data: bool) -> None:
+    """Delete what was made; the bucket, with all that is in it, only with `delete_data`."""
+    made = setup.outputs()
+    for policy in ("UserPolicy", "ExecutorPolicy", "ServicePolicy"):
+        if policy in made:
+            _detach(setup, made[policy])
+    if "InstanceRole" in made:
+        _strip(setup, made["InstanceRole"])
+    setup.stacks.delete(setup.stack("account"))
+    if delete_data:
+        if "BucketName" in made:
+            _empty(setup, made["BucketName"])
+        setup.stacks.delete(setup.stack("data"))
+
+
+def clear(setup: AccountSetup) -> None:
+    """Delete stacks in which nothing was ever made: a question that was not answered, or a first failure."""
+    for name in (*setup.stack_names, setup.stack(WATCHER)):
+        if setup.stacks.settled(name) is None:
+            setup.stacks.delete(name)
+
+
+def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[str, Instance]]:
+    """Yield the machines of jobs that EC2 has not yet ended, with their regions: this one, and all in which jobs of `bucket` were launched."""
+    regions = [setup.aws.region]
+    if bucket is not None:
+        regions += named_regions(bucket_store(replace(setup.settings, bucket=bucket)))
+    for region in dict.fromkeys(regions):
+        ec2 = aws_session(setup.settings, region=region).ec2()
+        for each in described(ec2, [{"Name": "tag-key", "Values": [JOB_TAG]}]):
+            if each.state != "terminated":
+                yield region, each
+
+
+def _detach(setup: AccountSetup, policy: str) -> None:
+    """Detach a policy from all that have it; else IAM does not delete it."""
+    iam: Any = setup.aws.iam()
+    with plain_errors(f"detaching the policy {policy}"):
+        try:
+            found = list(iam.get_paginator("list_entities_for_policy").paginate(PolicyArn=policy))
+        except ClientError as error:
+            if code_of(error) == "NoSuchEntity":
+                return
+            raise
+        for kind, detach in (
+            ("User", iam.detach_user_policy),
+            ("Role", iam.detach_role_policy),
+            ("Group", iam.detach_group_policy),
+        ):
+            for each in (entity for page in found for entity in page[f"Policy{kind}s"]):
+                detach(PolicyArn=policy, **{f"{kind}Name": each[f"{kind}Name"]})
+                setup.say(f"detached {policy} from {kind.lower()} {each[f'{kind}Name']}")
+
+
+def _strip(setup: AccountSetup, role: str) -> None:
+    """Take policies from the role that are not of its stack; else IAM does not delete it."""
+    iam: Any = setup.aws.iam()
+    with plain_errors(f"taking policies from the role {role}"):
+        try:
+            inline = iam.list_role_policies(RoleName=role)["PolicyNames"]
+            attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
+        except ClientError as error:
+            if code_of(error) == "NoSuchEntity":
+                return
+            raise
+        for name in inline:
+            if name != _ROLE_POLICY:
+                iam.delete_role_policy(RoleName=role, PolicyName=name)
+                setup.say(f"deleted the policy {name} of role {role}")
+        for each in attached:
+            iam.detach_role_policy(RoleName=role, PolicyArn=each["PolicyArn"])
+            setup.say(f"detached {each['PolicyArn']} from role {role}")
+
+
+def _empty(setup: AccountSetup, bucket: str) -> None:
+    """Delete all that is in a bucket: objects with their versions, and unfinished uploads."""
+    s3: Any = setup.aws.s3()
+    count = 0
+    with plain_errors(f"emptying the bucket {bucket}"):
+        try:
+            for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
+                objects = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+                count += len(objects)
+                _delete(s3, bucket, objects)
+            for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
+                for each in page.get("Uploads", ()):
+                    s3.abort_multipart_upload(Bucket=bucket, Key=each["Key"], UploadId=each["UploadId"])
+        except ClientError as error:
+            if code_of(error) == "NoSuchBucket":
+                return
+            raise
+    setup.say(f"deleted {count:,} objects of {bucket}")
+
+
+def _delete(s3: Any, bucket: str, objects: Sequence[Mapping[str, Any]]) -> None:
+    if not objects:
+        return
+    named = [{"Key": each["Key"], "VersionId": each["VersionId"]} for each in objects]
+    answer = s3.delete_objects(Bucket=bucket, Delete={"Objects": named, "Quiet": True})
+    if errors := answer.get("Errors"):
+        raise AwsError(
+            f"{errors[0]['Key']} of {bucket} was not deleted: {errors[0].get('Message', errors[0].get('Code'))}"
+        )

@@ -1,0 +1,360 @@
+"""Sets an account up for jobs on EC2. An interrupted call is completed by the same call.
+
+Two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything else, which needs the bucket. By choice a
+third one, `NAME-watcher`, with the function that looks at all jobs.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bai_agent.light_dataclass import dataclass, replace
+from executor.backends.ec2.instances import EXPIRES_TAG, JOB_TAG, plain_errors
+from executor.backends.ec2.routes import route_table, s3_routes
+from executor.backends.ec2.session import FAILURES, AwsSession, aws_session, code_of
+from executor.backends.ec2.setup.stacks import StackChange, Stacks
+from executor.backends.ec2.setup.templates import TEMPLATES, WATCHER, template
+from executor.backends.ec2.staging_bucket import staging_bucket
+from executor.backends.ec2.tags import tag_time
+from executor.backends.ec2.watcher.archive import WatcherArchive
+from executor.configuration.config import Settings
+from executor.errors import AwsError, UsageError
+
+_PROFILE_KNOWN_S = 180.0
+"""Seconds that EC2 is given to know a new instance profile: usually ten."""
+_PROFILE_LOOK_S = 3.0
+_IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
+_TRIED_TYPE = "t3.micro"
+_SPOT = "spot.amazonaws.com"
+_EXECUTIONS, _EXECUTIONS_CODE = "Concurrent executions", "L-B99A9384"
+_UNRESERVED = 100
+"""Executions that AWS leaves to functions without reserved ones: https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatcherChoices:
+    """The watcher's limits, which are parameters of its stack."""
+
+    types: str = "*"
+    """Instance types with a comma between, which may have `*` and `?`."""
+    owners: str = "amazon"
+    """Owners of images."""
+    dollars_a_day: str = "50"
+
+    def parameters(
+        self, choices: Choices, *, code: str, groups: Sequence[str], subnets: Sequence[str]
+    ) -> dict[str, str]:
+        """Return the parameters of the watcher's template. code: the archive's key in the bucket."""
+        return {
+            "Name": choices.name,
+            "BucketName": choices.bucket,
+            "CodeKey": code,
+            "Groups": ",".join(groups),
+            "Subnets": ",".join(subnets),
+            "Owners": self.owners,
+            "Types": self.types,
+            "DollarsADay": self.dollars_a_day,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What is made. All of it is kept as the stacks' parameters, so the next call finds it there."""
+
+    name: str
+    """Beginning of all names."""
+    bucket: str
+    job_days: str = ""
+    """Days after which jobs are deleted from the bucket; empty: never."""
+    data_buckets: tuple[str, ...] = ()
+    """Other buckets that instances read."""
+    vpc: str = ""
+    route_tables: tuple[str, ...] = ()
+    """Tables that get an endpoint for S3."""
+    placement_group: bool = False
+    file_vpc: str = ""
+    """The VPC of the file system; empty: there is none."""
+    file_cidr: str = "172.31.0.0/16"
+    """Addresses that reach it."""
+    file_subnets: tuple[str, ...] = ()
+    """A subnet of each zone from which it is reached."""
+    watcher: WatcherChoices | None = None
+    """The limits of the watcher; None: there is none."""
+
+    def parameters(self, which: str) -> dict[str, str]:
+        """Return the parameters of one of `TEMPLATES`."""
+        if which == "data":
+            return {
+                "BucketName": self.bucket,
+                "JobDays": self.job_days,
+                "FileSystemVpc": self.file_vpc,
+                "FileSystemCidr": self.file_cidr,
+                "FileSystemSubnets": ",".join(self.file_subnets),
+            }
+        return {
+            "Name": self.name,
+            "BucketName": self.bucket,
+            "DataBuckets": ",".join(self.data_buckets),
+            "VpcId": self.vpc,
+            "RouteTables": ",".join(self.route_tables),
+            "PlacementGroup": "yes" if self.placement_group else "no",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The VPC of the configured subnets, or the default one."""
+
+    vpc: str = ""
+    """Empty if there is none, or if the subnets are in several."""
+    route_tables: tuple[str, ...] = ()
+    """Tables without an endpoint for S3."""
+    needs_endpoint: bool = False
+    """Whether machines there do not reach S3, or only for money."""
+    closed: bool = False
+    """Whether the VPC's default group lets nothing out."""
+    cidr: str = ""
+    """The VPC's addresses."""
+    subnets: tuple[str, ...] = ()
+    """One of each zone."""
+    all_subnets: tuple[str, ...] = ()
+    """All in which machines are launched."""
+    default_group: str = ""
+    """The VPC's default group, which machines without another one have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountSetup:
+    """The setup of one name in one region. All methods raise BaiError."""
+
+    settings: Settings
+    name: str
+    stacks: Stacks
+    say: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    @cached_property
+    def aws(self) -> AwsSession:
+        return aws_session(self.settings)
+
+    def stack(self, which: str) -> str:
+        """Return the name of a stack by that of its template."""
+        return f"{self.name}-{which}"
+
+    @property
+    def stack_names(self) -> list[str]:
+        return [self.stack(which) for which in TEMPLATES]
+
+    def present(self) -> Choices | None:
+        """Return what was chosen before; None if nothing is set up."""
+        found = {which: self.stacks.settled(self.stack(which)) for which in TEMPLATES}
+        given: dict[str, str] = {}
+        for state in found.values():
+            given.update(state.parameters if state else {})
+        if not given:
+            return None
+        return Choices(
+            name=self.name,
+            bucket=given["BucketName"],
+            job_days=given.get("JobDays", ""),
+            data_buckets=_items(given.get("DataBuckets", "")),
+            vpc=given.get("VpcId", ""),
+            route_tables=_items(given.get("RouteTables", "")),
+            placement_group=given.get("PlacementGroup") == "yes",
+            file_vpc=given.get("FileSystemVpc", ""),
+            file_cidr=given.get("FileSystemCidr", Choices.file_cidr),
+            file_subnets=_items(given.get("FileSystemSubnets", "")),
+            watcher=self._present_watcher(),
+        )
+
+    def _present_watcher(self) -> WatcherChoices | None:
+        state = self.stacks.settled(self.stack(WATCHER))
+        if state is None:
+            return None
+        given = state.parameters
+        return WatcherChoices(
+            types=given["Types"], owners=given["Owners"], dollars_a_day=given["DollarsADay"]
+        )
+
+    @cached_property
+    def account(self) -> str:
+        """The number of the credentials' account."""
+        with plain_errors("asking for the account"):
+            return str(self.aws.sts().get_caller_identity()["Account"])
+
+    def first_bucket(self) -> str:
+        """Return the name of a bucket that nobody else is likely to have."""
+        return f"{self.name}-{self.account}-{self.aws.region}"
+
+    def network(self) -> Network:
+        """Look at the network of the instances."""
+        ec2: Any = self.aws.ec2()
+        subnets = (
+            {"SubnetIds": list(self.settings.subnets)}
+            if self.settings.subnets
+            else {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+        )
+        with plain_errors("describing the subnets"):
+            found = ec2.describe_subnets(**subnets)["Subnets"]
+            vpcs = {each["VpcId"] for each in found}
+            if len(vpcs) != 1:
+                return Network()
+            (vpc,) = vpcs
+            routes = s3_routes(
+                self.aws, found, public_ip=self.settings.public_ip, bucket_region=self.aws.region
+            )
+            inside = [{"Name": "vpc-id", "Values": [vpc]}]
+            tables = ec2.describe_route_tables(Filters=inside)["RouteTables"]
+            default = [{"Name": "group-name", "Values": ["default"]}]
+            groups = ec2.describe_security_groups(Filters=[*inside, *default])["SecurityGroups"]
+            cidr = ec2.describe_vpcs(VpcIds=[vpc])["Vpcs"][0]["CidrBlock"]
+        used = [route_table(each, tables) for each in found]
+        ids = [str(each["RouteTableId"]) for each in used if each is not None and not _has_endpoint(each)]
+        return Network(
+            vpc=vpc,
+            route_tables=tuple(dict.fromkeys(ids)),
+            needs_endpoint=any(not each.reaches or each.todo for each in routes),
+            cidr=cidr,
+            subnets=tuple({each["AvailabilityZone"]: str(each["SubnetId"]) for each in found}.values()),
+            closed=not any(each.get("IpPermissionsEgress") for each in groups),
+            all_subnets=tuple(str(each["SubnetId"]) for each in found),
+            default_group=next((str(each["GroupId"]) for each in groups), ""),
+        )
+
+    def propose(self, choices: Choices) -> list[StackChange]:
+        """Have the changes computed that lead to `choices`; carry nothing out."""
+        changes = [
+            self.stacks.propose(
+                self.stack(which),
+                template(which, data_buckets=choices.data_buckets, mounts=max(1, len(choices.file_subnets))),
+                choices.parameters(which),
+            )
+            for which in TEMPLATES
+        ]
+        return [each for each in changes if each is not None]
+
+    def propose_watcher(
+        self, choices: Choices, network: Network, archive: WatcherArchive
+    ) -> StackChange | None:
+        """Have the change computed that makes or updates the watcher, after the other stacks are made; None if nothing would change."""
+        if choices.watcher is None:
+            return None
+        made = self.outputs()
+        groups = [*self.settings.security_groups, network.default_group, made.get("SecurityGroup", "")]
+        parameters = choices.watcher.parameters(
+            choices,
+            code=archive.key,
+            groups=list(dict.fromkeys(filter(None, groups))),
+            subnets=network.all_subnets,
+        )
+        return self.stacks.propose(self.stack(WATCHER), template(WATCHER), parameters)
+
+    def upload_archive(self, choices: Choices, archive: WatcherArchive) -> None:
+        """Bring the watcher's archive into the bucket. One that is there may be another's: users may write there."""
+        bucket = staging_bucket(replace(self.settings, bucket=choices.bucket))
+        self.say("uploading the watcher's code")
+        bucket.put_file(archive.key, archive.path)
+
+    def check_executions(self) -> None:
+        """Raise UsageError if the account can reserve no execution for a watcher. If that is unknown, its stack's failure tells."""
+        quotas = self.aws.service_quotas().get_paginator("list_service_quotas")
+        try:
+            pages = list(quotas.paginate(ServiceCode="lambda"))
+        except FAILURES:
+            return
+        values = (
+            each["Value"] for page in pages for each in page["Quotas"] if each["QuotaName"] == _EXECUTIONS
+        )
+        limit = next(values, None)
+        if limit is not None and limit <= _UNRESERVED:
+            region = self.aws.region
+            raise UsageError(
+                f'the quota "{_EXECUTIONS}" of Lambda is {limit:,.0f} in {region}; a watcher needs one execution of its own, and AWS '
+                f"leaves {_UNRESERVED} to other functions. Ask for more, which is free and may take a day: `aws service-quotas "
+                f"request-service-quota-increase --service-code lambda --quota-code {_EXECUTIONS_CODE} --desired-value 1000 "
+                f"--region {region}`; or set up without --watcher"
+            )
+
+    def remove_watcher(self) -> bool:
+        """Delete the watcher; return whether there was one."""
+        return self.stacks.delete(self.stack(WATCHER))
+
+    def outputs(self) -> Mapping[str, str]:
+        """Return the ids and ARNs of what was made."""
+        found: dict[str, str] = {}
+        for which in TEMPLATES:
+            state = self.stacks.settled(self.stack(which))
+            found.update(state.outputs if state else {})
+        return found
+
+    def make_spot_role(self) -> bool:
+        """Make the account's role for spot instances; return whether it was missing."""
+        with plain_errors("making the role for spot instances"):
+            try:
+                self.aws.iam().create_service_linked_role(AWSServiceName=_SPOT)
+            except ClientError as error:
+                if code_of(error) == "InvalidInput" and "has been taken" in str(error):
+                    return False
+                raise
+        return True
+
+    def wait_for_profile(self, profile: str) -> None:
+        """Wait until a dry run of RunInstances accepts the instance profile, which EC2 knows later than IAM."""
+        deadline = self.clock() + _PROFILE_KNOWN_S
+        try:
+            image = self.aws.ssm().get_parameter(Name=_IMAGE_PARAMETER)["Parameter"]["Value"]
+        except FAILURES as error:
+            self.say(f"whether EC2 knows the instance profile {profile} could not be tried: {error}")
+            return
+        while (refusal := self._refusal(profile, image)) is not None:
+            if code_of(refusal) != "InvalidParameterValue" or "profile" not in str(refusal).lower():
+                self.say(f"whether EC2 knows the instance profile {profile} could not be tried: {refusal}")
+                return
+            if self.clock() > deadline:
+                raise AwsError(f"EC2 does not know the instance profile {profile} yet: {refusal}")
+            self.sleep(_PROFILE_LOOK_S)
+
+    def _refusal(self, profile: str, image: str) -> ClientError | None:
+        tags = {JOB_TAG: "setup", EXPIRES_TAG: tag_time(datetime.now(timezone.utc) + timedelta(hours=1))}
+        named = [{"Key": key, "Value": value} for key, value in tags.items()]
+        request: dict[str, Any] = {
+            "ImageId": image,
+            "InstanceType": _TRIED_TYPE,
+            "MinCount": 1,
+            "MaxCount": 1,
+            "IamInstanceProfile": {"Name": profile},
+            "TagSpecifications": [{"ResourceType": each, "Tags": named} for each in ("instance", "volume")],
+            **({"SubnetId": self.settings.subnets[0]} if self.settings.subnets else {}),
+        }
+        with plain_errors("trying the instance profile"):
+            try:
+                self.aws.no_retry_client().run_instances(**request, DryRun=True)
+            except ClientError as error:
+                return None if code_of(error) == "DryRunOperation" else error
+        return None
+
+
+def account_setup(settings: Settings, name: str, say: Callable[[str], None]) -> AccountSetup:
+    """Return the setup of `name` in the configured region. Raises UsageError."""
+    stacks = Stacks(
+        cloudformation=aws_session(settings).cloudformation(),
+        draw_name=lambda: f"bai-{uuid.uuid4().hex}",
+        on_wait=say,
+    )
+    return AccountSetup(settings=settings, name=name, stacks=stacks, say=say)
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(each for each in text.split(",") if each)
+
+
+def _has_endpoint(table: Mapping[str, Any]) -> bool:
+    return any(str(each.get("GatewayId", "")).startswith("vpce-") for each in table.get("Routes", ()))

@@ -1,0 +1,100 @@
+"""Changes of a person's configuration file, in which everything else stays as it is, comments and order too."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.run_directory import write_atomic
+from bai_agent.job.toml import read_toml_text
+from bai_agent.light_dataclass import dataclass
+from executor.descriptor.toml_text import toml_value
+from executor.errors import UsageError
+
+_TABLE = re.compile(r"\s*\[")
+
+
+@dataclass(frozen=True)
+class ConfigEdit:
+    """A configuration file before and after a change."""
+
+    path: Path
+    before: str
+    after: str
+
+    @property
+    def diff(self) -> list[str]:
+        """Return the changed lines with those around them; empty without a change."""
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), lineterm=""
+        )
+        return list(lines)
+
+    def write(self) -> None:
+        """Replace the file, or make it. Raises UsageError."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # A link to a file elsewhere, as collections of such files are, stays one.
+            write_atomic(self.path.resolve(), self.after.encode())
+        except OSError as error:
+            raise UsageError(
+                f"the configuration file {self.path} cannot be written: {error.strerror or error}"
+            ) from error
+
+
+def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
+    """Return the file with keys before its first table set to `values`; None takes a key away. Raises UsageError.
+
+    A file in which this is not possible line by line is refused, and left alone.
+    """
+    before, wanted = _read(path)
+    after = before
+    for key, value in values.items():
+        if wanted.get(key) == value:
+            continue
+        after = _with_key(after, key, value)
+        wanted.pop(key, None)
+        if value is not None:
+            wanted[key] = value
+    try:
+        done = read_toml_text(after) == wanted
+    except ValueError:
+        done = False
+    if not done:
+        lines = "; ".join(
+            f"{key} = {toml_value(value)}" if value is not None else f"no {key}"
+            for key, value in values.items()
+        )
+        raise UsageError(f"the configuration file {path} is too unusual to be changed; write there: {lines}")
+    return ConfigEdit(path, before, after)
+
+
+def configured(path: Path) -> dict[str, Any]:
+    """Return the file's own values; none without a file. Raises UsageError."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text("utf-8") if path.exists() else ""
+        return text, read_toml_text(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the configuration file {path} cannot be read: {error}") from error
+
+
+def _with_key(text: str, key: str, value: Any) -> str:
+    lines = text.splitlines(keepends=True)
+    first_table = next((at for at, line in enumerate(lines) if _TABLE.match(line)), len(lines))
+    new = [f"{key} = {toml_value(value)}\n"] if value is not None else []
+    assignment = re.compile(rf'\s*"?{re.escape(key)}"?\s*=')
+    for at, line in enumerate(lines[:first_table]):
+        if assignment.match(line):
+            return "".join([*lines[:at], *new, *lines[at + 1 :]])
+    if new and first_table == len(lines) and lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    while new and first_table > 0 and not lines[first_table - 1].strip():
+        first_table -= 1
+    return "".join([*lines[:first_table], *new, *lines[first_table:]])

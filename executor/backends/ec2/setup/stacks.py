@@ -1,0 +1,237 @@
+"""A CloudFormation stack that is made, updated and deleted, from whatever state an interrupted call has left it in.
+
+Every change is a change set, so that it can be shown first, and "no change" is CloudFormation's own answer.
+States: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html#cfn-console-view-stack-data-resources-status-codes
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from bai_agent.errors import BaiError
+from bai_agent.light_dataclass import dataclass, field
+from executor.backends.ec2.instances import plain_errors
+from executor.backends.ec2.session import DENIED, code_of
+from executor.errors import AwsError
+
+DEADLINE_S = 1200.0
+"""Seconds for one change of a stack. IAM and networks take one or two minutes."""
+_LOOK_S = 3.0
+_EMPTY = frozenset({"REVIEW_IN_PROGRESS", "ROLLBACK_COMPLETE"})
+"""States of a stack that was never made, which can only be deleted."""
+_UNUSABLE = frozenset({"DELETE_FAILED", "ROLLBACK_FAILED", "CREATE_FAILED", "UPDATE_ROLLBACK_FAILED"})
+_NO_CHANGE = re.compile(r"didn't contain changes|No updates are to be performed", re.IGNORECASE)
+_DENIED = re.compile(r"not authorized to perform|Access ?Denied|UnauthorizedOperation", re.IGNORECASE)
+_CONSEQUENCE = re.compile(r"cancelled", re.IGNORECASE)
+"""Failures of resources that CloudFormation gave up because another one had failed."""
+
+
+class DeniedError(AwsError):
+    """A stack failed because the credentials lack a right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackState:
+    """A stack as CloudFormation describes it."""
+
+    id: str
+    status: str
+    parameters: Mapping[str, str]
+    outputs: Mapping[str, str]
+
+    @property
+    def busy(self) -> bool:
+        return self.status.endswith("_IN_PROGRESS") and self.status not in _EMPTY
+
+    @property
+    def made(self) -> bool:
+        """Whether there may be resources in it."""
+        return self.status not in _EMPTY
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackChange:
+    """A change of a stack, which CloudFormation has computed and not carried out."""
+
+    stack: str
+    id: str
+    """Of the change set."""
+    creates: bool
+    lines: tuple[str, ...]
+    """One for each resource, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacks:
+    """The stacks of a region. All methods raise BaiError."""
+
+    cloudformation: Any
+    draw_name: Callable[[], str]
+    """Returns a name that no change set has yet."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    on_wait: Callable[[str], None] = field(default=lambda sentence: None)
+
+    def look(self, name: str) -> StackState | None:
+        """Return a stack by its name, or by its id if it may be deleted; None if there is none."""
+        with plain_errors(f"describing the stack {name}"):
+            try:
+                found = self.cloudformation.describe_stacks(StackName=name)["Stacks"][0]
+            except ClientError as error:
+                if code_of(error) == "ValidationError" and "does not exist" in str(error):
+                    return None
+                raise
+        return StackState(
+            id=found["StackId"],
+            status=found["StackStatus"],
+            parameters={each["ParameterKey"]: each["ParameterValue"] for each in found.get("Parameters", ())},
+            outputs={each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", ())},
+        )
+
+    def settled(self, name: str) -> StackState | None:
+        """Return a stack after whatever goes on with it; None if there is none, or none that holds anything."""
+        state = self._wait(name)
+        return state if state is not None and state.made else None
+
+    def propose(self, name: str, template: str, parameters: Mapping[str, str]) -> StackChange | None:
+        """Have a change set made that leads to `template` and `parameters`; None if nothing would change."""
+        state = self._wait(name)
+        if state is not None and not state.made:
+            self.delete(name)
+            state = None
+        if state is not None and state.status in _UNUSABLE:
+            raise AwsError(
+                f"the stack {name} is {state.status}: {self._failure(state.id)}; "
+                "`bai setup --remove` takes what is left of it away"
+            )
+        change_set = self.draw_name()
+        with plain_errors(f"preparing the stack {name}"):
+            try:
+                made = self.cloudformation.create_change_set(
+                    StackName=name,
+                    ChangeSetName=change_set,
+                    ClientToken=change_set,
+                    ChangeSetType="UPDATE" if state else "CREATE",
+                    TemplateBody=template,
+                    Parameters=[
+                        {"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()
+                    ],
+                    Capabilities=["CAPABILITY_NAMED_IAM"],
+                )
+            except ClientError as error:
+                if _NO_CHANGE.search(str(error)):
+                    return None
+                raise
+            return self._computed(name, made["Id"], creates=state is None)
+
+    def _computed(self, name: str, change_set: str, *, creates: bool) -> StackChange | None:
+        deadline = self.clock() + DEADLINE_S
+        while True:
+            found = self.cloudformation.describe_change_set(ChangeSetName=change_set, StackName=name)
+            if found["Status"] not in ("CREATE_PENDING", "CREATE_IN_PROGRESS"):
+                break
+            self._pause(deadline, f"CloudFormation has not prepared the stack {name}")
+        if found["Status"] == "FAILED":
+            reason = str(found.get("StatusReason", ""))
+            self.cloudformation.delete_change_set(ChangeSetName=change_set, StackName=name)
+            if _NO_CHANGE.search(reason):
+                return None
+            raise _error(f"the stack {name} cannot be changed: {reason}")
+        # A template of ours has fewer resources than a page.
+        changes = [each["ResourceChange"] for each in found.get("Changes", ())]
+        return StackChange(
+            stack=name, id=change_set, creates=creates, lines=tuple(_change_line(each) for each in changes)
+        )
+
+    def carry_out(self, change: StackChange) -> StackState:
+        """Carry out a change, and wait for its end."""
+        with plain_errors(f"changing the stack {change.stack}"):
+            self.cloudformation.execute_change_set(
+                ChangeSetName=change.id, StackName=change.stack, ClientRequestToken=change.id.split("/")[-1]
+            )
+        self.on_wait(f"{'making' if change.creates else 'updating'} the stack {change.stack}")
+        state = self._wait(change.stack, started=True)
+        if state is None or state.status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE"):
+            now = f" and is {state.status}" if state else ""
+            raise _error(
+                f"the stack {change.stack} failed{now}: {self._failure(state.id if state else change.stack)}"
+            )
+        return state
+
+    def forget(self, change: StackChange) -> None:
+        """Delete a change that is not wanted, with the stack that was only named for it."""
+        with plain_errors(f"forgetting a change of the stack {change.stack}"):
+            self.cloudformation.delete_change_set(ChangeSetName=change.id, StackName=change.stack)
+            if change.creates:
+                self.cloudformation.delete_stack(StackName=change.stack)
+
+    def delete(self, name: str) -> bool:
+        """Delete a stack with all that is in it, and wait for its end; return whether there was one."""
+        state = self._wait(name)
+        if state is None:
+            return False
+        with plain_errors(f"deleting the stack {name}"):
+            self.cloudformation.delete_stack(StackName=name)
+        if state.made:
+            self.on_wait(f"deleting the stack {name}")
+        # A deleted stack is found by its id alone.
+        ended = self._wait(state.id, until=("DELETE_COMPLETE", "DELETE_FAILED"))
+        if ended is not None and ended.status != "DELETE_COMPLETE":
+            raise _error(f"the stack {name} was not deleted: {self._failure(state.id)}")
+        return True
+
+    def _wait(self, name: str, *, started: bool = False, until: tuple[str, ...] = ()) -> StackState | None:
+        """Return a stack when nothing goes on with it. started: a stack in review will become busy; until: its only ends."""
+        deadline = self.clock() + DEADLINE_S
+        while True:
+            state = self.look(name)
+            if state is None:
+                return None
+            waits = state.busy or (started and state.status == "REVIEW_IN_PROGRESS")
+            if not waits and (not until or state.status in until):
+                return state
+            self._pause(deadline, f"the stack {name} is still {state.status}")
+
+    def _pause(self, deadline: float, sentence: str) -> None:
+        if self.clock() > deadline:
+            raise AwsError(
+                f"{sentence} after {DEADLINE_S / 60:.0f} minutes; the same command goes on with it later"
+            )
+        self.sleep(_LOOK_S)
+
+    def _failure(self, stack_id: str) -> str:
+        """Return the first failure of the newest operation on a stack, in AWS's words."""
+        first = "CloudFormation gives no reason"
+        pages = self.cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id)
+        with plain_errors("reading the events of a stack"):
+            for each in (event for page in pages for event in page["StackEvents"]):  # the newest first
+                reason, status = str(each.get("ResourceStatusReason", "")), str(each["ResourceStatus"])
+                if each["PhysicalResourceId"] == stack_id:
+                    if status in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"):
+                        return first
+                elif status.endswith("_FAILED") and not _CONSEQUENCE.search(reason):
+                    known = each.get("PhysicalResourceId") or "not made"
+                    first = f"{each['LogicalResourceId']} ({each['ResourceType']}, {known}): {reason}"
+        return first
+
+
+def lacks_rights(error: BaiError) -> bool:
+    """Return whether an error is for lack of rights."""
+    return isinstance(error, DeniedError) or (isinstance(error, AwsError) and error.code in DENIED)
+
+
+def _error(sentence: str) -> AwsError:
+    return DeniedError(sentence) if _DENIED.search(sentence) else AwsError(sentence)
+
+
+def _change_line(change: Mapping[str, Any]) -> str:
+    what = {"Add": "makes", "Modify": "changes", "Remove": "deletes"}.get(change["Action"], change["Action"])
+    if change.get("Replacement") == "True":
+        what = "replaces"
+    known = f" {change['PhysicalResourceId']}" if change.get("PhysicalResourceId") else ""
+    return f"{what:<8} {change['LogicalResourceId']}{known} ({change['ResourceType']})"

@@ -1,0 +1,105 @@
+"""The templates of the stacks, `data.yaml` and `account.yaml`, with the policies of `executor/backends/ec2/iam` in them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+TEMPLATES = ("data", "account")
+"""In the order in which they are made: the second one is about the bucket of the first one."""
+WATCHER = "watcher"
+"""The template of a third stack, by choice: its code is in the bucket, and it launches with the account's profile and groups."""
+_PLACE = re.compile(r"^( *)PolicyDocument: # (\w+)\.json$", re.MULTILINE)
+_MOUNT = re.compile(r"^  MountTarget0:.*\n(?:    .*\n)*\n", re.MULTILINE)
+_WORDS = {
+    "arn:aws:": "arn:${AWS::Partition}:",
+    "ACCOUNT": "${AWS::AccountId}",
+    "BUCKET": "${BucketName}",
+    "ROLE": "${Name}-instance",
+    "NAME": "${Name}",
+}
+"""The words in capitals of a policy, in CloudFormation's language."""
+_LISTS = {"GROUPS": "Groups", "OWNERS": "Owners", "SUBNETS": "Subnets", "TYPES": "Types"}
+"""The words that stand for lists, and the template's parameters."""
+_PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+"""Beginning of a region's name → its partition, if that is not "aws"."""
+_DATA = "DATA_BUCKET"
+
+
+def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) -> str:
+    """Return a template as CloudFormation takes it.
+
+    data_buckets: other buckets that instances read. mounts: the number of subnets from which the file system is reached.
+    """
+    text = (files(__package__) / f"{name}.yaml").read_text("utf-8")
+    text = _MOUNT.sub(lambda one: "".join(one[0].replace("0", str(at)) for at in range(mounts)), text)
+
+    def insert(place: re.Match[str]) -> str:
+        indent, policy = place.groups()
+        document = _substituted(_for_buckets(read_policy(policy), data_buckets))
+        # JSON is YAML, if all its lines are further to the right than the key.
+        lines = json.dumps(document, indent=2).splitlines()
+        return "\n".join([f"{indent}PolicyDocument:", *(f"{indent}  {line}" for line in lines)])
+
+    return _PLACE.sub(insert, text)
+
+
+def read_policy(name: str) -> dict[str, Any]:
+    """Return a policy with words in capitals for what is not the same in all accounts."""
+    text = (files("executor.backends.ec2") / "iam" / f"{name}.json").read_text("utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def policy_text(name: str, words: Mapping[str, str], *, region: str) -> str:
+    """Return a policy's JSON for a region, with `words` for its words in capitals; unknown ones stay."""
+    text = json.dumps(read_policy(name), indent=2)
+    partition = next((each for start, each in _PARTITIONS.items() if region.startswith(start)), "aws")
+    for word, value in {"arn:aws:": f"arn:{partition}:", **words}.items():
+        text = _replace(word, value, text)
+    return text
+
+
+def mount_command(file_system: str, region: str) -> str:
+    """Return the command of an instance that makes /shared the file system.
+
+    Options: https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
+    """
+    suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    options = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
+    return f"mkdir -p /shared && mount -t nfs4 -o {options} {file_system}.efs.{region}.{suffix}:/ /shared"
+
+
+def _for_buckets(document: Mapping[str, Any], buckets: Sequence[str]) -> dict[str, Any]:
+    """Return a policy with each of `buckets` in place of DATA_BUCKET, and without statements that would be about none."""
+    statements = []
+    for each in document["Statement"]:
+        resources = [
+            _replace(_DATA, bucket, resource)
+            for resource in each["Resource"]
+            for bucket in (buckets if _DATA in resource else ("",))
+        ]
+        if resources:
+            statements.append({**each, "Resource": resources})
+    return {**document, "Statement": statements}
+
+
+def _substituted(value: Any) -> Any:
+    """Return part of a policy with CloudFormation's functions for the words in capitals."""
+    if isinstance(value, dict):
+        return {key: _substituted(each) for key, each in value.items()}
+    if isinstance(value, list):
+        if len(value) == 1 and value[0] in _LISTS:
+            return {"Ref": _LISTS[value[0]]}
+        return [_substituted(each) for each in value]
+    text = value
+    for word, meaning in _WORDS.items():
+        text = _replace(word, meaning, text)
+    return value if text == value else {"Fn::Sub": text}
+
+
+def _replace(word: str, value: str, text: str) -> str:
+    return re.sub(rf"\b{word}(?!\w)" if word.isupper() else re.escape(word), lambda _: value, text)

@@ -1,0 +1,108 @@
+"""The jobs that have to be looked at, whoever submitted them, and who looks at them.
+
+`.watched/<job-id>` is written before the launch of a job of `bai`; it holds the token of `launch.json`. It becomes empty when the job
+has ended and its machines are gone: users' policies let nobody delete. `.looks/<kind>` is written by each look at all jobs.
+
+Names count exactly: a `*` in a policy matches slashes, so an instance may write objects below these folders, but none with such a name.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from enum import Enum
+
+from bai_agent.decode import decode
+from bai_agent.errors import MissingObjectError, RecordError
+from bai_agent.job.descriptor import is_job_id
+from bai_agent.job.record_types import Count
+from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import dataclass
+
+_WATCHED, _LOOKS = ".watched/", ".looks/"
+_MISSED = 3
+"""Looks that may be missed, before nobody is said to look."""
+_LEAST = timedelta(minutes=3)
+_UNKNOWN_PAUSE = timedelta(minutes=20)
+"""Time after a single look, as cron has it made, in which another one is expected."""
+
+
+class Looker(str, Enum):
+    """Who looks at all jobs of a bucket, the one that does most first."""
+
+    WATCHER = "watcher"
+    REAP = "reap"
+    SERVICE = "service"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The last look of a kind."""
+
+    kind: Looker
+    age: timedelta
+    every: timedelta | None
+    """Time between two looks; None if unknown."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next one can be expected."""
+        return self.age <= (_UNKNOWN_PAUSE if self.every is None else max(_MISSED * self.every, _LEAST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LookFile:
+    every: Count | None
+    """Seconds."""
+
+
+def watch_job(store: JobStore, job_id: str, *, token: str) -> None:
+    """Have a job looked at, whose `launch.json` has this token. Raises StoreError."""
+    store.put(f"{_WATCHED}{job_id}", token.encode() + b"\n")
+
+
+def unwatch_job(store: JobStore, job_id: str) -> None:
+    """End the looks at a job. Raises StoreError."""
+    store.put(f"{_WATCHED}{job_id}", b"")
+
+
+def watched_jobs(store: JobStore) -> dict[str, int | None]:
+    """Return the jobs that have to be looked at, with the time since when (ms UTC by the store's clock). Raises StoreError."""
+    named = {each.key.removeprefix(_WATCHED): each for each in store.find(_WATCHED)}
+    return {name: each.modified for name, each in named.items() if each.size and is_job_id(name)}
+
+
+def watched_token(store: JobStore, job_id: str) -> str | None:
+    """Return the token of the launch of a watched job; None if it is not watched. Raises StoreError."""
+    try:
+        return store.get(f"{_WATCHED}{job_id}").decode(errors="replace").strip() or None
+    except MissingObjectError:
+        return None
+
+
+def note_look(store: JobStore, kind: Looker, *, every: timedelta | None) -> None:
+    """Record that all jobs are looked at now. Raises StoreError."""
+    seconds = None if every is None else round(every.total_seconds())
+    store.put(f"{_LOOKS}{kind.value}", json.dumps({"every": seconds}).encode() + b"\n")
+
+
+def last_looks(store: JobStore, now_ms: int) -> list[Look]:
+    """Return the last look of each kind. now_ms: by the store's clock. Raises StoreError."""
+    found = {each.key: each.modified for each in store.find(_LOOKS)}
+    looks = []
+    for kind in Looker:
+        key = f"{_LOOKS}{kind.value}"
+        if (modified := found.get(key)) is None:
+            continue
+        try:
+            every = decode(_LookFile, store.get(key), where=f"{store.url}/{key}").every
+        except RecordError:
+            every = None  # of a later version
+        looks.append(
+            Look(
+                kind=kind,
+                age=timedelta(milliseconds=max(0, now_ms - modified)),
+                every=None if every is None else timedelta(seconds=every),
+            )
+        )
+    return looks

@@ -1,0 +1,128 @@
+"""Launches machines within the watcher's limits, for a launch that is exactly the one that was submitted.
+
+The watcher has nobody's configuration, so it cannot render a launch anew as others do. It takes the stored one if the job's mark has
+its token, and renders only the user data, which must be the stored one byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import json
+import re
+from datetime import datetime
+
+from bai_agent import __version__
+from bai_agent.job.descriptor import Job
+from bai_agent.light_dataclass import dataclass
+from cloud_init.user_data import Boot, Bundle
+from executor.backends.ec2.launch.cost import price, volume_cost
+from executor.backends.ec2.launch.images import find_image
+from executor.backends.ec2.launch.launch_record import LaunchFile, read_decision, read_launch
+from executor.backends.ec2.launch.launch_request import make_user_data
+from executor.backends.ec2.launch.repeat import check_job_bytes
+from executor.backends.ec2.launch.resolve import ec2_table
+from executor.backends.ec2.monitor.replacer import FirstLaunch, Replacer
+from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.tags import parse_timestamp
+from executor.backends.ec2.watched_jobs import watched_token
+from executor.backends.ec2.watcher.day_ledger import DayLedger
+from executor.backends.ec2.watcher.launch_limits import LaunchLimits
+from executor.errors import LaunchError, UsageError
+
+_READABLE = 2**20
+"""Most bytes of unpacked user data."""
+
+
+@dataclass
+class BoundedReplacer(Replacer):
+    """Launches the machines that one job lacks, within limits."""
+
+    limits: LaunchLimits | None = None
+    ledger: DayLedger | None = None
+
+    def _render(self, job: Job, aws: AwsSession) -> FirstLaunch:
+        file = read_launch(self.record, attempt=job.job.attempt)
+        decision = read_decision(self.record, attempt=job.job.attempt)
+        if file is None or decision is None or self.limits is None:
+            raise UsageError("its first launch is not recorded")
+        if (
+            not file.token
+            or file.token not in (watched_token(self.record.store, self.record.job_id),)
+            or file.sealed().token != file.token
+        ):
+            raise UsageError("its launch.json is another one than the one that was submitted")
+        if file.bai != __version__:
+            raise UsageError(
+                f"version {json.dumps(file.bai)} of `bai` launched it, and the watcher is of {__version__}: `bai setup` updates it"
+            )
+        check_job_bytes(self.record, job)
+        self.limits.check(file, aws.ec2())
+        boot = self._boot(job, file)
+        return self._first_launch(file, decision, boot, [])
+
+    def _boot(self, job: Job, file: LaunchFile) -> Boot:
+        """Return what the stored user data was made of. Raises UsageError if it is not what `bai` makes."""
+        stored = base64.b64decode(str(file.request.get("UserData")))
+        found = {
+            name: re.search(rf"^\s+{name}=(\S+)$", _readable(stored), re.MULTILINE)
+            for name in ("bundle_url", "bundle_sha256", "region")
+        }
+        url, sha256, region = (each[1] if each else "" for each in found.values())
+        bundle = Bundle(url=url, sha256=sha256, size=0)
+        made = make_user_data(job, ec2_table(self.descriptor()), bundle=bundle, region=region)
+        if made.content != stored:
+            raise UsageError("its user data is not what follows from its descriptor")
+        return made.boot
+
+    def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
+        """Reserve the cost of a launch until its machine has to be gone. Raises UsageError if it is too much, or unknown."""
+        ends = parse_timestamp(file.expires)
+        if self.ledger is None or ends is None:
+            raise UsageError(f'it ends at "{file.expires}", which is not a time')
+        hours = max(0.0, (ends - now).total_seconds() / 3600)
+        self.ledger.reserve(self._name(file), hours * self._hourly(file, aws), now=now)
+
+    def _hourly(self, file: LaunchFile, aws: AwsSession) -> float:
+        """Return the most that an hour of a machine costs (USD). Raises UsageError if that is unknown."""
+        image, volumes = find_image(str(file.request.get("ImageId")), aws), volume_cost(file.request)
+        tenancy = str(file.request.get("Placement", {}).get("Tenancy", "default"))
+        known, unknown = [], [f"not in the price list: {each}" for each in volumes.unknown]
+        for name in {each.type or str(file.request["InstanceType"]) for each in file.candidates}:
+            hourly, origin = price(
+                name, self.settings.prices, aws, operation=image.operation, tenancy=tenancy
+            )
+            if hourly is None:
+                unknown.append(origin)
+            else:
+                known.append(hourly)
+        if image.marketplace:
+            unknown.append(f"the software of {image.id} may cost something of its own")
+        if unknown:
+            raise UsageError(
+                f"the watcher has a limit of cost, and that of the machine is unknown: {unknown[0]}"
+            )
+        return max(known) + volumes.hourly
+
+    def _launch(
+        self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime, begun_before: bool
+    ) -> None:
+        try:
+            super()._launch(job, file, aws, now=now, begun_before=begun_before)
+        except LaunchError:
+            if self.ledger is not None:
+                self.ledger.give_back(self._name(file), now=now)
+            raise
+
+    def _name(self, file: LaunchFile) -> str:
+        """Return the name of a launch in the ledger."""
+        return f"{self.record.job_id}-{file.attempt}-{file.number}"
+
+
+def _readable(user_data: bytes) -> str:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(user_data)) as file:
+            return file.read(_READABLE).decode("ascii")
+    except (OSError, EOFError, ValueError) as error:
+        raise UsageError(f"its user data cannot be read: {error}") from error

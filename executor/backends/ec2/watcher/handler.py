@@ -1,0 +1,146 @@
+"""The watcher: a Lambda function that looks at all jobs of a bucket, called by a schedule and by EC2's events through a queue.
+
+`handler` is its entry. It needs no Kafka. An event only makes it look sooner, so a lost, late or foreign one changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any, Protocol
+
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError, StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import JobStore
+from executor.backends.ec2.bucket_store import bucket_store, open_bucket
+from executor.backends.ec2.clock import forget_clocks, store_now
+from executor.backends.ec2.monitor.bucket_look import BucketLook, LookListener
+from executor.backends.ec2.monitor.reaper import Reaped
+from executor.backends.ec2.watched_jobs import Looker, last_looks, watched_jobs
+from executor.backends.ec2.watcher.bounded_replacer import BoundedReplacer
+from executor.backends.ec2.watcher.day_ledger import FOLDER, DayLedger
+from executor.backends.ec2.watcher.launch_limits import LaunchLimits, read_limits
+from executor.configuration.config import Settings, read_settings
+from executor.planning.rerun_record import kept_descriptor
+
+log = logging.getLogger(__name__)
+
+_MARGIN_S = 10.0
+"""Part of the function's time that is kept for running work (seconds). Work that AWS cuts off is done again a minute later."""
+_OFTEN, _SELDOM = timedelta(minutes=1), timedelta(minutes=5)
+"""Time between two looks while jobs are watched, and while none are."""
+_SCHEDULES = ("aws.events", "aws.scheduler")
+
+
+class LambdaContext(Protocol):
+    """The used part of https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
+
+    def get_remaining_time_in_millis(self) -> int: ...
+
+
+def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
+    """Look at all jobs; return the answer for SQS to a batch. Raises BaiError if the jobs could not be read: the batch comes again."""
+    logging.getLogger().setLevel(logging.INFO)
+    return _watcher().handle(event, remaining_s=context.get_remaining_time_in_millis() / 1000)
+
+
+@cache
+def _watcher() -> BucketWatcher:
+    """Return the watcher of the function's environment, which does not change. Raises UsageError."""
+    settings = read_settings()
+    settings.need_region()
+    limits = read_limits(os.environ)
+    spent = open_bucket(f"s3://{settings.need_bucket()}/{FOLDER}", settings)
+    ledger = DayLedger(store=spent, most=limits.dollars_a_day)
+    return BucketWatcher(settings, limits, bucket_store(settings), ledger)
+
+
+class BucketWatcher:
+    """Looks at all jobs of the configured bucket."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        limits: LaunchLimits,
+        store: JobStore,
+        ledger: DayLedger,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._look = BucketLook(
+            settings=settings,
+            store=store,
+            kind=Looker.WATCHER,
+            replacer=lambda record: _replacer(record, settings, limits, ledger),
+            listener=LookListener(
+                on_reaped=_log_reaped,
+                on_job=lambda job_id, sentence: log.info("%s: %s", job_id, sentence),
+                on_trouble=lambda sentence: log.warning("%s", sentence),
+            ),
+        )
+
+    def handle(self, event: Any, *, remaining_s: float) -> dict[str, Any]:
+        """Look at all jobs within `remaining_s` seconds, minus a margin. Raises StoreError."""
+        until = self._clock() + remaining_s - _MARGIN_S
+        # The process, and its clocks, may have stood still since the last call.
+        forget_clocks()
+        is_idle = not watched_jobs(self._store)
+        if is_idle and _is_only_schedule(event) and self._looked_lately():
+            return {"batchItemFailures": []}
+        self._look.every = _SELDOM if is_idle else _OFTEN
+        if left := self._look.look(until=until):
+            log.warning("%d jobs are left for the next time", left)
+        if self._look.blind is not None:
+            raise StoreError(self._look.blind)
+        # A message of which nothing is done comes again a minute later as the schedule's.
+        return {"batchItemFailures": []}
+
+    def _looked_lately(self) -> bool:
+        looks = last_looks(self._store, store_now(self._store.url))
+        return any(each.kind is Looker.WATCHER and each.age < _SELDOM for each in looks)
+
+
+def _replacer(
+    record: JobRecord, settings: Settings, limits: LaunchLimits, ledger: DayLedger
+) -> BoundedReplacer:
+    return BoundedReplacer(record, settings, lambda: kept_descriptor(record), limits=limits, ledger=ledger)
+
+
+def _log_reaped(reaped: Reaped) -> None:
+    if reaped.trouble:
+        log.warning(
+            "%s of %s: %s: %s", reaped.instance.id, reaped.instance.job_id, reaped.why, reaped.trouble
+        )
+    else:
+        log.info("%s of %s was terminated: %s", reaped.instance.id, reaped.instance.job_id, reaped.why)
+
+
+def _is_only_schedule(event: Any) -> bool:
+    """Return whether no event of EC2 is in a batch, or in a call without a queue."""
+    return all(each.get("source") in _SCHEDULES for each in _events(event))
+
+
+def _events(event: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the events of a call; a message that is no event counts as one of nothing."""
+    if not isinstance(event, dict):
+        return [{}]
+    records = event.get("Records")
+    if not isinstance(records, list):
+        return [event]
+    found: list[Mapping[str, Any]] = []
+    for each in records:
+        body = each.get("body") if isinstance(each, dict) else None
+        try:
+            read = parse_json(str(body), where="a message of the queue")
+        except RecordError as error:
+            log.warning("%s", error)
+            continue
+        found.append(read if isinstance(read, dict) else {})
+    return found

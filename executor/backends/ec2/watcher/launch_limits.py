@@ -1,0 +1,115 @@
+"""What the watcher may launch: the parameters of its stack, which nothing in the bucket changes.
+
+Others may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>` has the token of the whole stored
+launch, and only within these limits. An instance can write neither.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.instances import plain_errors
+from executor.backends.ec2.launch.launch_record import LaunchFile
+from executor.errors import UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+PROFILE, GROUPS, SUBNETS = "BAI_WATCHER_PROFILE", "BAI_WATCHER_GROUPS", "BAI_WATCHER_SUBNETS"
+OWNERS, TYPES, DOLLARS = "BAI_WATCHER_OWNERS", "BAI_WATCHER_TYPES", "BAI_WATCHER_USD_A_DAY"
+"""Variables of the function; lists have commas."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchLimits:
+    """The limits of the watcher's launches."""
+
+    profile: str
+    """Name of the instance profile of all machines."""
+    groups: tuple[str, ...]
+    """Security groups that they may have, in addition to one of their job's own."""
+    subnets: tuple[str, ...]
+    owners: tuple[str, ...]
+    """Owners of images: account numbers, and "amazon" or "self"."""
+    types: tuple[str, ...]
+    """Instance types, with `*` and `?`."""
+    dollars_a_day: float
+    """Most that the machines launched in a day (UTC) may cost until they have to be gone."""
+
+    def check(self, file: LaunchFile, ec2: EC2Client) -> None:
+        """Raise UsageError unless a launch is within the limits, whose price is not checked here. Raises BaiError."""
+        found = [*self._beyond(file.request), *self._beyond_places(file)]
+        owner = _owner(ec2, str(file.request.get("ImageId")))
+        if not found and not set(owner) & set(self.owners):
+            found = [
+                f"the image {file.request.get('ImageId')}, which belongs to {' or '.join(owner) or 'nobody'}"
+            ]
+        if found:
+            raise UsageError(
+                f"the watcher may not launch with {found[0]}; `bai setup --watcher` sets its limits"
+            )
+
+    def _beyond(self, request: Mapping[str, Any]) -> Sequence[str]:
+        profile = request.get("IamInstanceProfile", {})
+        name = str(profile.get("Name") or profile.get("Arn", "")).rpartition("/")[2]
+        interfaces = request.get("NetworkInterfaces", ())
+        groups = [
+            *request.get("SecurityGroupIds", ()),
+            *(group for each in interfaces for group in each.get("Groups", ())),
+        ]
+        subnets = [each["SubnetId"] for each in interfaces if each.get("SubnetId")]
+        # One that exists may be in any subnet and any group.
+        there = [each["NetworkInterfaceId"] for each in interfaces if each.get("NetworkInterfaceId")]
+        return [
+            *([f'the instance profile "{name}"'] if name not in ("", self.profile) else []),
+            *(["security groups by name"] if request.get("SecurityGroups") else []),
+            *(f"the security group {each}" for each in groups if each not in self.groups),
+            *(f"the subnet {each}" for each in subnets if each not in self.subnets),
+            *(f"the existing network interface {each}" for each in there),
+        ]
+
+    def _beyond_places(self, file: LaunchFile) -> Sequence[str]:
+        types = [each.type or str(file.request.get("InstanceType")) for each in file.candidates]
+        return [
+            *(f"the subnet {each.subnet}" for each in file.candidates if each.subnet not in self.subnets),
+            *(f"the type {each}" for each in types if not self._has_type(each)),
+        ]
+
+    def _has_type(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, each) for each in self.types)
+
+
+def read_limits(environment: Mapping[str, str]) -> LaunchLimits:
+    """Return the limits of the function's environment. Raises UsageError."""
+    try:
+        dollars = float(environment.get(DOLLARS) or 0)
+    except ValueError:
+        dollars = math.nan
+    if not 0 <= dollars < math.inf:
+        raise UsageError(f'{DOLLARS} is "{environment.get(DOLLARS)}"; write an amount such as 50')
+    return LaunchLimits(
+        profile=environment.get(PROFILE, ""),
+        groups=_items(environment.get(GROUPS, "")),
+        subnets=_items(environment.get(SUBNETS, "")),
+        owners=_items(environment.get(OWNERS, "")),
+        types=_items(environment.get(TYPES, "")),
+        dollars_a_day=dollars,
+    )
+
+
+def _owner(ec2: EC2Client, image: str) -> list[str]:
+    """Return the owner of an image: its account, and its alias."""
+    with plain_errors(f"describing the image {image}"):
+        found = ec2.describe_images(ImageIds=[image])["Images"]
+    if not found:
+        return []
+    named = [str(found[0].get("OwnerId", "")), str(found[0].get("ImageOwnerAlias") or "")]
+    return [each for each in named if each]
+
+
+def _items(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())

@@ -1,0 +1,236 @@
+"""Writes a job of this machine into its store, exactly once for a job id, and warns of things that the machine lacks for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import StoreError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import make_folder
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import dataclass, replace
+from executor.descriptor import Finding, Severity
+from executor.descriptor.checks.command_checks import is_script
+from executor.errors import UsageError
+from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.planning.job_toml import job_toml
+from executor.planning.plan import sink_secrets
+from executor.planning.request import (
+    JobRequest,
+    Submitted,
+    check_id,
+    check_start,
+    find_archive,
+    find_scripts,
+    new_job_id,
+    planned,
+    same_job,
+    unset_secrets,
+)
+from executor.planning.rerun_record import keep_request, kept_scripts
+from executor.planning.scripts_folder import ScriptsOrigin, copy_scripts
+
+if TYPE_CHECKING:
+    from executor.descriptor import Descriptor
+    from executor.planning.arms import ArmFiles
+
+
+def submit(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    store: DirectoryStore,
+    *,
+    job_id: str | None = None,
+    on_submit: Callable[[str], None] = lambda job_id: None,
+) -> Submitted:
+    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` gets the job id before that.
+
+    An existing job of this id is returned if it has the same content; otherwise it is a UsageError.
+    """
+    # Only this function needs the planner.
+    from executor.planning.arm_files import arm_files
+    from executor.planning.plan import nodes_on_this_machine
+
+    if sys.platform != "linux":
+        raise UsageError(
+            f"benchmarks run on Linux (x86_64, aarch64) with this version, not on {sys.platform}"
+        )
+    if job_id is not None:
+        check_id(job_id)
+    record = JobRecord(store, job_id or new_job_id(job_request, descriptor))
+    nodes = nodes_on_this_machine(descriptor)
+    arms = arm_files(descriptor, leave_out=[store.folder])
+    originals = _originals(job_request, descriptor, arms)
+    copies = {arm: ScriptsOrigin(path=kept_scripts(record, nodes=nodes, arm=arm)) for arm in originals}
+    job = planned(
+        job_request,
+        descriptor,
+        job_id=record.job_id,
+        store=store,
+        scripts=copies.get(None),
+        arms={name: replace(each, scripts=copies.get(name)) for name, each in arms.items()},
+    )
+    on_submit(record.job_id)
+    if not record.exists():
+        check_start(job, os.environ)
+        with job_draft(store, record.job_id) as draft:
+            for arm, origin in originals.items():
+                copy_scripts(origin, draft.scripts(nodes=nodes, arm=arm), leave_out=[store.folder])
+            files = originals.get(None) or find_archive(job_request, descriptor)
+            keep_request(draft.record, job_request, files, leave_out=[store.folder])
+            # An agent may start as soon as the job is there: with its scripts, or not at all.
+            if draft.publish(job_toml(job).encode()):
+                return Submitted(record, job, new=True)
+    there = record.job()
+    same_job(there, job, job_request)
+    return Submitted(record, there, new=False)
+
+
+def _originals(
+    job_request: JobRequest, descriptor: Descriptor, arms: Mapping[str, ArmFiles]
+) -> dict[str | None, ScriptsOrigin]:
+    """Return the scripts of the job (None), and of each arm that has its own."""
+    found: dict[str | None, ScriptsOrigin | None] = {name: each.scripts for name, each in arms.items()}
+    found[None] = find_scripts(job_request, descriptor)
+    return {arm: origin for arm, origin in found.items() if origin is not None}
+
+
+_DRAFTS = ".drafts"
+"""Folder of the store, so that a rename publishes a job. No job can have this id."""
+
+
+@dataclass(frozen=True)
+class JobDraft:
+    """A job that is not visible yet."""
+
+    store: DirectoryStore
+    """Store of the finished job."""
+    record: JobRecord
+    """Record of the draft, with the same keys as the finished job."""
+
+    def scripts(self, *, nodes: int = 1, arm: str | None = None) -> Path:
+        """Return the path of the copy of its scripts."""
+        return kept_scripts(self.record, nodes=nodes, arm=arm)
+
+    def publish(self, descriptor: bytes) -> bool:
+        """Make it a job of the store; return False if the store has a job of this id already. Raises StoreError."""
+        self.record.store.put(self.record.key("job.toml"), descriptor)
+        job_id = self.record.job_id
+        target = self.store.folder / job_id
+        try:
+            # It fails if a non-empty folder has the name, so that only one of several submissions of a job succeeds.
+            _record_folder(self.record).rename(target)
+        except OSError as error:
+            if JobRecord(self.store, job_id).exists():
+                return False
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise StoreError(
+                    f"{target} is in the way and holds no job; move it away, or give another --job-id"
+                ) from error
+            raise _unwritable(error) from error
+        return True
+
+
+@contextmanager
+def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
+    """Yield a new draft of the job `job_id`, which is removed after the block if it was not published. Raises StoreError."""
+    remove_abandoned(store)
+    with ExitStack() as stack:
+        folder = _new_folder(store, stack)
+        stack.callback(_remove, folder)
+        draft = JobDraft(store, JobRecord(DirectoryStore(folder), job_id))
+        try:
+            make_folder(draft.scripts().parent, private=store.folder)
+        except OSError as error:
+            raise _unwritable(error) from error
+        yield draft
+
+
+def remove_abandoned(store: DirectoryStore) -> None:
+    """Remove the drafts of killed processes. A draft that cannot be removed stays for the next attempt."""
+    drafts = store.folder / _DRAFTS
+    remove_unowned(drafts)
+    with suppress(OSError):
+        drafts.rmdir()  # unless another job is being made
+
+
+def _new_folder(store: DirectoryStore, stack: ExitStack) -> Path:
+    """Return a new folder, and hold its lock until `stack` ends."""
+    try:
+        return new_owned_folder(store.folder / _DRAFTS, private=store.folder, stack=stack)
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
+def _record_folder(record: JobRecord) -> Path:
+    assert isinstance(record.store, DirectoryStore)
+    return record.store.folder / record.job_id
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()  # unless another job is being made
+
+
+def _unwritable(error: OSError) -> StoreError:
+    return StoreError(
+        f"the job store cannot be written: {error.filename}: {error.strerror}; name another with --store"
+    )
+
+
+def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
+    """Return warnings about secrets and programs that this machine does not have."""
+    file = str(job_request.file)
+    found = [
+        Finding(
+            file=file,
+            path=path,
+            problem=f"the environment variable {name} is not set here",
+            fix=f"export {name} before `bai run`, which would refuse to start",
+            severity=Severity.WARNING,
+        )
+        for path, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ)
+    ]
+    if (program := missing_program(descriptor)) is not None:
+        found.append(
+            Finding(
+                file=file,
+                path=("ml", "benchmark_code"),
+                problem=f"no program {program} is on PATH here",
+                fix="install it, correct its name, or write the path to it",
+                severity=Severity.WARNING,
+            )
+        )
+    return found
+
+
+def missing_program(descriptor: Descriptor) -> str | None:
+    """Return the program of the command if it is looked for on PATH and not found; None otherwise."""
+    ml = descriptor.ml
+    program = _program_on_path(ml.benchmark_code or "")
+    # Requirements may bring programs of their own.
+    if program is None or (ml.script is not None and ml.script.requirements):
+        return None
+    python = descriptor.env.python
+    folders = [str(Path(python).expanduser().parent)] if python else []
+    path = descriptor.env.vars.get("PATH", os.environ.get("PATH") or os.defpath)
+    return None if shutil.which(program, path=os.pathsep.join([*folders, path])) else program
+
+
+def _program_on_path(code: str) -> str | None:
+    """Return the program of a command that is looked for on PATH; None if it is a path, a variable or a script."""
+    try:
+        words = [] if is_script(code) else shlex.split(code)
+    except ValueError:  # has been reported
+        return None
+    return words[0] if words and not re.search(r"^~|[/$]", words[0]) else None

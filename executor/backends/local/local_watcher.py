@@ -1,0 +1,110 @@
+"""Restarts the dead agent of a job on this machine, a few times, while a command follows the job."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from bai_agent.job.record import JobRecord
+from executor.errors import NextStep, NoResultError
+from executor.records.reading import result_of
+
+_PAUSE_S = 0.1
+_LOOK_S = 1.0
+"""Between two looks whether the agent lives."""
+_RESTARTS = 3
+_NUMBERS = re.compile(r"\d+")
+"""Process ids and times: the same reason has others each time."""
+
+
+class Agent(Protocol):
+    """The agent of a job on this machine."""
+
+    def alive(self) -> bool: ...
+
+    def complete(self) -> bool:
+        """Return whether it lives on each node. An elastic job that lacks some goes on."""
+        ...
+
+    def last_words(self) -> str:
+        """Return the end of its log; "" if it is unknown."""
+        ...
+
+    def start(self) -> None:
+        """Start it, or start it again. Raises BaiError."""
+        ...
+
+
+class AgentWatcher:
+    """Looks whether the agent of one job lives while the job has no result."""
+
+    pause_s = _PAUSE_S
+
+    def __init__(
+        self,
+        agent: Agent,
+        record: JobRecord,
+        on_status: Callable[[str], None],
+        *,
+        look_s: float = _LOOK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """on_status: called before the agent is restarted, which may take a while."""
+        self._agent, self._restarter = agent, AgentRestarter(agent, record.job_id)
+        self._record, self._on_status = record, on_status
+        self._has_given_up = False
+        self._look_s, self._clock = look_s, clock
+        self._next = clock() + look_s
+
+    def observe(self, *, news: bool, cancelling: bool) -> str | None:
+        """Restart a dead agent. Raises NoResultError after too many restarts, BaiError if one fails."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + self._look_s
+        if not self._restarter.complete() and result_of(self._record) is None:
+            try:
+                self._restarter.restart(self._on_status)
+            except NoResultError as error:
+                if not self._agent.alive():
+                    raise
+                is_news, self._has_given_up = not self._has_given_up, True
+                return f"{error}; the job goes on without it" if is_news else None
+        return None
+
+
+class AgentRestarter:
+    """Restarts an agent a few times, unless it dies at once of the same cause again."""
+
+    def __init__(self, agent: Agent, job_id: str) -> None:
+        self._agent = agent
+        self._resume = NextStep(("resume", job_id), "starts it again")
+        self._restarts = 0
+        self._lived = True
+        """It was seen alive since its last start."""
+        self._reason = ""
+        """Time of its last death."""
+
+    def complete(self) -> bool:
+        complete = self._agent.complete()
+        self._lived = self._lived or complete
+        return complete
+
+    def restart(self, on_status: Callable[[str], None]) -> None:
+        """Announce the restart and start the agent. Raises NoResultError after too many restarts, BaiError if one fails."""
+        reason = self._agent.last_words()
+        cause = f". Its log ends with: {reason}" if reason else ""
+        before, self._reason = self._reason, _NUMBERS.sub("", reason)
+        if not self._lived and self._reason and self._reason == before:
+            # It would fail at its start again.
+            raise NoResultError(
+                f"the agent died again as soon as it was started, for a cause that has to be removed first{cause}",
+                self._resume,
+            )
+        if self._restarts == _RESTARTS:
+            raise NoResultError(f"the agent died {_RESTARTS + 1} times{cause}", self._resume)
+        self._restarts += 1
+        self._lived = False
+        on_status(f"the agent died; starting it again ({self._restarts} of {_RESTARTS}){cause}")
+        self._agent.start()
