@@ -1,4 +1,4 @@
-"""Starts `bai`. Until a command begins, Ctrl-C ends it in one sentence instead of a traceback out of an import."""
+"""Starts `bai`. Until a command begins, Ctrl-C ends it with one sentence instead of a traceback."""
 
 from executor.signals import end_quietly_until_a_command_begins
 
@@ -6,7 +6,7 @@ from executor.signals import end_quietly_until_a_command_begins
 def main() -> None:
     """Run `bai`."""
     end_quietly_until_a_command_begins()
-    from executor.cli import main as run  # only now: this is what takes the time
+    from executor.cli import main as run  # imported now, because this takes the time
 
     run()
 

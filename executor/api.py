@@ -1,7 +1,7 @@
-"""`bai` for programs, such as a notebook: plan, submit and look at jobs without a terminal.
+"""`bai` for programs, such as a notebook: plans, submits and reads jobs without a terminal.
 
-`from executor import plan, submit, status, wait, metrics`; docs/api.md shows how. What goes wrong is a `BaiError`, whose text is
-what `bai` would print. Nothing is printed and nobody is asked for anything: `on_progress` hears warnings and what is being done.
+`from executor import plan, submit, status, scale, wait, metrics`; docs/api.md has examples. Each failure is a `BaiError` with the message
+that `bai` would print. Nothing is printed, and there are no prompts: `on_progress` gets warnings and progress.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from executor.errors import UsageError
 from executor.jobs.scope import JobScope
 from executor.unattended import unattended
 
-# What only one call needs is imported there: descriptors take a third of a second, and looking at a job needs none.
+# Imports of a single function are inside it: descriptors take a third of a second, and reading a job needs none.
 if TYPE_CHECKING:
-    from executor.descriptor import Finding
+    from executor.backends.backend import Backend
+    from executor.descriptor import Descriptor
     from executor.planning.request import JobRequest
     from executor.records.job_status import JobStatus
 
@@ -47,20 +48,16 @@ def plan(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> dict[str, Any]:
-    """Return what would run, as `bai plan --json` shows it: the job descriptor, or on EC2 what would be launched. Touches nothing.
+    """Return the plan of `bai plan --json`: the job descriptor and, on EC2, the launch. Changes nothing.
 
-    on: "local" for this machine, "ec2" for instances; unset: what the descriptor says.
-    set: keys of the descriptor, written as for `--set`, and their values as Python has them: {"limits.max_runtime": "2h"}.
+    on: "local" for this machine, "ec2" for instances; None: the descriptor's choice.
+    set: keys of the descriptor in the form of `--set`, and values of Python: {"limits.max_runtime": "2h"}.
     arguments, job_id, data_root, script, store, profile, region, bucket: as the options of `bai plan`.
     """
-    from executor.planning.request import read_request
-
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        descriptor, findings = read_request(job_request)
-        _say_findings(findings, on_progress)
-        backend = jobs.backends.of_request(job_request, descriptor)
+        descriptor, backend = _read(job_request, jobs, on_progress)
         with backend.plan(job_request, descriptor, job_id=job_id, on_progress=on_progress) as planned:
             return planned.table()
 
@@ -80,19 +77,16 @@ def submit(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> str:
-    """Start a benchmark, or launch it on EC2, and return its job's id; it goes on without this process.
+    """Start a benchmark, or launch it on EC2, and return its job id. The job goes on without this process.
 
-    The parameters are those of `plan`. With a `job_id` it can be repeated after whatever went wrong: it is started once.
+    The parameters are those of `plan`. With a `job_id` it can be repeated after any failure: the job is started once.
     """
     from executor.backends.backend import SubmitListener
-    from executor.planning.request import read_request
 
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        descriptor, findings = read_request(job_request)
-        _say_findings(findings, on_progress)
-        backend = jobs.backends.of_request(job_request, descriptor)
+        descriptor, backend = _read(job_request, jobs, on_progress)
         listener = SubmitListener(
             on_submit=lambda drawn: on_progress(f"the job is {drawn}"), on_progress=on_progress
         )
@@ -107,9 +101,9 @@ def status(
     region: str | None = None,
     bucket: str | None = None,
 ) -> JobStatus:
-    """Return how a job stands now, and each of its nodes where it has several.
+    """Return the current status of a job and, if it has several nodes, of each node.
 
-    job_id: or the beginning of one, or "last". store, profile, region, bucket: as the options of `bai status`.
+    job_id: the id, its beginning, or "last". store, profile, region, bucket: as the options of `bai status`.
     """
     from executor.records.node_status import with_nodes
 
@@ -129,9 +123,9 @@ def wait(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> JobStatus:
-    """Return how a job stands when it has ended, or when its agent is gone so that nobody will write its end.
+    """Wait for the end of a job, or until its agent is dead so that its end will never be written; return its status.
 
-    timeout_s: after so long StillGoesOnError is raised; unset: as long as the job goes on. The others are those of `status`.
+    timeout_s: time after which StillGoesOnError is raised (seconds); None: no limit. The others are those of `status`.
     """
     from executor.jobs.wait import wait_for_end
     from executor.records.node_status import with_nodes
@@ -143,6 +137,25 @@ def wait(
         return with_nodes(ended, record)
 
 
+def scale(
+    job_id: str,
+    nodes: int,
+    *,
+    store: PathLike | None = None,
+    profile: str | None = None,
+    region: str | None = None,
+    bucket: str | None = None,
+) -> str:
+    """Ask an elastic job to run on so many nodes from now on, as `bai scale` does; return the sentence that it prints.
+
+    The other parameters are those of `status`.
+    """
+    jobs = _jobs(store, profile, region, bucket)
+    with _for_a_program():
+        record = jobs.find(job_id)
+        return jobs.backends.of(record).scale(record, nodes)
+
+
 def metrics(
     job_id: str,
     *,
@@ -151,23 +164,24 @@ def metrics(
     region: str | None = None,
     bucket: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the records of a job's metrics that there are now, in their order, as `bai metrics --json` prints them.
+    """Return the current records of a job's metrics in their order, as `bai metrics --json` prints them.
 
     The parameters are those of `status`.
     """
     from executor.jobs.stream import record_lines
     from executor.records.nodes import node_records
     from executor.records.reading import records_in
+    from executor.records.series_lines import labelled
 
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
         lines = record_lines(node_records(jobs.find(job_id)), backends=jobs.backends)
-        return [dict(each) for piece in lines for each in records_in(piece)]
+        return [dict(labelled(each, rank)) for content, rank in lines for each in records_in(content)]
 
 
 @contextmanager
 def _for_a_program() -> Iterator[None]:
-    """Ask nobody, and let everything foreseen that goes wrong be a BaiError."""
+    """Prevent prompts, and turn all expected failures into a BaiError."""
     try:
         with unattended():
             yield
@@ -188,13 +202,12 @@ def _request(
     script: PathLike | None,
     values: Mapping[str, Any],
 ) -> JobRequest:
-    from executor.descriptor.overrides import check_overlaps, overrides_of_program
+    from executor.descriptor.overrides import program_overrides
     from executor.planning.request import JobRequest
 
     if isinstance(arguments, str):
         raise UsageError(f"arguments: write a list of them, such as [{arguments!r}], not one text")
-    overrides = overrides_of_program(values)
-    check_overlaps(overrides)
+    overrides = program_overrides(values)
     return JobRequest(
         file=Path(file),
         on=on,
@@ -210,8 +223,12 @@ def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucke
     return JobScope(store=named, profile=profile, region=region, bucket=bucket)
 
 
-def _say_findings(findings: Sequence[Finding], on_progress: OnProgress) -> None:
-    if findings:
-        from executor.descriptor import render_findings
+def _read(job_request: JobRequest, jobs: JobScope, on_progress: OnProgress) -> tuple[Descriptor, Backend]:
+    """Return the descriptor of a request and its backend; report warnings."""
+    from executor.descriptor import render_findings
+    from executor.planning.request import read_request
 
+    descriptor, findings = read_request(job_request)
+    if findings:
         on_progress(render_findings(findings).rstrip())
+    return descriptor, jobs.backends.of_request(job_request, descriptor)

@@ -1,4 +1,4 @@
-"""`bai`: runs benchmarks, and looks at them."""
+"""`bai`: runs benchmarks, and shows them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.files.utf8 import speak_utf8, terminal_encoding
 from bai_agent.job.outcome import ExitCode
-from bai_agent.job.utf8 import speak_utf8, terminal_encoding
 from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     NOBODY_READS,
@@ -30,54 +30,73 @@ from executor.commands.options import (
     with_given,
     write_error,
 )
+from executor.documents.text import tell
 from executor.errors import NoResultError, NotStartedError, UsageError
 from executor.signals import command_begins
-from executor.view.text import tell
 
 
 class _Command(NamedTuple):
     function: str
-    """The module in `executor/commands/`, and its function."""
+    """Module in `executor/commands/`, and its function."""
+    help: str
+    """First sentence of the function's docstring, so that `bai --help` imports no command."""
     starts: bool = False
-    """It starts a job: until it does, Ctrl-C is answered with "nothing was started"."""
+    """Whether it starts a job: until then, Ctrl-C is answered with "nothing was started"."""
     tidies: bool = False
-    """It does in passing what is due for other jobs, where it has had to do with their backend: it ends machines of this user
-    whose time is up."""
+    """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
-    """The class there that reads its command line, where that has forms of its own."""
+    """Class in that module that reads a command line with forms of its own; None: the usual one."""
 
 
 _COMMANDS = {
-    "run": _Command("runs:run", starts=True, tidies=True),
-    "submit": _Command("runs:submit", starts=True, tidies=True),
-    "init": _Command("descriptors:init"),
-    "validate": _Command("descriptors:validate"),
-    "plan": _Command("descriptors:plan"),
-    "schema": _Command("descriptors:schema"),
-    "presets": _Command("descriptors:presets"),
-    "metrics-test": _Command("descriptors:metrics_test"),
-    "list": _Command("jobs:list_jobs", tidies=True),
-    "status": _Command("jobs:status", tidies=True),
-    "top": _Command("top:top", tidies=True),
-    "logs": _Command("jobs:logs", tidies=True),
-    "metrics": _Command("jobs:metrics", tidies=True),
-    "report": _Command("report:report", tidies=True),
-    "compare": _Command("compare:compare", tidies=True),
-    "ab": _Command("ab:ab", starts=True, tidies=True),
-    "time": _Command("timing:time", starts=True, tidies=True, kind="TimeCommand"),
-    "extract": _Command("jobs:extract", tidies=True),
-    "fetch": _Command("jobs:fetch", tidies=True),
-    "export": _Command("export:export", tidies=True),
-    "cancel": _Command("endings:cancel", tidies=True),
-    "release": _Command("endings:release", tidies=True),
-    "reap": _Command("ec2:reap"),
-    "doctor": _Command("ec2:doctor"),
-    "resume": _Command("runs:resume", tidies=True),
-    "prune": _Command("deletion:prune"),
-    "rm": _Command("deletion:rm"),
-    "bundle": _Command("ec2:bundle"),
-    "config": _Command("ec2:config"),
-    "serve": _Command("service:serve"),
+    "run": _Command("runs:run", "Run a benchmark and follow it to its end.", starts=True, tidies=True),
+    "submit": _Command(
+        "runs:submit", "Launch a benchmark on EC2, print the job's id, and return.", starts=True, tidies=True
+    ),
+    "init": _Command("descriptors:init", "Print a commented descriptor to start from."),
+    "validate": _Command("descriptors:validate", "Check descriptors and name every mistake."),
+    "plan": _Command("descriptors:plan", "Print the plan of a job."),
+    "schema": _Command("descriptors:schema", "Print the JSON Schema of descriptors, for editors."),
+    "presets": _Command("descriptors:presets", "List the programs whose metrics `[output] preset` takes."),
+    "metrics-test": _Command("descriptors:metrics_test", "Try the patterns on a log."),
+    "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True),
+    "status": _Command("jobs:status", "Show the status of a job.", tidies=True),
+    "top": _Command("top:top", "Look at a running job, and leave it alone.", tidies=True),
+    "logs": _Command("jobs:logs", "Print the output of the benchmark.", tidies=True),
+    "metrics": _Command("jobs:metrics", "Print a job's metrics: statistics, records, numbers.", tidies=True),
+    "report": _Command("report:report", "Make a page of a job, to keep and to show.", tidies=True),
+    "compare": _Command(
+        "compare:compare", "Compare runs: is one side better, and how sure is that?", tidies=True
+    ),
+    "ab": _Command(
+        "compare:ab", "Compare benchmarks that take turns on one machine.", starts=True, tidies=True
+    ),
+    "time": _Command(
+        "timing:time",
+        "Time commands in shuffled blocks, with intervals.",
+        starts=True,
+        tidies=True,
+        kind="TimeCommand",
+    ),
+    "extract": _Command(
+        "jobs:extract", "Extract metrics again, from the log that a job has kept.", tidies=True
+    ),
+    "fetch": _Command("jobs:fetch", "Copy all of a job into a folder.", tidies=True),
+    "export": _Command("export:export", "Bring a job's metrics to MLflow or TensorBoard.", tidies=True),
+    "cancel": _Command("endings:cancel", "Ask a job to end.", tidies=True),
+    "scale": _Command(
+        "endings:scale", "Change the number of nodes of an elastic job while it runs.", tidies=True
+    ),
+    "release": _Command("endings:release", "Let the kept machines of a failed job go.", tidies=True),
+    "reap": _Command("ec2:reap", "Do what is due for all jobs on EC2."),
+    "setup": _Command("setup:setup", "Set an AWS account up for jobs on EC2, or remove that."),
+    "doctor": _Command("ec2:doctor", "Try what a job on EC2 needs."),
+    "resume": _Command("runs:resume", "Start the agent of a job again that died.", tidies=True),
+    "prune": _Command("endings:prune", "Delete old jobs, and virtual environments long unused."),
+    "rm": _Command("endings:rm", "Delete jobs of this machine that have ended."),
+    "bundle": _Command("ec2:bundle", "Build the agent as instances download it."),
+    "config": _Command("ec2:config", "Print the configuration, each value with its origin."),
+    "serve": _Command("serve:serve", "Run the jobs that Kafka brings, on EC2."),
 }
 
 
@@ -85,6 +104,7 @@ def group() -> TyperGroup:
     """Return `bai` with all its commands."""
     app = typer.Typer(
         name="bai",
+        cls=_Group,
         help="Run a benchmark as a TOML file describes it, and trust its numbers.",
         no_args_is_help=True,
         rich_markup_mode=None,
@@ -95,11 +115,30 @@ def group() -> TyperGroup:
     made = typer.main.get_command(app)
     assert isinstance(made, TyperGroup)
     made.commands = _Commands()  # type: ignore[assignment]  # it is only read
+    _sparing(made)
     return made
 
 
+class _Group(TyperGroup):
+    """`bai`, whose lists of commands are made of the table alone."""
+
+    def format_commands(self, *arguments: Any) -> None:
+        """Write the commands with their help."""
+        _listed(self).format_commands(*arguments)
+
+    def shell_complete(self, *arguments: Any) -> Any:
+        """Return what a shell may complete: commands with their help, and options."""
+        return _listed(self).shell_complete(*arguments)
+
+
+def _listed(bai: TyperGroup) -> TyperGroup:
+    """Return a group that has the commands' names and help, but cannot run them."""
+    commands = [TyperCommand(name, help=command.help) for name, command in _COMMANDS.items()]
+    return TyperGroup(name=bai.name, commands=commands, params=bai.params, rich_markup_mode=None)
+
+
 class _Commands(Mapping[str, Any]):
-    """The commands by name. Each is made when it is asked for: to import and make all of them takes longer than a short one does."""
+    """The commands by name. Each is made on demand, because making all of them takes longer than a short command."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(name)
@@ -120,11 +159,42 @@ def _made(name: str) -> Any:
     kind = getattr(there, command.kind) if command.kind is not None else None
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name, cls=kind)(with_given(_guarded(found, command)))
-    return typer.main.get_command(app)
+    made = typer.main.get_command(app)
+    return _sparing(made)
+
+
+def _sparing(made: Any) -> Any:
+    """Return a command that converts only what has another type than its parameter.
+
+    typer converts by pydantic, and to import that takes as long as a short command.
+    """
+    get_params = made.get_params
+
+    def spared(context: Any) -> list[Any]:
+        found: list[Any] = get_params(context)
+        for each in found:
+            if not isinstance(each.process_value, functools.partial):
+                each.process_value = functools.partial(_process, each, each.process_value)
+        return found
+
+    made.get_params = spared
+    return made
+
+
+def _process(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
+    """Return the value of a parameter, as the method of typer's that this stands for."""
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if value is None and not parameter.required:
+        ready = () if parameter.multiple or parameter.nargs == -1 else None
+    elif type(value) is annotation and (annotation in (str, bool) or value is parameter.default):
+        ready = value
+    else:
+        return process(context, value)
+    return ready if parameter.callback is None else parameter.callback(context, parameter, ready)
 
 
 def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., None]:
-    """Return a command that ends quietly when nobody reads what it prints any more."""
+    """Return a command that ends quietly if its output is closed."""
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -138,16 +208,12 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
                 if command.tidies:
                     _tidy(options["options"])
         except EOFError as error:
-            # Only the AWS library asks for something: the code of a second factor.
+            # Only the AWS library prompts, for the code of a second factor.
             from executor.backends.ec2.session import unasked
 
             raise unasked() from error
         except BaiError as error:
-            shown = error
-            if isinstance(error, (UsageError, NoResultError)) and error.next_step is not None:
-                given = options.get("options")
-                if isinstance(given, JobOptions):
-                    shown = type(error)(given.with_next_step(str(error), error.next_step))
+            shown = _with_options(error, options.get("options"))
             if options.get("json_"):
                 print_json(_error_table(shown))
             if shown is error:
@@ -162,9 +228,16 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
     return guarded
 
 
+def _with_options(error: BaiError, given: object) -> BaiError:
+    """Return the error with the given options in its next step, if it has one."""
+    if not isinstance(error, (UsageError, NoResultError)) or not isinstance(given, JobOptions):
+        return error
+    return type(error)(given.with_next_step(str(error), error.next_step)) if error.next_step else error
+
+
 def _tidy(options: JobOptions) -> None:
     for backend in options.backends.made():
-        with suppress(BaiError, EOFError):  # what cannot be read or asked is told where it is needed
+        with suppress(BaiError, EOFError):  # these failures are reported by commands that need the backend
             backend.tidy()
 
 
@@ -184,8 +257,8 @@ def _bai(
 
 
 def main() -> None:
-    """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 where a signal ended the following, 141 a closed pipe."""
-    # What is loaded makes very many objects that stay, and a command few cycles: to look for those often is in vain.
+    """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 after a signal, 141 after a closed pipe."""
+    # Modules make very many permanent objects, and a command makes few cycles, so frequent collections are wasted.
     gc.set_threshold(100_000)
     try:
         _run()
@@ -197,7 +270,7 @@ def _run() -> None:
     speak_utf8()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # What a benchmark prints may be anything; a terminal that cannot show it shows a question mark.
+        # A benchmark may print anything. A terminal that cannot show a character shows a question mark.
         stream.reconfigure(encoding=terminal_encoding() or stream.encoding, errors="replace")  # type: ignore[union-attr]
     try:
         group()()
@@ -211,27 +284,27 @@ def _run() -> None:
 
 
 def _leave(end: SystemExit) -> NoReturn:
-    """End at once: Python would first take all modules apart, object by object, which is a tenth of a short command's time."""
+    """End at once, because Python would first delete all objects one by one, which is a tenth of a short command's time."""
     if not isinstance(end.code, (int, type(None))):
         raise end
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        raise end from None  # Python says what of the output was lost
+        raise end from None  # Python reports the lost output
     atexit._run_exitfuncs()
     os._exit(end.code or 0)
 
 
 def _open_closed_streams() -> None:
-    """Give a standard stream that the caller has closed (`>&-`) a place: what is written there was not wanted."""
+    """Replace a standard stream that the caller has closed (`>&-`), whose output is not wanted."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    # Here and below: `bai --help` waits for none of it.
+    # Imported here and below, so that `bai --help` does not wait for it.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):
@@ -248,15 +321,14 @@ def _exit_code(error: BaiError) -> ExitCode:
         return ExitCode.USAGE
     if isinstance(error, NotStartedError):
         return error.outcome.exit_code
-    # Only now, as these bring the whole descriptor with them.
-    from executor.planning.job_sources import PlanError
-    from executor.planning.scripts_folder import ScriptsError
+    # Imported now, because these load the whole descriptor.
+    from executor.errors import PlanError, ScriptsError
 
     return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS
 
 
 def _error_table(error: BaiError) -> dict[str, Any]:
-    """Return what a program that reads `--json` is told of a refusal; a person reads the same on stderr."""
+    """Return the JSON of a refusal. A person reads the same on stderr."""
     from executor.planning.request import FindingsError
 
     findings = [each.as_table() for each in error.findings] if isinstance(error, FindingsError) else []

@@ -1,42 +1,139 @@
-"""What a person got wrong when asking `bai` for something, and what can be done next."""
+"""The errors of `bai` for people, with the next step.
+
+```
+BaiError
+  UsageError
+    DeadAgentError
+    AwsCredentialsError
+  NotStartedError
+    LaunchError
+  NoResultError
+  ExtractError
+  JobFetchError
+  StillGoesOnError
+  ScriptsError
+  PlanError
+  ExportError
+  UnreadableEventError
+  RefusedError
+  SendError
+  MessageTooLargeError
+  WheelError
+  AwsError
+  UndecidedError
+  AgentError
+```
+`FindingsError` and `NoCapacityError` are in the modules of the types that they carry.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import Outcome
+from bai_agent.light_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command of `bai` that helps; whoever shows it adds the options that were given."""
+    """A command of `bai` that helps. The command line adds its own options to it."""
 
     words: tuple[str, ...]
-    """What follows `bai`."""
+    """Words after `bai`."""
     effect: str
-    """What it does: "starts it again"."""
+    """Its effect: "starts it again"."""
 
 
 class UsageError(BaiError):
-    """What was asked for makes no sense as it was asked; the message says what would."""
+    """A request is invalid; the message says how to correct it."""
 
     def __init__(self, sentence: str, next_step: NextStep | None = None) -> None:
         super().__init__(sentence)
         self.next_step = next_step
 
 
+class DeadAgentError(UsageError):
+    """The job has not ended, and its agent is dead."""
+
+
+class AwsCredentialsError(UsageError):
+    """No usable AWS credentials are available."""
+
+
 class NotStartedError(BaiError):
-    """A job ended before anything of it ran; its result says how."""
+    """A job ended before anything of it ran; its result has the reason."""
 
     def __init__(self, sentence: str, outcome: Outcome) -> None:
         super().__init__(sentence)
         self.outcome = outcome
 
 
+class LaunchError(NotStartedError):
+    """The launch was finally refused: nothing runs, and the job has a result."""
+
+
 class NoResultError(BaiError):
-    """Nobody will write the result that somebody waits for; the message says why."""
+    """The awaited result will never be written; the message has the reason."""
 
     def __init__(self, sentence: str, next_step: NextStep | None = None) -> None:
         super().__init__(sentence)
         self.next_step = next_step
+
+
+class ExtractError(BaiError):
+    """The log could not be searched to its end."""
+
+
+class JobFetchError(BaiError):
+    """A file in the folder conflicts with the job's."""
+
+
+class StillGoesOnError(BaiError):
+    """The job has not ended within the time to wait."""
+
+
+class ScriptsError(BaiError):
+    """The scripts' folder cannot be copied; the message names the file and the remedy."""
+
+
+class PlanError(BaiError):
+    """A valid descriptor cannot be run in the requested way."""
+
+
+class ExportError(BaiError):
+    """The other system, or its library, refused the job; the message names the remedy."""
+
+
+class UnreadableEventError(BaiError):
+    """A message is not an event, or cannot be answered."""
+
+
+class RefusedError(BaiError):
+    """A request cannot run; the message is for its author."""
+
+
+class SendError(BaiError):
+    """Kafka has not taken a message; a later attempt may succeed."""
+
+
+class MessageTooLargeError(BaiError):
+    """Kafka will never take a message, because it is too large."""
+
+
+class WheelError(BaiError):
+    """A wheel is not in the cache, and cannot be downloaded."""
+
+
+class AwsError(BaiError):
+    """AWS refused or did not answer; the message names the call. `code` is AWS's own; empty if it gave none."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class UndecidedError(BaiError):
+    """It is unknown whether the job was launched. The launch can be repeated, and launches it once."""
+
+
+class AgentError(BaiError):
+    """The agent of a local job cannot be started."""

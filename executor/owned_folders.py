@@ -1,4 +1,4 @@
-"""Folders that one process works in, and that the next one removes where their owner was killed."""
+"""This user's cache, and folders of one process, which the next process removes if their owner was killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import stat
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -13,16 +14,22 @@ from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import locked, make_folder
 
 _LOCK = "lock"
-"""Held as long as the owner lives."""
+"""Name of the lock, which the owner holds while it lives."""
 _TRIES = 20
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return where wheels, bundles and indexes of jobs are kept. Raises RuntimeError without a home folder."""
+    named = environment.get("XDG_CACHE_HOME")
+    return (Path(named) if named else Path.home() / ".cache") / "bai"
 
 
 def new_owned_folder(
     parent: Path, *, prefix: str = "", private: Path | None = None, stack: ExitStack
 ) -> Path:
-    """Return a new folder in `parent`, whose lock is ours until `stack` ends. Raises OSError.
+    """Return a new folder in `parent`, and hold its lock until `stack` ends. Raises OSError.
 
-    private: the outermost folder that nobody else may enter where it is made; by default the new one.
+    private: the outermost new folder that no other user may enter; by default the folder itself.
     """
     last: OSError | None = None
     for _ in range(_TRIES):
@@ -31,9 +38,9 @@ def new_owned_folder(
             make_folder(folder, private=private or folder)
             stack.enter_context(locked(folder / _LOCK))
         except BusyError:
-            continue  # somebody cleans up here at this moment
+            continue  # another process cleans up here at this moment
         except FileNotFoundError as error:
-            last = error  # and has just done so; or no folder can be made there
+            last = error  # it has just done so, or no folder can be made there
         else:
             if folder.is_dir():
                 return folder
@@ -41,9 +48,9 @@ def new_owned_folder(
 
 
 def remove_unowned(parent: Path, *, prefix: str = "", user: int | None = None) -> None:
-    """Remove the folders in `parent` whose owners were killed. What cannot be removed stays for the next one who tries.
+    """Remove the folders in `parent` whose owners were killed. A folder that cannot be removed stays for the next attempt.
 
-    user: whose folders alone are looked at, where others may make some in `parent` too.
+    user: only this user's folders are removed, if others may make some in `parent`, too.
     """
     with suppress(OSError):
         for name in os.listdir(parent):  # noqa: PTH208 - the names alone

@@ -1,4 +1,4 @@
-"""How a person calls this program: what a hint tells to type must run what is running."""
+"""The command that starts this program, for hints that people copy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAME = "bai"
 
 @cache
 def program() -> str:
-    """Return "bai" where a shell finds this very program under that name, else the path by which it was started."""
+    """Return "bai" if a shell finds this very program under that name, else the path that started it."""
     return called(sys.argv[0], path=os.environ.get("PATH"), folder=Path.cwd())
 
 
 def called(started: str, *, path: str | None, folder: Path) -> str:
-    """Return how to call the program that was `started` so by somebody in `folder` whose PATH is `path`."""
+    """Return the command for the program that was `started` in `folder`, with `path` as PATH."""
     here = Path(os.path.abspath(folder / started))  # noqa: PTH100 - resolve() would follow links
     if here.name != _NAME or not here.exists():
         # Run as a module, or by a test: there is no path that would run it again.
@@ -33,5 +33,5 @@ def called(started: str, *, path: str | None, folder: Path) -> str:
 
 
 def command(*words: str) -> str:
-    """Return how to call this program with `words`: to be pasted into a shell as it stands."""
+    """Return the command of this program with `words`, to be pasted into a shell."""
     return " ".join((program(), shlex.join(words)))

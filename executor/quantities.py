@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them."""
+"""Numbers, sizes and times for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
-"""Units that are shown as sizes, and what follows those."""
+"""Units that are shown as sizes, and the text after the size."""
 _LARGEST_SIZE = 99.9 * 2**40
 _WHOLE = re.compile(r"-?[0-9][0-9,]*")
 
@@ -26,9 +26,9 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[str, str]:
-    """Return a metric's value for reading, and the units that are still to be named: bytes, and bytes a second, say theirs.
+    """Return a metric's value for people, and its units unless the value has them already, as bytes and bytes a second do.
 
-    floor: what cannot be measured; a value up to it is said as "below" it.
+    floor: the smallest measurable value; a value up to it is shown as "below" it.
     """
     if floor is not None and value <= floor:
         text, rest = quantity(floor, units)
@@ -39,8 +39,13 @@ def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[s
     return f"{'-' if value < 0 else ''}{size(abs(value))}{per}", ""
 
 
+def amount(value: float, units: str, *, floor: float | None = None) -> str:
+    """Return a metric's value with its units, for reading."""
+    return " ".join(quantity(value, units, floor=floor)).strip()
+
+
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Return numbers with spaces behind them, so that at the right edge of a column their decimal points stand in line."""
+    """Return numbers with spaces after them, so that their decimal points align at the right edge of a column."""
     ends = [match.end() if (match := _WHOLE.match(text)) else 0 for text in texts]
     longest = max((len(text) - end for text, end in zip(texts, ends, strict=True) if end), default=0)
     return [
@@ -50,7 +55,7 @@ def aligned(texts: Sequence[str]) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Return a time span for reading: "0.3 s", "1 min 05 s", "2 h 03 min"."""
+    """Return a time span for people: "0.3 s", "1 min 05 s", "2 h 03 min"."""
     if value < 59.95:
         return f"{value:.1f} s"
     whole = round(value)
@@ -63,7 +68,7 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for reading: "512 B", "3.4 MiB"."""
+    """Return a number of bytes for people: "512 B", "3.4 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Signals that end a command in the middle of something: raised where it is, so that it can say what it leaves behind."""
+"""Turns signals into exceptions, so that an interrupted command can say what it leaves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_SECONDS = 0.01
-"""Until a signal is sent again that came while pydantic built a model."""
+"""Time until a signal is sent again that came while pydantic built a model (seconds)."""
 
 
 class SignalError(KeyboardInterrupt):
-    """Somebody ends this process. No Exception: what a library does about those is not meant for it."""
+    """A signal ends this process. It is no Exception, so that libraries do not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -46,7 +46,7 @@ def raised_signals() -> Iterator[None]:
 
 
 def _builds_a_model(frame: FrameType | None) -> bool:
-    """Return whether pydantic is at work: it turns any exception of a callback into one of its own."""
+    """Return whether pydantic is running, which turns any exception of a callback into its own."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("pydantic."):
             return True
@@ -55,13 +55,13 @@ def _builds_a_model(frame: FrameType | None) -> bool:
 
 
 def end_quietly_until_a_command_begins() -> None:
-    """Let Ctrl-C end this process with one sentence. A caller who ignores Ctrl-C keeps ignoring it."""
+    """Let Ctrl-C end this process with one sentence, unless the caller ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_quietly)
 
 
 def command_begins() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again: from now on each command says what it leaves behind."""
+    """Let Ctrl-C raise KeyboardInterrupt again: from now on the command says what it leaves."""
     if signal.getsignal(signal.SIGINT) is _end_quietly:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

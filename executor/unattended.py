@@ -1,4 +1,4 @@
-"""Whether a person can be asked for something: a command is called by somebody at a terminal, the API by a program."""
+"""Whether a prompt is possible: a person at a terminal runs a command, a program calls the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNATTENDED = ContextVar("unattended", default=False)
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """Ask nobody for anything in this block."""
+    """Prevent prompts in this block."""
     before = _UNATTENDED.set(True)
     try:
         yield

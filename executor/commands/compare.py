@@ -1,15 +1,25 @@
-"""`bai compare`: what runs allow to conclude."""
+"""`bai compare`: what runs allow to conclude; `bai ab`: several descriptors, in turns, in one job on one machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from executor.commands.job_options import JobOptions
-from executor.commands.options import JsonOption, check_output, job_ids_of, print_json, say
+from bai_agent.job.outcome import ExitCode
+from executor.commands.job_options import JobOptions, KeyOptions
+from executor.commands.options import (
+    DataRootOption,
+    JobIdOption,
+    JsonOption,
+    OnOption,
+    check_output,
+    job_ids_of,
+    print_json,
+    say,
+)
 from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module: what a comparison needs is imported there.
@@ -17,11 +27,11 @@ if TYPE_CHECKING:
     from executor.analysis.baseline import AgainstHistory
     from executor.analysis.comparison import Comparison
     from executor.analysis.condition import Condition
+    from executor.documents.document import Block
     from executor.jobs.compared import RunReader, Side
-    from executor.jobs.compared_pair import ComparedPair
 
 FOUND = 1
-"""The exit code where a metric has become worse, or a condition of `--fail-if` holds."""
+"""Exit code if a metric is worse, or a condition of `--fail-if` holds."""
 UNJUDGED = 2
 
 
@@ -40,7 +50,7 @@ def compare(
         typer.Option(
             "--baseline",
             metavar="KEY=VALUE",
-            help="Compare one job (the newest with this label where none is named) with the history of jobs that have the label.",
+            help="Compare one job (by default the newest with this label) with the history of jobs that have the label.",
         ),
     ] = None,
     last: Annotated[
@@ -63,171 +73,168 @@ def compare(
     """Compare runs: is one side better, and how sure is that?
 
     A job is one run, with [repeat] many. Exit code 1: a metric that names its better direction is worse, or a condition
-    of --fail-if holds; 2: such a condition, or such a metric, cannot be judged.
+    of --fail-if holds; 2: one of these cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
-    from executor.jobs.compared_pair import compared_pairs
 
     check_output(output, ("html", "htm"))
     conditions = [parse_condition(each) for each in fail_if or ()]
     reader = RunReader(options.find, options.stores)
     if baseline is not None:
-        banded = _against_history(reader, jobs or [], baseline, last, options, json_=json_, output=output)
-        raise typer.Exit(_exit_code([banded], conditions))
-    if not jobs:
+        found = _against_history(reader, jobs or [], baseline, last, options)
+    elif jobs:
+        found = _between_sides(reader, jobs)
+    else:
         raise UsageError(
             "which jobs? Name two or more, or --baseline KEY=VALUE for the newest one with a label"
         )
-    sides = reader.sides(jobs)
-    pairs = compared_pairs(sides, earlier_scatter=_earlier_scatter(reader, sides))
     if json_:
-        for pair in pairs:
-            print_json(pair.as_table())
+        for table in found.tables:
+            print_json(table)
     else:
-        _show(pairs)
-    if output is not None:
-        from executor.view.comparison_page import comparison_page
+        from executor.documents.screen import show_blocks
 
-        page = comparison_page([(*each.names, each.comparison, each.differences) for each in pairs])
-        output.write_text(page, encoding="utf-8")
+        show_blocks(found.blocks)
+    if output is not None:
+        from executor.report.html import html_page
+
+        output.write_text(html_page(found.title, found.blocks), encoding="utf-8")
         say(f"{output} shows every run")
-    raise typer.Exit(_exit_code([each.comparison for each in pairs], conditions))
+    raise typer.Exit(_exit_code(found.compared, conditions))
+
+
+class _Found(NamedTuple):
+    """A comparison, to be printed and judged."""
+
+    title: str
+    blocks: Sequence[Block]
+    tables: Sequence[Mapping[str, Any]]
+    compared: Sequence[Comparison | AgainstHistory]
+
+
+def _between_sides(reader: RunReader, words: Sequence[str]) -> _Found:
+    from executor.documents.comparison_document import pair_blocks
+    from executor.jobs.compared_pair import compared_pairs
+
+    sides = reader.sides(words)
+    pairs = compared_pairs(sides, earlier_scatter=_earlier_scatter(reader, sides))
+    return _Found(
+        "Comparison of runs",
+        [block for pair in pairs for block in pair_blocks(pair)],
+        [pair.as_table() for pair in pairs],
+        [pair.comparison for pair in pairs],
+    )
+
+
+def _against_history(
+    reader: RunReader, words: Sequence[str], label: str, last: int, options: JobOptions
+) -> _Found:
+    from executor.documents.comparison_document import history_blocks
+    from executor.jobs.compared_pair import compared_history
+
+    if len(words) > 1:
+        raise UsageError(f"--baseline is for one job, and {len(words)} are named")
+    newest = reader.job(options.find(words[0])) if words else None
+    found = compared_history(reader, label, newest, last=last)
+    blocks = history_blocks(
+        found.banded,
+        name=found.newest.runs.job_id,
+        history=found.history,
+        differences=found.differences,
+        left_out=found.left_out,
+    )
+    return _Found("A run against its history", list(blocks), [found.as_table()], [found.banded])
 
 
 def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, float]:
-    """Return how much earlier runs scatter, by metric, if a side has a single run and so says nothing of it."""
+    """Return the scatter of earlier runs by metric, if a side has a single run."""
     if min(len(side.runs) for side in sides) >= 2:
         return {}
     known = {job.runs.job_id for side in sides for job in side.jobs}
     return reader.earlier_scatter(sides[0], but=known)
 
 
-def _show(pairs: Sequence[ComparedPair]) -> None:
-    from rich.text import Text
-
-    from executor.analysis.comparison import METHOD
-    from executor.view.comparison import comparison_view
-    from executor.view.listing import screen_width, show
-    from executor.view.text import speaks_unicode
-
-    for i, pair in enumerate(pairs):
-        if i:
-            show(Text())
-        show(
-            comparison_view(
-                pair.comparison,
-                names=pair.names,
-                counts=pair.counts,
-                differences=pair.differences,
-                left_out=pair.left_out,
-                method=METHOD,
-                width=screen_width(),
-                unicode=speaks_unicode(),
-            )
-        )
-
-
 def _exit_code(compared: Sequence[Comparison | AgainstHistory], conditions: Sequence[Condition]) -> int:
-    """Say which conditions hold, and which cannot be judged and why; return the exit code."""
+    """Report which conditions hold, and which cannot be judged and why; return the exit code."""
     from executor.analysis.condition import judge
 
     if not conditions:
-        if any(each.worse for each in compared):
-            return FOUND
-        return UNJUDGED if any(each.unjudged for each in compared) else 0
+        return _worst(any(each.worse for each in compared), any(each.unjudged for each in compared))
     judged = judge(conditions, compared)
     for each in judged:
-        if each.holds:
-            say(f"{each.condition.text}: so it is")
-        elif each.holds is None:
-            say(f"{each.condition.text}: cannot be judged, {each.why}")
-    if any(each.holds for each in judged):
-        return FOUND
-    return UNJUDGED if any(each.holds is None for each in judged) else 0
+        if each.holds is not False:
+            what = "holds" if each.holds else f"cannot be judged, {each.why}"
+            say(f"{each.condition.text}: {what}")
+    return _worst(any(each.holds for each in judged), any(each.holds is None for each in judged))
 
 
-def _against_history(
-    reader: RunReader,
-    words: list[str],
-    label: str,
-    last: int,
+def _worst(found: bool, unjudged: bool) -> int:
+    return FOUND if found else UNJUDGED if unjudged else 0
+
+
+def ab(
+    first: Annotated[
+        Path, typer.Argument(metavar="A.toml", help="The descriptor that the others are compared with.")
+    ],
+    others: Annotated[
+        list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="The other one, or several.")
+    ],
     options: JobOptions,
-    *,
-    json_: bool,
-    output: Path | None,
-) -> AgainstHistory:
-    """Print how a job lies to the history, write the page `output` too; return how."""
-    from executor.analysis.baseline import METHOD, against_history
-    from executor.analysis.differences import descriptor_differences, environment_differences
-    from executor.jobs.compared import by_arm
+    keys: KeyOptions,
+    runs: Annotated[
+        int | None, typer.Option("--runs", metavar="N", min=2, help="Runs of each; by default 10.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="2%", help="Go on until the difference of the metric is known so well."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="Seed of the order of turns; random by default."),
+    ] = None,
+    on: OnOption = None,
+    job_id: JobIdOption = None,
+    data_root: DataRootOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Compare benchmarks that take turns on one machine.
 
-    if len(words) > 1:
-        raise UsageError(f"--baseline is for one job, and {len(words)} are named")
-    if words:
-        newest = reader.job(options.find(words[0]))
-    else:
-        found = reader.labelled(label, last=1)
-        if not found:
-            raise UsageError(f"there is no job with the label {label} that has succeeded")
-        newest = found[0]
-    if not newest.runs.runs:
-        raise UsageError(f"{newest.runs.job_id} has no run that succeeded: {'; '.join(newest.runs.left_out)}")
-    # Those after it are no history of it.
-    before = [
-        job
-        for job in reader.labelled(label, but=[newest.runs.job_id])
-        if job.runs.runs and job.runs.runs[0].started <= newest.runs.runs[0].started
-    ][-last:]
-    elsewhere = [job for job in before if job.machines != newest.machines]
-    before = [job for job in before if job not in elsewhere]
-    left_out = [
-        f"{job.runs.job_id} ran on {job.machines}, not on {newest.machines}: no history of it"
-        for job in elsewhere
-    ]
-    if not before:
-        why = f": {'; '.join(left_out)}" if left_out else ""
-        raise UsageError(f"there is no earlier job with the label {label} that has succeeded{why}")
-    runs = [run for job in before for run in job.runs.runs]
-    banded = against_history(by_arm(runs), by_arm(newest.runs.runs))
-    differences = [
-        *environment_differences([each for job in before for each in job.environments], newest.environments),
-        *descriptor_differences([job.described() for job in before], [newest.described()]),
-    ]
-    left_out += [sentence for job in (*before, newest) for sentence in job.runs.left_out]
-    count = sum(len(job.runs.runs) for job in before)
-    history = f"{len(before)} job{'' if len(before) == 1 else 's'} with {label}, {count} run{'' if count == 1 else 's'}"
-    if json_:
-        print_json(
-            {
-                "run": newest.runs.job_id,
-                "history": [job.runs.job_id for job in before],
-                "left_out": left_out,
-                "differences": [each.as_table() for each in differences],
-                "metrics": banded.tables(),
-            }
-        )
-    else:
-        from executor.view.comparison import band_view
-        from executor.view.listing import screen_width, show
-        from executor.view.text import speaks_unicode
+    Their order is drawn by lot. They may differ in command, arguments, scripts, data, environment variables, labels and metrics. Exit
+    code: that of the job, if it does not succeed; else that of `bai compare`: 1 if a metric with a better direction is worse.
+    """
+    from executor.commands.runs import follow, seed_for, submit_request
+    from executor.planning.request import JobRequest, OtherArms
 
-        show(
-            band_view(
-                banded,
-                name=newest.runs.job_id,
-                history=history,
-                differences=differences,
-                left_out=left_out,
-                method=METHOD,
-                width=screen_width(),
-                unicode=speaks_unicode(),
-            )
-        )
-    if output is not None:
-        from executor.view.comparison_page import band_page
+    if runs is not None and until is not None:
+        raise UsageError("--runs and --until exclude each other; write one of them")
+    arms = OtherArms(
+        files=tuple(others),
+        runs=runs,
+        until=_share(until) if until is not None else None,
+        seed=seed if seed is not None else seed_for(job_id),
+    )
+    request = JobRequest(file=first, on=on, data_root=data_root, overrides=keys.overrides(), other_arms=arms)
+    backend, submitted = submit_request(request, options, job_id=job_id, json_=json_, returns=False)
+    there = options.for_submitted(backend)
+    code = follow(submitted.record, backend, there, json_=json_, joined=not submitted.new)
+    if code != ExitCode.SUCCEEDED:
+        raise typer.Exit(code)
+    if (repeat := submitted.job.repeat) is not None:
+        say(f"the order of the runs was drawn with --seed {repeat.seed}")
+    compare(there, [submitted.record.job_id], json_=json_)
 
-        page = band_page(banded, name=newest.runs.job_id, history=history, differences=differences)
-        output.write_text(page, encoding="utf-8")
-        say(f"{output} shows every run")
-    return banded
+
+def _share(text: str) -> float:
+    """Return "2%" as 0.02. Raises UsageError."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from bai_agent.job.schema.field_types import PositivePercentage
+
+    try:
+        share: float = TypeAdapter(PositivePercentage).validate_python(text)
+    except ValidationError:
+        raise UsageError(f'--until: "{text}" is not a percentage above 0; write for example 2%') from None
+    return share

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bai_agent.job.outcome import ExitCode
+from bai_agent.light_dataclass import asdict, dataclass, fields
 from executor.backends import Backends
 from executor.commands.job_options import JobOptions, KeyOptions
 from executor.commands.options import (
@@ -25,12 +25,15 @@ from executor.commands.options import (
     print_json,
     say,
 )
-from executor.view.text import tell
+from executor.documents.text import tell
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
-    from executor.descriptor import Descriptor
-    from executor.descriptor.presets import PresetUse
+    from collections.abc import Sequence
+
+    from executor.descriptor import Descriptor, Finding
+    from executor.descriptor.presets import Preset, PresetUse
+    from executor.planning.request import JobRequest
 
 
 def init() -> None:
@@ -49,47 +52,81 @@ def validate(
 ) -> None:
     """Check descriptors and name every mistake.
 
-    What would run here is also looked at for secrets that are not set. With `--on ec2` also what would stop a launch, as far as it is known without AWS. Exit code 2 where there is a mistake.
+    For files that would run here, also secrets that are not set. With `--on ec2`, also what would stop a launch, as far as that is known without AWS. Exit code 2 if there is a mistake.
     """
-    from executor.descriptor import has_errors, load, render_findings
-    from executor.descriptor.metric_checks import try_examples
-    from executor.descriptor.override_places import name_option, origins_of
+    from executor.descriptor import render_findings
+    from executor.documents.screen import show_blocks
+    from executor.documents.trial import example_notes, use_text
     from executor.planning.request import JobRequest
-    from executor.view.presets import use_text
-    from executor.view.trial import print_examples
 
     wrong, backends, overrides = False, Backends(), keys.overrides()
     for file in files:
-        descriptor, findings = load(file, script=script, overrides=overrides)
-        engine = backends.of_engine(descriptor.info.execution_engine) if descriptor is not None else None
-        here = engine is not None and not engine.remote
-        # Where the descriptor alone says where it runs, what is configured here may not be what it is for.
-        if descriptor is not None and (on is not None or here):
-            job_request = JobRequest(file=file, on=on, script=script, overrides=overrides)
-            backend = backends.of_request(job_request, descriptor)
-            found = backend.preflight(job_request, descriptor)
-            findings = [*findings, *(name_option(each, origins_of(overrides)) for each in found)]
-            descriptor = None if has_errors(findings) else descriptor
+        checked = _checked(JobRequest(file=file, on=on, script=script, overrides=overrides), backends)
+        descriptor = checked.descriptor
         wrong = wrong or descriptor is None
         if json_:
-            print_json(
-                {
-                    "file": str(file),
-                    "valid": descriptor is not None,
-                    "findings": [each.as_table() for each in findings],
-                    "examples": try_examples(descriptor) if descriptor is not None else [],
-                    "presets": [asdict(each) for each in _uses(descriptor)] if descriptor is not None else [],
-                }
-            )
+            print_json(checked.as_table())
             continue
-        tell(render_findings(findings), end="")
+        tell(render_findings(checked.findings), end="")
         if descriptor is not None:
-            tell(f"{file}: valid; {_in_a_line(descriptor, here=here)}")
+            place = on or descriptor.info.execution_engine
+            tell(f"{file}: valid; {_in_a_line(descriptor, here=checked.here, place=place)}")
             for use in _uses(descriptor):
                 tell(f"  {use_text(use)}")
-            print_examples(try_examples(descriptor))
+            show_blocks([example_notes(checked.examples)])
     if wrong:
         raise typer.Exit(ExitCode.USAGE)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A file that was checked."""
+
+    file: Path
+    descriptor: Descriptor | None
+    """None if there is a mistake."""
+    findings: Sequence[Finding]
+    here: bool
+    """Whether it would run on this machine."""
+
+    @property
+    def examples(self) -> list[dict[str, Any]]:
+        """Values that each metric takes from its example."""
+        from executor.descriptor.checks.metric_checks import try_examples
+
+        return try_examples(self.descriptor) if self.descriptor is not None else []
+
+    def as_table(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
+        uses = _uses(self.descriptor) if self.descriptor is not None else []
+        return {
+            "file": str(self.file),
+            "valid": self.descriptor is not None,
+            "findings": [each.as_table() for each in self.findings],
+            "examples": self.examples,
+            "presets": [asdict(each) for each in uses],
+        }
+
+
+def _checked(request: JobRequest, backends: Backends) -> _Checked:
+    """Check a file, and its place to run if that is this machine or was asked for."""
+    from executor.descriptor import has_errors, load
+    from executor.descriptor.override_places import expected_origins, name_option
+
+    assert request.file is not None
+    descriptor, findings = load(request.file, script=request.script, overrides=request.overrides)
+    if descriptor is None:
+        return _Checked(request.file, None, findings, here=False)
+    engine = backends.of_engine(descriptor.info.execution_engine)
+    here = engine is not None and not engine.remote
+    # If the descriptor alone names another place, the configuration of this machine may not be meant for it.
+    if request.on is not None or here:
+        backend = backends.of_request(request, descriptor)
+        here = not backend.remote
+        origins = expected_origins(request.overrides)
+        found = (name_option(each, origins) for each in backend.preflight(request, descriptor))
+        findings = [*findings, *found]
+    return _Checked(request.file, None if has_errors(findings) else descriptor, findings, here=here)
 
 
 def schema() -> None:
@@ -110,35 +147,32 @@ def presets(
     With a name, its metrics as they would stand in a descriptor.
     """
     from executor.descriptor.presets import preset_names, read_preset
+    from executor.documents.trial import preset_lines
     from executor.errors import UsageError
-    from executor.view.presets import preset_lines
 
     if name is not None and name not in preset_names():
         raise UsageError(f'there is no preset "{name}"; there are {", ".join(preset_names())}')
     chosen = [read_preset(each) for each in ([name] if name is not None else preset_names())]
     if json_:
-        print_json(
-            {
-                "presets": [
-                    {
-                        "name": each.name,
-                        "title": each.title,
-                        "recorded": each.recorded,
-                        "metrics": [
-                            metric.model_dump(
-                                mode="json", by_alias=True, exclude_unset=True, exclude={"preset"}
-                            )
-                            for metric in each.metrics
-                        ],
-                    }
-                    for each in chosen
-                ]
-            }
-        )
+        print_json({"presets": [_preset_table(each) for each in chosen]})
     elif name is not None:
         tell(chosen[0].text, end="")
     else:
         tell(preset_lines(chosen), end="")
+
+
+def _preset_table(preset: Preset) -> dict[str, Any]:
+    """Return a preset as JSON values: of each metric the keys that its file has."""
+    return {
+        "name": preset.name,
+        "title": preset.title,
+        "recorded": preset.recorded,
+        "metrics": [
+            {key: getattr(metric, key) for key in names if key in metric.written - {"preset"}}
+            for metric in preset.metrics
+            for names in [[each.name for each in fields(metric)]]
+        ],
+    }
 
 
 def plan(
@@ -162,14 +196,14 @@ def plan(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print what would run.
+    """Print the plan of a job.
 
-    For this machine, a job descriptor with an id of its own, which `bai-agent run` takes. For EC2, what would be launched, and what it costs at most.
+    For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, what would be launched, and what it costs at most.
     Touches nothing.
     """
+    from executor.documents.trial import use_text
     from executor.errors import UsageError
     from executor.planning.request import JobRequest, new_job_id, read_request
-    from executor.view.presets import use_text
 
     job_request = JobRequest(
         file=file,
@@ -185,7 +219,7 @@ def plan(
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:
-        # What is pasted into the console runs under this id; two of them must not share one.
+        # User data that is pasted into the console runs under this id; no two may share one.
         job_id = new_job_id(job_request, descriptor)
     with backend.plan(job_request, descriptor, job_id=job_id, on_progress=say) as planned:
         if user_data:
@@ -213,20 +247,21 @@ def metrics_test(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Show what the patterns take from a log.
+    """Try the patterns on a log.
 
-    Matches, values, near misses and the pace. Exit code 1 where a required metric has no value.
+    Matches, values, near misses and the pace. Exit code 1 if a required metric has no value.
     """
     from executor.descriptor import load
-    from executor.jobs.metrics_trial import MetricsTrial, try_metrics
-    from executor.planning.plan import metrics_of
+    from executor.documents.screen import show_blocks
+    from executor.documents.trial import trial_blocks
+    from executor.planning.plan import plan_metrics
     from executor.planning.request import FindingsError
-    from executor.view.trial import print_trial
+    from executor.trial.metrics_trial import MetricsTrial, try_metrics
 
     descriptor, findings = load(file)
     if descriptor is None:
         raise FindingsError(findings)
-    metrics = metrics_of(descriptor)
+    metrics = plan_metrics(descriptor)
     if not metrics:
         say(f"{file} has no [[output.metrics]] and no preset")
         return
@@ -235,7 +270,7 @@ def metrics_test(
         if json_:
             print_json(trial.as_table())
         else:
-            print_trial(trial)
+            show_blocks(trial_blocks(trial))
 
     if not try_metrics(metrics, log, show=None if records else show):
         raise typer.Exit(ExitCode.BENCHMARK_FAILED)
@@ -247,16 +282,15 @@ def _uses(descriptor: Descriptor) -> list[PresetUse]:
     return preset_uses(descriptor.output.metrics, descriptor.output.preset)
 
 
-def _in_a_line(descriptor: Descriptor, *, here: bool) -> str:
-    """Return what would run, where, and how many metrics and sources it has. here: the descriptor says this machine."""
-    code = (descriptor.ml.benchmark_code if descriptor.ml else None) or ""
-    args = (descriptor.ml.args if descriptor.ml else None) or ""
+def _in_a_line(descriptor: Descriptor, *, here: bool, place: str) -> str:
+    """Return the command, its place, and the number of metrics and sources. here: on this machine; place: name of another place."""
+    code = descriptor.ml.benchmark_code or ""
+    args = descriptor.ml.args or ""
     lines = code.strip().splitlines()
     command = (
         "a script" if len(lines) != 1 or lines[0].startswith("#!") else f"`{lines[0]} {args}".strip() + "`"
     )
-    engine = descriptor.info.execution_engine
-    where = "on this machine" if here else f"on {descriptor.hardware.instance_type} at {engine}"
+    where = "on this machine" if here else f"on {descriptor.hardware.instance_type} at {place}"
     counts = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in (

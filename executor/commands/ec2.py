@@ -1,27 +1,32 @@
-"""Commands about EC2 itself, and about how it is asked: the only ones that know it."""
+"""Commands about EC2 itself and its configuration. No other command knows EC2."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from datetime import datetime, timezone
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bai_agent.errors import StoreError
 from bai_agent.job.outcome import ExitCode
-from bai_agent.job.tables import write_table
+from bai_agent.job.schema.tables import write_table
 from executor.commands.job_options import AwsOptions, KeyOptions
-from executor.commands.options import JsonOption, ProfileOption, choices, print_json, say
+from executor.commands.options import JsonOption, ProfileOption, choices, print_json, print_result, say
+from executor.documents.text import tell
 from executor.errors import UsageError
-from executor.view.text import tell
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
+    from executor.backends.ec2.monitor.reaper import Reaped
     from executor.backends.ec2.staging_bucket import Upload
+    from executor.configuration.config import Settings
+    from executor.planning.request import JobRequest
+
+_LEAST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=5), timedelta(days=1)
 
 
 def doctor(
@@ -37,11 +42,9 @@ def doctor(
 ) -> None:
     """Try what a job on EC2 needs.
 
-    Says what to do where something is missing. Launches nothing. Exit code 2 where the configuration, credentials or FILE have to be
-    corrected, else 5 where something fails.
+    Says what to do if something is missing. Launches nothing. Exit code 2 if the configuration, credentials or FILE have to be
+    corrected, else 5 if something fails.
     """
-    from executor.backends.ec2.doctor.doctor import examine
-    from executor.backends.ec2.doctor.findings import Health
     from executor.planning.request import JobRequest
 
     overrides = keys.overrides()
@@ -50,17 +53,24 @@ def doctor(
             f"{overrides[0].option} sets a key of a descriptor, and none is named; write bai doctor FILE"
         )
     job_request = JobRequest(file=file, overrides=overrides) if file is not None else None
-    failed: ExitCode | None = None
-    for each in examine(options.settings, job_request):
-        if each.health is Health.FAILED and failed is not ExitCode.USAGE:
-            failed = ExitCode.USAGE if each.configuration else ExitCode.OURS
-        if json_:
-            print_json(each.as_table())
-        else:
-            todo = f"; {each.todo}" if each.todo else ""
-            tell(f"{each.health.value:<7} {each.check:<16} {each.sentence}{todo}", flush=True)
+    failed = print_health(options.settings, job_request, json_=json_)
     if failed is not None:
         raise typer.Exit(failed)
+
+
+def print_health(settings: Settings, job_request: JobRequest | None, *, json_: bool) -> ExitCode | None:
+    """Print the findings of `bai doctor`; return its exit code if something fails, else None."""
+    from executor.backends.ec2.doctor.doctor import examine
+    from executor.backends.ec2.doctor.doctor_findings import Health
+
+    failed: ExitCode | None = None
+    for each in examine(settings, job_request):
+        if each.health is Health.FAILED and failed is not ExitCode.USAGE:
+            failed = ExitCode.USAGE if each.configuration else ExitCode.OURS
+        todo = f"; {each.todo}" if each.todo else ""
+        line = f"{each.health.value:<7} {each.check:<16} {each.sentence}{todo}"
+        print_result(each.as_table(), line, json_=json_)
+    return failed
 
 
 def bundle(
@@ -75,7 +85,7 @@ def bundle(
         ),
     ] = "x86_64,aarch64",
     upload: Annotated[
-        bool, typer.Option("--upload", help="Put them into the staging bucket, where they are not yet.")
+        bool, typer.Option("--upload", help="Put them into the staging bucket, unless they are there.")
     ] = False,
     output: Annotated[
         Path | None,
@@ -88,11 +98,12 @@ def bundle(
     `bai submit` does so by itself. Packages come from the package index once, and then from a cache.
     """
 
-    from executor.backends.ec2.bundle.bundle import build, cache_folder
+    from executor.backends.ec2.bundle.bundle import build
     from executor.backends.ec2.bundle.wheels import ARCHITECTURES
     from executor.backends.ec2.launch.draft import bundle_upload
     from executor.backends.ec2.staging_bucket import staging_bucket
     from executor.backends.ec2.staging_bucket import upload as bring
+    from executor.owned_folders import cache_folder
     from executor.quantities import size
 
     def on_upload(each: Upload) -> None:
@@ -102,31 +113,37 @@ def bundle(
     if wrong := [each for each in names if each not in ARCHITECTURES]:
         raise UsageError(f'--arch: "{wrong[0]}" is not known; write {" or ".join(ARCHITECTURES)}')
     if output is not None:
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--output: {output} cannot be made: {error.strerror}") from error
+        _make_folder(output)
     built = [build(each, cache=cache_folder(os.environ)) for each in names]
     if upload:
         bring(staging_bucket(options.settings), [bundle_upload(each) for each in built], on_upload=on_upload)
     for each in built:
         if output is not None:
             shutil.copyfile(each.path, output / f"{each.sha256}.tar.gz")
-        if json_:
-            print_json(
-                {
-                    "architecture": each.architecture,
-                    "sha256": each.sha256,
-                    "bytes": each.size,
-                    "key": each.key,
-                }
-            )
-        else:
-            tell(f"{each.architecture:<8} {each.sha256}  {size(each.size)}")
+        table = {
+            "architecture": each.architecture,
+            "sha256": each.sha256,
+            "bytes": each.size,
+            "key": each.key,
+        }
+        print_result(table, f"{each.architecture:<8} {each.sha256}  {size(each.size)}", json_=json_)
+
+
+def _make_folder(output: Path) -> None:
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output: {output} cannot be made: {error.strerror}") from error
 
 
 def reap(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be terminated.")] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="DURATION", help='Look again and again, such as "30s"; Ctrl-C ends it.'
+        ),
+    ] = None,
     region: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,76 +155,124 @@ def reap(
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Terminate machines that should be gone.
+    """Do what is due for all jobs on EC2.
 
-    Those whose time is up, those that hang after their job's end, and those that never ran their user data: only such as `bai`
-    launched, whoever did; meant for cron too.
-    Exit code 5 where one cannot be terminated.
+    Whoever submitted them. Terminates machines whose time is up, that hang after their job's end, or that never ran their user data; writes the results of jobs
+    whose machines are gone; launches machines in place of lost ones. Meant for cron too.
+    Exit code 5 if a machine cannot be terminated, or something cannot be looked at.
     """
-    from executor.backends.ec2.job_store import bucket_store, named_regions
-    from executor.backends.ec2.monitor.reaper import Reaped, unattended_jobs
-    from executor.backends.ec2.monitor.reaper import reap as reap_region
-    from executor.backends.ec2.session import AwsError, aws_of
-    from executor.config import read_settings
+    from executor.configuration.config import read_settings
 
-    troubles = 0
-
-    def on_reaped(reaped: Reaped) -> None:
-        nonlocal troubles
-        troubles += bool(reaped.trouble)
-        instance = reaped.instance
-        if json_:
-            print_json(
-                {
-                    "instance_id": instance.id,
-                    "job_id": instance.job_id,
-                    "type": instance.type,
-                    "state": instance.state,
-                    "expires": reaped.expires.isoformat() if reaped.expires else None,
-                    "reason": reaped.why,
-                    "terminated": not reaped.trouble and not dry_run,
-                    "trouble": reaped.trouble or None,
-                }
-            )
-            return
-        done = reaped.trouble or ("would be terminated" if dry_run else "terminated")
-        tell(f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}  {reaped.why}: {done}")
-
+    pause = None if every is None else _read_pause(every)
     settings = read_settings({"profile": profile})
-    count = 0
-    regions = dict.fromkeys(region or [settings.need_region()])
-    jobs = None
-    if settings.store_url is not None:
-        try:
-            store = bucket_store(settings)
-            jobs = unattended_jobs(store, settings)
-            if not region:
-                regions.update(dict.fromkeys(named_regions(store)))
-        except StoreError as error:
-            troubles += 1
-            jobs = None
-            say(f"in which other regions jobs were launched is not known: {error}")
-    for each in regions:
-        try:
-            ec2 = aws_of(settings, region=each).ec2()
-            count += len(
-                reap_region(
-                    ec2, now=datetime.now(timezone.utc), dry_run=dry_run, jobs=jobs, on_reaped=on_reaped
-                )
-            )
-        except AwsError as error:
-            # A region that is out of reach does not keep the machines of the others.
-            troubles += 1
-            say(f"{each}: {error}")
-    if not count and not troubles:
+    if not region:
+        settings.need_region()
+    reaping = _Reaping(settings, dry_run=dry_run, every=pause, json_=json_)
+    if pause is not None:
+        reaping.repeat(region or (), pause)
+    reaping.look(region or ())
+    if not reaping.count and not reaping.troubles:
         say("there is nothing to reap")
-    if troubles:
+    if reaping.troubles:
         raise typer.Exit(ExitCode.OURS)
 
 
+def _read_pause(text: str) -> timedelta:
+    from bai_agent.job.schema.durations import parse_duration
+
+    try:
+        pause = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"--every: {error}") from error
+    if not _LEAST_PAUSE <= pause <= _LONGEST_PAUSE:
+        raise UsageError(f'--every: "{text}" is not between 5s and 1d')
+    return pause
+
+
+class _Reaping:
+    """A call of `bai reap`."""
+
+    def __init__(self, settings: Settings, *, dry_run: bool, every: timedelta | None, json_: bool) -> None:
+        from executor.backends.ec2.bucket_store import bucket_store
+        from executor.backends.ec2.monitor.bucket_look import BucketLook, LookListener
+        from executor.backends.ec2.monitor.replacer import kept_replacer
+        from executor.backends.ec2.watched_jobs import Looker
+
+        self._dry_run, self._json = dry_run, json_
+        self.count = 0
+        """Machines and jobs so far."""
+        self.troubles = 0
+        self._said: set[str] = set()
+        """Sentences of the last look, which are not repeated."""
+        self._saying: set[str] = set()
+        self._look = BucketLook(
+            settings=settings,
+            store=None if settings.store_url is None else bucket_store(settings),
+            kind=Looker.REAP,
+            every=every,
+            replacer=lambda record: kept_replacer(record, settings),
+            listener=LookListener(
+                on_reaped=self._on_reaped, on_job=self._on_job, on_trouble=self._on_trouble
+            ),
+            dry_run=dry_run,
+        )
+
+    def look(self, regions: Collection[str]) -> None:
+        self._said, self._saying = self._saying, set()
+        self._look.look(regions=regions)
+
+    def repeat(self, regions: Collection[str], pause: timedelta) -> NoReturn:
+        """Look until a signal comes."""
+        from executor.signals import SignalError, raised_signals
+
+        try:
+            with raised_signals():
+                while True:
+                    # A pause that is counted from the look's end never makes looks overlap.
+                    self.look(regions)
+                    time.sleep(pause.total_seconds())
+        except SignalError as ended:
+            say("no longer looking")
+            raise typer.Exit(ended.exit_code) from ended
+
+    def _on_reaped(self, reaped: Reaped) -> None:
+        self.troubles += bool(reaped.trouble)
+        self.count += 1
+        instance = reaped.instance
+        table = {
+            "instance_id": instance.id,
+            "job_id": instance.job_id,
+            "type": instance.type,
+            "state": instance.state,
+            "expires": reaped.expires.isoformat() if reaped.expires else None,
+            "reason": reaped.why,
+            "terminated": not reaped.trouble and not self._dry_run,
+            "trouble": reaped.trouble or None,
+        }
+        done = reaped.trouble or ("would be terminated" if self._dry_run else "terminated")
+        machine = f"{instance.id}  {instance.type}  {instance.state}  {instance.job_id}"
+        if self._is_news(f"{instance.id}: {done}"):
+            print_result(table, f"{machine}  {reaped.why}: {done}", json_=self._json)
+
+    def _on_job(self, job_id: str, sentence: str) -> None:
+        self.count += 1
+        if self._is_news(f"{job_id}: {sentence}"):
+            print_result({"job_id": job_id, "sentence": sentence}, f"{job_id}: {sentence}", json_=self._json)
+
+    def _on_trouble(self, sentence: str) -> None:
+        self.troubles += 1
+        if self._is_news(sentence):
+            say(sentence)
+
+    def _is_news(self, sentence: str) -> bool:
+        """Return whether a sentence was not said at the last look."""
+        self._saying.add(sentence)
+        return sentence not in self._said
+
+
 def config(options: AwsOptions, json_: JsonOption = False) -> None:
-    """Print the configuration, each value with where it came from."""
-    from executor.config import config_file
+    """Print the configuration, each value with its origin."""
+    from executor.configuration.config import config_file
     from executor.descriptor.toml_text import toml_value
 
     settings = options.settings
@@ -218,7 +283,7 @@ def config(options: AwsOptions, json_: JsonOption = False) -> None:
         print_json({key: {"value": value, "origin": origin} for key, value, origin in rows})
         return
     if not rows:
-        say(f"nothing is configured; docs/ec2.md tells what can stand in {config_file(os.environ)}")
+        say(f"nothing is configured; docs/ec2.md lists the keys of {config_file(os.environ)}")
     for key, value, origin in rows:
         tell(f"{key} = {toml_value(value)}  # {origin}")
 

@@ -1,13 +1,34 @@
-"""Commands that end jobs, and let go of their machines."""
+"""Commands that change the size of jobs, end them, let go of their machines, and delete them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.run_directory import now_ms
+from bai_agent.job.schema.durations import parse_duration
+from bai_agent.light_dataclass import dataclass
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JobArgument, JsonOption, print_done
+from executor.commands.options import (
+    JobArgument,
+    JsonOption,
+    StoreOption,
+    label_values,
+    print_done,
+    print_result,
+    say,
+)
+from executor.errors import UsageError
+
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bai_agent.job.store.directory import DirectoryStore
 
 
 def cancel(
@@ -30,6 +51,22 @@ def cancel(
     print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
 
 
+def scale(
+    job: JobArgument,
+    nodes: Annotated[int, typer.Argument(metavar="N", min=1, help="The number of nodes from now on.")],
+    options: JobOptions,
+    json_: JsonOption = False,
+) -> None:
+    """Change the number of nodes of an elastic job while it runs.
+
+    It ends its processes, which have limits.grace to save, and starts them again on so many nodes. N is within the range of
+    hardware.distributed.num_instances. Nodes with the highest numbers leave; a new node has a number that none had before.
+    """
+
+    record = options.find(job)
+    print_done(record, options.backends.of(record).scale(record, nodes), json_=json_)
+
+
 def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) -> None:
     """Let the kept machines of a failed job go.
 
@@ -38,3 +75,117 @@ def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) ->
 
     record = options.find(job)
     print_done(record, options.backends.of(record).release(record), json_=json_)
+
+
+def prune(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help='Since its end: "30d", "12h".')
+    ] = "30d",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="KEY=VALUE", help="Not jobs with this label; can be repeated."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
+    store: StoreOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Delete old jobs, and virtual environments long unused.
+
+    Never a job that runs. On a terminal it shows what would go, and asks first. Exit code 5 if one cannot be deleted.
+    """
+    from executor.backends.local.folder_store import store_at
+
+    try:
+        age = parse_duration(older_than)
+    except ValueError as error:
+        raise UsageError(f"--older-than: {error}") from error
+    pruning = _Pruning(
+        store=store_at(store, exists=True),
+        before_ms=now_ms() - round(age.total_seconds() * 1000),
+        keep=label_values(keep, option="--keep"),
+    )
+    asks = not (dry_run or yes or json_) and sys.stdin.isatty() and sys.stderr.isatty()
+    if asks and not _confirmed(pruning):
+        return
+    what = pruning.run(dry_run=dry_run, json_=json_, silent=asks)
+    say(f"{what or 'nothing'} {'would be deleted' if dry_run else 'deleted'}")
+    if pruning.failed:
+        raise typer.Exit(ExitCode.OURS)
+
+
+def _confirmed(pruning: _Pruning) -> bool:
+    """Show the deletions, and ask for confirmation."""
+    what = pruning.run(dry_run=True, json_=False)
+    if what is None:
+        say("nothing to delete")
+        return False
+    agreed: bool = typer.confirm(f"Delete {what}?", err=True)
+    if not agreed:
+        say("nothing was deleted")
+    return agreed
+
+
+@dataclass
+class _Pruning:
+    """A call of `bai prune`."""
+
+    store: DirectoryStore
+    before_ms: int
+    keep: Mapping[str, str]
+    failed: int = 0
+
+    def run(self, *, dry_run: bool, json_: bool, silent: bool = False) -> str | None:
+        """Delete, or only look; print each item unless `silent`. Return their number and size in words; None if there is nothing."""
+        from bai_agent.requirements.venv_cache import venv_cache
+        from executor.jobs.prune import prune_jobs, prune_venvs
+        from executor.quantities import size
+
+        def on_failure(why: str) -> None:
+            self.failed += 1
+            say(why)
+
+        jobs = prune_jobs(
+            self.store,
+            before_ms=self.before_ms,
+            dry_run=dry_run,
+            keep=self.keep,
+            left=(lambda why: None) if silent else say,
+            on_failure=on_failure,
+        )
+        cache = venv_cache(os.environ)
+        venvs = prune_venvs(cache, before_ms=self.before_ms, dry_run=dry_run, on_failure=on_failure)
+        parts, total = [], 0
+        for kind, key, found in (("job", "job_id", jobs), ("virtual environment", "venv", venvs)):
+            name = "" if kind == "job" else f"{kind} "
+            count = 0
+            for each in found:
+                count, total = count + 1, total + each.bytes
+                table = {key: each.job_id, "bytes": each.bytes, "deleted": not dry_run}
+                if json_ or not silent:
+                    print_result(table, f"{name}{each.job_id}  {size(each.bytes)}", json_=json_)
+            parts += [f"{count:,} {kind}{'' if count == 1 else 's'}"] if count else []
+        return f"{' and '.join(parts)}, {size(total)}," if parts else None
+
+
+def rm(
+    jobs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB...", help='Job ids, or the beginnings of some; "last" and "last:NAME" too.'
+        ),
+    ],
+    options: JobOptions,
+    json_: JsonOption = False,
+) -> None:
+    """Delete jobs of this machine that have ended.
+
+    Records, logs, metrics and artifacts. A job that runs is refused; nothing is deleted unless all are found.
+    """
+    from executor.jobs.prune import remove_job
+    from executor.quantities import size
+
+    for record in [options.find(each) for each in jobs]:
+        freed = remove_job(record)
+        table = {"job_id": record.job_id, "bytes": freed, "deleted": True}
+        print_result(table, f"{record.job_id}  {size(freed)}", json_=json_)

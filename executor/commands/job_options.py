@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bai_agent.light_dataclass import dataclass
 from executor.errors import NextStep
 from executor.jobs.scope import JobScope
 from executor.program import command
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend
     from executor.descriptor.overrides import Override
@@ -52,22 +52,21 @@ class KeyOptions:
 
     set_: list[str] | None = None
     """Texts KEY=VALUE."""
-    nodes: int | None = None
+    nodes: str | None = None
+    """A number, or a range such as "2:4"."""
     instance_type: str | None = None
     max_cost: float | None = None
 
     def overrides(self) -> tuple[Override, ...]:
-        """Return what they set. Raises UsageError."""
-        from executor.descriptor.overrides import check_overlaps, key_override, read_overrides
+        """Return their overrides. Raises UsageError."""
+        from executor.descriptor.overrides import key_override, read_overrides
 
         own = (
             ("--nodes", ("hardware", "distributed", "num_instances"), self.nodes),
             ("--instance-type", ("hardware", "instance_type"), self.instance_type),
             ("--max-cost", ("limits", "max_cost"), self.max_cost),
         )
-        found = (
+        return (
             *read_overrides(self.set_ or ()),
             *(key_override(option, path, value) for option, path, value in own if value is not None),
         )
-        check_overlaps(found)
-        return found

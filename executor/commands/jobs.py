@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bai_agent.job.durations import parse_duration
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
+from bai_agent.job.schema.durations import parse_duration
 from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     JobArgument,
@@ -23,21 +24,24 @@ from executor.commands.options import (
     print_json,
     say,
 )
+from executor.documents.text import safe_line, tell
 from executor.errors import UsageError
-from executor.view.text import safe_line, tell
 
 HEADLINE_FORMATS = ("bmf", "gha", "openmetrics")
-"""Of `bai metrics`: one number for each metric of a job."""
+"""Formats of `bai metrics` with one number for each metric of a job."""
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bai_agent.job.descriptor import Job, Repeat
-    from bai_agent.job.record import Stream
+    from bai_agent.job.record import NodeRecord, Stream
     from bai_agent.job.record_types import JobResult
-    from executor.analysis.runs import OverRuns
-    from executor.jobs.jobs import JobFilter
+    from executor.analysis.measured_runs import OverRuns
+    from executor.jobs.job_list import JobFilter
+    from executor.records.reading import MalformedLines
+    from executor.records.series_lines import RecordLines
+    from executor.view.log import LogView, RawLog
 
 
 def list_jobs(
@@ -65,16 +69,16 @@ def list_jobs(
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="AGE", help='Only jobs that were started so long ago at most: "2d", "12h".'
+            "--since", metavar="AGE", help='Only jobs that were started within this time: "2d", "12h".'
         ),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
     """List jobs, the newest last.
 
-    Those on this machine, and those on EC2 where a bucket is configured. Exit code 5 where one of the two cannot be read.
+    Those on this machine, and those on EC2 if a bucket is configured. Exit code 5 if one of the two cannot be read.
     """
-    from executor.jobs.jobs import EVERY_JOB, listed
+    from executor.jobs.job_list import EVERY_JOB, listed
     from executor.records.job_status import UNREADABLE
 
     only = _job_filter(label, status_, since)
@@ -96,9 +100,10 @@ def list_jobs(
         for each in listing.jobs:
             print_json(each.as_table())
     elif listing.jobs:
-        from executor.view.listing import print_listing
+        from executor.documents.listing import jobs_table
+        from executor.documents.screen import show_blocks
 
-        print_listing(listing.jobs)
+        show_blocks([jobs_table(listing.jobs)])
     elif not listing.troubles:
         such = "no jobs" if only is EVERY_JOB else "no such jobs"
         say(f"there are {such} in {' and '.join(listing.places)}")
@@ -107,26 +112,37 @@ def list_jobs(
 
 
 def _job_filter(labels: list[str] | None, statuses: list[str] | None, since: str | None) -> JobFilter:
-    from difflib import get_close_matches
-
-    from executor.jobs.jobs import EVERY_JOB, JobFilter
-    from executor.records.job_status import listed_words
+    from executor.jobs.job_list import EVERY_JOB, JobFilter
 
     if not labels and not statuses and since is None:
         return EVERY_JOB
-    wanted = label_values(labels, option="--label")
-    started = None
-    if since is not None:
-        try:
-            started = now_ms() - round(parse_duration(since).total_seconds() * 1000)
-        except ValueError as error:
-            raise UsageError(f"--since: {error}") from error
-    for each in statuses or ():
-        if each.lower() not in (known := listed_words()):
-            near = get_close_matches(each.lower(), known, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"write one of {', '.join(sorted(known))}"
-            raise UsageError(f'--status: "{each}" is no status and no outcome; {hint}')
-    return JobFilter(labels=wanted, statuses=tuple(statuses or ()), since=started)
+    return JobFilter(
+        labels=label_values(labels, option="--label"),
+        statuses=tuple(_checked_status(each) for each in statuses or ()),
+        since=_moment(since) if since is not None else None,
+    )
+
+
+def _moment(since: str) -> int:
+    """Return the time (ms UTC) that long ago. Raises UsageError."""
+    try:
+        return now_ms() - round(parse_duration(since).total_seconds() * 1000)
+    except ValueError as error:
+        raise UsageError(f"--since: {error}") from error
+
+
+def _checked_status(word: str) -> str:
+    """Return a status or outcome that jobs may have. Raises UsageError."""
+    from difflib import get_close_matches
+
+    from executor.records.job_status import listed_words
+
+    known = listed_words()
+    if word.lower() in known:
+        return word
+    near = get_close_matches(word.lower(), known, n=1)
+    hint = f'did you mean "{near[0]}"?' if near else f"write one of {', '.join(sorted(known))}"
+    raise UsageError(f'--status: "{word}" is not a status or outcome; {hint}')
 
 
 def status(
@@ -145,73 +161,42 @@ def status(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Say how a job stands.
+    """Show the status of a job.
 
-    Its phase, the last value of each metric, each of several nodes, and what to do where its agent has died.
+    Its phase, the last value of each metric, each of several nodes, and what to do if its agent has died.
     """
-    from bai_agent.job.record_types import as_table
-    from executor.jobs.jobs import last_values, measurements_of
+    from executor.documents.screen import show_blocks
+    from executor.documents.status import StatusView, status_as_json, status_blocks
+    from executor.jobs.job_list import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
-    from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
-    from executor.records.job_status import is_over, unknown_status
+    from executor.records.environments import SUMMARY_NODES, environments
+    from executor.records.generations import generations_of
+    from executor.records.job_status import unknown_status
     from executor.records.node_status import with_nodes
     from executor.records.reading import result_of
-    from executor.view.headlines import headline_rows, headline_table
 
     record = options.find(job)
     backend = options.backends.of(record)
     now = wait_for_end(record, backend, on_status=say) if wait else backend.status(record)
-    values = last_values(record)
     result = result_of(record)
     measured = measurements_of(record) if result is not None else None
-    over = _over_runs(record, result) if measured is not None else []
-    now = with_nodes(now, record)
-    machines = list(environments(record, most=None if verbose else SUMMARY_NODES))
+    view = StatusView(
+        job=record.job(),
+        status=with_nodes(now, record),
+        values=last_values(record),
+        result=result,
+        measured=measured,
+        over_runs=_over_runs(record, result) if measured is not None else [],
+        machines=list(environments(record, most=None if verbose else SUMMARY_NODES)),
+        generations=generations_of(record, None) if verbose and result is None else (),
+        command=options.command,
+        verbose=verbose,
+        one_machine=not backend.remote,
+    )
     if json_:
-        step = now.next_step
-        print_json(
-            {
-                **now.as_table(),
-                "warnings": list((result.warnings if result is not None else None) or now.warnings),
-                "next_step": {"command": options.command(*step.words), "effect": step.effect}
-                if step
-                else None,
-                "name": record.job().job.name,
-                "set": record.job().set,
-                "metrics": list(values.values()),
-                "headlines": {each.name: headline_table(each) for each in headline_rows(measured)},
-                "over_runs": [each.as_table() for each in over],
-                "result": as_table(result) if result is not None else None,
-                "machine_warnings": [each.as_table() for each in machine_warnings(machines)],
-                **({"environments": [each.as_table() for each in machines]} if verbose else {}),
-            }
-        )
+        print_json(status_as_json(view))
     else:
-        from executor.view.listing import (
-            print_environments,
-            print_nodes,
-            print_own_usage,
-            print_set,
-            print_status,
-            print_transports,
-        )
-
-        print_status(
-            record.job(),
-            now,
-            values,
-            options.command,
-            result=result,
-            measured=measured,
-            over_runs=over,
-            machine_warnings=() if verbose else machine_warnings(machines),
-        )
-        print_nodes(now.nodes, is_over=is_over(now))
-        if verbose:
-            print_transports(now.nodes)
-            print_set(record.job())
-            print_own_usage(result, one_machine=not backend.remote)
-            print_environments(machines)
+        show_blocks(status_blocks(view))
     if wait and (why := unknown_status(now)) is not None:
         say(why)
         raise typer.Exit(ExitCode.OURS)
@@ -220,10 +205,10 @@ def status(
 
 
 def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
-    """Return what the runs of a job that has ended say together; nothing of a job without `[repeat]`."""
+    """Return the metrics over the runs of a job that has ended; empty without `[repeat]`."""
     if result is None or record.job().repeat is None:
         return []
-    from executor.analysis.runs import over_runs
+    from executor.analysis.measured_runs import over_runs
     from executor.jobs.compared import job_runs
 
     return over_runs(job_runs(record))
@@ -234,82 +219,127 @@ def logs(
     options: JobOptions,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, help="Only so many last lines.")
+        int | None, typer.Option("--lines", "-n", min=0, help="Only this many last lines.")
     ] = None,
     boot: Annotated[
-        bool, typer.Option("--boot", help="What the consoles of its machines say instead, for a job on EC2.")
+        bool, typer.Option("--boot", help="Consoles of its machines instead, for a job on EC2.")
     ] = False,
     rank: Annotated[
         int | None,
-        typer.Option("--node", metavar="R", min=0, help="Of the node with this rank; 0 where not given."),
+        typer.Option("--node", metavar="R", min=0, help="Log of the node with this rank; by default 0."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Of all nodes, each line with its node's rank in front.")
+        bool, typer.Option("--all", help="Logs of all nodes, each line after its node's rank.")
     ] = False,
     repeat: Annotated[
         int | None,
         typer.Option(
-            "--repeat", metavar="N", min=0, help="Of the run with this number alone, of a job with [repeat]."
+            "--repeat", metavar="N", min=0, help="Only the run with this number, of a job with [repeat]."
         ),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print what the benchmark printed.
+    """Print the output of the benchmark.
 
-    On the first one of several nodes, unless another one or all of them are asked for.
+    By default that of the first node, if there are several; of an elastic job that of the node with rank 0, from node to node.
     """
-    from executor.jobs.repeats import pieces_of_repeat
-    from executor.jobs.stream import pieces_of_nodes, position_of_last_lines
-    from executor.records.follower import TRUNCATED
-    from executor.records.nodes import node_of_rank, node_records
-    from executor.view.log import LogView, RawLog
+    from executor.jobs.stream import pieces_of_repeat
+    from executor.records.nodes import NodeListing, node_of_rank
 
+    others = {"--follow": follow, "--lines": lines is not None, "--boot": boot, "--all": every}
     if rank is not None and every:
         raise UsageError("--node and --all exclude each other; write one of them")
-    if repeat is not None and (follow or lines is not None or boot or every):
-        raise UsageError(
-            "--repeat prints all of one run; --follow, --lines, --boot and --all do not go with it"
-        )
+    if repeat is not None and any(others.values()):
+        given = " and ".join(name for name, is_given in others.items() if is_given)
+        raise UsageError(f"--repeat prints all of one run; leave out {given}")
     record = options.find(job)
     node = record.node() if rank is None else node_of_rank(record, rank)
     if boot:
         _print_consoles(record, options, rank=rank, json_=json_)
         return
-    nodes = node_records(record) if every else [node]
-    if rank is None and not every and not json_ and sys.stderr.isatty():
-        _say_of_other_nodes(len(node_records(record)))
-    positions = (
-        {each.rank: position_of_last_lines(each, lines) for each in nodes} if lines is not None else {}
-    )
-    raw = not json_ and not sys.stdout.isatty()
-    with (
-        RawLog(follow=follow, with_ranks=every)
-        if raw
-        else LogView(json_=json_, follow=follow, with_ranks=every)
-    ) as view:
+    listing = NodeListing(record)
+    if rank is None and not every and not json_ and not listing.is_elastic and sys.stderr.isatty():
+        _say_of_other_nodes(len(listing.look()))
+    with _log_view(json_=json_, follow=follow, with_ranks=every) as view:
         if repeat is not None:
             for piece in pieces_of_repeat(node, repeat):
                 view.feed(piece)
-            return
+        elif rank is None and not every and listing.is_elastic:
+            _print_leads(view, record, options, follow=follow, lines=lines)
+        else:
+            shown = listing.look if every else lambda: [node]
+            _print_logs(view, shown, options, follow=follow, lines=lines, with_ranks=every)
 
-        def on_status(sentence: str) -> None:
-            with view.paused():
-                say(sentence)
 
-        def on_truncated(which: int) -> None:
-            view.print_rests(which)
-            say(f"node {which}: {TRUNCATED}" if every else TRUNCATED)
+def _log_view(*, json_: bool, follow: bool, with_ranks: bool) -> LogView | RawLog:
+    from executor.view.log import LogView, RawLog
 
-        for which, piece in pieces_of_nodes(
-            nodes,
-            "log",
-            positions=positions,
-            follow=follow,
-            on_truncated=on_truncated,
-            on_status=on_status,
-            backends=options.backends,
-        ):
-            view.feed(piece, which)
+    if not json_ and not sys.stdout.isatty():
+        return RawLog(follow=follow, with_ranks=with_ranks)
+    return LogView(json_=json_, follow=follow, with_ranks=with_ranks)
+
+
+def _print_logs(
+    view: LogView | RawLog,
+    list_nodes: Callable[[], Sequence[NodeRecord]],
+    options: JobOptions,
+    *,
+    follow: bool,
+    lines: int | None,
+    with_ranks: bool,
+) -> None:
+    """Print the logs of nodes. lines: how many of the last ones; None: all."""
+    from executor.jobs.stream import pieces_of_nodes, position_of_last_lines
+    from executor.records.follower import TRUNCATED
+
+    nodes = list_nodes()
+    positions = (
+        {each.rank: position_of_last_lines(each, lines) for each in nodes} if lines is not None else {}
+    )
+
+    def on_truncated(rank: int) -> None:
+        view.print_rests(rank)
+        say(f"node {rank}: {TRUNCATED}" if with_ranks else TRUNCATED)
+
+    for rank, piece in pieces_of_nodes(
+        nodes,
+        "log",
+        positions=positions,
+        follow=follow,
+        on_truncated=on_truncated,
+        on_status=partial(_say_between, view),
+        backends=options.backends,
+        again=list_nodes,
+    ):
+        view.feed(piece, rank)
+
+
+def _print_leads(
+    view: LogView | RawLog, record: JobRecord, options: JobOptions, *, follow: bool, lines: int | None
+) -> None:
+    """Print the log of an elastic job's node with rank 0, with a message where it is another node's from there on."""
+    from executor.jobs.stream import pieces_of_leads
+    from executor.records.follower import TRUNCATED
+
+    def say_after_rest(sentence: str) -> None:
+        view.print_rests()
+        say(sentence)
+
+    for rank, piece in pieces_of_leads(
+        record,
+        lines=lines,
+        follow=follow,
+        on_lead=lambda lead: say_after_rest(f"output {lead.sentence}"),
+        on_truncated=lambda node: say_after_rest(f"node {node}: {TRUNCATED}"),
+        on_status=partial(_say_between, view),
+        backends=options.backends,
+    ):
+        view.feed(piece, rank)
+
+
+def _say_between(view: LogView | RawLog, sentence: str) -> None:
+    with view.paused():
+        say(sentence)
 
 
 def metrics(
@@ -328,6 +358,15 @@ def metrics(
         list[str] | None,
         typer.Option("--name", metavar="NAME", help="Only this metric; can be given several times."),
     ] = None,
+    generation: Annotated[
+        int | None,
+        typer.Option(
+            "--generation",
+            metavar="N",
+            min=0,
+            help="Only the generation with this number, of a job that was started several times.",
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
     extract_: Annotated[
         str | None,
@@ -345,15 +384,14 @@ def metrics(
     Those formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark, openmetrics for Prometheus. Their
     numbers are the headlines of a job that succeeded; of one with several runs, the median of theirs.
     """
-    from dataclasses import replace
 
     from executor.jobs.extract import chosen_set, stream_of
     from executor.jobs.stream import record_lines
     from executor.records.follower import benchmark_starts
     from executor.records.memory_floor import memory_floor_in
-    from executor.records.nodes import node_records
+    from executor.records.nodes import NodeListing
     from executor.records.repeated_runs import failed_runs
-    from executor.view.records import NamedRecords, print_csv, print_jsonl, print_statistics
+    from executor.view.records import GenerationRecords, print_csv, print_jsonl, print_statistics
 
     form = "jsonl" if json_ else form
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
@@ -369,9 +407,10 @@ def metrics(
         described, number = chosen_set(record, extract_)
         stream = stream_of(number)
     if prints is None:
-        _print_headlines(record, described, stream, form=form, names=name or ())
+        _print_headlines(record, described, stream, form=form, names=name or (), generation=generation)
         return
-    nodes = node_records(record)
+    listing = NodeListing(record)
+    nodes = listing.look()
     if prints is print_statistics:
         prints = partial(
             print_statistics,
@@ -379,31 +418,51 @@ def metrics(
             failed=failed_runs(record),
             memory_floor=memory_floor_in(record),
         )
-    lines = record_lines(nodes, stream, follow=follow, on_status=say, backends=options.backends)
-    named = NamedRecords(name) if name else None
-    if named is None:
-        malformed = prints(described, lines, follow)
-    else:
-        wanted = tuple(each for each in described.metrics if each.name in named.names)
-        malformed = prints(
-            replace(described, metrics=wanted, repeat=_turns(described)), named.only(lines), follow
-        )
+    lines = record_lines(
+        nodes, stream, follow=follow, on_status=say, backends=options.backends, again=listing.look
+    )
+    only = GenerationRecords(generation) if generation is not None else None
+    if only is not None:
+        _require_generations(record, described)
+        lines = only.only(lines)
+    malformed = _print_named(record.job_id, described, lines, name or (), partial(prints, follow=follow))
+    if only is not None and not only.has_seen:
+        raise UsageError(f"--generation {generation}: {record.job_id} has no record of it")
     if malformed.count:
         several = f"the metrics of the {len(nodes)} nodes of {record.job_id}"
         say(malformed.sentence(several if len(nodes) > 1 else nodes[0].url("metrics")))
-    if named is not None:
-        _say_unseen(record.job_id, described, named.unseen)
+
+
+def _print_named(
+    job_id: str,
+    job: Job,
+    lines: Iterator[RecordLines],
+    names: Sequence[str],
+    prints: Callable[[Job, Iterator[RecordLines]], MalformedLines],
+) -> MalformedLines:
+    """Print the records of the named metrics, or all; return the lines that were passed over."""
+    from dataclasses import replace
+
+    from executor.view.records import NamedRecords
+
+    if not names:
+        return prints(job, lines)
+    named = NamedRecords(names)
+    wanted = tuple(each for each in job.metrics if each.name in named.names)
+    malformed = prints(replace(job, metrics=wanted, repeat=_turns(job)), named.only(lines))
+    _say_unseen(job_id, job, named.unseen)
+    return malformed
 
 
 def _turns(job: Job) -> Repeat | None:
-    """Return a job's `[repeat]` as far as it says which run is of which arm."""
+    """Return the part of a job's `[repeat]` that assigns runs to arms."""
     from dataclasses import replace
 
     return replace(job.repeat, until=None, metric=None) if job.repeat is not None else None
 
 
 def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
-    """Say which metrics have no record yet. Raises UsageError for those that the job does not name."""
+    """Report metrics without a record. Raises UsageError for those that the job does not name."""
     known = sorted(metric.name for metric in job.named_metrics())
     strange = [each for each in unseen if each not in known]
     if strange:
@@ -413,19 +472,37 @@ def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
         say(f'{job_id} has no record of a metric "{each}"')
 
 
-def _print_headlines(record: JobRecord, job: Job, stream: Stream, *, form: str, names: Sequence[str]) -> None:
-    """Print what stands for the runs of a job, in a form of another program's."""
-    from executor.analysis.runs import runs_of
+def _require_generations(record: JobRecord, job: Job) -> None:
+    """Raise UsageError if a job has no generations."""
+    if not job.has_generations:
+        raise UsageError(f"--generation: {record.job_id} is started once, as it has no restarts")
+
+
+def _print_headlines(
+    record: JobRecord,
+    job: Job,
+    stream: Stream,
+    *,
+    form: str,
+    names: Sequence[str],
+    generation: int | None,
+) -> None:
+    """Print the headlines of a job, or of one generation, in the form of another program."""
+    from executor.analysis.measured_runs import runs_of
+    from executor.documents.text import visible_bytes
+    from executor.export.exchange import headlines_of, text_of
     from executor.records.follower import benchmark_starts
     from executor.records.points import read_points
     from executor.records.reading import result_of
-    from executor.view.exchange import headlines_of, text_of
-    from executor.view.text import visible_bytes
 
     points = read_points(record, stream)
-    runs = runs_of(
-        record.job_id, job, result_of(record), points, started=benchmark_starts(record.node()).get(None)
-    )
+    starts = benchmark_starts(record.node())
+    result = result_of(record)
+    if generation is not None:
+        _require_generations(record, job)
+        if result is not None and all(each.generation != generation for each in result.generations or ()):
+            raise UsageError(f"--generation {generation}: {record.job_id} has no such generation")
+    runs = runs_of(record.job_id, job, result, points, starts=starts, generation=generation)
     headlines = headlines_of(runs, names)
     text, notes = text_of(form, headlines, job_id=record.job_id, benchmark=job.job.name or record.job_id)
     for sentence in (*runs.left_out, *notes):
@@ -453,7 +530,7 @@ def extract(
     of their own, which `bai metrics JOB --extract last` shows; the run's own ones stay as they are.
     """
     from executor.jobs.extract import extract_again
-    from executor.planning.plan import metrics_of
+    from executor.planning.plan import plan_metrics
     from executor.planning.request import JobRequest, read_request
 
     record = options.find(job)
@@ -461,7 +538,7 @@ def extract(
     if descriptor is not None:
         described, findings = read_request(JobRequest(file=descriptor))
         print_findings(findings)
-        metrics = metrics_of(described)
+        metrics = plan_metrics(described)
     number = 0
     for each in extract_again(record, metrics, on_progress=say):
         number = each.number
@@ -479,25 +556,29 @@ def fetch(
     job: JobArgument,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it need not exist.")],
     options: JobOptions,
+    checkpoint: Annotated[
+        bool,
+        typer.Option("--checkpoint", help="Also the job's newest checkpoint, into a folder of its name."),
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Copy all of a job into a folder.
 
     Result, log, metrics, events and artifacts of all its nodes. Nothing that is there is overwritten.
-    Called again it goes on where it stopped, and takes what has come since.
+    A second call continues an interrupted one, and copies what is new.
     """
-    from executor.jobs.fetch import fetch_job
+    from executor.jobs.fetch import fetch_checkpoint, fetch_job
     from executor.quantities import size
 
     record = options.find(job)
     files, total = 0, 0
-    for each in fetch_job(record, folder):
+    for each in chain(fetch_job(record, folder), fetch_checkpoint(record, folder) if checkpoint else ()):
         files, total = files + 1, total + each.bytes
         if json_:
             print_json({"path": str(each.path), "bytes": each.bytes})
         else:
             tell(f"{each.path}  {size(each.bytes)}")
-    say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} brought, {size(total)}")
+    say(f"{record.job_id}: {files:,} file{'' if files == 1 else 's'} copied, {size(total)}")
 
 
 def _say_of_other_nodes(count: int) -> None:

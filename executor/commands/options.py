@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bai_agent.errors import BaiError
-from bai_agent.job.record import JobRecord
 from bai_agent.job.reserved_space import FULL
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
+from executor.documents.text import plain_text, tell
 from executor.errors import UsageError
-from executor.view.text import plain_text, tell
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
+    from bai_agent.job.record import JobRecord
     from executor.descriptor import Finding
 
 
 def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Complete a job id in the shell, from the store on this machine, with how each job stands."""
-    from executor.backends.local.job_store import store_at
+    from executor.backends.local.folder_store import store_at
     from executor.jobs.completion import complete_job_ids
 
     try:
@@ -61,7 +61,7 @@ LikeOption = Annotated[
     typer.Option(
         "--like",
         metavar="JOB",
-        help="Ask for what JOB ran, in place of FILE: the same descriptor, scripts, arguments and --set; what is given beside it counts.",
+        help="Run what JOB ran, in place of FILE: the same descriptor, scripts, arguments and --set; further options take precedence.",
         autocompletion=job_ids_of,
     ),
 ]
@@ -128,8 +128,12 @@ SetOption = Annotated[
     ),
 ]
 NodesOption = Annotated[
-    int | None,
-    typer.Option("--nodes", metavar="N", help="The number of machines: hardware.distributed.num_instances."),
+    str | None,
+    typer.Option(
+        "--nodes",
+        metavar="N|MIN:MAX",
+        help="The number of machines, or a range: hardware.distributed.num_instances.",
+    ),
 ]
 InstanceTypeOption = Annotated[
     str | None,
@@ -187,23 +191,33 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
             options[given.name] = given.annotation(**mine)
         function(**options)
 
-    kinds = {name: kind for given in found for name, kind in _SPREAD[given.annotation].items()}
-    kept = [each for each in signature.parameters.values() if each not in found]
-    last = [each for each in kept if each.name == "json_"]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in kinds.items()
-    ]
-    kept = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept if each not in last]
-    last = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in last]
     # This is what typer reads.
-    spread.__signature__ = signature.replace(parameters=[*kept, *options, *last])  # type: ignore[attr-defined]
-    spread.__annotations__ = {each.name: each.annotation for each in (*kept, *options, *last)}
+    parameters = _spread_parameters(signature, found)
+    spread.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    spread.__annotations__ = {each.name: each.annotation for each in parameters}
     return spread
 
 
+def _spread_parameters(
+    signature: inspect.Signature, found: Sequence[inspect.Parameter]
+) -> list[inspect.Parameter]:
+    """Return the parameters of a command with options in place of `found`; they stand before `--json`."""
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for given in found
+        for name, kind in _SPREAD[given.annotation].items()
+    ]
+    kept = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for each in signature.parameters.values()
+        if each not in found
+    ]
+    last = [each for each in kept if each.name == "json_"]
+    return [*(each for each in kept if each not in last), *options, *last]
+
+
 def say(sentence: str) -> None:
-    """Print a message to stderr: what is not a result."""
+    """Print a message to stderr."""
     print(f"bai: {plain_text(sentence)}", file=sys.stderr)
 
 
@@ -216,11 +230,17 @@ def print_findings(findings: Sequence[Finding]) -> None:
 
 
 def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
-    """Print what was done about a job."""
+    """Print a message about a job."""
+    line = plain_text(f"{record.job_id}: {what}")
+    print_result({"job_id": record.job_id, "message": what}, line, json_=json_)
+
+
+def print_result(value: Mapping[str, Any], line: str, *, json_: bool) -> None:
+    """Print a result: as JSON, or as a line for people."""
     if json_:
-        print_json({"job_id": record.job_id, "message": what})
+        print_json(value)
     else:
-        tell(plain_text(f"{record.job_id}: {what}"))
+        tell(line, flush=True)
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -239,7 +259,7 @@ def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
 
 
 def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
-    """Refuse a file that cannot be written where it shall be. endings: those that it may have; () for any. Raises UsageError."""
+    """Raise UsageError for a file that cannot be written. endings: those that it may have; () for any."""
     if output is None or output == Path("-"):
         return
     if not output.parent.is_dir():
@@ -255,16 +275,16 @@ def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
 
 
 NOBODY_READS = 128 + 13
-"""The exit code where standard output was closed: as a shell shows a process that SIGPIPE ended."""
+"""Exit code if standard output was closed: that of a process that SIGPIPE ended."""
 
 
 def nobody_reads(error: OSError) -> bool:
-    """Return whether `error` means that nobody reads our output. A closed terminal gives EIO."""
+    """Return whether `error` means that our output has no reader. A closed terminal gives EIO."""
     return error.errno in (errno.EPIPE, errno.EIO)
 
 
 def write_error(error: OSError) -> str | None:
-    """Return a sentence where `error` means that the file which takes our output is full; else None."""
+    """Return a sentence if `error` means that the file which takes our output is full; else None."""
     if error.filename is None and error.errno in (*FULL, errno.EFBIG):
         return f"the output cannot be written: {error.strerror}"
     return None

@@ -12,10 +12,10 @@ import typer
 from bai_agent.job.run_directory import now_ms
 from executor.commands.job_options import JobOptions
 from executor.commands.options import JobArgument, JsonOption, check_output, choices, say
+from executor.documents.text import tell
 from executor.errors import UsageError
-from executor.view.text import tell
 
-# What only this command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so the command imports what it alone needs.
 if TYPE_CHECKING:
     from executor.report.contents import Report
 
@@ -66,23 +66,27 @@ def report(
         say(made.malformed.sentence(f"the metrics of {record.job_id}"))
     if output is None and kind == "html":
         output = Path(f"{record.job_id}.html")
-    if output is None or output == Path("-"):
-        _write(made, kind, None)
-        return
-    _write(made, kind, output)
-    tell(str(output))
-    if open_:
-        import webbrowser
+    file = None if output == Path("-") else output
+    _write(made, kind, file)
+    if file is not None:
+        tell(str(file))
+    if file is not None and open_:
+        _show(file)
 
-        if not webbrowser.open(output.absolute().as_uri()):
-            say(f"no browser could be started; open {output} in one")
+
+def _show(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.absolute().as_uri()):
+        say(f"no browser could be started; open {page} in one")
 
 
 def _format(form: str | None, output: Path | None) -> str:
+    """Return the format that --format names, or the end of the file."""
     known = ", ".join(_FORMATS[:-1]) + f" or {_FORMATS[-1]}"
-    if form is not None and form not in _FORMATS:
-        raise UsageError(f'--format: "{form}" is not known; write {known}')
     if form is not None:
+        if form not in _FORMATS:
+            raise UsageError(f'--format: "{form}" is not known; write {known}')
         return form
     ending = output.suffix.removeprefix(".").lower() if output is not None else ""
     ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)
@@ -109,8 +113,8 @@ def _write(report: Report, kind: str, output: Path | None) -> None:
 
 def _render(report: Report, kind: str, stream: TextIO) -> None:
     from executor.report.html import html_report
-    from executor.report.machine import write_csv, write_json
     from executor.report.markdown import markdown_report
+    from executor.report.report_json import write_csv, write_json
 
     match kind:
         case "html":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
+import secrets
 import signal
 import sys
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ import typer
 from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
+from bai_agent.light_dataclass import dataclass, replace
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
 from executor.commands.options import (
     NOBODY_READS,
@@ -34,17 +36,17 @@ from executor.commands.options import (
     silence,
     write_error,
 )
+from executor.documents.text import draws_in_place, tell
 from executor.errors import NoResultError, UsageError
-from executor.view.text import draws_in_place, tell
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
-    from executor.backends.backend import Backend, CapacityWait, LaunchNotice
+    from executor.backends.backend import Backend, CapacityWait, LaunchNotice, SubmitListener
     from executor.planning.request import JobRequest, Submitted
     from executor.view.watch import View
 
 _TAIL = 2**16
-"""Bytes of earlier output that somebody sees who joins a job at a terminal."""
+"""Bytes of earlier output that a terminal shows of a job that is joined."""
 
 
 def run(
@@ -77,7 +79,7 @@ def run(
     Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
     """
     with ExitStack() as stack:
-        job_request = dataclasses.replace(
+        job_request = replace(
             _request(
                 file, like, arguments, options, keys, on=on, script=script, data_root=data_root, stack=stack
             ),
@@ -119,7 +121,7 @@ def resume(
 ) -> None:
     """Start the agent of a job again that died.
 
-    It goes on where the last one stopped; a benchmark that still runs is not started twice.
+    It continues where the last one stopped; a benchmark that still runs is not started twice.
     """
 
     record = options.find(job)
@@ -142,7 +144,7 @@ def follow(
 ) -> int:
     """Show a job to its end; return the exit code for it.
 
-    options: what hints repeat. joined: somebody comes to a job that may be long under way. view: in place of the usual ones.
+    options: repeated by hints. joined: the job may have been running for long. view: in place of the usual ones.
     """
     try:
         shown = (view, False) if view is not None else _view(json_=json_)
@@ -159,8 +161,9 @@ def follow(
 def _follow(
     record: JobRecord, backend: Backend, options: JobOptions, view: View, on_screen: bool, *, joined: bool
 ) -> int:
+    from executor.documents.job_view import JobView
     from executor.records.follower import tail_position
-    from executor.view.watch import JobView, LeftError, watch
+    from executor.view.watch import LeftError, watch
 
     location = backend.location(record)
     job_view = JobView(
@@ -189,16 +192,20 @@ def _follow(
         say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
         return left.exit_code if isinstance(left, LeftError) else 128 + signal.SIGINT
     except OSError as error:
-        unwritten = write_error(error)
-        if unwritten is None and not nobody_reads(error):
-            raise
-        silence()
-        goes_on = _goes_on(record, options, cancelling=job_view.cancelling)
-        say(f"{unwritten or 'nobody reads the output any more'}; {goes_on}")
-        return NOBODY_READS if unwritten is None else ExitCode.OURS
+        return _unprinted(error, _goes_on(record, options, cancelling=job_view.cancelling))
     if backend.remote:
         _say_kept(record, backend, options)
     return ExitCode(result.exit_code)
+
+
+def _unprinted(error: OSError, goes_on: str) -> int:
+    """Report that the output cannot be written; return the exit code. Raises errors that mean something else."""
+    unwritten = write_error(error)
+    if unwritten is None and not nobody_reads(error):
+        raise error
+    silence()
+    say(f"{unwritten or 'the output has no reader any more'}; {goes_on}")
+    return NOBODY_READS if unwritten is None else ExitCode.OURS
 
 
 def _request(
@@ -213,9 +220,9 @@ def _request(
     stack: ExitStack,
     data_root: Path | None = None,
 ) -> JobRequest:
-    """Return what is asked for: what FILE says, or what the job `like` was made of, with what was given beside it.
+    """Return the request: of FILE, or of the job `like` with the options of the command line.
 
-    stack: files that it names may be gone when this ends.
+    stack: files that it names may be removed at its end.
     """
     from executor.planning.request import JobRequest
 
@@ -231,24 +238,30 @@ def _request(
     )
     if like is None:
         return given
-    from executor.jobs.like import request_like
-
     if file is not None and "--" not in sys.argv:
         raise UsageError(
             f"--like {like} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
+    # Without FILE the first argument stands in its place.
+    more = (file, *given.arguments) if file is not None else ()
+    return _rerun_request(like, replace(given, arguments=more), options, stack)
+
+
+def _rerun_request(like: str, given: JobRequest, options: JobOptions, stack: ExitStack) -> JobRequest:
+    """Return the request of the job `like` with the options of the command line."""
+    from executor.jobs.rerun import request_like
+
     again = request_like(
         options.find(like),
         stack=stack,
         open_store=lambda url: next(options.backends.stores(url)),
         overrides=given.overrides,
-        takes_scripts=script is None,
+        takes_scripts=given.script is None,
     )
-    return dataclasses.replace(
+    return replace(
         again,
         on=given.on or again.on,
-        # Without FILE the first of them stands in its place.
-        arguments=(*again.arguments, *((file, *given.arguments) if file is not None else ())),
+        arguments=(*again.arguments, *given.arguments),
         data_root=given.data_root or again.data_root,
         script=given.script or again.script,
         scripts=None if given.script is not None else again.scripts,
@@ -259,80 +272,118 @@ def _request(
 def submit_request(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
 ) -> tuple[Backend, Submitted]:
-    """Start `job_request` and print its progress. returns: nobody follows, so the job's id is the output.
+    """Start `job_request` and print its progress. returns: the job is not followed, so its id is the output.
 
-    A signal ends it with what is left behind: something that may run, and how to look at it and end it.
+    A signal ends it with a message on what may run, and how to look at it and end it.
     """
-    from executor.backends.backend import SubmitListener
     from executor.planning.request import read_request
     from executor.signals import SignalError, raised_signals
 
-    backend: Backend | None = None
-    known = job_id
-    launched = job_id is not None  # repeated, it may have been started before
-    waits: CapacityWait | None = None
-
-    def on_submit(drawn: str) -> None:
-        nonlocal known
-        known = drawn
-        assert backend is not None
-        # Before anybody is asked: whoever is cut off now can repeat the submission with this id.
-        if not returns and backend.remote:
-            say(f"the job is {drawn}")
-        elif returns and not json_:
-            tell(drawn, flush=True)
-
-    def on_plan(notice: LaunchNotice) -> None:
-        say(notice.sentence(cost=True))
-        for warning in notice.warnings():
-            say(f"warning: {warning}")
-
-    def on_launch(drawn: str) -> None:
-        nonlocal launched, waits
-        launched, waits = True, None
-
-    def on_wait(wait: CapacityWait) -> None:
-        nonlocal waits
-        waits = wait
-        say(f"{wait.sentence}; asking again at {wait.again:%H:%M:%S} UTC, {wait.bound}")
-
-    listener = SubmitListener(
-        on_submit=on_submit, on_plan=on_plan, on_progress=say, on_launch=on_launch, on_wait=on_wait
-    )
+    submission = _Submission(options, job_id, prints_id=returns and not json_, returns=returns)
     try:
         with raised_signals():
             descriptor, findings = read_request(job_request)
             print_findings(findings)
-            backend = options.backends.of_request(job_request, descriptor)
+            backend = submission.backend = options.backends.of_request(job_request, descriptor)
             if job_request.exclusive and backend.remote:
                 raise UsageError(
                     "--exclusive: an instance has no other jobs; leave it out, or add `--on local`"
                 )
+            listener = submission.listener()
             submitted = backend.submit(job_request, descriptor, job_id=job_id, listener=listener)
     except SignalError as interrupted:
-        if backend is None or known is None:
-            say("interrupted; nothing was started")
-        elif waits is not None:
-            end = options.for_submitted(backend).command("cancel", waits.job_id, "--now")
-            say(
-                f"interrupted: nothing of {waits.job_id} runs, and nobody waits for capacity any more; the same command with "
-                f"`--job-id {waits.job_id}` goes on, {waits.bound}; `{end}` ends it"
-            )
-        elif job_id is None and not backend.remote:
-            say(_cancelled_at_start(backend, options, known))
-        else:
-            say(_left_behind(backend, options, known, launched=launched))
+        say(submission.interruption())
         raise typer.Exit(interrupted.exit_code) from interrupted
-    record = submitted.record
-    if not submitted.new and returns:
-        say(f"the job {record.job_id} exists already; it is started once")
-    elif not submitted.new:
-        ended = record.result() is not None
-        what = "has ended; this is how" if ended else "goes on; this is what it prints"
-        say(f"the job {record.job_id} exists already and {what}")
+    if not submitted.new:
+        _say_existing(submitted.record, returns=returns)
     if returns and json_:
-        print_json({"type": "job", "job_id": record.job_id, "place": backend.location(record).files})
+        place = backend.location(submitted.record).files
+        print_json({"type": "job", "job_id": submitted.record.job_id, "place": place})
+    if returns and (looks := backend.attention(submitted.record)) is not None:
+        say(options.for_submitted(backend).with_next_step(*looks))
     return backend, submitted
+
+
+@dataclass
+class _Submission:
+    """Progress of a submission."""
+
+    options: JobOptions
+    given: str | None
+    """Job id of the command line."""
+    prints_id: bool
+    returns: bool
+    """Whether the job is not followed."""
+    backend: Backend | None = None
+    job_id: str | None = None
+    launched: bool = False
+    wait: CapacityWait | None = None
+    """The current wait for capacity."""
+
+    def __post_init__(self) -> None:
+        # A job of this id may have been started before.
+        self.job_id, self.launched = self.given, self.given is not None
+
+    def listener(self) -> SubmitListener:
+        from executor.backends.backend import SubmitListener
+
+        return SubmitListener(
+            on_submit=self._on_submit,
+            on_plan=self._on_plan,
+            on_progress=say,
+            on_launch=self._on_launch,
+            on_wait=self._on_wait,
+        )
+
+    def _on_submit(self, job_id: str) -> None:
+        self.job_id = job_id
+        assert self.backend is not None
+        # Before any request: after an interruption the submission can be repeated with this id.
+        if not self.returns and self.backend.remote:
+            say(f"the job is {job_id}")
+        elif self.prints_id:
+            tell(job_id, flush=True)
+
+    def _on_plan(self, notice: LaunchNotice) -> None:
+        say(notice.sentence(cost=True))
+        for warning in notice.warnings():
+            say(f"warning: {warning}")
+
+    def _on_launch(self, job_id: str) -> None:
+        self.launched, self.wait = True, None
+
+    def _on_wait(self, wait: CapacityWait) -> None:
+        self.wait = wait
+        say(f"{wait.sentence}; asking again at {wait.again:%H:%M:%S} UTC, {wait.bound}")
+
+    def interruption(self) -> str:
+        """Return a sentence on the remains of an interrupted submission, and on what to do."""
+        if self.backend is None or self.job_id is None:
+            return "interrupted; nothing was started"
+        if (wait := self.wait) is not None:
+            end = self.options.for_submitted(self.backend).command("cancel", wait.job_id, "--now")
+            return (
+                f"interrupted: nothing of {wait.job_id} runs, and it no longer waits for capacity; the same command with "
+                f"`--job-id {wait.job_id}` goes on, {wait.bound}; `{end}` ends it"
+            )
+        if self.given is None and not self.backend.remote:
+            return _cancelled_at_start(self.backend, self.options, self.job_id)
+        return _left_behind(self.backend, self.options, self.job_id, launched=self.launched)
+
+
+def _say_existing(record: JobRecord, *, returns: bool) -> None:
+    if returns:
+        say(f"the job {record.job_id} exists already; it is started once")
+        return
+    what = "goes on; this is what it prints" if record.result() is None else "has ended; this is how"
+    say(f"the job {record.job_id} exists already and {what}")
+
+
+def seed_for(job_id: str | None) -> int:
+    """Return a seed: the same one for the same job id, so that a submission can be repeated."""
+    if job_id is None:
+        return secrets.randbelow(2**31)
+    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1
 
 
 def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
@@ -348,7 +399,7 @@ def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> s
 
 
 def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
-    """Return what an interrupted submission leaves behind, and what to do about it."""
+    """Return a sentence on a job that may run, and on what to do."""
     again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
     if not launched:
         return f"interrupted before the start: nothing of {job_id} runs; {again}"
@@ -360,19 +411,19 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
-    """Print which machines of an ended job are kept, and cost money."""
+    """Print the machines of an ended job that are kept, and cost money."""
     try:
         now = backend.status(record)
     except BaiError as error:
         # The job has ended, and its exit code counts.
-        say(f"whether its machines are kept is not known: {error}")
+        say(f"it is unknown whether its machines are kept: {error}")
         return
     if now.machine is not None:
         say(options.with_next_step(now.machine, now.next_step))
 
 
 def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
-    """Return what happens to a job that is no longer followed, and how to return to it."""
+    """Return a sentence on a job that is no longer followed, with commands to return to it."""
     words = (
         [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
     )
@@ -383,7 +434,7 @@ def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str
 def _view(*, json_: bool) -> tuple[View, bool]:
     """Return the view for standard output, and whether it is a screen."""
     if json_:
-        from executor.view.json_lines import JsonView
+        from executor.view.plain import JsonView
 
         return JsonView(), False
     if draws_in_place():

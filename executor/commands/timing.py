@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from typer.core import TyperCommand
 from bai_agent.job.outcome import ExitCode
 from executor.commands.job_options import JobOptions, KeyOptions
 from executor.commands.options import JobIdOption, JsonOption, print_json, say
-from executor.commands.runs import follow, submit_request
+from executor.commands.runs import follow, seed_for, submit_request
 from executor.commands.timing_options import (
     CleanupOption,
     CommandsArgument,
@@ -45,21 +44,21 @@ from executor.commands.timing_options import (
     UntilOption,
     WarmupOption,
 )
+from executor.documents.text import draws_in_place, speaks_unicode, tell
 from executor.errors import UsageError
-from executor.view.text import draws_in_place, speaks_unicode, tell
 
-# What only one command needs is imported there: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
-    from executor.planning.timing import TimedCommand
-    from executor.view.timing import ShownCommand, TimeView
+    from executor.planning.timing_request import TimedCommand
+    from executor.view.timing_screen import ShownCommand, TimeView
 
 
 class TimeCommand(TyperCommand):
     """Reads `-L NAME VALUES` and `-P NAME MIN MAX`, which the library's options of several words cannot, as one word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from executor.planning.timing_parameters import joined_words
+        from executor.planning.timing_request import joined_words
 
         return super().parse_args(ctx, joined_words(args))
 
@@ -98,28 +97,24 @@ def time(
     """Time commands in shuffled blocks, with intervals.
 
     A command is words, which no shell runs; --shell sh for one that needs it. It is a job: `bai compare`, `bai report` and
-    `bai run --like` work on it. Exit code: that of the job; 1 where a command fails.
+    `bai run --like` work on it. Exit code: that of the job; 1 if a command fails.
     """
-    from executor.planning import timing
-    from executor.planning.timing_parameters import parameter_lists, parameter_scans
+    from executor.planning import timing_request as timing
+    from executor.planning.timing_request import parameter_lists, parameter_scans
 
     if no_shell and shell not in (None, "none"):
         raise UsageError(f"-N and --shell {shell} exclude each other; write one of them")
     words = timing.shell_words(shell)
     parameters = {**parameter_lists(parameter_list or ()), **parameter_scans(parameter_scan or (), step)}
-    around = timing.Around(
-        prepare=prepare or (),
-        conclude=conclude or (),
-        setup=(setup,) if setup else (),
-        cleanup=(cleanup,) if cleanup else (),
-    )
+    once = {name: (text,) for name, text in (("setup", setup), ("cleanup", cleanup)) if text}
+    around = timing.Around(prepare=prepare or (), conclude=conclude or (), **once)
     timed = timing.timed_commands(
         commands, names=names or (), parameters=parameters, shell=words, around=around
     )
     count = timing.RunCount(runs=runs, until=until, least=min_runs, most=max_runs, warmup=warmup)
     folder = Path.cwd()
-    drawn = seed if seed is not None else _seed(job_id)
-    text = timing.descriptor_of(
+    drawn = seed if seed is not None else seed_for(job_id)
+    text = timing.timing_descriptor(
         timed, count, folder=folder, task=task, seed=drawn,
         ignore_failure=ignore_failure, discard_stdout=not keep_output,
     )  # fmt: skip
@@ -128,15 +123,12 @@ def time(
         return
     for each in timed:
         timing.check_program(each, folder)
-    exports = {"json": export_json, "csv": export_csv, "markdown": export_markdown}
-    for path in exports.values():
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
-    _once("--setup", [step for each in timed for step in each.setup], words)
+    exports = _checked({"json": export_json, "csv": export_csv, "markdown": export_markdown})
+    _once("--setup", chain.from_iterable(each.setup for each in timed), words)
     try:
         record, code = _run(text, options, keys, exclusive=exclusive, job_id=job_id, json_=json_)
     finally:
-        _once("--cleanup", [step for each in timed for step in each.cleanup], words, fails=False)
+        _once("--cleanup", chain.from_iterable(each.cleanup for each in timed), words, fails=False)
     if code != ExitCode.SUCCEEDED:
         raise typer.Exit(code)
     shown = _shown(
@@ -144,6 +136,15 @@ def time(
     )
     _export(exports, timed, shown, record.job_id)
     _print(record, options, shown, json_=json_)
+
+
+def _checked(paths: dict[str, Path | None]) -> dict[str, Path]:
+    """Return the files to write. Raises UsageError for one without a folder."""
+    named = {form: path for form, path in paths.items() if path is not None}
+    for path in named.values():
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+    return named
 
 
 def _run(
@@ -169,9 +170,9 @@ def _run(
 def _view() -> TimeView:
     from rich.console import Console
 
-    from executor.planning.timing import WALL
-    from executor.view.listing import screen_width
-    from executor.view.timing import TimeView
+    from executor.documents.screen import screen_width
+    from executor.planning.timing_request import WALL
+    from executor.view.timing_screen import TimeView
 
     drawn = draws_in_place()
     console = Console(highlight=False, width=None if drawn else screen_width(), no_color=not drawn)
@@ -190,20 +191,20 @@ def _shown(
     """Return a row for each command, with its comparison with the first one."""
     from executor.analysis.compared_metric import MetricComparison
     from executor.analysis.comparison import compare_sides
-    from executor.analysis.timing import command_times, doubts
+    from executor.analysis.timing_analysis import command_times, doubts
     from executor.jobs.compared import RunReader
-    from executor.planning.timing import WALL
+    from executor.planning.timing_request import WALL
     from executor.records.reading import result_of
-    from executor.view.timing import ShownCommand
+    from executor.view.timing_screen import ShownCommand
 
     result = result_of(record)
     assert result is not None  # its end was just shown
     times = command_times(result, [each.name for each in timed] if len(timed) > 1 else [])
     compared: dict[str, MetricComparison | None] = {}
     if len(times) > 1:
-        sides = RunReader(options.find, options.stores).sides([record.job_id])
-        pairs = compare_sides(sides[0].runs, [side.runs for side in sides[1:]])
-        compared = {side.arm or "": pair.find(WALL) for side, pair in zip(sides[1:], pairs, strict=True)}
+        first, *others = RunReader(options.find, options.stores).sides([record.job_id])
+        pairs = compare_sides(first.runs, [side.runs for side in others])
+        compared = {side.arm or "": pair.find(WALL) for side, pair in zip(others, pairs, strict=True)}
     by_name = {each.name if len(timed) > 1 else "": each for each in timed}
     return [
         ShownCommand(
@@ -217,15 +218,15 @@ def _shown(
 
 
 def _print(record: JobRecord, options: JobOptions, shown: Sequence[ShownCommand], *, json_: bool) -> None:
-    from executor.view.listing import screen_width, show
-    from executor.view.timing import times_view
+    from executor.documents.screen import show_blocks
+    from executor.view.timing_screen import times_blocks
 
     if json_:
         print_json(
             {"type": "times", "job_id": record.job_id, "commands": [_as_table(each) for each in shown]}
         )
         return
-    show(times_view(shown, width=screen_width(), unicode=speaks_unicode()))
+    show_blocks(times_blocks(shown))
     compare = f" · {options.command('compare', record.job_id)}" if len(shown) > 1 else ""
     separator = " · " if speaks_unicode() else " | "
     tell(f"more: {options.command('report', record.job_id)}{compare}".replace(" · ", separator))
@@ -252,9 +253,9 @@ def _as_table(shown: ShownCommand) -> dict[str, Any]:
 
 
 def _export(
-    paths: dict[str, Path | None], timed: Sequence[TimedCommand], shown: Sequence[ShownCommand], job_id: str
+    paths: dict[str, Path], timed: Sequence[TimedCommand], shown: Sequence[ShownCommand], job_id: str
 ) -> None:
-    from executor.export.timing import ExportedTimes, as_csv, as_json, as_markdown
+    from executor.export.exchange import ExportedTimes, as_csv, as_json, as_markdown
 
     by_name = {each.name: each for each in timed}
     every = [
@@ -271,13 +272,12 @@ def _export(
         "markdown": lambda: as_markdown(every),
     }
     for name, path in paths.items():
-        if path is not None:
-            path.write_text(forms[name](), encoding="utf-8")
-            say(f"{path} has the times")
+        path.write_text(forms[name](), encoding="utf-8")
+        say(f"{path} has the times")
 
 
-def _once(option: str, commands: Sequence[str], shell: str | None, *, fails: bool = True) -> None:
-    """Run what is to be done once. fails: whether its failure is an error, and no note."""
+def _once(option: str, commands: Iterable[str], shell: str | None, *, fails: bool = True) -> None:
+    """Run commands that are due once. fails: whether a failure is an error instead of a note."""
     for text in dict.fromkeys(commands):
         words = [*shlex.split(shell), text] if shell is not None else shlex.split(text)
         try:
@@ -289,10 +289,3 @@ def _once(option: str, commands: Sequence[str], shell: str | None, *, fails: boo
             raise UsageError(f"{option} {text}: {problem}; nothing was timed")
         if problem:
             say(f"{option} {text}: {problem}")
-
-
-def _seed(job_id: str | None) -> int:
-    """Return a seed: the same one for the same job id, so that a submission can be repeated."""
-    if job_id is None:
-        return secrets.randbelow(2**31)
-    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1

@@ -28,10 +28,10 @@ UntilOption = Annotated[
     typer.Option("--until", metavar="2%", help="Go on until the wall times are known so well."),
 ]
 MinRunsOption = Annotated[
-    int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="At least so many of each.")
+    int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="Least number of runs of each.")
 ]
 MaxRunsOption = Annotated[
-    int | None, typer.Option("--max-runs", "-M", metavar="N", min=1, help="At most so many of each.")
+    int | None, typer.Option("--max-runs", "-M", metavar="N", min=1, help="Greatest number of runs of each.")
 ]
 WarmupOption = Annotated[
     int,
@@ -84,7 +84,7 @@ ShellOption = Annotated[
         "--shell",
         "-S",
         metavar="SHELL",
-        help='Run commands in this shell: sh, "bash -e", default; none is what is done without it.',
+        help='Run commands in this shell: sh, "bash -e", default; by default none.',
     ),
 ]
 NoShellOption = Annotated[bool, typer.Option("-N", help="No shell, as without it.")]
@@ -116,12 +116,12 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         metavar="NAME",
-        help="The label task_name, by which `bai compare --baseline` finds such jobs.",
+        help="The label task_name, by which `bai compare --baseline` finds jobs of this kind.",
     ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", min=0, help="Of the order in blocks; drawn where not given."),
+    typer.Option("--seed", metavar="N", min=0, help="Seed of the order in blocks; random by default."),
 ]
 ExclusiveOption = Annotated[
     bool, typer.Option("--exclusive", help="Begin only when no other job runs on this machine.")

@@ -17,21 +17,21 @@ import typer
 from bai_agent.errors import StoreError
 from executor.commands.job_options import JobOptions
 from executor.commands.options import JsonOption, RunningJobArgument, print_json, say
+from executor.documents.text import draws_in_place, speaks_unicode
 from executor.errors import UsageError
-from executor.view.text import draws_in_place, speaks_unicode
 
-# What only this command needs is imported where it runs: `bai --help` and each completion in a shell load this module.
+# `bai --help` and each completion in a shell load this module, so the command imports what it alone needs.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.records.newest import JobGlance
-    from executor.view.top import TopPicture
+    from executor.view.top_screen import TopScreen
 
 _HERE_SECONDS, _AWAY_SECONDS = 1.0, 5.0
-"""Between two looks at a job of this machine, and of one elsewhere, where each is some requests."""
+"""Seconds between two looks at a job of this machine, and at one elsewhere, which takes some requests."""
 _DEATH_SECONDS = 5.0
-"""Between two looks whether the agent of a job of this machine lives."""
+"""Seconds between two checks of the agent of a job of this machine."""
 _TICK = 0.25
-"""Between two looks at the size of the screen."""
+"""Seconds between two checks of the size of the screen."""
 _INTERRUPTED = 130
 _NEWEST = 100
 
@@ -43,11 +43,11 @@ def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOptio
     printed.
     """
     from executor.records.newest import JobGlance
-    from executor.view.top import TopPicture, glance_table
+    from executor.view.top_screen import TopScreen, glance_table
 
     record, others = _chosen(job, options)
     glance = JobGlance(record)
-    picture = TopPicture(record.job_id, others=others, unicode=speaks_unicode())
+    screen = TopScreen(record.job_id, others=others, unicode=speaks_unicode())
     remote = options.backends.of(record).remote
     if json_:
         glance.look()
@@ -55,24 +55,24 @@ def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOptio
         return
     if not draws_in_place():
         glance.look()
-        _print(picture, glance, trouble=None if remote or glance.result else _death(record, options))
+        _print(screen, glance, trouble=None if remote or glance.result else _death(record, options))
         return
     try:
-        ended = _follow(record, glance, picture, options, remote=remote)
+        ended = _follow(record, glance, screen, options, remote=remote)
     except KeyboardInterrupt:
         say(_goes_on(record, options))
         raise typer.Exit(_INTERRUPTED) from None
     if ended:
-        _print(picture, glance)
+        _print(screen, glance)
     else:
         say(_goes_on(record, options))
 
 
 def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]:
-    """Return the job to look at, and the ids of others that run, where none was named. Raises UsageError, StoreError."""
+    """Return the job to look at, and the ids of other running jobs if none was named. Raises UsageError, StoreError."""
     if job is not None:
         return options.find(job), []
-    from executor.jobs.jobs import JobFilter, listed
+    from executor.jobs.job_list import JobFilter, listed
     from executor.records.job_status import GOES_ON
 
     listing = listed(options.stores(), _NEWEST, options.backends, only=JobFilter(statuses=GOES_ON))
@@ -86,9 +86,9 @@ def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]
 
 
 def _follow(
-    record: JobRecord, glance: JobGlance, picture: TopPicture, options: JobOptions, *, remote: bool
+    record: JobRecord, glance: JobGlance, screen: TopScreen, options: JobOptions, *, remote: bool
 ) -> bool:
-    """Draw the job until it ends; return False where the person leaves before."""
+    """Draw the job until it ends; return False if the user leaves before."""
     from rich.console import Console
 
     from executor.view.stage import DrawnTerminal
@@ -107,7 +107,7 @@ def _follow(
     trouble = look()
     drawn = DrawnTerminal(
         console,
-        lambda: picture.draw(
+        lambda: screen.draw(
             glance,
             width=console.width,
             height=console.height,
@@ -116,7 +116,7 @@ def _follow(
         ),
     )
     next_look = next_death = time.monotonic() + pause
-    # Keys first: whoever reads that q leaves may press it at once.
+    # Keys first: the user may press q as soon as the hint is visible.
     with Keyboard() as keys:
         drawn.open()
         try:
@@ -142,14 +142,14 @@ def _follow(
     return True
 
 
-def _print(picture: TopPicture, glance: JobGlance, *, trouble: str | None = None) -> None:
-    from executor.view.listing import screen_width, show
+def _print(screen: TopScreen, glance: JobGlance, *, trouble: str | None = None) -> None:
+    from executor.documents.screen import screen_width, show
 
-    show(picture.draw(glance, width=screen_width(), height=10_000, trouble=trouble))
+    show(screen.draw(glance, width=screen_width(), height=10_000, trouble=trouble))
 
 
 def _death(record: JobRecord, options: JobOptions) -> str | None:
-    """Return what to say where the agent of a job on this machine has died."""
+    """Return a sentence if the agent of a job on this machine has died."""
     from executor.records.job_status import DIED
 
     if options.backends.of(record).status(record).status != DIED:
@@ -162,7 +162,7 @@ def _goes_on(record: JobRecord, options: JobOptions) -> str:
 
 
 class Keyboard:
-    """Single keys of the terminal that is standard input, without Enter; none where it is no terminal."""
+    """Single keys from standard input, without Enter; none unless it is a terminal."""
 
     def __init__(self, stdin: Callable[[], int] = lambda: sys.stdin.fileno()) -> None:
         self._stdin = stdin
@@ -183,14 +183,14 @@ class Keyboard:
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
 
     def take(self) -> None:
-        """Have keys come one by one: a shell that was in the foreground meanwhile has set it back."""
+        """Read keys one by one again, after a shell in the foreground has reset the terminal."""
         if self._descriptor is not None and self._is_ours(self._descriptor):
             with suppress(OSError, termios.error):
                 if termios.tcgetattr(self._descriptor)[tty.LFLAG] & termios.ICANON:
                     tty.setcbreak(self._descriptor, termios.TCSANOW)
 
     def pressed(self, *, within_s: float) -> str:
-        """Return a key as soon as one is pressed; "" where none is."""
+        """Return a key as soon as one is pressed; "" if none is."""
         if self._descriptor is None or not self._is_ours(self._descriptor):
             time.sleep(within_s)
             return ""
@@ -203,7 +203,7 @@ class Keyboard:
         return key
 
     def _is_ours(self, descriptor: int) -> bool:
-        """Return whether we are in the foreground: in the background a read would stop us."""
+        """Return whether this process is in the foreground: in the background a read would stop it."""
         try:
             return os.tcgetpgrp(descriptor) == os.getpgrp()
         except OSError:

@@ -1,4 +1,4 @@
-"""The service's connections to Kafka: topics, a consumer, and a sender that knows what was taken."""
+"""The service's connections to Kafka: topics, a consumer, and a sender with acknowledgements."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Kafka
 from bai_agent.sinks.kafka.connection import client_settings, create_topics, explained, owned_client, release
 from bai_agent.sinks.kafka.library_log import last_trouble
-from executor.service.messages import Message
-from executor.service_config import ServiceTable
+from executor.configuration.service_config import ServiceTable
+from executor.errors import MessageTooLargeError, SendError
+from executor.service.events.messages import Message
 
 # kafka-python takes half a second of imports; it is imported where it is used, as in the agent.
 if TYPE_CHECKING:
@@ -24,21 +24,13 @@ log = logging.getLogger(__name__)
 
 _ACKNOWLEDGED_S = 20.0
 _MOST_RECORDS = 10
-"""Of one poll: each takes one or two requests to the store before the next poll."""
+"""Most records of one poll. Each takes one or two requests to the store before the next poll."""
 _LARGEST = 32 * 2**20
-"""Bytes of a message that the library lets out; the broker has a limit of its own."""
-
-
-class SendError(BaiError):
-    """Kafka has not taken a message; the same may succeed later."""
-
-
-class MessageTooLargeError(BaiError):
-    """Kafka will never take a message, as it is too large."""
+"""Largest message that the library sends (bytes). The broker has its own limit."""
 
 
 def make_topics(kafka: Kafka, table: ServiceTable) -> None:
-    """Create what is missing of all topics that we read and write, BAI_METRICS too. Raises ConnectError."""
+    """Create the missing topics of all that we read and write, including BAI_METRICS. Raises ConnectError."""
     topics = table.topics
     names = [topics.fetcher, topics.executor, topics.status, topics.cmd_submit, topics.cmd_return]
     every = list(dict.fromkeys([*names, kafka.topic, table.dead_letter_topic]))
@@ -48,32 +40,32 @@ def make_topics(kafka: Kafka, table: ServiceTable) -> None:
 
 
 class Rebalance:
-    """Whether the consumer group is dividing its partitions anew, and for how long.
+    """A rebalance of the consumer group, and its duration.
 
-    kafka-python 3.0 can lose an assignment: where the rebalance follows from new metadata, and a poll times out between JoinGroup and
-    the answer to SyncGroup, the next poll takes the group for joined, and no heartbeat is sent any more. Nothing but a new consumer helps.
+    kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out between JoinGroup and the answer
+    to SyncGroup, the next poll takes the group for joined, and no more heartbeats are sent. Only a new consumer helps.
     """
 
     def __init__(
         self, *, assigned: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """assigned: called at the end of each."""
+        """assigned: called at the end of each rebalance."""
         self._assigned = assigned
         self._clock = clock
         self._since: float | None = clock()
 
     @property
     def seconds(self) -> float | None:
-        """How long it has taken so far; None where none is under way."""
+        """Duration of the current rebalance (seconds); None if there is none."""
         since = self._since
         return None if since is None else self._clock() - since
 
     def begun(self, _revoked: Collection[Any]) -> None:
-        """Note that partitions are taken away; `open_consumer` calls it."""
+        """Note that partitions were revoked. `open_consumer` calls it."""
         self._since = self._clock()
 
     def ended(self, _assigned: Collection[Any]) -> None:
-        """Note that partitions were given, be it none; `open_consumer` calls it."""
+        """Note that partitions were assigned, even if none was. `open_consumer` calls it."""
         self._since = None
         self._assigned()
 
@@ -98,7 +90,7 @@ def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> Ka
             **own,
             client_id=table.group,
             group_id=table.group,
-            # A group that is new must not miss what was published before its first poll.
+            # A new group must not miss messages that were published before its first poll.
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             allow_auto_create_topics=False,
@@ -109,14 +101,14 @@ def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> Ka
             metrics_enabled=False,
         )
         consumer.subscribe(topics, listener=Listener())
-        # With their partitions known, the first assignment is not an empty one, with a second rebalance right behind it.
+        # Without known partitions, the first assignment would be empty, and a second rebalance would follow.
         for topic in topics:
             consumer.partitions_for_topic(topic)
         return consumer
 
 
 class Sender:
-    """Sends messages one by one, and returns when Kafka has taken them. For several threads."""
+    """Sends messages one by one, and waits for Kafka's acknowledgement. Several threads may use it."""
 
     def __init__(self, kafka: Kafka, *, client_id: str) -> None:
         self._kafka = kafka
@@ -130,7 +122,7 @@ class Sender:
         self.send_bytes(message.topic, message.key.encode(), message.value.encode())
 
     def send_bytes(self, topic: str, key: bytes | None, value: bytes | None) -> None:
-        """Send what need not be a message of ours. Raises SendError, MessageTooLargeError."""
+        """Send any bytes. Raises SendError, MessageTooLargeError."""
         from kafka.errors import KafkaError, MessageSizeTooLargeError
 
         producer = self._connected()
@@ -138,7 +130,7 @@ class Sender:
             future = producer.send(topic, key=key, value=value)
             future.get(timeout=_ACKNOWLEDGED_S)
         except MessageSizeTooLargeError as error:
-            # An idempotent producer is of no use any more after a refusal.
+            # An idempotent producer cannot be used after a refusal.
             self._drop(producer)
             raise MessageTooLargeError(f"Kafka does not take a message for {topic}: {error}") from error
         except (KafkaError, AssertionError, ValueError) as error:
@@ -148,7 +140,7 @@ class Sender:
             ) from error
 
     def close(self) -> None:
-        """Let go of the connection; nothing is sent any more."""
+        """Close the connection. Nothing can be sent after that."""
         with self._lock:
             self._closed = True
             producer, self._producer = self._producer, None
@@ -191,8 +183,8 @@ def _open_producer(kafka: Kafka, client_id: str) -> KafkaProducer:
         )
 
 
-def lag_of(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | None:
-    """Return how many messages of the assigned partitions are still to be read, as far as the broker has said."""
+def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | None:
+    """Return the number of unread messages of the assigned partitions; None if the broker has not told yet."""
     known = [consumer.highwater(each) for each in partitions]
     if not known or None in known:
         return None

@@ -1,21 +1,21 @@
-"""Commands of the service's users: cancel a job of theirs, and its children."""
+"""Commands of the service's users: cancel one of their jobs, and its children."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from bai_agent.errors import DescriptorError
+from bai_agent.errors import DescriptorError, RecordError
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import JobStore, RecordError
+from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import dataclass
 from executor.service.counters import ServiceCounters
-from executor.service.entries import Entries, Entry
-from executor.service.event import MAX_ID, Event, is_utf8
-from executor.service.messages import AppStatus, Message, MessageWriter, ReturnCode
+from executor.service.entries import Entries, Entry, Owner
+from executor.service.events.event import MAX_ID, Event, is_utf8
+from executor.service.events.messages import AppStatus, Message, MessageWriter, ReturnCode
+from executor.service.events.requests import action_job_id
 from executor.service.outbox import Outbox
-from executor.service.requests import job_id_of
 
 log = logging.getLogger(__name__)
 
@@ -26,15 +26,15 @@ _FAILED = "Cancel command failed: "
 
 
 class InvalidArgumentsError(ValueError):
-    """A command's arguments make no sense; the text says why."""
+    """A command has invalid arguments; the message says why."""
 
 
 @dataclass(frozen=True)
 class CancelArguments:
-    """What is to be cancelled."""
+    """The arguments of a cancel command."""
 
     target: str
-    """An action id."""
+    """Action id of the job."""
     cascade: bool
 
 
@@ -46,7 +46,7 @@ class _Outcome:
 
 
 class Commands:
-    """Does what commands ask for, and answers."""
+    """Carries out commands, and answers."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Commands:
         self._counters = counters
 
     def process(self, entry: Entry) -> None:
-        """Carry a command out, unless that was done, and answer. Raises StoreError, SendError, ConnectError."""
+        """Carry out a command unless it was done before, and answer. Raises StoreError, SendError, ConnectError."""
         outbox = Outbox(self._entries.store, entry.name, self._send)
         if not outbox.is_kept(ANSWER):
             code, text, value = self._carry_out(entry)
             outbox.keep(ANSWER, lambda: self._writer.command_response(entry.event, code, text, value))
-        answer = outbox.post(ANSWER, _never)
+        answer = outbox.post(ANSWER)
         self._counters.command(int(answer.table["payload"]["return_code"]))
         self._entries.close(entry)
 
@@ -82,8 +82,8 @@ class Commands:
             arguments = read_arguments(event)
         except InvalidArgumentsError as error:
             return ReturnCode.INVALID_ARGUMENTS, f"{_FAILED}Invalid args: {error}", None
-        target = job_id_of(arguments.target)
-        # One that belongs to another client is not told apart from one that was never there.
+        target = action_job_id(arguments.target)
+        # The answer is the same for a job of another client and for a job that never existed.
         names = [target]
         if arguments.cascade:
             names += self._entries.keep_targets(entry.name, lambda: self._open_children(target))
@@ -96,31 +96,28 @@ class Commands:
         return ReturnCode.FAILED, f"{_FAILED}no job of yours was found for {arguments.target}", None
 
     def _open_children(self, parent: str) -> list[str]:
-        """Return the children of a request that may still run: of a scheduled one most have ended, and there may be thousands."""
+        """Return the open children of a request. A scheduled request may have thousands that have ended."""
         there = set(self._entries.open_names())
         return [each for each in self._entries.children(parent) if each in there]
 
     def _cancel(self, name: str, entry: Entry, arguments: CancelArguments) -> _Outcome | None:
-        """Ask a job to end, and say so to its client; None where the client has no such job."""
+        """Ask a job to end, and tell its client; None if the client has no such job."""
         owner = self._entries.owner(name)
         if owner is None or owner.client_id != entry.event.client_id:
             return None
         record = JobRecord(self._jobs, name)
-        if record.exists():
-            try:
-                identity = record.job().job
-            except DescriptorError as error:
-                log.warning("%s", error)
-                return _Outcome(name, False, "has a record that cannot be read")
-            # Somebody may have submitted a job under this id without the service.
-            if identity.client_id != owner.client_id or identity.action_id != owner.action_id:
+        try:
+            if not _is_job_of(owner, record):
                 return None
+        except DescriptorError as error:
+            log.warning("%s", error)
+            return _Outcome(name, False, "has a record that cannot be read")
         mark = f"{entry.name}{_MARK}"
         ours = _cancelled_by(record) == mark
         target = self._entries.read(name)
         if not ours and (target is None or record.result() is not None):
             return _Outcome(name, False, "has ended before")
-        source = target.event if target is not None else _of(entry.event, owner.action_id)
+        source = target.event if target is not None else _rebuilt_event(entry.event, owner.action_id)
         outbox = Outbox(self._entries.store, name, self._send)
 
         def make() -> Message:
@@ -129,7 +126,7 @@ class Commands:
             )
 
         if not ours:
-            # Kept before: a launch that sees the cancel sends it ahead of its own last word.
+            # Kept before: a launch that sees the cancel sends it before its own last message.
             outbox.keep(CANCELLED, make)
             record.cancel(by=mark)
         outbox.post(CANCELLED, make)
@@ -137,13 +134,21 @@ class Commands:
         return _Outcome(name, True, "is being cancelled")
 
 
+def _is_job_of(owner: Owner, record: JobRecord) -> bool:
+    """Return whether a job is the owner's. A job of this id may have been submitted without the service. Raises DescriptorError."""
+    if not record.exists():
+        return True
+    identity = record.job().job
+    return (identity.client_id, identity.action_id) == (owner.client_id, owner.action_id)
+
+
 def is_by_command(record: JobRecord) -> bool:
-    """Return whether a command has cancelled a job, whose client hears of that. Raises StoreError."""
+    """Return whether a command has cancelled a job, so that its client is told. Raises StoreError."""
     return _cancelled_by(record).endswith(_MARK)
 
 
 def _cancelled_by(record: JobRecord) -> str:
-    """Return who has cancelled a job; "" if nobody has, or if `cancel.json` is not what we write, which cancels all the same."""
+    """Return the author of a cancellation; "" if there is none, or if `cancel.json` is not ours, which still cancels the job."""
     try:
         return str((record.read_object(record.key("cancel.json")) or {}).get("by", ""))
     except RecordError:
@@ -151,16 +156,8 @@ def _cancelled_by(record: JobRecord) -> str:
 
 
 def read_arguments(event: Event) -> CancelArguments:
-    """Return what a cancel command asks for: a table, or a list in the order of its parameters. Raises InvalidArgumentsError."""
-    given = event.payload.get("args")
-    if isinstance(given, list):
-        if not 1 <= len(given) <= 2:
-            raise InvalidArgumentsError(f"expected target_action_id and cascade, got {len(given)} of them")
-        given = dict(zip(("target_action_id", "cascade"), given, strict=False))
-    if not isinstance(given, dict):
-        raise InvalidArgumentsError("expected a table with target_action_id")
-    if unknown := sorted(given.keys() - {"target_action_id", "cascade"}):
-        raise InvalidArgumentsError(f"there is no argument {unknown[0][:60]!r}")
+    """Return the arguments of a cancel command: a table, or a list in the order of the parameters. Raises InvalidArgumentsError."""
+    given = _named_arguments(event.payload.get("args"))
     target, cascade = given.get("target_action_id"), given.get("cascade")
     if not isinstance(target, str) or not target or not is_utf8(target):
         raise InvalidArgumentsError("target_action_id must be a text")
@@ -171,11 +168,19 @@ def read_arguments(event: Event) -> CancelArguments:
     return CancelArguments(target=target, cascade=bool(cascade))
 
 
-def _of(event: Event, action_id: str) -> Event:
-    """Return a request of which only the ids are known any more, as far as the command of the same client tells."""
+def _named_arguments(given: Any) -> dict[str, Any]:
+    if isinstance(given, list):
+        if not 1 <= len(given) <= 2:
+            raise InvalidArgumentsError(f"expected target_action_id and cascade, got {len(given)} of them")
+        given = dict(zip(("target_action_id", "cascade"), given, strict=False))
+    if not isinstance(given, dict):
+        raise InvalidArgumentsError("expected a table with target_action_id")
+    if unknown := sorted(given.keys() - {"target_action_id", "cascade"}):
+        raise InvalidArgumentsError(f"there is no argument {unknown[0][:60]!r}")
+    return given
+
+
+def _rebuilt_event(event: Event, action_id: str) -> Event:
+    """Return a request whose ids alone are still known, with the other fields of the same client's command."""
     table = {**event.table, "action_id": action_id, "parent_action_id": None}
     return Event(table=table, action_id=action_id, client_id=event.client_id)
-
-
-def _never() -> Message:
-    raise ValueError("this message has been kept before")

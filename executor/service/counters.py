@@ -1,4 +1,4 @@
-"""What the service counts, for Prometheus, and whether it is ready."""
+"""The service's counters for Prometheus, and its readiness."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FRESH_S = 60.0
-"""Seconds since the last poll after which the service does not count as ready."""
+"""Time since the last poll after which the service is not ready (seconds)."""
 
 
 class ServiceCounters:
-    """For several threads."""
+    """Counters of the service. Several threads may use them."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -57,7 +57,6 @@ class ServiceCounters:
             "bai_serve_queue_failures", "Times that this queue could not be read.", registry=registry
         )
         self._lag = Gauge("bai_serve_consumer_lag", "Messages still to be read.", registry=registry)
-
         self._assignments = Counter(
             "bai_serve_assignments",
             "Times that partitions were given to this replica: once, and after each rebalance.",
@@ -65,12 +64,12 @@ class ServiceCounters:
         )
 
     def text(self) -> bytes:
-        """Return all of it in Prometheus' format."""
+        """Return all counters in Prometheus' format."""
         return generate_latest(self._registry)
 
     @property
     def ready(self) -> bool:
-        """Whether events are being taken."""
+        """Whether the service takes events."""
         at = self._polled_at
         return at is not None and self._clock() - at < _FRESH_S
 

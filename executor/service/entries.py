@@ -1,15 +1,15 @@
-"""What was accepted, in the bucket: `open/<entry>/` holds an event whole until all is said about it.
+"""The accepted events in the bucket. `open/<entry>/` has the whole event until its last message was sent.
 
 ```
 open/<entry>/event.json               the event, from its acceptance to its last message
-open/<entry>/cost-<client>-<amount>   what the request may cost at most, in millionths of a dollar, as long
-service/<entry>/closed.json           whose it was, from then on
+open/<entry>/cost-<client>-<amount>   the most that the request may cost (millionths of a dollar), as long
+service/<entry>/closed.json           its owner, after the last message
 service/<entry>/outbox/…              each message: see `outbox.py`
-service/<entry>/children/<job-id>     a job whose parent this is
-service/<entry>/targets.json          of a command: which jobs it ends
-service/_letters/<message>.json       a message that cannot be read, and that its topic has not taken
+service/<entry>/children/<job-id>     a child of this request
+service/<entry>/targets.json          the jobs that a command ends
+service/_letters/<message>.json       a message that cannot be read, and that its topic has refused
 ```
-An entry is a job id, or begins with `_`, which no job id does: a command, or a request under an id that another client holds.
+An entry is a job id, or begins with `_`, which no job id does: a command, or a request with an id of another client's job.
 """
 
 from __future__ import annotations
@@ -19,31 +19,43 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from bai_agent.job.store import JobStore, MissingObjectError, RecordError
-from executor.service.event import ENVELOPE, MAX_ID, Event, UnreadableEventError, read_event
-from executor.service.requests import job_id_of
+from bai_agent.decode import decode
+from bai_agent.errors import MissingObjectError, RecordError
+from bai_agent.job.record_types import Count, Moment
+from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import dataclass
+from executor.errors import UnreadableEventError
+from executor.service.events.event import ENVELOPE, MAX_ID, Event, read_event
+from executor.service.events.requests import action_job_id
 
 MAX_EVENT = 700_000
-"""Bytes of an event that is passed on in our answers: a broker takes messages of a megabyte."""
+"""Largest event that our answers repeat (bytes). A broker accepts messages of a megabyte."""
 _VERSION = 1
 _MICRO = 1_000_000
 _COST = re.compile(r"cost-([0-9a-f]{32})-([0-9]{1,30})")
 
 
 class Kind(str, Enum):
-    """What an event asks for."""
+    """The kind of an event."""
 
     JOB = "job"
     COMMAND = "command"
 
 
 @dataclass(frozen=True, kw_only=True)
+class _EntryFile:
+    kind: Kind
+    received: Moment
+    size: Count
+    event: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Who has made a request."""
+    """The author of a request."""
 
     client_id: str
     action_id: str
@@ -58,7 +70,7 @@ class Entry:
     event: Event
     received_ms: int
     size: int
-    """Bytes of the message."""
+    """Size of the message (bytes)."""
 
     @property
     def owner(self) -> Owner:
@@ -83,14 +95,14 @@ class Entries:
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:
-        """Keep an event, unless it was kept before; return its entry's name. It is safe then, and its parent's request knows of it."""
+        """Keep an event unless it was kept before, and record it with its parent's request; return its entry's name."""
         owner = Owner(client_id=event.client_id, action_id=event.action_id)
         digest = hashlib.sha256(f"{owner.client_id}\0{owner.action_id}".encode()).hexdigest()[:32]
         if kind is Kind.COMMAND:
             names: tuple[str, ...] = (f"_command-{digest}",)
         else:
-            names = (job_id_of(event.action_id), f"_taken-{digest}")
-        # As we pass it on, which takes more room where it is not ASCII.
+            names = (action_job_id(event.action_id), f"_taken-{digest}")
+        # The size in our answers, which is larger if the event is not ASCII.
         size = max(size, len(json.dumps(event.table)))
         table = event.table if size <= MAX_EVENT else _envelope(event.table)
         content = {
@@ -102,32 +114,27 @@ class Entries:
         }
         for name in names:
             if self._take(name, owner, json.dumps(content, allow_nan=False).encode()):
-                # Now, not at its launch: whoever cancels the parent means what still waits, too.
+                # Recorded now, not at the launch, because a cancellation of the parent also ends waiting children.
                 if kind is Kind.JOB and name == names[0] and event.parent_action_id is not None:
-                    self._add_child(job_id_of(event.parent_action_id), name)
+                    self._add_child(action_job_id(event.parent_action_id), name)
                 return name
-        raise RecordError(f"{self.store.url}/open/{names[-1]}/ holds another request than its name says")
+        raise RecordError(f"{self.store.url}/open/{names[-1]}/ has another request than its name")
 
     def read(self, name: str) -> Entry | None:
-        """Return an open entry; None where it is not open any more."""
+        """Return an open entry; None if it is not open any more."""
         content = self._get(_open(name))
         if content is None:
             return None
         where = f"{self.store.url}/{_open(name)}"
+        found = decode(_EntryFile, content, where=where)
         try:
-            table = json.loads(content)
-            return Entry(
-                name=name,
-                kind=Kind(table["kind"]),
-                event=read_event(json.dumps(table["event"]).encode()),
-                received_ms=int(table["received"]),
-                size=int(table["size"]),
-            )
-        except (ValueError, TypeError, KeyError, UnreadableEventError) as error:
+            event = read_event(json.dumps(found.event).encode())
+        except UnreadableEventError as error:
             raise RecordError(f"{where} is not an accepted event: {error}") from error
+        return Entry(name=name, kind=found.kind, event=event, received_ms=found.received, size=found.size)
 
     def owner(self, name: str) -> Owner | None:
-        """Return whose an entry is or was; None where there never was one."""
+        """Return the owner of an open or closed entry; None if there never was one."""
         entry = self.read(name)
         return entry.owner if entry is not None else self._closed(name)
 
@@ -135,28 +142,28 @@ class Entries:
         return self._closed(name) is not None
 
     def close(self, entry: Entry) -> None:
-        """Let go of an event about which all is said."""
+        """Close the entry of an event after its last message."""
         owner = {"client_id": entry.owner.client_id, "action_id": entry.owner.action_id}
         self.store.put(f"{place(entry.name)}/closed.json", json.dumps(owner).encode() + b"\n", if_absent=True)
         self.forget(entry.name)
 
     def forget(self, name: str) -> None:
-        """Remove the mark of an entry that is closed."""
-        # The event goes last: as long as it is there, somebody takes it up.
+        """Remove the open event of a closed entry."""
+        # The event is removed last, because replicas adopt an entry while its event exists.
         self._free(name)
         self.store.remove(_open(name))
 
     def open_names(self) -> list[str]:
-        """Return the names of all open entries, in the order in which they were accepted."""
+        """Return the names of all open entries, in the order of their acceptance."""
         found = [each for each in self.store.find("open/") if each.key.endswith("/event.json")]
         found.sort(key=lambda each: each.modified or 0)
         return list(dict.fromkeys(each.key.split("/")[1] for each in found))
 
     def reserve_cost(self, entry: Entry, dollars: float, *, most: float) -> float | None:
-        """Note what an open request may cost, unless it may cost more than `most` with the others of its client that are open.
+        """Reserve the cost of an open request, unless the open requests of its client together may cost more than `most`.
 
-        Returns None, or what the others may cost where it is too much. Of two that ask at the same moment none is over the bound
-        because of it: each sees the other, or comes after it.
+        Returns None, or the cost of the others if it is too much. Safe under concurrent reservations: at least one of the two sees the
+        other.
         """
         client = hashlib.sha256(entry.owner.client_id.encode()).hexdigest()[:32]
         amount = math.ceil(dollars * _MICRO)
@@ -175,12 +182,12 @@ class Entries:
         return others / _MICRO
 
     def children(self, parent: str) -> list[str]:
-        """Return the ids of the jobs that were made for the request whose entry is `parent`."""
+        """Return the ids of the children of the request with the entry `parent`."""
         prefix = f"{place(parent)}/children/"
         return [each.key.removeprefix(prefix) for each in self.store.find(prefix)]
 
     def keep_targets(self, name: str, find: Callable[[], list[str]]) -> list[str]:
-        """Return which jobs the command `name` is about: those that are kept, else those that `find` finds now."""
+        """Return the jobs of the command `name`: the recorded ones, else those of `find`, which are recorded."""
         key = f"{place(name)}/targets.json"
         content = self._get(key)
         if content is None:
@@ -188,44 +195,36 @@ class Entries:
             if self.store.put(key, json.dumps(found).encode() + b"\n", if_absent=True):
                 return found
             content = self.store.get(key)
-        try:
-            return [str(each) for each in json.loads(content)]
-        except (ValueError, TypeError) as error:
-            raise RecordError(f"{self.store.url}/{key} is not a list of jobs: {error}") from error
+        return decode(list[str], content, where=f"{self.store.url}/{key}")
 
     def keep_letter(self, name: str, content: bytes) -> None:
         """Keep a message that cannot be read."""
         self.store.put(f"{place('_letters')}/{name}.json", content)
 
     def _free(self, name: str) -> None:
-        """Take back what a request may cost."""
+        """Remove the reservation of a request's cost."""
         folder = _folder(name)
         for each in self.store.find(folder):
             if _COST.fullmatch(each.key.removeprefix(folder)):
                 self.store.remove(each.key)
 
     def _add_child(self, parent: str, child: str) -> None:
-        """Note that the job `child` was made for the request whose entry is `parent`."""
+        """Record the job `child` as a child of the request with the entry `parent`."""
         self.store.put(f"{place(parent)}/children/{child}", b"{}\n")
 
     def _take(self, name: str, owner: Owner, content: bytes) -> bool:
-        """Return whether the entry is `owner`'s, made now or before."""
+        """Make the entry unless it exists; return whether it is `owner`'s."""
         if (closed := self._closed(name)) is not None:
             return closed == owner
         if self.store.put(_open(name), content, if_absent=True):
             return True
-        # Closed since we looked: as if it had been before.
+        # It was closed since our look.
         return self.owner(name) == owner
 
     def _closed(self, name: str) -> Owner | None:
-        content = self._get(f"{place(name)}/closed.json")
-        if content is None:
-            return None
-        try:
-            table: dict[str, Any] = json.loads(content)
-            return Owner(client_id=str(table["client_id"]), action_id=str(table["action_id"]))
-        except (ValueError, TypeError, KeyError) as error:
-            raise RecordError(f"{self.store.url}/{place(name)}/closed.json is not ours: {error}") from error
+        key = f"{place(name)}/closed.json"
+        content = self._get(key)
+        return None if content is None else decode(Owner, content, where=f"{self.store.url}/{key}")
 
     def _get(self, key: str) -> bytes | None:
         if not any(each.key == key for each in self.store.find(f"{key.rpartition('/')[0]}/")):
@@ -237,12 +236,12 @@ class Entries:
 
 
 def place(name: str) -> str:
-    """Return the key below which all that lasts of an entry is, without a slash at its end."""
+    """Return the key of the lasting objects of an entry, without a final slash."""
     return f"service/{name}"
 
 
 def _envelope(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of an event what an answer needs, whichever of its fields it is that is too large."""
+    """Return the fields of an event that an answer needs, without any field that is too large."""
     kept = {name: table[name] for name in ENVELOPE if name in table}
     short = {name: each for name, each in kept.items() if not isinstance(each, (dict, list))}
     return {

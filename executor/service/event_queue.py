@@ -1,6 +1,6 @@
-"""The SQS queue into which EventBridge puts what EC2 says about instances: read on a thread of its own, if there is one.
+"""Reads the SQS queue with EC2's events about instances, if there is one, on a thread of its own.
 
-Replicas share it: a message reaches one of them. What cannot be read is deleted too, as it would come again and again.
+Replicas share it: a message reaches one of them. An unreadable message is deleted, too, because it would come again and again.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from urllib.parse import urlsplit
 
 from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError
-from executor.backends.ec2.session import FAILURES, aws_error, aws_of
-from executor.config import Settings
+from executor.backends.ec2.session import FAILURES, aws_error, aws_session
+from executor.configuration.config import Settings
 from executor.service.counters import ServiceCounters
-from executor.service.ec2_events import InstanceEvent, UnreadableInstanceEventError, read_instance_event
+from executor.service.events.ec2_events import (
+    InstanceEvent,
+    UnreadableInstanceEventError,
+    read_instance_event,
+)
 from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
 
 _WAIT_S, _MOST = 20, 10
-"""What one request waits for, and brings, at most:
+"""Longest wait (seconds) and most messages of one request:
 https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html"""
 _HIDDEN_S = 60
-"""So long a message that was received and not deleted stays hidden; the queue's own bound may be longer than a job lives."""
+"""Time for which a received message stays hidden (seconds). The queue's own time may be longer than a job."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _HOST = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
 
@@ -41,9 +45,9 @@ class EventQueue:
         heard: Callable[[Sequence[InstanceEvent]], None],
         counters: ServiceCounters,
     ) -> None:
-        """heard: called with what one request has brought. Where it raises BaiError, it is told the same again later."""
+        """heard: gets the events of one request. If it raises BaiError, it gets them again later."""
         self._url = url
-        self._aws = aws_of(settings, region=region_of_queue(url))
+        self._aws = aws_session(settings, region=queue_region(url))
         self._heard = heard
         self._counters = counters
         self._stopping = threading.Event()
@@ -53,7 +57,7 @@ class EventQueue:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing more. A request that waits for messages is not waited for: whatever it brings is brought again."""
+        """Take no more events. A waiting request is left alone, because its messages come again."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -66,18 +70,18 @@ class EventQueue:
                 trouble = ""
                 continue
             except BaiError as error:
-                # Looks go on without it; what stays wrong is said once.
+                # Looks go on without it. A lasting error is reported once.
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("the queue of EC2's events: %s", error)
             except Exception:
-                # The thread's outermost frame: whatever goes wrong, it is tried again.
+                # It is tried again even after a defect.
                 log.exception("the queue of EC2's events failed by a defect")
             self._counters.queue_failure()
             self._stopping.wait(backoff.next())
 
     def _take(self) -> None:
-        """Wait for messages, and have them heard. Raises BaiError."""
+        """Wait for messages, and hand on their events. Raises BaiError."""
         sqs = self._aws.sqs()
         try:
             answer = sqs.receive_message(
@@ -124,7 +128,7 @@ class EventQueue:
         return event
 
 
-def region_of_queue(url: str) -> str | None:
-    """Return the region that a queue's address names; None where it names none, as that of an endpoint of one's own."""
+def queue_region(url: str) -> str | None:
+    """Return the region in a queue's address; None if there is none, as for a private endpoint."""
     found = _HOST.fullmatch(urlsplit(url).hostname or "")
     return (found[1] or found[2]) if found else None

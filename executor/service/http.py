@@ -27,7 +27,7 @@ class HttpEndpoints:
     """A server on a thread of its own."""
 
     def __init__(self, address: tuple[str, int], counters: ServiceCounters) -> None:
-        """Raises UsageError where the address cannot be listened on."""
+        """Raises UsageError if it cannot listen on the address."""
 
         class Handler(_Handler):
             known = counters

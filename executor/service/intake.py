@@ -1,55 +1,110 @@
-"""Takes events from Kafka: each is kept in the store before its offset is committed, and worked on elsewhere."""
+"""Takes events from Kafka. Each is kept in the store before its offset is committed; other threads work on it."""
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, ConnectError, RecordError, StoreError
 from bai_agent.job.descriptor import Kafka
-from bai_agent.job.store import RecordError
-from bai_agent.sinks.kafka.connection import ConnectError
-from executor.service.broker import (
-    Rebalance,
-    Sender,
-    SendError,
-    lag_of,
-    make_topics,
-    open_consumer,
-)
+from executor.configuration.service_config import ServiceTable
+from executor.errors import MessageTooLargeError, SendError, UnreadableEventError
+from executor.service.broker import Rebalance, Sender, consumer_lag, make_topics, open_consumer
 from executor.service.counters import ServiceCounters
-from executor.service.entries import Entries, Kind
-from executor.service.event import Event, UnreadableEventError, read_event
-from executor.service.letters import DeadLetters
-from executor.service.log import about_action
-from executor.service.requests import is_ours
-from executor.service.share import Share
-from executor.service_config import ServiceTable
+from executor.service.entries import MAX_EVENT, Entries, Kind
+from executor.service.events.event import Event, read_event
+from executor.service.events.requests import is_ours
+from executor.service.partition_ownership import PartitionOwnership
+from executor.service.service_log import about_action
 
 if TYPE_CHECKING:
     from kafka import KafkaConsumer
 
+TRIES = 3
+AGAIN_S = 60.0
+"""Time between two attempts after the topic has failed `TRIES` times (seconds)."""
+
+
+class DeadLetters:
+    """Keeps messages that cannot be read. One thread may use it."""
+
+    def __init__(
+        self,
+        send: Callable[[bytes], None],
+        entries: Entries,
+        *,
+        now_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """send: sends to their topic; raises MessageTooLargeError, or another BaiError if that is not possible now."""
+        self._send = send
+        self._entries = entries
+        self._now_ms = now_ms
+        self._clock = clock
+        self._failed = 0
+        self._again = 0.0
+
+    def keep(self, topic: str, partition: int, offset: int, *, value: bytes | None, reason: str) -> None:
+        """Keep the message at `offset`. Raises the errors of `send`, and StoreError, if that is not possible now.
+
+        After some attempts the bucket is used, so that a broken topic does not block later messages for ever.
+        """
+        content = value or b""
+        letter = {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "tstamp": self._now_ms(),
+            "reason": reason,
+            "size": len(content),
+            "value_base64": base64.b64encode(content).decode() if len(content) <= MAX_EVENT // 2 else None,
+        }
+        message = json.dumps(letter).encode()
+        if not self._is_sent(message):
+            self._entries.keep_letter(f"{topic}-{partition}-{offset}", message)
+
+    def _is_sent(self, message: bytes) -> bool:
+        if self._failed >= TRIES and self._clock() < self._again:
+            return False
+        try:
+            self._send(message)
+        except MessageTooLargeError as error:
+            log.warning("%s; it is kept in the bucket", error)
+            return False
+        except BaiError as error:
+            self._failed += 1
+            self._again = self._clock() + AGAIN_S
+            if self._failed < TRIES:
+                raise
+            log.warning("%s; messages that cannot be read are kept in the bucket", error)
+            return False
+        self._failed = 0
+        return True
+
+
 log = logging.getLogger(__name__)
 
 COMMANDS = ("cancel",)
-"""What we do of what CMD_SUBMIT may ask for."""
+"""Commands of CMD_SUBMIT that this service carries out."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""In a `max_poll_interval`, at least: nothing more is begun in a round that has taken its part of it."""
+"""Least polls in a `max_poll_interval`: a round begins no more work after its share of this time."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
-"""Then a new consumer joins the group: a rebalance waits for no replica longer than for its session's time-out, 10 s."""
+"""Time after which a new consumer joins the group (seconds). A rebalance waits for each replica at most its session's time-out, 10 s."""
 _LAG_EVERY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
 class Intake:
-    """The poll loop. Nothing in it takes longer than some seconds, so that the broker never takes its partitions away."""
+    """The poll loop. No step takes longer than some seconds, so that the broker never takes its partitions away."""
 
     def __init__(
         self,
@@ -58,11 +113,11 @@ class Intake:
         entries: Entries,
         *,
         accepted: Callable[[str, Kind, str], None],
-        share: Share,
+        share: PartitionOwnership,
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """entries: of a store that fails fast. accepted: called with an entry, its kind, and whose it is. share: hears what is ours."""
+        """entries: of a store that fails fast. accepted: gets an entry, its kind and its client. share: gets our partitions."""
         self._kafka = kafka
         self._table = table
         self._entries = entries
@@ -81,7 +136,7 @@ class Intake:
         self._lag_at = 0.0
 
     def run(self, stopping: threading.Event) -> None:
-        """Take events until `stopping`. Reconnects for as long as it takes."""
+        """Take events until `stopping`. Reconnects without a limit of attempts."""
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         from kafka.errors import KafkaError
 
@@ -114,7 +169,7 @@ class Intake:
                     log.warning("Kafka: %s; connecting again", error)
                     stopping.wait(backoff.next())
                 except Exception:
-                    # The loop's outermost frame: a defect, ours or the library's, must not end the service.
+                    # A defect, ours or the library's, must not end the service.
                     self._counters.disconnected()
                     log.exception("the poll loop failed by a defect; connecting again")
                     stopping.wait(backoff.next())
@@ -122,44 +177,56 @@ class Intake:
             self._sender.close()
 
     def _round(self, consumer: KafkaConsumer) -> None:
-        from kafka.structs import OffsetAndMetadata
-
-        holding = time.monotonic() < self._hold_until
-        if holding:
-            consumer.pause(*consumer.assignment())
-        elif consumer.paused():
-            consumer.resume(*consumer.paused())
-        done: dict[Any, Any] = {}
-        polled = consumer.poll(timeout_ms=_POLL_MS)
-        late = time.monotonic() + self._table.max_poll_interval.total_seconds() / _ROUNDS
-        for partition, records in polled.items():
-            for record in records:
-                if time.monotonic() > late:
-                    # The store is slow: the rest comes again with the next poll, which must not be late.
-                    consumer.seek(partition, record.offset)
-                    break
-                try:
-                    if holding:
-                        raise StoreError("the store was away a moment ago")
-                    self._take(record)
-                except (StoreError, SendError, ConnectError) as error:
-                    if not holding:
-                        log.warning("an event waits, as it cannot be kept now: %s", error)
-                        self._hold_until = time.monotonic() + self._hold.next()
-                        holding = True
-                    consumer.seek(partition, record.offset)
-                    break
-                self._hold.reset()
-                done[partition] = OffsetAndMetadata(record.offset + 1, "", -1)
+        self._pause_or_resume(consumer)
+        done = self._take_all(consumer, consumer.poll(timeout_ms=_POLL_MS))
         if done:
             self._commit(consumer, done)
         topic = self._table.topics.fetcher
         held = [each.partition for each in consumer.assignment() if each.topic == topic]
-        # Asked only where it is known: for a topic without metadata the library waits for them, however long that takes.
+        # Asked only for a topic of ours: for one without metadata the library waits without a limit.
         self._share.update(held, len(consumer.partitions_for_topic(topic) or ()) if held else 0)
         if time.monotonic() > self._lag_at:
             self._lag_at = time.monotonic() + _LAG_EVERY_S
-            self._counters.lag(lag_of(consumer, list(consumer.assignment())))
+            self._counters.lag(consumer_lag(consumer, list(consumer.assignment())))
+
+    @property
+    def _is_holding(self) -> bool:
+        """Whether the store was away a moment ago, so that no event is taken."""
+        return time.monotonic() < self._hold_until
+
+    def _pause_or_resume(self, consumer: KafkaConsumer) -> None:
+        if self._is_holding:
+            consumer.pause(*consumer.assignment())
+        elif consumer.paused():
+            consumer.resume(*consumer.paused())
+
+    def _take_all(self, consumer: KafkaConsumer, polled: Mapping[Any, Sequence[Any]]) -> dict[Any, Any]:
+        """Keep the polled messages; return the new offsets. The rest of a partition is polled again after a failure, or if time is up."""
+        from kafka.structs import OffsetAndMetadata
+
+        done: dict[Any, Any] = {}
+        late = time.monotonic() + self._table.max_poll_interval.total_seconds() / _ROUNDS
+        for partition, records in polled.items():
+            for record in records:
+                # If the store is slow, the next poll must not be late.
+                if time.monotonic() > late or not self._is_kept(record):
+                    consumer.seek(partition, record.offset)
+                    break
+                done[partition] = OffsetAndMetadata(record.offset + 1, "", -1)
+        return done
+
+    def _is_kept(self, record: Any) -> bool:
+        """Store a message of the topic before its offset is committed; return whether that was possible."""
+        if self._is_holding:
+            return False
+        try:
+            self._take(record)
+        except (StoreError, SendError, ConnectError) as error:
+            log.warning("an event waits, because it cannot be kept now: %s", error)
+            self._hold_until = time.monotonic() + self._hold.next()
+            return False
+        self._hold.reset()
+        return True
 
     def _commit(self, consumer: KafkaConsumer, offsets: dict[Any, Any]) -> None:
         from kafka.errors import KafkaError
@@ -167,11 +234,11 @@ class Intake:
         try:
             consumer.commit(offsets, timeout_ms=_COMMIT_MS)
         except KafkaError as error:
-            # They come once more, to us or to who has the partition now, and are found to be kept.
+            # They come once more, to us or to the partition's new owner, which finds that they are kept.
             log.warning("Kafka: the offsets could not be committed: %s", error)
 
     def _take(self, record: Any) -> None:
-        """Keep one message. Raises StoreError, SendError and ConnectError where that cannot be done now."""
+        """Keep one message. Raises StoreError, SendError and ConnectError if that is not possible now."""
         of_fetcher = record.topic == self._table.topics.fetcher
         kind = Kind.JOB if of_fetcher else Kind.COMMAND
         try:
@@ -189,7 +256,7 @@ class Intake:
             try:
                 name = self._entries.accept(kind, event, received_ms=self._now_ms(), size=len(record.value))
             except RecordError as error:
-                # What is in the store stays as it is, so waiting would hold up all that comes behind.
+                # The store's object will not change, so waiting would only delay all later messages.
                 self._counters.event(kind.value, "unreadable")
                 log.warning("%s", error)
                 self._keep_letter(record, error)
@@ -205,7 +272,7 @@ class Intake:
 
 
 def _is_command(event: Event) -> bool:
-    """Return whether a command is one that we know. Raises UnreadableEventError where it says none."""
+    """Return whether we know a command. Raises UnreadableEventError if the event names none."""
     command = event.payload.get("command")
     if not isinstance(command, str):
         raise UnreadableEventError("payload.command is missing or not a text")

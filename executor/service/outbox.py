@@ -1,6 +1,6 @@
-"""Messages that are kept before they are sent: whoever dies in between, the same bytes are sent again.
+"""Messages that are kept before they are sent, so that the same bytes are sent again after a kill.
 
-`outbox/<name>.json` is a message, and decides which one it is; `outbox/<name>.sent` says that Kafka has taken it.
+`outbox/<name>.json` is a message, whose first version counts; `outbox/<name>.sent` records that Kafka has taken it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,31 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 
-from bai_agent.job.store import JobStore, RecordError
-from executor.service.broker import MessageTooLargeError
+from bai_agent.decode import decode
+from bai_agent.job.store import JobStore
+from executor.errors import MessageTooLargeError
 from executor.service.entries import place
-from executor.service.messages import Message, without_event
+from executor.service.events.messages import Message, without_event
 
 log = logging.getLogger(__name__)
 
 
+def _never() -> Message:
+    raise ValueError("this message was not kept")
+
+
 class Outbox:
-    """The messages about one entry. All methods raise StoreError, and those that send SendError."""
+    """The messages of one entry. All methods raise StoreError; those that send also raise SendError."""
 
     def __init__(self, store: JobStore, entry: str, send: Callable[[Message], None]) -> None:
-        """send: returns when Kafka has taken a message."""
+        """send: returns after Kafka has taken the message."""
         self._store = store
         self._send = send
         self._place = f"{place(entry)}/outbox"
         self._there: set[str] | None = None
 
-    def keep(self, name: str, make: Callable[[], Message]) -> Message:
-        """Return the message `name`: the one that is kept, else the one that `make` makes now."""
+    def keep(self, name: str, make: Callable[[], Message] = _never) -> Message:
+        """Return the message `name`: the kept one, else that of `make`, which is kept. Raises ValueError if there is neither."""
         if not self.is_kept(name):
             message = make()
             content = json.dumps(asdict(message)).encode() + b"\n"
@@ -37,10 +42,10 @@ class Outbox:
                 return message
         return self._kept(name)
 
-    def post(self, name: str, make: Callable[[], Message]) -> Message:
-        """Keep the message `name`, and have it sent unless it was; return it. Raises MessageTooLargeError, too.
+    def post(self, name: str, make: Callable[[], Message] = _never) -> Message:
+        """Keep the message `name`, and send it unless it was sent; return it. Also raises MessageTooLargeError.
 
-        What Kafka finds too large is sent without the event that it repeats.
+        A message that is too large for Kafka is sent without the event that it repeats.
         """
         message = self.keep(name, make)
         if not self.is_sent(name):
@@ -60,11 +65,7 @@ class Outbox:
 
     def _kept(self, name: str) -> Message:
         key = f"{self._place}/{name}.json"
-        try:
-            table = json.loads(self._store.get(key))
-            return Message(topic=str(table["topic"]), key=str(table["key"]), value=str(table["value"]))
-        except (ValueError, TypeError, KeyError) as error:
-            raise RecordError(f"{self._store.url}/{key} is not a message: {error}") from error
+        return decode(Message, self._store.get(key), where=f"{self._store.url}/{key}")
 
     def _has(self, name: str) -> bool:
         if self._there is None:
@@ -75,7 +76,7 @@ class Outbox:
     def _put(self, name: str, content: bytes) -> bool:
         new = self._store.put(f"{self._place}/{name}", content, if_absent=True)
         if not new:
-            # Somebody works on it beside us, and may have kept more.
+            # Another replica uses this outbox too, and may have added messages: what is there has to be read again.
             self._there = None
         elif self._there is not None:
             self._there.add(name)

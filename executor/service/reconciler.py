@@ -1,7 +1,8 @@
-"""Finds out how launched jobs stand, says what they have reached, and does what is due for their machines.
+"""Diagnoses launched jobs, publishes their statuses, and does everything that is due for their machines.
 
-A look costs two requests to the store for each job, and one to EC2 for all of a region. What costs more is done once a minute, or
-where a machine is not there any more. Whoever looks, however many at once, the store decides what is said.
+A look lists two folders of the store for each job, and asks EC2 once for all jobs of a region. A job without news is checked half as
+often each time, down to once a minute, but at once if a machine is gone, or after an event of EC2. Several processes may check the same
+job, because the store decides about messages.
 """
 
 from __future__ import annotations
@@ -9,50 +10,64 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import timedelta
 from functools import cache
+from typing import Any
 
 from bai_agent.errors import BaiError
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.generation_records import NextGeneration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, PhaseEvent
 from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import dataclass, field
+from executor.backends.ec2.bucket_store import named_regions
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import write_result
 from executor.backends.ec2.instances import Instance, instances_by_id
-from executor.backends.ec2.job_store import named_regions
+from executor.backends.ec2.look_store import LookStore
+from executor.backends.ec2.monitor.bucket_look import BucketLook, LookListener
+from executor.backends.ec2.monitor.ec2_job_status import find_job_instances
 from executor.backends.ec2.monitor.ended_job import end_leftovers_or_say
-from executor.backends.ec2.monitor.job_status import instances_of_jobs
 from executor.backends.ec2.monitor.monitor import JobMonitor
-from executor.backends.ec2.monitor.reaper import Reaped, reap, unattended_jobs
-from executor.backends.ec2.session import AwsSession, aws_of
-from executor.config import Settings
-from executor.records.follower import LineStream
+from executor.backends.ec2.monitor.reaper import Reaped
+from executor.backends.ec2.monitor.replacer import Replacer
+from executor.backends.ec2.session import AwsSession, aws_session
+from executor.backends.ec2.watched_jobs import Looker
+from executor.configuration.config import Settings
+from executor.descriptor import Descriptor
+from executor.records.line_stream import LineStream
 from executor.records.reading import events_in, result_of
 from executor.service.commands import CANCELLED, is_by_command
 from executor.service.counters import ServiceCounters
-from executor.service.ec2_events import InstanceEvent
-from executor.service.entries import Entries
-from executor.service.jobs import EXECUTOR
-from executor.service.life import END, Life, statuses_due
-from executor.service.log import about_action
-from executor.service.messages import Message
+from executor.service.entries import Entries, Entry
+from executor.service.events.ec2_events import InstanceEvent
+from executor.service.events.messages import Message
 from executor.service.outbox import Outbox
+from executor.service.service_jobs import EXECUTOR
+from executor.service.service_log import about_action
+from executor.service.status_reporter import StatusReporter, statuses_due
 
 log = logging.getLogger(__name__)
 
+REAP_S = 60.0
+"""Time between two looks at the jobs without an open entry, and at machines whose time is up (seconds)."""
 _RECONCILE_S = 60.0
+_LONGEST_PAUSE_S = 60.0
+_PAUSES = 4
+"""Longest pause between two looks at a job without news, as a multiple of the shortest."""
 _UNLAUNCHED_S = 30.0
-"""Between two looks at a request that somebody else launches."""
+"""Time between two looks at a request that another process launches (seconds)."""
 _CANCEL_SAID_S = 120.0
-"""The end of a job that was cancelled waits so long until its cancel is answered."""
+"""Longest time that the end of a cancelled job waits for the answer to its cancel (seconds)."""
 
 
 @dataclass
 class _Job:
-    """A launched job that is looked after."""
+    """A launched job that is monitored."""
 
+    store: LookStore
     record: JobRecord
     monitor: JobMonitor
     outbox: Outbox
@@ -61,18 +76,24 @@ class _Job:
     action_id: str
     metrics: str | None
     phases: set[str] = field(default_factory=set)
+    is_elastic: bool = False
+    changes: dict[int, NextGeneration] = field(default_factory=dict)
+    """The decisions about its generations that were read, by their numbers."""
     region: str | None = None
     launched: list[str] = field(default_factory=list)
     """Ids of its machines."""
     reconciled: float = float("-inf")
+    pause_s: float = 0.0
+    """Pause after the last look (seconds)."""
+    next_look: float = float("-inf")
     left: bool = False
-    """A node had written how the job ended, and the job's own result was missing, at the last look at both."""
+    """Whether a node had a result, but the job had none, at the last look."""
     ended: float | None = None
-    """When the result was first seen."""
+    """Time at which the result was first seen; None before that."""
 
 
 class Reconciler:
-    """Looks at jobs, several of them side by side, each by one thread at a time."""
+    """Checks jobs, several at the same time, but each by one thread."""
 
     def __init__(
         self,
@@ -80,131 +101,143 @@ class Reconciler:
         jobs: JobStore,
         settings: Settings,
         *,
-        life: Life,
+        reporter: StatusReporter,
         send: Callable[[Message], None],
         holds: Callable[[str], bool],
         counters: ServiceCounters,
         stays: bool = True,
+        describe: Callable[[Entry], Descriptor] | None = None,
+        every: timedelta = timedelta(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """jobs: the job store. holds: whether the jobs of this client are ours to look after. stays: whether it looks again and again."""
+        """jobs: the job store. holds: whether this client's jobs are ours. stays: whether the process stays for more looks.
+        describe: returns the benchmark descriptor of a request, with which machines are launched for jobs that run; None: none are.
+        every: the pause between two calls of `due`."""
         self._entries = entries
         self._store = jobs
         self._settings = settings
-        self._life = life
+        self._reporter = reporter
         self._send = send
         self._holds = holds
         self._counters = counters
         self._stays = stays
+        self._describe = describe
+        self._every_s = every.total_seconds()
         self._clock = clock
         self._clients: dict[str, str] = {}
-        """Whose the open entries are, as far as they were read."""
+        """Client of each open entry that was read."""
         self._jobs: dict[str, _Job] = {}
         self._unlaunched: dict[str, float] = {}
-        """When requests that are not launched yet are looked at again."""
+        """Time of the next look at each request that is not launched yet."""
         self._known: dict[str, list[Instance] | None] = {}
-        """The jobs' machines at the last look; None where EC2 could not be asked."""
+        """The jobs' machines at the last look; None if EC2 could not be asked."""
         self._called: set[str] = set()
-        """Jobs that an event was about: looked at once, whoever's they are."""
-        self._aws = cache(lambda region: aws_of(settings, region=region))
+        """Jobs of an event, which are checked at once, even if they are another replica's."""
+        self._aws = cache(lambda region: aws_session(settings, region=region))
+        # Machines are launched for requests only, whose senders the configuration bounds.
+        self._looks = BucketLook(
+            settings=settings,
+            store=jobs,
+            kind=Looker.SERVICE,
+            every=timedelta(seconds=REAP_S),
+            listener=LookListener(
+                on_reaped=self._reaped,
+                on_job=lambda job_id, sentence: log.info("%s: %s", job_id, sentence),
+                on_trouble=lambda sentence: log.warning("%s", sentence),
+            ),
+        )
 
     def launched(self, name: str) -> None:
-        """Hear that a request was answered here: what comes next need not wait."""
+        """Note that a request was answered here, so that its job is checked at once."""
         self._unlaunched.pop(name, None)
 
     def due(self) -> list[str]:
-        """Return the names of the jobs that are to be looked at now. Raises StoreError."""
+        """Return the names of the jobs that are to be checked now. Raises StoreError."""
         names = {each for each in self._entries.open_names() if not each.startswith("_")}
-        for kept in (self._clients, self._jobs, self._unlaunched):
-            # A copy: other threads change them meanwhile.
-            for name in kept.copy().keys() - names:
-                kept.pop(name, None)
         now = self._clock()
-        mine = [
-            name
-            for name in sorted(names)
-            if self._unlaunched.get(name, now) <= now
-            and (name not in self._clients or self._holds(self._clients[name]))
-        ]
-        for name in self._jobs.copy().keys() - set(mine):
-            # Another replica's now: when it comes back, what is said about it is read anew.
-            self._jobs.pop(name, None)
+        mine = [name for name in sorted(names) if self._is_mine(name, now)]
+        _keep_only(names, self._clients)
+        _keep_only(names, self._unlaunched)
+        # A job that has moved to another replica is read anew if it comes back.
+        _keep_only(mine, self._jobs)
         self._counters.jobs(len(self._jobs))
-        self.survey()
-        return mine
+        self.describe_instances()
+        return [name for name in mine if self._is_due(name, now)]
 
-    def take_up(self, name: str) -> None:
-        """Begin to look after a job, so that it is part of the next `survey`. Raises BaiError."""
+    def _is_mine(self, name: str, now: float) -> bool:
+        client = self._clients.get(name)
+        return self._unlaunched.get(name, now) <= now and (client is None or self._holds(client))
+
+    def adopt(self, name: str) -> None:
+        """Begin to monitor a job, so that the next `describe_instances` includes it. Raises BaiError."""
         job = self._begin(name, called=False)
         if job is not None:
             job.region, job.launched = job.monitor.region, job.monitor.launched_ids
 
-    def survey(self) -> None:
-        """Have the machines described of all jobs that are looked after."""
+    def describe_instances(self) -> None:
+        """Describe the machines of all monitored jobs."""
         self._known = self._machines(self._jobs.copy())
 
     def changed(self, events: Iterable[InstanceEvent]) -> dict[str, str]:
-        """Return the open jobs, another replica's too, whose instances these events are about, by instance. Raises StoreError."""
+        """Return the open jobs of these events, including other replicas', by instance. Raises StoreError."""
         regions: dict[str, set[str]] = {}
         for each in events:
             regions.setdefault(each.region, set()).add(each.instance_id)
         owners = {each: name for name, job in self._jobs.copy().items() for each in job.launched}
-        found = {each: owners[each] for ids in regions.values() for each in ids if each in owners}
-        # Where we launch nothing, nobody is asked.
-        launched_in = {*named_regions(self._store), self._settings.region}
-        for region, ids in regions.items():
-            if region in launched_in:
-                found |= self._tagged(region, ids - owners.keys())
-        is_open = set(self._entries.open_names()) if found else set()
+        found = {each: owners[each] for ids in regions.values() for each in ids & owners.keys()}
+        # EC2 is only asked in regions with launches.
+        for region in regions.keys() & {*named_regions(self._store), self._settings.region}:
+            found |= self._tagged(region, regions[region] - owners.keys())
+        if not found:
+            return {}
+        is_open = set(self._entries.open_names())
         found = {each: name for each, name in found.items() if name in is_open}
-        names = set(found.values())
+        self._call(set(found.values()))
+        return found
+
+    def _call(self, names: set[str]) -> None:
+        """Have jobs checked at once after an event of EC2."""
         self._known.update(self._machines(names))
         self._called.update(names)
         for name in names:
-            log.info("%s is looked at now: EC2 says that something has happened to its machines", name)
-        return found
+            log.info("%s is checked now after an event of EC2 about its machines", name)
 
-    def attend(self, name: str) -> None:
-        """Say what a job has reached, and do what is due for it. Raises BaiError."""
+    def reconcile_one(self, name: str) -> None:
+        """Publish a job's due statuses, and do everything that is due for it. Raises BaiError."""
         called = name in self._called
         self._called.discard(name)
         job = self._jobs.get(name) or self._begin(name, called=called)
         if job is None:
             return
         with about_action(job.action_id):
-            self._attend(name, job, called=called)
+            # What `adopt` has listed may be older than this look.
+            job.store.forget()
+            try:
+                quiet = self._reconcile_one(name, job, called=called)
+            finally:
+                job.store.forget()
+        # Only after success: a status that could not be sent is sent at the next look.
+        self._plan_next_look(job, quiet=quiet)
 
     def reap(self) -> None:
-        """Terminate machines that should be gone, wherever jobs were launched. Raises StoreError."""
-        # Jobs with an open entry are looked at by `attend`.
-        jobs = unattended_jobs(self._store, self._settings, attended=set(self._entries.open_names()))
-        regions = {*named_regions(self._store), *filter(None, [self._settings.region])}
-        for region in sorted(regions):
-            try:
-                reap(
-                    self._aws_in(region).quick_client(),
-                    now=datetime.now(timezone.utc),
-                    jobs=jobs,
-                    on_reaped=self._reaped,
-                )
-            except BaiError as error:
-                log.warning("nothing was reaped in %s: %s", region, error)
+        """Terminate machines that should be gone, and do what is due for all jobs without an open entry. Raises StoreError."""
+        self._looks.look(attended=set(self._entries.open_names()))
 
     def _tagged(self, region: str, ids: Collection[str]) -> dict[str, str]:
-        """Return the jobs whose tags these instances carry, by instance; nothing where EC2 cannot be asked."""
+        """Return the jobs in the tags of these instances, by instance; nothing if EC2 cannot be asked."""
         if not ids:
             return {}
         try:
             found = instances_by_id(self._aws_in(region).quick_client(), sorted(ids))
         except BaiError as error:
             log.warning(
-                "whose instances in %s have changed is not known, the next look finds it: %s", region, error
+                "the jobs of changed instances in %s are not known until the next look: %s", region, error
             )
             return {}
         return {each.id: each.job_id for each in found if each.job_id}
 
     def _machines(self, names: Iterable[str]) -> dict[str, list[Instance] | None]:
-        """Return the machines of those of these jobs that were looked at before, as EC2 describes them."""
+        """Return EC2's description of the machines of these jobs, if they were checked before."""
         regions: dict[str | None, dict[str, list[str]]] = {}
         for name in names:
             job = self._jobs.get(name)
@@ -212,7 +245,7 @@ class Reconciler:
                 regions.setdefault(job.region, {})[name] = job.launched
         found: dict[str, list[Instance] | None] = {}
         for region, jobs in regions.items():
-            found.update(instances_of_jobs(self._aws_in, region, jobs))
+            found.update(find_job_instances(self._aws_in, region, jobs))
         return found
 
     def _aws_in(self, region: str | None) -> AwsSession:
@@ -220,7 +253,7 @@ class Reconciler:
         return session
 
     def _begin(self, name: str, *, called: bool) -> _Job | None:
-        """Take up a job, if it is ours or an event was about it, and if it is launched. Raises BaiError."""
+        """Adopt a launched job, if it is ours or an event is about it. Raises BaiError."""
         entry = self._entries.read(name)
         if entry is None:
             return None
@@ -231,70 +264,126 @@ class Reconciler:
         if not outbox.is_sent(EXECUTOR):
             self._unlaunched[name] = self._clock() + _UNLAUNCHED_S
             return None
-        record = JobRecord(self._store, name)
+        store = LookStore(self._store)
+        record = JobRecord(store, name)
         if not record.exists():
             write_result(record, Outcome.LOST, "The job's record is gone from the bucket.")
-        monitor = JobMonitor(record, self._aws_in)
+        monitor = JobMonitor(record, self._aws_in, replacer=self._replacer(record, entry))
         job = _Job(
+            store=store,
             record=record,
             monitor=monitor,
             outbox=outbox,
             events=LineStream(record.node(attempt=monitor.attempt), "events"),
             pulls=record.exists() and bool(monitor.job.sources),
             action_id=entry.event.action_id,
-            metrics=self._life.metrics_of(entry.event),
+            metrics=self._reporter.metrics_sentence(entry.event),
+            is_elastic=record.exists() and monitor.job.is_elastic,
         )
         self._jobs[name] = job
         return job
 
-    def _attend(self, name: str, job: _Job, *, called: bool) -> None:
-        if job.ended is None and (called or self._is_reconcile_due(name, job)):
+    def _replacer(self, record: JobRecord, entry: Entry) -> Replacer | None:
+        describe = self._describe
+        if describe is None:
+            return None
+        return Replacer(record, self._settings, lambda: describe(entry))
+
+    def _reconcile_one(self, name: str, job: _Job, *, called: bool) -> bool:
+        """Check a job; return whether there was nothing new."""
+        if job.ended is None and self._is_reconcile_due(name, job, called=called):
             self._reconcile(name, job)
-        # The result before the events: of a job that has ended, all of them are then seen.
+        # The result is read before the events, so that all events of an ended job are read.
         result = self._result(job)
-        self._read_events(job)
-        due = statuses_due(phases=job.phases, pulls=job.pulls, result=result, metrics=job.metrics)
-        if result is not None and self._waits_for_cancel(job):
-            due = [each for each in due if each.name < END]
-            result = None
+        any_new = self._read_events(job) | self._read_changes(job)
+        quiet = not any_new and not called and job.ended is None
+        due = statuses_due(
+            phases=job.phases, pulls=job.pulls, result=result, metrics=job.metrics, changes=job.changes
+        )
         if result is None and all(job.outbox.is_sent(each.name) for each in due):
-            return
+            return quiet
         entry = self._entries.read(name)
         if entry is None:
             self._jobs.pop(name, None)
-            return
-        self._life.say(entry, job.outbox, due)
+            return quiet
+        self._reporter.publish(entry, job.outbox, due)
         if result is not None:
-            if (left := end_leftovers_or_say(job.monitor, result)) is not None:
-                log.info("%s", left)
-            self._entries.close(entry)
-            self._jobs.pop(name, None)
+            self._close(entry, job, result)
+        return quiet
+
+    def _close(self, entry: Entry, job: _Job, result: JobResult) -> None:
+        """End the leftovers of a job, and close its entry after its last message."""
+        if (left := end_leftovers_or_say(job.monitor, result)) is not None:
+            log.info("%s", left)
+        self._entries.close(entry)
+        self._jobs.pop(entry.name, None)
 
     def _result(self, job: _Job) -> JobResult | None:
-        """Return the job's result, which is written once. Raises StoreError."""
-        # `result_of` looks in two places.
-        return result_of(job.record) if job.record.result() is not None else None
+        """Return the job's result, which is written once; None without one, or while the answer to a cancel comes first. Raises StoreError."""
+        if job.record.result() is None or self._waits_for_cancel(job):
+            return None
+        # This also looks at the node's result.
+        return result_of(job.record)
 
-    def _read_events(self, job: _Job) -> None:
-        more = True
+    def _read_events(self, job: _Job) -> bool:
+        """Read the job's new events; return whether there were any."""
+        any_new, more = False, True
         while more:
             content, more = job.events.read()
+            any_new = any_new or bool(content)
             for event in events_in(content):
                 if isinstance(event, PhaseEvent):
                     job.phases.add(event.phase)
+        return any_new
 
-    def _is_reconcile_due(self, name: str, job: _Job) -> bool:
-        gone = any(not each.living for each in self._known.get(name) or ())
-        return gone or self._clock() - job.reconciled >= _RECONCILE_S
+    def _read_changes(self, job: _Job) -> bool:
+        """Read the new decisions about an elastic job's generations; return whether there were any."""
+        if not job.is_elastic:
+            return False
+        attempt = AttemptRecord(job.record, job.monitor.attempt)
+        control = attempt.control()
+        if control.begun:
+            # Its first node, whose events are read, may never have begun.
+            job.phases.add("run")
+        new = set(control.decided) - job.changes.keys()
+        for number in sorted(new):
+            job.changes[number] = attempt.decision(number, control)
+        return bool(new)
+
+    def _is_due(self, name: str, now: float) -> bool:
+        job = self._jobs.get(name)
+        return job is None or job.next_look <= now or self._has_gone(name)
+
+    def _plan_next_look(self, job: _Job, *, quiet: bool) -> None:
+        """Double the pause if the look found nothing new."""
+        longest_s = min(_LONGEST_PAUSE_S, _PAUSES * self._every_s)
+        job.pause_s = (
+            min(2 * job.pause_s, longest_s) if quiet and job.pause_s and not job.left else self._every_s
+        )
+        # The nearest call of `due`, because calls drift.
+        job.next_look = self._clock() + job.pause_s - self._every_s / 2
+
+    def _has_gone(self, name: str) -> bool:
+        known, job = self._known.get(name) or (), self._jobs.get(name)
+        gone = [each for each in known if not each.living]
+        # An elastic job may go on for days without a machine.
+        return len(gone) == len(known) > 0 if job is not None and job.is_elastic else bool(gone)
+
+    def _is_reconcile_due(self, name: str, job: _Job, *, called: bool) -> bool:
+        return (
+            called
+            or self._has_gone(name)
+            or self._clock() - job.reconciled >= _RECONCILE_S - self._every_s / 2
+        )
 
     def _reconcile(self, name: str, job: _Job) -> None:
-        """Do what is due for a job without a result. Raises BaiError."""
+        """Do everything that is due for a job without a result. Raises BaiError."""
         if (result := result_of(job.record)) is not None:
             # Its agent was killed between the node's result and the job's.
             if job.left:
                 log.info("the result of its node becomes the job's: %s", result.sentence)
                 content = self._store.get(job.record.node().key("result.json"))
-                self._store.put(job.record.key("result.json"), content, if_absent=True)
+                job.store.put(job.record.key("result.json"), content, if_absent=True)
             job.left = True
             return
         job.left = False
@@ -306,7 +395,7 @@ class Reconciler:
         log.debug("%s", found.sentence)
 
     def _waits_for_cancel(self, job: _Job) -> bool:
-        """Return whether the answer to a cancel is still to come, which goes before the job's end."""
+        """Return whether the answer to a cancel, which comes before the job's end, is still missing."""
         job.ended = self._clock() if job.ended is None else job.ended
         if not is_by_command(job.record):
             return False
@@ -314,7 +403,7 @@ class Reconciler:
             return False
         if self._stays:
             return self._clock() - job.ended <= _CANCEL_SAID_S
-        # What was seen before is not known here, and the store tells how long it is ago.
+        # Earlier looks are not known here, but the store has the time of the result.
         times = [each.modified for each in self._store.find(job.record.key("result.json")) if each.modified]
         return bool(times) and store_now(self._store.url) - min(times) <= _CANCEL_SAID_S * 1000
 
@@ -324,3 +413,9 @@ class Reconciler:
             return
         self._counters.reaped()
         log.info("%s was terminated: %s", reaped.instance.id, reaped.why)
+
+
+def _keep_only(names: Collection[str], table: dict[str, Any]) -> None:
+    """Remove all other names. Other threads may change the table at the same time."""
+    for name in table.copy().keys() - set(names):
+        table.pop(name, None)

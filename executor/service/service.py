@@ -1,4 +1,4 @@
-"""`bai serve`: puts the parts together, and ends them."""
+"""`bai serve`: connects the parts, and ends them."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import platform
 import threading
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from bai_agent import __version__
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, ConnectError, RecordError, StoreError
 from bai_agent.job.descriptor import Kafka
 from bai_agent.job.run_directory import now_ms
-from bai_agent.job.store import RecordError
-from bai_agent.sinks.kafka.connection import ConnectError
+from bai_agent.light_dataclass import dataclass
 from bai_agent.sinks.kafka.library_log import quieten
 from executor.backends import Backends
-from executor.backends.ec2.job_store import bucket_store, open_bucket
+from executor.backends.ec2.bucket_store import bucket_store, open_bucket
 from executor.backends.ec2.shared import Shared, sharing
-from executor.config import Settings
-from executor.service.broker import MessageTooLargeError, Sender, SendError
+from executor.configuration.config import Settings
+from executor.configuration.service_config import ServiceTable
+from executor.errors import SendError
+from executor.service.broker import Sender
 from executor.service.commands import Commands
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.event_queue import EventQueue
+from executor.service.events.messages import MessageWriter
+from executor.service.events.policy import bounded_limits
+from executor.service.events.requests import read_request
 from executor.service.intake import Intake
-from executor.service.jobs import Jobs
-from executor.service.lanes import Lanes, LaterError
-from executor.service.life import Life
-from executor.service.log import about_action
-from executor.service.messages import MessageWriter
+from executor.service.keyed_work_queue import KeyedWorkQueue, LaterError
+from executor.service.partition_ownership import PartitionOwnership
 from executor.service.reconciler import Reconciler
-from executor.service.recovery import Recovery
-from executor.service.share import Share
+from executor.service.service_jobs import Jobs
+from executor.service.service_log import about_action
+from executor.service.status_reporter import StatusReporter
 from executor.service.supervision import Supervisor
-from executor.service.trust import bounded_limits
-from executor.service_config import ServiceTable
 from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
@@ -47,12 +48,12 @@ _END_S = 5.0
 
 
 class Service:
-    """Takes jobs from the benchmark service until it is stopped."""
+    """Runs the jobs of the benchmark service until it is stopped."""
 
     def __init__(
         self, settings: Settings, table: ServiceTable, kafka: Kafka, *, counters: ServiceCounters
     ) -> None:
-        """Raises UsageError, StoreError where the configuration cannot be used."""
+        """Raises UsageError, StoreError if the configuration cannot be used."""
         settings = replace(
             settings,
             # The jobs' metrics go to the same Kafka, unless the configuration names another.
@@ -81,7 +82,7 @@ class Service:
             counters=counters,
             now_ms=now_ms,
         )
-        store, share = bucket_store(settings), Share()
+        store, share = bucket_store(settings), PartitionOwnership()
         self._commands = Commands(
             self._entries, store, writer=writer, send=self._sender.send, counters=counters
         )
@@ -89,10 +90,12 @@ class Service:
             self._entries,
             store,
             settings,
-            life=Life(writer=writer, dashboard=table.dashboard, said=counters.status),
+            reporter=StatusReporter(writer=writer, dashboard=table.dashboard, said=counters.status),
             send=self._sender.send,
-            holds=share.holds,
+            holds=share.owns,
             counters=counters,
+            describe=lambda entry: read_request(entry.event, table.bounds, region=settings.region).descriptor,
+            every=table.look_interval,
         )
         self._supervisor = Supervisor(reconciler, share=share, every=table.look_interval)
         self._queue = (
@@ -101,8 +104,10 @@ class Service:
             else None
         )
         self._lanes = {
-            Kind.JOB: Lanes(partial(self._work, Kind.JOB), at_once=table.launches, name="launch"),
-            Kind.COMMAND: Lanes(partial(self._work, Kind.COMMAND), at_once=_COMMANDS_AT_ONCE, name="command"),
+            Kind.JOB: KeyedWorkQueue(partial(self._work, Kind.JOB), at_once=table.launches, name="launch"),
+            Kind.COMMAND: KeyedWorkQueue(
+                partial(self._work, Kind.COMMAND), at_once=_COMMANDS_AT_ONCE, name="command"
+            ),
         }
         self._intake = Intake(
             kafka,
@@ -119,11 +124,11 @@ class Service:
         self._recovery = Recovery(self._entries, share, take_up=self._add, looked=self._looked)
 
     def stop(self) -> None:
-        """Let `run` return soon. For signal handlers too."""
+        """Let `run` return soon. It may be called in signal handlers."""
         self._stopping.set()
 
     def run(self) -> bool:
-        """Serve until `stop`; return whether all that was under way came to its end. What did not is taken up at the next start."""
+        """Serve until `stop`; return whether all current work came to its end. The rest is adopted at the next start."""
         quieten()
         for lanes in self._lanes.values():
             lanes.start()
@@ -162,7 +167,7 @@ class Service:
             self._counters.waiting(kind.value, lanes.waiting)
 
     def _work(self, kind: Kind, name: str) -> None:
-        """Do what is due for an entry. Raises LaterError."""
+        """Do everything that is due for an entry. Raises LaterError."""
         try:
             entry = self._entries.read(name)
             if entry is None or not self._recovery.is_ours(name, entry.owner.client_id):
@@ -172,19 +177,121 @@ class Service:
             self._recovery.settle(name)
             if kind is Kind.JOB:
                 self._supervisor.launched(name, entry.owner.client_id)
-        except MessageTooLargeError as error:
-            log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400 - a sentence says it
-            self._recovery.settle(name)
-        except RecordError as error:
-            log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400
-            self._recovery.settle(name)
         except LaterError as error:
             if error.after_s is None:
                 self._counters.retry()
             raise
-        except (StoreError, SendError, ConnectError) as error:
-            self._counters.retry()
-            raise LaterError(str(error)) from error
         except BaiError as error:
-            log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400
+            if isinstance(error, (StoreError, SendError, ConnectError)) and not isinstance(
+                error, RecordError
+            ):
+                self._counters.retry()
+                raise LaterError(str(error)) from error
+            log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400 - a sentence says it
             self._recovery.settle(name)
+
+
+_EVERY_S = 60.0
+_SHARE_LOOK_S = 1.0
+"""Time between two checks of our partitions (seconds)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """The parts of an open entry that never change."""
+
+    kind: Kind
+    client_id: str
+    received_ms: int
+
+
+class Recovery:
+    """Finds open entries that no replica works on."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        share: PartitionOwnership,
+        *,
+        take_up: Callable[[str, Kind, str], None],
+        looked: Callable[[int], None],
+    ) -> None:
+        """take_up: gets an entry, its kind and its client. looked: gets the number of open entries after each look."""
+        self._entries = entries
+        self._share = share
+        self._take_up = take_up
+        self._looked = looked
+        self._settled: set[str] = set()
+        """Open entries for which this version has nothing left to do."""
+        self._unshared: set[str] = set()
+        """Entries that came to us although their client belongs to another replica: events with another key than their client."""
+        self._known: dict[str, _Known] = {}
+        self._seen: set[str] = set()
+        self._version = -1
+
+    def run(self, stopping: threading.Event) -> None:
+        """Look now, then each minute and after each change of our partitions."""
+        due = 0.0
+        while not stopping.is_set():
+            if time.monotonic() >= due or self._share.version != self._version:
+                due = time.monotonic() + (_EVERY_S if self.look() else _SHARE_LOOK_S)
+            stopping.wait(_SHARE_LOOK_S)
+
+    def look(self) -> bool:
+        """Adopt the entries that are ours; return whether they could be listed."""
+        version = self._share.version
+        before = {*self._settled, *self._unshared}
+        try:
+            names = self._entries.open_names()
+        except StoreError as error:
+            log.warning("the open entries cannot be listed: %s", error)
+            return False
+        there = set(names)
+        # Entries that came during the listing stay.
+        for kept in (self._settled, self._unshared):
+            kept -= before - there
+        self._known = {name: known for name, known in self._known.items() if name in there}
+        for name, known in self._unattended(names, changed=version != self._version):
+            self._take_up(name, known.kind, known.client_id)
+        self._seen, self._version = there, version
+        self._looked(len(names))
+        return True
+
+    def _unattended(self, names: Sequence[str], *, changed: bool) -> list[tuple[str, _Known]]:
+        """Return the entries to be adopted, oldest first. changed: whether our partitions have changed since the last look."""
+        first = self._version < 0
+        # The replica that accepted an entry since the last look works on it.
+        open_ = [name for name in names if name not in self._settled and (changed or name in self._seen)]
+        read = [(name, known) for name in open_ if (known := self._read(name)) is not None]
+        found = [each for each in read if first or self._share.owns(each[1].client_id)]
+        return sorted(found, key=lambda each: each[1].received_ms)
+
+    def accepted(self, name: str, client_id: str) -> None:
+        """Note that an event came to us: we work on it, even if its client belongs to another replica."""
+        if not self._share.may_own(client_id):
+            self._unshared.add(name)
+
+    def settle(self, name: str) -> None:
+        """Note that nothing is left to be done for an entry."""
+        self._settled.add(name)
+
+    def is_ours(self, name: str, client_id: str) -> bool:
+        """Return whether an adopted entry is still ours."""
+        return name in self._unshared or self._share.may_own(client_id)
+
+    def _read(self, name: str) -> _Known | None:
+        if name in self._known:
+            return self._known[name]
+        try:
+            entry = self._entries.read(name)
+        except StoreError as error:
+            log.warning("%s", error)
+            if isinstance(error, RecordError):
+                self.settle(name)
+            return None
+        if entry is None:
+            return None
+        self._known[name] = _Known(
+            kind=entry.kind, client_id=entry.owner.client_id, received_ms=entry.received_ms
+        )
+        return self._known[name]

@@ -1,8 +1,8 @@
-"""What becomes of an accepted request: PENDING, then SUCCEEDED and the executor's event, or ERROR. Each is said once.
+"""Launches an accepted request, and answers: PENDING, then SUCCEEDED and the executor's event, or ERROR, each once.
 
-Repeated after a kill at any point it goes on: the launch by `launch.json` and `launched.json`, the answers by the outbox. Of a
-request's outbox `00-`, `01-answer` and `02-executor` are ours; what `01-answer` holds decides how it came out. A request that waits
-for capacity is put back until it is tried again, and is said to wait (`00-waiting-…`) once for each way in which it was refused.
+After a kill at any point a repeated call goes on: the launch with `launch.json` and `launched.json`, the answers with the outbox. The
+messages `00-…`, `01-answer` and `02-executor` of a request's outbox are written here; `01-answer` decides the result. A request that
+waits for capacity is put back until its next attempt, and its wait is reported (`00-waiting-…`) once for each kind of refusal.
 """
 
 from __future__ import annotations
@@ -12,37 +12,36 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, RecordError, StoreError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import RecordError
 from executor.backends import Backends
 from executor.backends.backend import CapacityWait, LaunchNotice, SubmitListener
-from executor.backends.ec2.launch.launch import LaunchError, UndecidedError
 from executor.backends.ec2.launch.launch_record import read_decision, read_launch
-from executor.backends.ec2.session import DENIED, AwsError, CredentialsError
+from executor.backends.ec2.session import DENIED
+from executor.configuration.service_config import Bounds
+from executor.errors import AwsCredentialsError, AwsError, LaunchError, RefusedError, UndecidedError
 from executor.service.commands import CANCELLED
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry
-from executor.service.lanes import LaterError
-from executor.service.messages import AppStatus, Message, MessageWriter
+from executor.service.events.messages import AppStatus, Message, MessageWriter
+from executor.service.events.requests import answerable, read_request
+from executor.service.keyed_work_queue import LaterError
 from executor.service.outbox import Outbox
-from executor.service.requests import RefusedError, answerable, read_request
-from executor.service_config import Bounds
 
 log = logging.getLogger(__name__)
 
 RETRY_FOR_MS = 30 * 60 * 1000
-"""How long a request waits for AWS or for credentials of ours before it is refused."""
+"""Time for which a request waits for AWS or our credentials before it is refused (ms)."""
 
 PENDING, ANSWER, EXECUTOR = "00-pending", "01-answer", "02-executor"
 _WAITING = "00-waiting"
 _CANCEL_LOOK_S = 15.0
-"""Between two looks at whether a job that waits for capacity was cancelled."""
+"""Time between two checks for the cancellation of a job that waits for capacity (seconds)."""
 
 
 class _WaitsError(Exception):
-    """Nothing was launched, for want of room; it is tried again later."""
+    """Nothing was launched for lack of capacity; it is tried again later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -50,7 +49,7 @@ class _WaitsError(Exception):
 
 
 class Jobs:
-    """Launches what is asked for, and answers."""
+    """Launches requests, and answers."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Jobs:
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """region: where jobs run that name none."""
+        """region: that of jobs that name none."""
         self._entries = entries
         self._backends = backends
         self._writer = writer
@@ -75,12 +74,12 @@ class Jobs:
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._waits: dict[str, CapacityWait] = {}
-        """What the entries that wait for capacity were told last."""
+        """Last wait of each entry that waits for capacity."""
         self._answered_ms: dict[str, int] = {}
-        """When AWS last answered about them."""
+        """Time of AWS's last answer for each of them."""
 
     def process(self, entry: Entry) -> None:
-        """Do all that is still to be done for a request. Raises LaterError, StoreError, SendError, ConnectError."""
+        """Do everything that is left to do for a request. Raises LaterError, StoreError, SendError, ConnectError."""
         outbox = Outbox(self._entries.store, entry.name, self._send)
         if outbox.is_sent(EXECUTOR):
             return
@@ -98,9 +97,9 @@ class Jobs:
         )
         if not outbox.is_kept(ANSWER):
             self._decide(entry, outbox, about)
-        answer = outbox.post(ANSWER, _never)
+        answer = outbox.post(ANSWER)
         if outbox.is_kept(EXECUTOR) and answer.table["payload"]["status"] == AppStatus.SUCCEEDED.value:
-            outbox.post(EXECUTOR, _never)
+            outbox.post(EXECUTOR)
         else:
             self._entries.close(entry)
         self._answered_ms.pop(entry.name, None)
@@ -109,7 +108,7 @@ class Jobs:
         )
 
     def _check_due(self, entry: Entry) -> None:
-        """Raise LaterError while a request waits for capacity, and is not cancelled."""
+        """Raise LaterError if a request waits for capacity and is not cancelled."""
         if (wait := self._waits.get(entry.name)) is None:
             return
         left = self._left(wait)
@@ -118,18 +117,18 @@ class Jobs:
         del self._waits[entry.name]
 
     def _left(self, wait: CapacityWait) -> float:
-        """Return for how many seconds a job waits until it is tried again."""
+        """Return the seconds until a waiting job is tried again."""
         return wait.again.timestamp() - self._now_ms() / 1000
 
     def _wait(self, wait: CapacityWait) -> None:
-        """Raise _WaitsError unless all is to be tried again at once."""
+        """Raise _WaitsError unless the next attempt is due."""
         if self._left(wait) > 0:
             raise _WaitsError(wait)
 
-    def _say_waiting(
+    def _report_wait(
         self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None, wait: CapacityWait
     ) -> LaterError:
-        """Say that a request waits for capacity; return what puts it back until it is tried again. Raises StoreError, SendError."""
+        """Report that a request waits for capacity; return the error that puts it back. Raises StoreError, SendError."""
         text = answerable(f"Waiting for capacity {wait.bound}: {wait.sentence}.")
         outbox.post(
             f"{_WAITING}-{wait.key}",
@@ -142,18 +141,18 @@ class Jobs:
         return LaterError(wait.sentence, after_s=min(left, _CANCEL_LOOK_S))
 
     def _decide(self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None) -> None:
-        """Launch the job or find out why not, and keep the answer."""
+        """Launch the job, and keep the answer or the reason of the refusal."""
         event = entry.event
         try:
             job = self._launch(entry)
         except _WaitsError as error:
-            raise self._say_waiting(entry, outbox, about, error.wait) from error
+            raise self._report_wait(entry, outbox, about, error.wait) from error
         except LaunchError as error:
             if error.outcome is Outcome.CANCELLED:
-                # Kept since we looked: by a command, whose success is said before the end.
+                # A command has cancelled it since our look. Its success is reported before the end.
                 beside = Outbox(self._entries.store, entry.name, self._send)
                 if beside.is_kept(CANCELLED):
-                    beside.post(CANCELLED, _never)
+                    beside.post(CANCELLED)
                 outbox.keep(
                     ANSWER,
                     lambda: self._writer.status(
@@ -180,32 +179,31 @@ class Jobs:
         outbox.keep(ANSWER, lambda: self._writer.status(event, AppStatus.ERROR, text, about=about))
 
     def _launch(self, entry: Entry) -> dict[str, Any]:
-        """Return the launched job as the service shows it. Raises LaunchError, RefusedError, _WaitsError, LaterError, StoreError."""
+        """Return the launched job in the form of the service. Raises LaunchError, RefusedError, _WaitsError, LaterError, StoreError."""
         try:
             return self._submitted(entry)
-        except (LaunchError, RefusedError, _WaitsError, LaterError):
+        except RecordError as error:
+            raise RefusedError(str(error)) from error
+        except (LaunchError, RefusedError, _WaitsError, LaterError, StoreError):
             raise
         except UndecidedError as error:
             raise LaterError(str(error)) from error
-        except StoreError as error:
-            if isinstance(error, RecordError):
-                raise RefusedError(str(error)) from error
-            raise
-        except (AwsError, CredentialsError) as error:
-            since = max(entry.received_ms, self._started_ms, self._answered_ms.get(entry.name, 0))
-            waited = self._now_ms() - since
-            denied = isinstance(error, AwsError) and error.code in DENIED
-            if denied or waited > RETRY_FOR_MS:
-                raise RefusedError(str(error)) from error
-            raise LaterError(str(error)) from error
+        except (AwsError, AwsCredentialsError) as error:
+            raise (LaterError if self._may_try_again(entry, error) else RefusedError)(str(error)) from error
         except BaiError as error:
             raise RefusedError(str(error)) from error
         except Exception as error:
-            # Whoever asked would wait for ever: a defect of ours is an answer, too.
-            log.exception("the request could not be read or launched, by a defect")
+            # The client would wait for ever, so it also gets an answer after a defect of ours.
+            log.exception("the request could not be read or launched because of a defect")
             raise RefusedError(
                 f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"
             ) from error
+
+    def _may_try_again(self, entry: Entry, error: AwsError | AwsCredentialsError) -> bool:
+        """Return whether a request still waits for AWS, or for our credentials."""
+        since = max(entry.received_ms, self._started_ms, self._answered_ms.get(entry.name, 0))
+        denied = isinstance(error, AwsError) and error.code in DENIED
+        return not denied and self._now_ms() - since <= RETRY_FOR_MS
 
     def _submitted(self, entry: Entry) -> dict[str, Any]:
         if entry.is_taken:
@@ -214,7 +212,7 @@ class Jobs:
             )
         if entry.too_large:
             raise RefusedError(
-                f"the request has {entry.size:,} bytes, which is more than is passed on; make it smaller"
+                f"the request has {entry.size:,} bytes, which is more than the service passes on; make it smaller"
             )
         wanted = read_request(entry.event, self._bounds, region=self._region)
         listener = SubmitListener(
@@ -229,7 +227,7 @@ class Jobs:
         return {"id": entry.name, "output": None, "extras": _extras(submitted.record)}
 
     def _check_cost(self, entry: Entry, notice: LaunchNotice) -> None:
-        """Before anything is launched. Raises RefusedError, StoreError."""
+        """Check the bounds of costs before the launch. Raises RefusedError, StoreError."""
         most, of_client = self._bounds.cost, self._bounds.client_cost
         bound = most if most is not None else of_client
         if bound is None:
@@ -237,7 +235,7 @@ class Jobs:
         cost = notice.cost()
         if cost is None:
             raise RefusedError(
-                f"what the job may cost is not known, and at most {bound:,.2f} USD are allowed here; choose a type with a known price"
+                f"the cost of the job is not known, and at most {bound:,.2f} USD are allowed here; choose a type with a known price"
             )
         if most is not None and cost > most:
             raise RefusedError(
@@ -255,7 +253,7 @@ class Jobs:
 
 
 def _extras(record: JobRecord) -> dict[str, Any]:
-    """Return where and as what a job was launched."""
+    """Return place and machines of a launched job."""
     launch = read_launch(record)
     decided = read_decision(record, attempt=0) or {}
     return {
@@ -265,7 +263,3 @@ def _extras(record: JobRecord) -> dict[str, Any]:
         "image": launch.request.get("ImageId") if launch is not None else None,
         "store": f"{record.store.url}/{record.job_id}",
     }
-
-
-def _never() -> Message:
-    raise ValueError("this message has been kept before")

@@ -1,4 +1,4 @@
-"""Work that is done beside the poll loop: some at once, in order within a lane, again later where that may help."""
+"""Work outside the poll loop: several tasks at the same time, in order per key, with retries."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from bai_agent.backoff import Backoff
+from bai_agent.light_dataclass import dataclass, field
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +18,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class LaterError(Exception):
-    """A piece of work cannot be done now; it is tried again."""
+    """A task cannot be done now; it is tried again."""
 
     def __init__(self, reason: str, *, after_s: float | None = None) -> None:
-        """after_s: when; unset: after pauses that grow, as something is out of order."""
+        """after_s: time until the next attempt (seconds); None: growing pauses, because of a failure."""
         super().__init__(reason)
         self.after_s = after_s
 
@@ -32,10 +32,10 @@ class _Lane:
     busy: bool = False
 
 
-class Lanes:
-    """Does named pieces of work on a bounded number of threads.
+class KeyedWorkQueue:
+    """Does named tasks on a bounded number of threads.
 
-    Pieces of one lane begin in the order in which they came, and never two at once. One that is tried again has lost its turn.
+    Tasks of one key begin in the order of their arrival, and never two at the same time. A retried task goes to the end.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Lanes:
         name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """work: raises LaterError where it is to be done again, later. It must not raise anything else."""
+        """work: raises LaterError if the task is to be retried. It must not raise anything else."""
         self._work = work
         self._clock = clock
         self._changed = threading.Condition()
@@ -66,7 +66,7 @@ class Lanes:
             thread.start()
 
     def add(self, lane: str, piece: str) -> bool:
-        """Have `piece` done; return False where it waits or is under way already."""
+        """Add a task; return False if it waits or runs already."""
         with self._changed:
             if piece in self._known or self._stopping:
                 return False
@@ -76,11 +76,11 @@ class Lanes:
 
     @property
     def waiting(self) -> int:
-        """How many pieces are not done yet."""
+        """Number of tasks that are not done yet."""
         return len(self._known)
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin nothing more; return whether what was under way came to its end in time."""
+        """Begin no more tasks; return whether the running ones ended in time."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -108,7 +108,7 @@ class Lanes:
                 if error.after_s is None:
                     log.warning("%s: %s; it is tried again", piece, error)
             except Exception:
-                # The thread's outermost frame: a defect must not take the others' threads with it.
+                # A defect must not end the thread.
                 log.exception("%s ended by a defect", piece)
             self._done(lane, piece, later=later)
 
@@ -122,7 +122,7 @@ class Lanes:
                 if self._ready:
                     lane = self._ready.popleft()
                     self._lanes[lane].busy = True
-                    # Who waits until a piece is due may be the one that was woken for this.
+                    # The thread that was woken for this may be waiting for a later task.
                     self._changed.notify()
                     return lane, self._lanes[lane].waiting.popleft()
                 self._changed.wait(self._later[0][0] - now if self._later else None)

@@ -16,7 +16,7 @@ from executor.commands.job_options import AwsOptions
 from executor.commands.options import say
 
 _OBJECTS = 2_000
-"""Python looks for cycles when there are so many objects more."""
+"""Number of new objects after which Python looks for cycles."""
 
 
 def serve(
@@ -47,21 +47,21 @@ def serve(
 
     They come from the benchmark service's topics, and are answered there.
 
-    Runs until SIGTERM or Ctrl-C. What it has accepted is in the bucket: started again, it goes on where it was.
+    Runs until SIGTERM or Ctrl-C. Accepted requests are in the bucket: started again, it continues with them.
     """
     # `bai --help` needs none of it.
+    from executor.configuration.service_config import service_kafka, service_table
     from executor.service.counters import ServiceCounters
     from executor.service.http import HttpEndpoints, parse_address
-    from executor.service.log import log_level, start_log
     from executor.service.service import Service
-    from executor.service_config import brokers_of, of_service
+    from executor.service.service_log import log_level, start_log
 
     level = log_level(os.environ)
     address = parse_address(http) if http is not None else None
     settings = options.settings
-    table = of_service(settings.service, group=group, engine_ids=tuple(engine_id or ()))
+    table = service_table(settings.service, group=group, engine_ids=tuple(engine_id or ()))
     counters = ServiceCounters()
-    service = Service(settings, table, brokers_of(settings.kafka), counters=counters)
+    service = Service(settings, table, service_kafka(settings.kafka), counters=counters)
     endpoints = HttpEndpoints(address, counters) if address is not None else None
     start_log(level=level, as_json=json_log)
     # It stays: cycles with answers of AWS in them are not to wait for as many objects as those of a short command (`executor/cli.py`).

@@ -1,20 +1,22 @@
-"""What EC2 says about instances by itself: events of EventBridge, which come through an SQS queue.
+"""Reads EC2's own events about instances, which EventBridge sends to an SQS queue.
 
-They say earlier what a look would find. One that is lost, late or there twice changes nothing: looks go on without them.
+They only speed up the next look. A lost, late or duplicate event changes nothing, because looks go on without them.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
+from bai_agent.light_dataclass import dataclass
 
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 _LARGEST = 2**18
-"""Characters of an event: https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-putevents.html has 256 KB."""
+"""Most characters of an event: https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-putevents.html allows 256 KB."""
 KINDS: Mapping[str, str] = {
     "EC2 Instance State-change Notification": "state-change",
     "EC2 Spot Instance Interruption Warning": "interruption",
@@ -23,35 +25,34 @@ KINDS: Mapping[str, str] = {
 
 
 class UnreadableInstanceEventError(ValueError):
-    """What came is no event; the text says why."""
+    """A message is not an event; the text has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceEvent:
-    """Something has happened to an instance, of a job or not."""
+    """An event of an instance, which need not belong to a job."""
 
     kind: str
-    """One of the values of `KINDS`."""
+    """Kind of the event: one of the values of `KINDS`."""
     instance_id: str
     region: str
     what: str
-    """The state that it has now, or the action that is announced."""
+    """Current state of the instance, or the announced action."""
 
 
 def read_instance_event(text: str) -> InstanceEvent | None:
-    """Return what an event in JSON says; None where it is about something else. Raises UnreadableInstanceEventError."""
+    """Return the event in a JSON text; None if it is about something else. Raises UnreadableInstanceEventError."""
     if len(text) > _LARGEST:
         raise UnreadableInstanceEventError(f"it has {len(text):,} characters")
     try:
-        return instance_event(json.loads(text))
-    except RecursionError as error:
-        raise UnreadableInstanceEventError("it is nested too deeply") from error
-    except ValueError as error:
+        event = parse_json(text, where="it")
+    except RecordError as error:
         raise UnreadableInstanceEventError(str(error)) from error
+    return instance_event(event)
 
 
 def instance_event(event: Any) -> InstanceEvent | None:
-    """Return what an event says; None where it is about something else. Raises UnreadableInstanceEventError."""
+    """Return the event in a table; None if it is about something else. Raises UnreadableInstanceEventError."""
     if not isinstance(event, dict):
         raise UnreadableInstanceEventError("it is not a table")
     named = event.get("detail-type")

@@ -1,28 +1,32 @@
-"""What is said about a job between its launch and its end, in the words of the service's users. Each is said once.
+"""Reports a job's statuses between its launch and its end, each once, in the words of the service's users.
 
-Of a request's outbox `10-` to `31-` and `90-`, `91-` are ours. They follow from the job's events and its `result.json` alone, so that
-whoever looks, however late, says the same in the same order.
+The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They follow from the job's events, its
+generations and its `result.json` alone, so that each look, even a late one, gives the same messages in the same order.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from urllib.parse import quote
 
+from bai_agent.job.generation_records import DecisionKind, NextGeneration
 from bai_agent.job.outcome import Outcome, Status
 from bai_agent.job.record_types import JobResult
+from bai_agent.light_dataclass import dataclass
+from executor.records.generation_status import count_of, reason_for
 from executor.service.entries import Entry
-from executor.service.event import Event
-from executor.service.jobs import EXECUTOR
-from executor.service.messages import AppStatus, Message, MessageWriter
+from executor.service.events.event import Event
+from executor.service.events.messages import AppStatus, MessageWriter
 from executor.service.outbox import Outbox
+from executor.service.service_jobs import EXECUTOR
 
 log = logging.getLogger(__name__)
 
 END = "90-end"
+_NO_CHANGES: Mapping[int, NextGeneration] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -30,31 +34,31 @@ class Due:
     """A status that a job has reached."""
 
     name: str
-    """Of its message in the outbox."""
+    """Name of its message in the outbox."""
     status: AppStatus
     text: str
 
 
-class Life:
-    """Says what a job has reached."""
+class StatusReporter:
+    """Publishes the statuses of jobs."""
 
     def __init__(self, *, writer: MessageWriter, dashboard: str | None, said: Callable[[str], None]) -> None:
-        """dashboard: where the metrics are, with "{action_id}" and "{client_id}" in it. said: called with each status."""
+        """dashboard: address of the metrics, with "{action_id}" and "{client_id}" in it. said: gets each status."""
         self._writer = writer
         self._dashboard = dashboard
         self._said = said
 
-    def metrics_of(self, event: Event) -> str | None:
-        """Return the sentence that says where the metrics of a request are; None where no dashboard is known."""
+    def metrics_sentence(self, event: Event) -> str | None:
+        """Return the sentence with the address of a request's metrics; None without a dashboard."""
         if self._dashboard is None:
             return None
         address = self._dashboard.replace("{action_id}", quote(event.action_id, safe=""))
         address = address.replace("{client_id}", quote(event.client_id, safe=""))
         return f"Metrics available for job {event.action_id} at {address}"
 
-    def say(self, entry: Entry, outbox: Outbox, due: Sequence[Due]) -> None:
-        """Have all of `due` sent, in order, that was not sent before. Raises StoreError, SendError."""
-        launched = outbox.keep(EXECUTOR, _never).table
+    def publish(self, entry: Entry, outbox: Outbox, due: Sequence[Due]) -> None:
+        """Send the statuses of `due`, in order, that were not sent before. Raises StoreError, SendError."""
+        launched = outbox.keep(EXECUTOR).table
         for each in due:
             if outbox.is_sent(each.name):
                 continue
@@ -67,11 +71,17 @@ class Life:
 
 
 def statuses_due(
-    *, phases: Collection[str], pulls: bool, result: JobResult | None, metrics: str | None
+    *,
+    phases: Collection[str],
+    pulls: bool,
+    result: JobResult | None,
+    metrics: str | None,
+    changes: Mapping[int, NextGeneration] = _NO_CHANGES,
 ) -> list[Due]:
-    """Return all that is to be said of a launched job, in order: what is due earlier is always part of what is due later.
+    """Return all due statuses of a launched job, in order. Later results begin with the earlier ones.
 
-    phases: those that have begun. pulls: whether it has anything to pull. metrics: the sentence that says where its metrics are.
+    phases: those that have begun. pulls: whether the job has sources. metrics: the sentence with the address of its metrics. changes:
+    the decisions about an elastic job's generations, by their numbers.
     """
     due = [Due("10-starting", AppStatus.PENDING, "Benchmark starting")]
     if pulls and "pull" in phases:
@@ -80,11 +90,25 @@ def statuses_due(
         due.append(Due("30-running", AppStatus.RUNNING, "Benchmark running"))
         if metrics is not None:
             due.append(Due("31-metrics", AppStatus.METRICS_AVAILABLE, metrics))
+        due += [
+            _change(number, changes[number])
+            for number in sorted(changes)
+            if number and changes[number].kind is not DecisionKind.END
+        ]
     if result is not None:
         due.append(Due(END, *_end(result)))
         if metrics is not None and result.status == Status.SUCCEEDED.value:
             due.append(Due("91-metrics", AppStatus.METRICS_AVAILABLE, metrics))
     return due
+
+
+def _change(number: int, decision: NextGeneration) -> Due:
+    now = (
+        f"Benchmark running on {count_of(len(decision.members))}"
+        if decision.runs
+        else "Benchmark waiting for nodes"
+    )
+    return Due(f"40-generation-{number:06}", AppStatus.RUNNING, f"{now}: {reason_for(decision)}")
 
 
 def _end(result: JobResult) -> tuple[AppStatus, str]:
@@ -95,7 +119,3 @@ def _end(result: JobResult) -> tuple[AppStatus, str]:
     if result.outcome == Outcome.MAX_RUNTIME.value:
         return AppStatus.FAILED, "Benchmark failed - Max runtime exceeded"
     return AppStatus.FAILED, f"Benchmark failed: {result.sentence}"
-
-
-def _never() -> Message:
-    raise ValueError("this message has been kept before")

@@ -1,20 +1,20 @@
-"""Reads the benchmark service's events: tolerant of what others write, strict about what an answer needs. Pure."""
+"""Reads the benchmark service's events: tolerant of other programs, but strict about the fields of an answer. Pure."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from bai_agent.errors import BaiError
+from bai_agent.light_dataclass import dataclass
 from executor.descriptor.raw_table import at
+from executor.errors import UnreadableEventError
 
 MAX_DEPTH = 64
 """Tables and lists within each other; a descriptor has five."""
 MAX_ID = 1000
-"""Characters of an id: it becomes part of messages, tags and labels."""
+"""Most characters of an id, which becomes part of messages, tags and labels."""
 
 ENVELOPE = (
     "action_id",
@@ -31,11 +31,7 @@ ENVELOPE = (
 )
 """The fields of an event."""
 _REPEATED = ("parent_action_id", "client_version", "client_username")
-"""Texts that each answer holds, beside the event that it is about."""
-
-
-class UnreadableEventError(BaiError):
-    """A message that is not an event, or not one that could be answered."""
+"""Texts that each answer contains in addition to its event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +45,7 @@ class Event:
 
     @property
     def payload(self) -> Mapping[str, Any]:
-        """What it is about; empty where that is not a table."""
+        """Payload; empty if it is not a table."""
         return at(self.table, "payload")
 
     @property
@@ -60,7 +56,7 @@ class Event:
 
     @property
     def username(self) -> str | None:
-        """Who asks, as the service knows them."""
+        """User name of the author, as the service knows it."""
         name = self.table.get("client_username")
         return name if isinstance(name, str) and name and is_utf8(name) else None
 
@@ -87,7 +83,7 @@ def read_event(content: bytes | None) -> Event:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether `text` can be written as UTF-8: JSON may hold halves of characters."""
+    """Return whether `text` can be written as UTF-8, because JSON may contain halves of characters."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -98,14 +94,14 @@ def is_utf8(text: str) -> bool:
 def _identifier(table: Mapping[str, Any], name: str) -> str:
     value = table.get(name)
     if not isinstance(value, str) or not value:
-        raise UnreadableEventError(f"{name} is missing or not a text, so nobody could be answered")
+        raise UnreadableEventError(f"{name} is missing or not a text, so that no answer is possible")
     if len(value) > MAX_ID or not is_utf8(value):
         raise UnreadableEventError(f"{name} is longer than {MAX_ID} characters, or not UTF-8")
     return value
 
 
 def _depth(value: Any) -> int:
-    """Return how deep `value` nests; without recursion, as it may be as deep as JSON's reader allows."""
+    """Return the nesting depth of `value`, without recursion, because it may be as deep as JSON's reader allows."""
     deepest, level = 0, [value]
     while level:
         deepest += 1
@@ -124,5 +120,5 @@ def _not_json(name: str) -> Any:
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{text} is beyond what a number can be")
+        raise ValueError(f"{text} is too large for a number")
     return number

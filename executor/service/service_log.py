@@ -1,4 +1,4 @@
-"""The service's log: each line says about which action it is, as text or as JSON."""
+"""The service's log: each line has its action id, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ACTION = ContextVar[str | None]("action", default=None)
 
 @contextmanager
 def about_action(action_id: str) -> Iterator[None]:
-    """Let what is logged in this block be about a request."""
+    """Add a request's action id to log lines of this block."""
     before = _ACTION.set(action_id)
     try:
         yield
@@ -27,7 +27,7 @@ def about_action(action_id: str) -> Iterator[None]:
 
 
 def log_level(environment: Mapping[str, str]) -> str:
-    """Return the level that LOGGING_LEVEL names, "INFO" where it names none. Raises UsageError."""
+    """Return the level in LOGGING_LEVEL, "INFO" by default. Raises UsageError."""
     level = environment.get("LOGGING_LEVEL", "").strip().upper() or "INFO"
     if level not in _LEVELS:
         raise UsageError(f'LOGGING_LEVEL is "{level}"; write one of {", ".join(_LEVELS)}')
@@ -47,14 +47,14 @@ def start_log(*, level: str, as_json: bool) -> None:
 def _add_action(record: logging.LogRecord) -> bool:
     action = _ACTION.get()
     record.action_id = action
-    # Ids come from outside: a line break in one would begin a line of its own.
+    # Ids come from outside, and a line break in one would begin a new line.
     record.about = f"{_one_line(action)}: " if action is not None else ""
     return True
 
 
 class _Text(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-        # What others wrote is quoted in messages: it must not begin lines of its own.
+        # Messages quote foreign texts, which must not begin new lines.
         record.message = _one_line(record.message)
         return super().formatMessage(record)
 

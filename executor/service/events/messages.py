@@ -1,22 +1,23 @@
-"""Writes events in our name, exactly as the benchmark service and its clients read them. Pure: clock and ids are passed in."""
+"""Writes our events in the form of the benchmark service and its clients. Pure: clock and ids are passed in."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any
 
-from executor.service.event import Event
-from executor.service_config import Topics
+from bai_agent.light_dataclass import dataclass, replace
+from executor.configuration.service_config import Topics
+from executor.descriptor.raw_table import text_at
+from executor.service.events.event import Event
 
 SERVICE = "ec2-executor"
-"""What we call ourselves in `visited`."""
+"""Our name in `visited`."""
 
 
 class AppStatus(str, Enum):
-    """What a status message says; the values are the wire's."""
+    """The status of a message; the values are those on the wire."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -29,7 +30,7 @@ class AppStatus(str, Enum):
 
 
 class ReturnCode(IntEnum):
-    """How a command went."""
+    """The result of a command."""
 
     DONE = 0
     FAILED = 1
@@ -38,22 +39,22 @@ class ReturnCode(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message as it is sent."""
+    """A message for Kafka."""
 
     topic: str
     key: str
     value: str
-    """JSON."""
+    """Value in JSON."""
 
     @property
     def table(self) -> dict[str, Any]:
-        """What the value holds."""
+        """The decoded value."""
         table: dict[str, Any] = json.loads(self.value)
         return table
 
 
 def without_event(message: Message) -> Message:
-    """Return the same message without the event that it repeats, for a broker that takes no larger one."""
+    """Return the same message without the event that it repeats, for a broker that refuses larger ones."""
     table = message.table
     payload = table["payload"]
     for name in ("src_event", "cmd_submit", "return_value"):
@@ -66,26 +67,26 @@ def without_event(message: Message) -> Message:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageWriter:
-    """Makes messages: each with a message id and time of its own."""
+    """Makes messages, each with its own message id and time."""
 
     topics: Topics
     version: str
-    """Ours."""
+    """Our version."""
     node: str | None
-    """The machine's name."""
+    """Name of this machine; None if unknown."""
     now_ms: Callable[[], int]
     new_id: Callable[[], str]
-    """Draws a message id (uuid4)."""
+    """Returns a new message id (uuid4)."""
 
     def status(
         self, source: Event, status: AppStatus, text: str, *, about: Mapping[str, Any] | None
     ) -> Message:
-        """Return a status of the request `source`. about: the event that it speaks of."""
+        """Return a status of the request `source`. about: the event in the message."""
         payload = {"message": text, "status": status.value, "src_event": about}
         return self._message(source, self.topics.status, payload, before=())
 
     def executor_event(self, source: Event, job: Mapping[str, Any]) -> Message:
-        """Return the event that says as which job the request `source` was launched."""
+        """Return the event with the launched job of the request `source`."""
         payload = {**source.payload, "job": dict(job)}
         return self._message(source, self.topics.executor, payload, before=source.table.get("visited"))
 
@@ -109,18 +110,13 @@ class MessageWriter:
             "parent_action_id": source.parent_action_id,
             "message_id": self.new_id(),
             "client_id": source.client_id,
-            "client_version": _text(table, "client_version"),
-            "client_username": _text(table, "client_username"),
+            "client_version": text_at(table, "client_version"),
+            "client_username": text_at(table, "client_username"),
             "authenticated": table.get("authenticated") is True,
             "tstamp": now,
             "visited": [*(before if isinstance(before, (list, tuple)) else ()), ourselves],
             "type": topic,
             "payload": payload,
         }
-        # Escaped beyond ASCII: an event that is passed on may hold halves of characters, which UTF-8 cannot.
+        # Escaped beyond ASCII, because a repeated event may contain halves of characters, which UTF-8 cannot.
         return Message(topic=topic, key=source.client_id, value=json.dumps(event, allow_nan=False))
-
-
-def _text(table: Mapping[str, Any], name: str) -> str:
-    value = table.get(name)
-    return value if isinstance(value, str) else ""

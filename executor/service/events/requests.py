@@ -1,0 +1,358 @@
+"""Reads fetcher events: whether one is ours, the job that it asks for, and all its mistakes. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bai_agent.job.descriptor import Source, SourceKind, Unpack, is_job_id
+from bai_agent.job.schema.source_schemes import SCHEMES, grants_access, scheme_of, source_name
+from bai_agent.light_dataclass import dataclass
+from executor.configuration.service_config import Bounds
+from executor.descriptor import Descriptor, Finding
+from executor.descriptor.findings import Severity
+from executor.descriptor.load import load_table
+from executor.descriptor.raw_table import Raw, at, items, text_at
+from executor.errors import RefusedError, UnreadableEventError
+from executor.planning.request import LAST, JobRequest
+from executor.planning.service_request import ServiceRequest
+from executor.service.events.event import Event, is_utf8
+from executor.service.events.messages import SERVICE
+from executor.service.events.policy import REMOTE_SCHEMES, check_trust
+
+_FILE = "the descriptor"
+_MOST_SAID = 10
+_LONGEST_SENTENCE = 4000
+_SINGLE_RUN = "single_run"
+_HASH = 12
+_LONGEST_ID = 100
+
+
+@dataclass(frozen=True)
+class ServiceJob:
+    """A request that can be submitted."""
+
+    job_request: JobRequest
+    descriptor: Descriptor
+
+
+def is_ours(event: Event, engine_ids: Sequence[str]) -> bool:
+    """Return whether a fetcher event is for this service, and is to be run now. Raises UnreadableEventError if it does not tell."""
+    contents = _contents(event)
+    info = contents.get("info")
+    if not isinstance(info, Mapping):
+        raise UnreadableEventError("payload.toml.contents has no table info, which names its engine")
+    engine, scheduling = (
+        _value(info, "execution_engine", "default"),
+        _value(info, "scheduling", _SINGLE_RUN),
+    )
+    return engine in engine_ids and scheduling == _SINGLE_RUN
+
+
+def action_job_id(action_id: str) -> str:
+    """Return the job id of the request `action_id`: the action id itself if it is a valid job id."""
+    if is_job_id(action_id) and len(action_id) <= _LONGEST_ID and action_id != LAST:
+        return action_id
+    digest = hashlib.sha256(action_id.encode()).hexdigest()[:_HASH]
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", action_id).strip("._-")[:40].rstrip("._-")
+    return f"{slug}-{digest}" if slug else f"action-{digest}"
+
+
+def read_request(event: Event, bounds: Bounds, *, region: str | None) -> ServiceJob:
+    """Return the job that the event asks for. Raises RefusedError, which names each key that is wrong.
+
+    region: the configured one.
+    """
+    contents = _without_nulls(_contents(event))
+    # Neither a descriptor nor an answer could be written with halves of characters, and large integers break calculations.
+    for unusable in (_half_characters(event.payload, "payload"), _large_integers(contents, "")):
+        if problems := list(unusable):
+            raise RefusedError(_sentence(problems))
+    pulls = read_pulls(event.payload, contents)
+    problems = [
+        *_unwritable_names(event),
+        *pulls.problems,
+        *_scripts_problems(contents, pulls),
+        *_too_much_data(pulls, bounds),
+    ]
+    refused = check_trust(contents, bounds, file=_FILE, region=region)
+    descriptor, findings = load_table(_resolved(contents, pulls), file=_FILE, folder=None)
+    mistakes = [*refused, *_other_mistakes(findings, refused)]
+    if problems or mistakes or descriptor is None:
+        raise RefusedError(_sentence([*map(_finding_text, mistakes), *problems]))
+    service = ServiceRequest(
+        action_id=event.action_id,
+        client_id=event.client_id,
+        parent_action_id=event.parent_action_id,
+        username=event.username,
+        created_by=SERVICE,
+        scripts=pulls.scripts,
+        sizes=pulls.sizes,
+    )
+    return ServiceJob(JobRequest(file=_file(event), on="ec2", service=service), descriptor)
+
+
+def _other_mistakes(findings: Sequence[Finding], refused: Sequence[Finding]) -> list[Finding]:
+    """Return the errors among `findings` that are not at or below a refused key."""
+    paths = {each.path for each in refused}
+    return [
+        each
+        for each in findings
+        if each.severity is Severity.ERROR and not any(each.path[: len(path)] == path for path in paths)
+    ]
+
+
+def _file(event: Event) -> Path:
+    name = at(event.payload, "toml").get("descriptor_filename")
+    return Path(name) if isinstance(name, str) and name.isprintable() and name else Path("descriptor.toml")
+
+
+def _contents(event: Event) -> Mapping[str, Any]:
+    contents = at(event.payload, "toml").get("contents")
+    if not isinstance(contents, Mapping):
+        raise UnreadableEventError("payload.toml.contents is missing or not a table")
+    return contents
+
+
+def _value(info: Mapping[str, Any], name: str, default: str) -> Any:
+    value = info.get(name)
+    return default if value is None else value
+
+
+def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
+    """Return the descriptor for a run on EC2, with the fetched sources in place of its own."""
+    table = dict(contents)
+    table["info"] = {**at(table, "info"), "execution_engine": "aws.ec2"}
+    if pulls.sources or "data" in table:
+        data = table.get("data")
+        if data is None or isinstance(data, Mapping):
+            table["data"] = {**(data or {}), "sources": list(pulls.sources)}
+    ml = table.get("ml")
+    if isinstance(ml, Mapping) and isinstance(ml.get("script"), Mapping):
+        # The event brings the scripts. This path is on the machine of the user who submitted it.
+        kept = {key: value for key, value in ml["script"].items() if key != "script"}
+        table["ml"] = {**ml, "script": kept}
+    return table
+
+
+def _unwritable_names(event: Event) -> list[str]:
+    """Return the mistakes of names that become part of the job, because no job descriptor may contain a NUL character."""
+    names = {
+        "action_id": event.action_id,
+        "parent_action_id": event.parent_action_id,
+        "client_id": event.client_id,
+        "client_username": event.username,
+    }
+    return [f"{key}: holds a NUL character; remove it" for key, name in names.items() if "\0" in (name or "")]
+
+
+def _scripts_problems(contents: Mapping[str, Any], pulls: Pulls) -> list[str]:
+    ml = at(contents, "ml")
+    if pulls.scripts:
+        return []
+    if at(ml, "script").get("script") is not None:
+        return ["ml.script.script: no scripts came with the request; submit them along with --script"]
+    return [
+        f"ml.{key}: $(BAI_SCRIPTS_PATH) is used, and no scripts came with the request; submit them along with --script"
+        for key in ("benchmark_code", "args")
+        if "$(BAI_SCRIPTS_PATH)" in text_at(ml, key)
+    ]
+
+
+def _too_much_data(pulls: Pulls, bounds: Bounds) -> list[str]:
+    sizes = [*pulls.sizes.values(), *(each.size or 0 for each in pulls.scripts)]
+    gib = sum(sizes) / 2**30
+    if gib <= bounds.volume_gib:
+        return []
+    return [
+        f"data.sources: {gib:,.0f} GiB of data are more than the {bounds.volume_gib} GiB that are allowed here"
+    ]
+
+
+def _without_nulls(node: Any) -> Any:
+    """Return `node` without nulls in its tables. TOML has none, and they mean an absent key."""
+    if isinstance(node, Mapping):
+        return {key: _without_nulls(value) for key, value in node.items() if value is not None}
+    return [_without_nulls(each) for each in node] if isinstance(node, list) else node
+
+
+def _half_characters(node: Any, where: str) -> Iterator[str]:
+    """Yield texts and keys with halves of characters, which are possible in JSON but not in UTF-8."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if not is_utf8(str(key)):
+                yield f"{where}: a key holds half a character; write it as UTF-8"
+            yield from _half_characters(value, f"{where}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _half_characters(value, f"{where}[{index}]")
+    elif isinstance(node, str) and not is_utf8(node):
+        yield f"{where} holds half a character; write it as UTF-8"
+
+
+def _large_integers(node: Any, where: str) -> Iterator[str]:
+    """Yield integers of a descriptor that do not fit into 64 bits, which TOML allows."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _large_integers(value, f"{where}.{key}" if where else str(key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _large_integers(value, f"{where}[{index}]")
+    elif type(node) is int and not -(2**63) <= node < 2**63:
+        yield f"{where}: an integer must fit into 64 bits"
+
+
+def _finding_text(finding: Finding) -> str:
+    where = finding.key or finding.file
+    return f"{where}: {finding.problem}{f'; {finding.fix}' if finding.fix else ''}"
+
+
+def _sentence(problems: Sequence[str]) -> str:
+    shown = [each.strip().rstrip(".") for each in problems[:_MOST_SAID]]
+    more = len(problems) - len(shown)
+    return answerable(". ".join(shown) + (f". And {more} more" if more else ""))
+
+
+def answerable(text: str) -> str:
+    """Return a sentence that an answer may contain, even if it repeats parts of a request."""
+    text = text if len(text) < _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 1]}…"
+    # A message may quote a text with halves of characters.
+    return text.encode(errors="replace").decode()
+
+
+_MD5 = re.compile(r"[0-9a-fA-F]{32}")
+_KEPT = ("id", "md5", "sha256", "unpack", "mode")
+"""Keys of a source that also hold for its copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulls:
+    """The sources of a job."""
+
+    sources: tuple[dict[str, Any], ...]
+    """Datasets and models as items of `data.sources`."""
+    sizes: Mapping[str, int]
+    """Known sizes (bytes) by address."""
+    scripts: tuple[Source, ...]
+    problems: tuple[str, ...]
+    """Reasons why the job cannot run, a sentence each."""
+
+
+def read_pulls(payload: Mapping[str, Any], contents: Raw) -> Pulls:
+    """Return the sources in the `payload` of a fetcher event with the descriptor `contents`.
+
+    Sources of the descriptor that were not fetched are pulled from their own addresses.
+    """
+    found: list[dict[str, Any]] = []
+    problems: list[str] = []
+    sizes: dict[str, int] = {}
+    written = [each for _, each in items(contents, "data", "sources")]
+    fetched: set[str] = set()
+    for name in ("datasets", "models"):
+        for where, item in _items(payload, name, problems):
+            src = text_at(item, "src")
+            fetched.add(src)
+            read = _fetched(where, item, _written(written, src, item.get("path")), problems)
+            if read is not None:
+                found.append(read)
+                if (size := _size(item)) is not None:
+                    sizes[read["src"]] = size
+    found += [dict(each) for each in written if text_at(each, "src") not in fetched]
+    scripts = tuple(_scripts(payload, problems))
+    return Pulls(sources=tuple(found), sizes=sizes, scripts=scripts, problems=tuple(problems))
+
+
+def _items(
+    payload: Mapping[str, Any], name: str, problems: list[str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the tables of a list, each with its place; add other items to `problems`."""
+    value = payload.get(name)
+    if value is None:
+        return
+    if not isinstance(value, list):
+        problems.append(f"payload.{name} must be a list")
+        return
+    for index, item in enumerate(value):
+        where = f"payload.{name}[{index}]"
+        if isinstance(item, Mapping):
+            yield where, item
+        else:
+            problems.append(f"{where} must be a table")
+
+
+def _written(sources: list[Raw], src: str, path: Any) -> Raw:
+    """Return the descriptor's table of a source, preferably the one with the same `path`."""
+    same = [each for each in sources if text_at(each, "src") == src]
+    return next((each for each in same if each.get("path") == path), same[0] if same else {})
+
+
+def _fetched(where: str, item: Mapping[str, Any], written: Raw, problems: list[str]) -> dict[str, Any] | None:
+    """Return a dataset or model as a source of a descriptor; None, with a problem, if it cannot be used."""
+    src, dst, md5 = text_at(item, "src"), item.get("dst"), item.get("md5")
+    problem = _fetch_problem(item) or _address_problem(dst) or _kind_problem(item)
+    if problem is not None:
+        problems.append(f'{where} ("{source_name(src)}"){problem}' if src else f"{where}{problem}")
+        return None
+    source: dict[str, Any] = {key: written[key] for key in _KEPT if written.get(key) is not None}
+    source |= {"path": item.get("path"), "src": dst}
+    if _is_folder(item):
+        source["src"] = f"{str(dst).rstrip('/')}/"
+        source.pop("md5", None)
+        source.pop("sha256", None)
+    elif md5 is not None:
+        source["md5"] = md5
+    return source
+
+
+def _is_folder(item: Mapping[str, Any]) -> bool:
+    return item.get("type") == "DIRECTORY"
+
+
+def _fetch_problem(item: Mapping[str, Any]) -> str | None:
+    if item.get("dst") is not None and item.get("status") != "FAILED":
+        return None
+    why = item.get("message")
+    said = f": {why}" if isinstance(why, str) and why else ""
+    return f" was not fetched{said}; check that its address can be read"
+
+
+def _kind_problem(item: Mapping[str, Any]) -> str | None:
+    md5 = item.get("md5")
+    if item.get("type") not in (None, "FILE", "DIRECTORY"):
+        return ": type must be FILE or DIRECTORY"
+    if md5 is not None and not _is_folder(item) and not (isinstance(md5, str) and _MD5.fullmatch(md5)):
+        return ": md5 must be 32 hexadecimal digits"
+    return None
+
+
+def _scripts(payload: Mapping[str, Any], problems: list[str]) -> Iterator[Source]:
+    for where, item in _items(payload, "scripts", problems):
+        dst = item.get("dst")
+        if dst is None:
+            problems.append(f"{where} has no dst: the scripts did not arrive; submit them again")
+        elif (problem := _address_problem(dst)) is not None:
+            problems.append(f"{where}{problem}")
+        else:
+            yield Source(src=dst, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO, size=_size(item))
+
+
+def _address_problem(dst: Any) -> str | None:
+    """Return the reason why an instance cannot pull from `dst`; None if it can."""
+    if not isinstance(dst, str) or scheme_of(dst) not in REMOTE_SCHEMES or "\0" in dst:
+        return ": dst must be an address such as s3://bucket/key"
+    scheme = SCHEMES.get(dst.partition("://")[0])
+    mistake = scheme.mistake(dst) if scheme is not None else ("is not written in lower case", "")
+    if mistake is not None:
+        return f": dst {mistake[0]}"
+    if grants_access(dst):
+        return ": dst holds a password or a signature, which must not get into user data"
+    return None
+
+
+def _size(item: Mapping[str, Any]) -> int | None:
+    info = item.get("size_info")
+    size = info.get("total_size") if isinstance(info, Mapping) else None
+    return size if type(size) is int and 0 <= size < 2**53 else None
