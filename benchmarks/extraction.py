@@ -1,14 +1,19 @@
 """How fast numbers come out of a log: our extractor, a plain loop over lines and patterns, mtail and ripgrep, in one run.
 
-    python benchmarks/extraction.py [--lines 3000000] [--rounds 3] [--patterns 10 100 1000] [--dense-patterns 10 1000]
+    python benchmarks/extraction.py [--rounds 3] [--only WORD…]
 
-Lines are of 86 bytes. In the sparse log one in twenty matches three of the patterns, in the dense one each does. The bare
-loop goes line by line with the same automaton, makes the same checks and writes the same records; it keeps nothing for a
-restart. ripgrep (`rg -ob`) only prints what matches, with its offset: a limit, not a peer. Each runs as a process of its
-own, in turns, on one core. A rate is lines per second of its CPU time, start included: on a machine that does other things
-as well, the clock on the wall would measure those. The table shows each way's best round: neighbours make a round slower,
-never faster. The slow ones get fewer lines, so that they take seconds, not hours. On their lines the records of extractor
-and bare loop are compared with the plain loop's one by one, and mtail's last values with them.
+Lines are of 86 bytes. In the sparse log one in twenty matches three of the patterns, in the dense one each does. The logs of
+Hugging Face and Keras have eight values in each line. The plain loop searches each line with each pattern; the bare loop goes line
+by line with the extractor's automaton, makes the same checks and writes the same records, but keeps nothing for a restart. ripgrep
+(`rg -ob`) only prints what matches, with its offset: a limit, not a peer. mtail writes no records.
+
+Each runs as a process of its own, in turns, on one core. A rate is lines per second of its CPU time, start included: on a machine
+that does other things as well, the clock on the wall would measure those. A figure is the median over the rounds of the ratio of two
+rates of the same round, with the least and the greatest. Where plain loop or mtail would take minutes they get fewer lines. On their
+lines the records of extractor and bare loop are compared with the plain loop's one by one, and mtail's last values with them.
+
+The sizes lie on both sides of the bounds in the code: of the values that memory keeps for medians (`MOST_KEPT` of
+bai_agent/metrics/headlines.py), and of the records that another process made, which are read at the end.
 """
 
 from __future__ import annotations
@@ -25,12 +30,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+
+from goals import print_figure
 
 LINE = 86
 MATCHING = ("train_loss", "accuracy", "throughput")
+HUGGING_FACE = (
+    *("loss", "grad_norm", "learning_rate", "rewards/chosen", "rewards/rejected", "rewards/accuracies"),
+    *("rewards/margins", "epoch"),
+)
+KERAS = (
+    *("accuracy", "loss", "precision", "recall"),
+    *("val_accuracy", "val_loss", "val_precision", "val_recall"),
+)
 WORDS = (
     "step",
     "epoch",
@@ -50,12 +65,63 @@ SLOW_LINES = 5_000_000
 """Lines times patterns of the ways that search each line with each pattern."""
 SPARSE = 0.05
 """The share of lines that match, in the sparse log."""
-DENSE_PART = 3
-"""The dense log has so many times fewer lines, and still more records."""
 BLOCK = 128 * 1024
 GUARDED = 256
 """Lines that are searched before the timer is set anew that bounds a search."""
 ANSI = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
+PLAIN, MTAIL, BARE, COUNT, RG = "plain loop", "mtail", "bare loop", "only counting", "rg -ob"
+SPARSE_GOALS = {PLAIN: "sparse-plain", MTAIL: "sparse-mtail"}
+DENSE_GOALS = {PLAIN: "dense-plain"}
+EIGHT_GOALS = {PLAIN: "wide-plain", MTAIL: "wide-mtail"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A log, what is looked for in it, and what is wanted."""
+
+    log: str
+    lines: int
+    patterns: int = 10
+    goals: Mapping[str, str] = field(default_factory=dict)
+    """By way: the goal that says how many times its rate the extractor's is to be."""
+    headline: str = "last"
+    restarted: bool = False
+    """Whether another process made the first of the records."""
+    limits: bool = False
+    """Whether the ways that are limits, not peers, run as well."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        if self.log in ("sparse", "dense"):
+            others = (f"metric_{number:04d}" for number in range(self.patterns - len(MATCHING)))
+            return [*MATCHING, *others]
+        return HUGGING_FACE if self.log == "Hugging Face" else KERAS
+
+    @property
+    def title(self) -> str:
+        more = f", {self.headline}s" if self.headline != "last" else ", restarted" if self.restarted else ""
+        return f"{self.log}{more} | {self.lines:,} | {self.patterns:,}"
+
+
+ROWS = (
+    Row("sparse", 1_500_000, goals=SPARSE_GOALS),
+    Row("sparse", 3_000_000, goals=SPARSE_GOALS, limits=True),
+    Row("sparse", 3_000_000, goals=SPARSE_GOALS, restarted=True),
+    Row("sparse", 3_000_000, 100),
+    Row("sparse", 3_000_000, 1000),
+    Row("dense", 80_000, goals=DENSE_GOALS),
+    Row("dense", 300_000, goals=DENSE_GOALS),
+    Row("dense", 1_000_000, goals=DENSE_GOALS, limits=True),
+    Row("dense", 300_000, restarted=True),
+    Row("dense", 600_000, goals=DENSE_GOALS, headline="median"),
+    Row("dense", 1_400_000, goals=DENSE_GOALS, headline="median"),
+    Row("dense", 3_400_000, goals=DENSE_GOALS, headline="median"),
+    Row("dense", 1_000_000, 1000),
+    Row("Hugging Face", 100_000, 8, goals=EIGHT_GOALS),
+    Row("Hugging Face", 400_000, 8, goals=EIGHT_GOALS),
+    Row("Keras", 100_000, 8, goals=EIGHT_GOALS),
+    Row("Keras", 400_000, 8, goals=EIGHT_GOALS),
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +130,7 @@ class Case:
 
     folder: Path
     lines: int
-    names: Sequence[str]
+    row: Row
 
     @property
     def log(self) -> Path:
@@ -75,10 +141,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lines", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--patterns", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--dense-patterns", type=int, nargs="*", default=[10, 1000])
+    parser.add_argument("--only", nargs="*", metavar="WORD", help="rows with all of these words")
     parser.add_argument("--child", nargs=2, metavar=("WAY", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -86,121 +150,115 @@ def main() -> None:
         {"plain": run_plain, "bare": run_bare, "count": run_count}[way](Path(folder))
         return
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    with tempfile.TemporaryDirectory() as folder:
-        print(
-            "| log | patterns | way | lines | lines/s of CPU | × plain loop | × mtail |\n"
-            "|---|---:|---|---:|---:|---:|---:|"
-        )
-        for kind, share, counts in (
-            ("sparse", SPARSE, arguments.patterns),
-            ("dense", 1.0, arguments.dense_patterns),
-        ):
-            log = Path(folder) / kind
-            write_log(
-                log, arguments.lines if kind == "sparse" else arguments.lines // DENSE_PART, share=share
-            )
-            cases = {
-                count: compare(Path(folder) / f"{kind}-{count}", log, kind, count, rounds=arguments.rounds)
-                for count in counts
-            }
-            compare_counts(kind, cases, rounds=arguments.rounds)
-            for case in cases.values():
-                shutil.rmtree(case.folder.parent)
+    print(f"load {os.getloadavg()[0]:.1f}; {arguments.rounds} rounds")
+    print("| log | lines | patterns | lines/s | figure | value |\n|---|---:|---:|---:|---|---|")
+    found = []
+    for row in ROWS:
+        if all(word in row.title for word in arguments.only or ()):
+            with tempfile.TemporaryDirectory() as folder:
+                found.append((row, compare(Path(folder), row, rounds=arguments.rounds)))
+    for row, ratios in found:
+        case = row.title.replace(" | ", ", ") + " patterns"
+        for way, goal in row.goals.items():
+            if way in ratios:
+                print_figure(goal, ratios[way], case=case)
 
 
-def compare_counts(kind: str, cases: Mapping[int, Case], *, rounds: int) -> None:
-    """Print at which part of the rate with the fewest patterns the extractor goes with more of them; these too in turns."""
-    seconds: dict[int, list[float]] = {count: [] for count in cases}
-    for _ in range(2 * rounds):
-        for count, case in cases.items():
-            clear(case)
-            seconds[count].append(timed(extractor_command(case), case.folder / "answer"))
-    first, *others = map(min, seconds.values())
-    for count, best in zip(list(cases)[1:], others, strict=True):
-        print(
-            f"| {kind} | {count} | extractor, beside {next(iter(cases))} patterns | | {first / best:.2f} × | | |",
-            flush=True,
-        )
-
-
-def compare(folder: Path, log: Path, kind: str, count: int, *, rounds: int) -> Case:
-    """Print the table's rows for so many patterns; return the case of the whole log."""
-    with log.open("rb") as file:
-        lines = sum(1 for _ in file)
-    names = [*MATCHING, *(f"metric_{number:04d}" for number in range(count - len(MATCHING)))]
-    whole = make_case(folder / "whole", log, lines, names)
-    part = make_case(folder / "part", log, min(lines, SLOW_LINES // count), names)
+def compare(folder: Path, row: Row, *, rounds: int) -> dict[str, list[float]]:
+    """Print the table's lines for one row; return how many times the rate of each other way the extractor's is."""
+    whole = make_case(folder / "whole", row, row.lines)
+    part = make_case(folder / "part", row, min(row.lines, SLOW_LINES // row.patterns))
     ways = {
         "extractor": (whole, extractor_command(whole)),
-        "plain loop": (part, [sys.executable, __file__, "--child", "plain", str(part.folder)]),
-        "bare loop": (whole, [sys.executable, __file__, "--child", "bare", str(whole.folder)]),
-        "count only, writes nothing": (
-            whole,
-            [sys.executable, __file__, "--child", "count", str(whole.folder)],
-        ),
+        PLAIN: (part, [sys.executable, __file__, "--child", "plain", str(part.folder)]),
     }
     if shutil.which("mtail"):
-        (part.folder / "metrics.mtail").write_text(mtail_program(names))
-        ways["mtail"] = (part, mtail_command(part))
-    if shutil.which("rg"):
-        (whole.folder / "patterns").write_text("".join(pattern_of(name) + "\n" for name in names))
-        arguments = ["--text", "--no-line-number", "--threads", "1", "-f", str(whole.folder / "patterns")]
-        ways["rg -ob, writes no records"] = (whole, ["rg", "-ob", *arguments, str(whole.log)])
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+        (part.folder / "metrics.mtail").write_text(mtail_program(row))
+        ways[MTAIL] = (part, mtail_command(part))
+    if row.limits:
+        ways |= {
+            BARE: (whole, [sys.executable, __file__, "--child", "bare", str(whole.folder)]),
+            COUNT: (whole, [sys.executable, __file__, "--child", "count", str(whole.folder)]),
+        }
+        if shutil.which("rg"):
+            patterns = (pattern_of(row, name) + "\n" for name in row.names)
+            (whole.folder / "patterns").write_text("".join(patterns))
+            options = ["--text", "--no-line-number", "--threads", "1", "-f", str(whole.folder / "patterns")]
+            ways[RG] = (whole, ["rg", "-ob", *options, str(whole.log)])
+    if row.restarted:
+        for case in (whole, part):
+            keep_first_record(case)
+    rates: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(rounds):
         for way, (case, command) in ways.items():
             clear(case)
-            seconds[way].append(timed(command, case.folder / "answer"))
-    check_records(part)
-    if "mtail" in ways:
+            rates[way].append(case.lines / timed(command, case.folder / "answer"))
+            if way == "extractor":
+                check_headlines(case)
+    check_records(part, bare=row.limits)
+    if MTAIL in ways:
         check_mtail(part)
-    rates = {way: ways[way][0].lines / min(times) for way, times in seconds.items()}
-    for way in sorted(rates, key=list(ways).index):
-        ratio = f"{rates[way] / rates['mtail']:.1f}" if "mtail" in rates else "mtail is not installed"
-        print(
-            f"| {kind} | {count} | {way} | {ways[way][0].lines:,} | {rates[way]:,.0f} "
-            f"| {rates[way] / rates['plain loop']:.1f} | {ratio} |",
-            flush=True,
-        )
-    if "rg -ob, writes no records" not in rates:
-        print(f"| {kind} | {count} | rg -ob | | ripgrep is not installed | | |", flush=True)
-    return whole
+    ratios = {
+        way: [ours / theirs for ours, theirs in zip(rates["extractor"], rates[way], strict=True)]
+        for way in list(ways)[1:]
+    }
+    for way in [*ratios, *(way for way in row.goals if way not in ratios)]:
+        every = ratios.get(way, [])
+        value = f"{median(every):.2f} ({min(every):.2f} to {max(every):.2f})" if every else "not installed"
+        print(f"| {row.title} | {median(rates['extractor']):,.0f} | × {way} | {value} |", flush=True)
+    return ratios
 
 
 def extractor_command(case: Case) -> list[str]:
     return [sys.executable, "-m", "bai_agent.run.extractor", str(case.folder)]
 
 
-def write_log(path: Path, lines: int, *, share: float) -> None:
+def write_log(path: Path, row: Row, lines: int) -> None:
     """Write the log: always the same for the same number of lines."""
     chance = random.Random(1)
-    block = []
-    for number in range(min(lines, 100_000)):
-        if chance.random() < share:
-            text = " ".join(f"{name}={chance.random():.4f}" for name in MATCHING)
-            text = f"epoch {number} {text}"
-        else:
-            text = " ".join(f"{chance.choice(WORDS)} {chance.randrange(1000)}" for _ in range(12))
-        block.append(text[: LINE - 1].ljust(LINE - 1, "."))
+    block = [line_of(row, number, chance) for number in range(min(lines, 100_000))]
     with path.open("w") as file:
         for start in range(0, lines, len(block)):
             file.write("\n".join(block[: lines - start]) + "\n")
 
 
-def pattern_of(name: str) -> str:
-    return rf"{name}=([-+]?\d*\.\d+|\d+)"
+def line_of(row: Row, number: int, chance: random.Random) -> str:
+    if row.log == "Hugging Face":
+        values = [chance.uniform(0.01, 9) for _ in row.names]
+        values[2] /= 1e5
+        return str({name: float(f"{value:.4g}") for name, value in zip(row.names, values, strict=True)})
+    if row.log == "Keras":
+        values = [chance.uniform(0.01, 1) for _ in row.names]
+        means = " - ".join(f"{name}: {value:.4f}" for name, value in zip(row.names, values, strict=True))
+        return f"1875/1875 - {chance.randint(2, 9)}s - {chance.randint(1, 5)}ms/step - {means}"
+    if chance.random() < (SPARSE if row.log == "sparse" else 1):
+        text = " ".join(f"{name}={chance.random():.4f}" for name in MATCHING)
+        text = f"epoch {number} {text}"
+    else:
+        text = " ".join(f"{chance.choice(WORDS)} {chance.randrange(1000)}" for _ in range(12))
+    return text[: LINE - 1].ljust(LINE - 1, ".")
 
 
-def make_case(folder: Path, log: Path, lines: int, names: Sequence[str]) -> Case:
+def pattern_of(row: Row, name: str) -> str:
+    if row.log == "Hugging Face":
+        return rf"'{name}': ([-+\d.e]+)"
+    return rf" - {name}: ([\d.]+)" if row.log == "Keras" else rf"{name}=([-+]?\d*\.\d+|\d+)"
+
+
+def make_case(folder: Path, row: Row, lines: int) -> Case:
     folder.mkdir(parents=True)
-    case = Case(folder, lines, names)
-    with log.open("rb") as source, case.log.open("wb") as target:
-        target.writelines(islice(source, lines))
-    tables = "".join(f"[[metrics]]\nname = '{name}'\npattern = '{pattern_of(name)}'\n" for name in names)
+    case = Case(folder, lines, row)
+    write_log(case.log, row, lines)
+    tables = "".join(
+        f"[[metrics]]\nname = {json.dumps(name)}\npattern = {json.dumps(pattern_of(row, name))}\n"
+        f"headline = '{row.headline}'\n"
+        for name in row.names
+    )
     (folder / "job.toml").write_text(
         'version = 1\n[job]\nid = "benchmark"\n[benchmark]\nargv = ["true"]\n'
         f"[host_metrics]\nenabled = false\n{tables}"
     )
+    (folder / "patterns.json").write_text(json.dumps([(name, pattern_of(row, name)) for name in row.names]))
     (folder / "exit.json").write_text("{}")
     return case
 
@@ -208,6 +266,15 @@ def make_case(folder: Path, log: Path, lines: int, names: Sequence[str]) -> Case
 def clear(case: Case) -> None:
     for name in ("metrics.jsonl", "extractor.offset", "extracted.json", "bare.jsonl"):
         (case.folder / name).unlink(missing_ok=True)
+    if (first := case.folder / "first.jsonl").exists():
+        shutil.copy(first, case.folder / "metrics.jsonl")
+
+
+def keep_first_record(case: Case) -> None:
+    """Let each later extractor find a record that another process made."""
+    timed(extractor_command(case), case.folder / "answer")
+    with (case.folder / "metrics.jsonl").open() as records:
+        (case.folder / "first.jsonl").write_text(records.readline())
 
 
 def timed(command: Sequence[str], answer: Path) -> float:
@@ -223,15 +290,16 @@ def timed(command: Sequence[str], answer: Path) -> float:
 
 def one_core_environment() -> dict[str, str]:
     package = str(Path(__file__).resolve().parent.parent)
-    return {**os.environ, "GOMAXPROCS": "1", "PYTHONPATH": package}
+    # An agent that is installed has compiled modules.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**environment, "GOMAXPROCS": "1", "PYTHONPATH": package}
 
 
 def run_plain(folder: Path) -> None:
     """Search each line with each pattern, and write the records that the extractor writes."""
-    case = read_case(folder)
-    patterns = [(name, re.compile(pattern_of(name).encode()).finditer) for name in case.names]
+    patterns = [(name, re.compile(pattern.encode()).finditer) for name, pattern in read_patterns(folder)]
     seq = offset = 0
-    with case.log.open("rb") as log, (folder / "plain.jsonl").open("w") as records:
+    with (folder / "output.log").open("rb") as log, (folder / "plain.jsonl").open("w") as records:
         for ended in log:
             line = ended.rstrip(b"\n")
             if b"\x1b" in line:
@@ -258,18 +326,18 @@ def run_bare(folder: Path) -> None:
     """Do line by line what the extractor does, with its automaton and its checks: nothing is kept for a restart."""
     import ahocorasick_rs
 
-    from bai_agent.metrics.number import fast_number
+    from bai_agent.metrics.search.number import fast_number
 
-    case = read_case(folder)
-    patterns = [re.compile(pattern_of(name), re.ASCII).finditer for name in case.names]
-    texts = [f"{name}=".encode() for name in case.names]
+    names = [name for name, _ in read_patterns(folder)]
+    patterns = [re.compile(pattern, re.ASCII).finditer for _, pattern in read_patterns(folder)]
+    texts = [f"{name}=".encode() for name in names]
     scan = ahocorasick_rs.BytesAhoCorasick(texts).find_matches_as_indexes
     scan_blank = ahocorasick_rs.BytesAhoCorasick([b"\n\n"]).find_matches_as_indexes
     number = re.compile(fast_number("", open_end=True, with_units=False, decodes=False)).match
     counts = [0] * len(patterns)
     seq = offset = line_count = 0
     rest = b""
-    with case.log.open("rb") as log, (folder / "bare.jsonl").open("w") as records:
+    with (folder / "output.log").open("rb") as log, (folder / "bare.jsonl").open("w") as records:
         while block := log.read(BLOCK):
             data, newline, rest = (rest + block).rpartition(b"\n")
             data += newline
@@ -291,7 +359,7 @@ def run_bare(folder: Path) -> None:
                         if not value or value.end() != end:
                             raise SystemExit(f"the bare loop reads no such number: {line}")
                         out.append(
-                            f'{{"seq":{seq},"src":"log","off":{offset + start},"i":{i},"k":{k},"name":"{case.names[i]}",'
+                            f'{{"seq":{seq},"src":"log","off":{offset + start},"i":{i},"k":{k},"name":"{names[i]}",'
                             f'"value":{value[0]},"units":"","timestamp":{now}}}\n'
                         )
                         seq += 1
@@ -306,9 +374,9 @@ def run_bare(folder: Path) -> None:
 def run_count(folder: Path) -> None:
     """Find the numbers as the extractor does, and only count them."""
     from bai_agent.job.descriptor_file import read_job
-    from bai_agent.metrics.extract import Extraction
     from bai_agent.metrics.follow import Follower
-    from bai_agent.metrics.patterns import compile_patterns
+    from bai_agent.metrics.search.extract import Extraction
+    from bai_agent.metrics.search.patterns import compile_patterns
 
     job = read_job(folder / "job.toml")
     nobody = Nobody()
@@ -337,14 +405,18 @@ class Nobody:
     def doubtful(self, *about: object) -> None: ...
 
 
-def read_case(folder: Path) -> Case:
-    names = re.findall(r"^name = '(.*)'$", (folder / "job.toml").read_text(), re.MULTILINE)
-    return Case(folder, 0, names)
+def read_patterns(folder: Path) -> list[tuple[str, str]]:
+    """Return the metrics' names and patterns."""
+    return [(name, pattern) for name, pattern in json.loads((folder / "patterns.json").read_text())]
 
 
-def mtail_program(names: Sequence[str]) -> str:
-    rules = (f"/{name}=([-+]?\\d*\\.\\d+|\\d+)/ {{\n  {name} = float($1)\n}}\n" for name in names)
-    return "".join(f"gauge {name}\n" for name in names) + "".join(rules)
+def mtail_program(row: Row) -> str:
+    names = {name: re.sub(r"\W", "_", name) for name in row.names}
+    rules = (
+        f"/{pattern_of(row, name).replace('/', chr(92) + '/')}/ {{\n  {spelled} = float($1)\n}}\n"
+        for name, spelled in names.items()
+    )
+    return "".join(f"gauge {spelled}\n" for spelled in names.values()) + "".join(rules)
 
 
 def mtail_command(case: Case) -> list[str]:
@@ -352,13 +424,22 @@ def mtail_command(case: Case) -> list[str]:
     return ["mtail", "--one_shot", "--one_shot_format=json", "--progs", str(program), "--logs", str(case.log)]
 
 
-def check_records(case: Case) -> None:
+def check_headlines(case: Case) -> None:
+    """Raise SystemExit if a metric that was found has no headline."""
+    extracted = json.loads((case.folder / "extracted.json").read_text())
+    found = {name for name, count in extracted["per_metric"].items() if count}
+    if not found or extracted["headlines"].keys() != found:
+        raise SystemExit(f"headlines are missing: {found - extracted['headlines'].keys()}")
+
+
+def check_records(case: Case, *, bare: bool) -> None:
     """Compare the records that extractor and bare loop write of the part with the plain loop's, one by one."""
     clear(case)
     timed(extractor_command(case), case.folder / "answer.extractor")
-    timed([sys.executable, __file__, "--child", "bare", str(case.folder)], case.folder / "answer.bare")
+    if bare:
+        timed([sys.executable, __file__, "--child", "bare", str(case.folder)], case.folder / "answer.bare")
     keys = ("seq", "src", "off", "i", "k", "name", "value", "units")
-    for name in ("metrics.jsonl", "bare.jsonl"):
+    for name in ("metrics.jsonl", "bare.jsonl") if bare else ("metrics.jsonl",):
         with (case.folder / name).open() as records, (case.folder / "plain.jsonl").open() as plain:
             for one, other in zip(records, plain, strict=True):
                 left, right = json.loads(one), json.loads(other)
@@ -375,7 +456,7 @@ def check_mtail(case: Case) -> None:
             last[record["name"]] = record["value"]
     answer = json.loads((case.folder / "answer").read_text())
     for name, value in last.items():
-        theirs = answer[name][0]["LabelValues"][0]["Value"]["Value"]
+        theirs = answer[re.sub(r"\W", "_", name)][0]["LabelValues"][0]["Value"]["Value"]
         if float(theirs) != value:
             raise SystemExit(f"mtail's last {name} is {theirs}, ours {value}")
 

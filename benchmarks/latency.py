@@ -1,10 +1,18 @@
-"""How long a line takes from its print to a message that can be read from Kafka, through a whole `bai-agent run`.
+"""How long a line takes from its print to Kafka, through a whole `bai-agent run`, beside a program that sends by itself.
 
-    python benchmarks/latency.py [--lines 1000] [--rate 50]
+    python benchmarks/latency.py [--rates 50 1000 9000 40000 80000 0] [--seconds 10] [--rounds 3]
 
-A real broker (`scripts/kafka`) and a real run: the benchmark prints the time of its clock, the agent's parts do the rest,
-and a consumer of the topic looks at the same clock when it has the message. So the figures hold the print, the extractor,
-the pusher, the broker and the consumer. The lines of the first seconds, in which the agent still connects, are shown apart.
+A real broker (`scripts/kafka`) writes down when it appended each message (LogAppendTime); the print's time is in the message. So
+the figures hold print, extractor, pusher, network and broker, and nothing else takes part: a consumer in Python would need more of
+the processors than all of them, and is not there until the run is over. The peer is kafka-python alone, without files and
+without an agent: the program hands the same bytes with the same key, headers and partition to a producer of its own (acks=all,
+idempotent, linger 5 ms) at the moment at which the other one prints. Agent and peer run in turns, one round after the other.
+
+Both print one line, wait until all is connected, and then keep the rate; rate 0 is a burst of 100,000 lines as fast as they come.
+All messages are read afterwards and counted, and must be in the order of their lines.
+
+The last columns tell what saturates: CPU time for each line, of the program, of agent with extractor, and of the broker. Their sum times the
+rate is how many cores all of them need.
 """
 
 from __future__ import annotations
@@ -12,129 +20,258 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-import tomli_w
+from agent_job import finish, start_agent, write_job
+from goals import print_figure
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+
+from bai_agent.job.run_directory import RunDir
 
 ROOT = Path(__file__).parents[1]
 METRIC = "printed_at"
+ZERO_US = time.time_ns() // 1000
+"""The time in a message is from here on (µs): a number with as many digits as a benchmark prints."""
 SETTLED_SECONDS = 3
+BURST = 100_000
+BURST_ROW = "burst"
+PARTITIONS = 3
+END_SECONDS = 300
 
-PRINTER = f"""
+LINES = f"""
 import sys, time
 lines, rate = int(sys.argv[1]), float(sys.argv[2])
-start = time.monotonic()
-for number in range(lines):
-    time.sleep(max(0, start + number / rate - time.monotonic()))
-    print(f"step {{number}} {METRIC}={{time.time_ns() // 1000}}")
+def keep_rate(say):
+    say(0)
+    time.sleep({SETTLED_SECONDS})
+    start = time.monotonic()
+    for number in range(1, lines + 1):
+        # A sleep of no time takes the kernel's slack for timers, 50 µs.
+        if rate and (early := start + number / rate - time.monotonic()) > 0:
+            time.sleep(early)
+        say(number)
+    print(lines / (time.monotonic() - start), file=sys.stderr)
+"""
+
+PRINTER = f"""{LINES}
+keep_rate(lambda number: print(f"step {{number}} {METRIC}={{time.time_ns() // 1000 - {ZERO_US}}}"))
+"""
+
+SENDER = f"""{LINES}
+from kafka import KafkaProducer
+address, topic = sys.argv[3:]
+producer = KafkaProducer(bootstrap_servers=address, acks="all", enable_idempotence=True, linger_ms=5, batch_size=768 * 1024)
+labels = '{{"action-id": "benchmark", "client-id": "local"}}'
+def say(number):
+    now = time.time_ns()
+    value = f'{{{{"name": "{METRIC}", "value": {{now // 1000 - {ZERO_US}}}, "timestamp": {{now // 1000000}}, "labels": {{labels}}}}}}'
+    headers = [("job", b"benchmark"), ("rank", b"0"), ("seq", b"%d" % number)]
+    producer.send(topic, key=b"local", value=value.encode(), headers=headers)
+keep_rate(say)
+producer.flush()
+producer.close()
 """
 
 
-def main() -> int:
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One run: lines a second that were printed, and the delays in seconds."""
+
+    rate: float
+    first: float
+    delays: list[float]
+    cpu: Sequence[float]
+    """Seconds of program, agent with extractor, and broker."""
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker of our own."""
+
+    address: str
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lines", type=int, default=1000)
-    parser.add_argument("--rate", type=float, default=50, help="lines a second")
+    parser.add_argument("--rates", type=float, nargs="+", default=[50, 1000, 9000, 40_000, 80_000, 0])
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="latency-") as name, broker(Path(name) / "kafka") as address:
-        printed = measure(Path(name), address, lines=options.lines, rate=options.rate)
-    first = min(printed)
-    early = [delay for when, delay in printed.items() if when - first < SETTLED_SECONDS]
-    settled = [delay for when, delay in printed.items() if when - first >= SETTLED_SECONDS]
-    print(f"{len(printed)} lines, {options.rate:g} a second; line printed -> message read, milliseconds")
-    print("| | p50 | p99 | max |")
-    print("|---|---|---|---|")
-    for title, delays in (("first seconds", early), ("after that", settled)):
-        if len(delays) >= 2:
-            cuts = statistics.quantiles(delays, n=100, method="inclusive")
-            print(f"| {title} | {1000 * cuts[49]:.0f} | {1000 * cuts[98]:.0f} | {1000 * max(delays):.0f} |")
-    return 0
+    figures: dict[str, list[float]] = {}
+    print(f"load before: {os.getloadavg()[0]:.1f}\n")
+    print(
+        "| lines a second | | printed, lines a second | first line, ms | p50, ms | p99, ms | max, ms "
+        "| µs of CPU a line: program | agent | broker | cores in all |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="latency-") as name, run_broker(Path(name) / "kafka") as broker:
+        for rate in options.rates:
+            lines = int(rate * options.seconds) or BURST
+            runs: dict[str, list[Measured]] = {"agent": [], "peer": []}
+            for number in range(options.rounds):
+                folder = Path(name) / f"{rate:g}-{number}"
+                folder.mkdir()
+                runs["agent"].append(measure_agent(folder, broker, lines=lines, rate=rate))
+                runs["peer"].append(measure_peer(broker, lines=lines, rate=rate))
+            for title, measured in runs.items():
+                print_row(f"{rate:,.0f}" if rate else BURST_ROW, title, measured)
+            if rate:
+                sent = statistics.median(run.rate for run in runs["peer"])
+                case = f"{rate:,.0f} lines a second; the peer: {1000 * worst(runs['peer']):.0f} ms, {sent:,.0f} lines a second"
+                figures[case] = [1000 * worst([run]) for run in runs["agent"]]
+            ratio = worst(runs["agent"]) / worst(runs["peer"])
+            print(f"| | agent's p99 as a ratio to the peer's | | | | {ratio:.2f} | | | | | |", flush=True)
+    print(f"\nload after: {os.getloadavg()[0]:.1f}")
+    for case, delays in figures.items():
+        print_figure("kafka-p99", delays, case=case)
 
 
-def measure(folder: Path, address: str, *, lines: int, rate: float) -> dict[float, float]:
-    """Run the job; return for each line when it was printed (seconds since the epoch), and how long it took to arrive."""
-    topic = f"latency-{uuid.uuid4()}"
-    consumer = waiting_consumer(address, topic)
-    job = {
-        "version": 1,
-        "job": {"id": "latency"},
-        "benchmark": {"argv": [sys.executable, "-c", PRINTER, str(lines), str(rate)], "inherit_env": True},
-        "metrics": [{"name": METRIC, "pattern": METRIC + r"=(\d+)"}],
-        "host_metrics": {"enabled": False},
-        "kafka": {"brokers": [address], "topic": topic},
-    }
-    (folder / "job.toml").write_text(tomli_w.dumps(job))
-    command = [
-        sys.executable,
-        "-m",
-        "bai_agent",
-        "run",
-        str(folder / "job.toml"),
-        "--dir",
-        str(folder / "run"),
-        "--quiet",
+def print_row(rate: str, title: str, runs: Sequence[Measured]) -> None:
+    cuts = [statistics.quantiles(run.delays, n=100, method="inclusive") for run in runs]
+    each_line = [[1e6 * seconds / (len(run.delays) + 1) for seconds in run.cpu] for run in runs]
+    cores = [sum(parts) * run.rate / 1e6 for parts, run in zip(each_line, runs, strict=True)]
+    columns = [
+        f"{statistics.median(run.rate for run in runs):,.0f}",
+        *(
+            f"{1000 * statistics.median(values):.0f}"
+            for values in (
+                [run.first for run in runs],
+                [cut[49] for cut in cuts],
+                [cut[98] for cut in cuts],
+                [max(run.delays) for run in runs],
+            )
+        ),
+        *(f"{statistics.median(values):.1f}" for values in zip(*each_line, strict=True)),
+        "" if rate == BURST_ROW else f"{statistics.median(cores):.2f}",
     ]
-    # What users have: the agent itself sees to it that lines are written as they are printed.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    agent = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-    arrived: dict[float, float] = {}
-    deadline = time.monotonic() + lines / rate + 60
-    try:
-        while len(arrived) < lines:
-            if time.monotonic() > deadline:
-                raise SystemExit(f"only {len(arrived)} of {lines} lines arrived; is the machine very busy?")
-            batches = consumer.poll(timeout_ms=200)
-            now = time.time()
-            for batch in batches.values():
-                for message in batch:
-                    record = json.loads(message.value)
-                    if record["name"] == METRIC:
-                        when = record["value"] / 1e6
-                        arrived[when] = now - when
-        if agent.wait(timeout=60) != 0:
-            raise SystemExit(f"the agent ended with exit code {agent.returncode}")
-    finally:
-        consumer.close(autocommit=False)
-        if agent.poll() is None:
-            agent.terminate()
-            agent.wait(timeout=60)
-    return arrived
+    print(f"| {rate} | {title} | {' | '.join(columns)} |", flush=True)
 
 
-def waiting_consumer(address: str, topic: str) -> KafkaConsumer:
-    """Return a consumer that stands at the end of the new `topic`, and hears of every message at once."""
+def worst(runs: Sequence[Measured]) -> float:
+    """Return the median of the runs' p99."""
+    return statistics.median(statistics.quantiles(run.delays, n=100, method="inclusive")[98] for run in runs)
+
+
+def measure_agent(folder: Path, broker: Broker, *, lines: int, rate: float) -> Measured:
+    """Run a job whose benchmark prints."""
+    topic = make_topic(broker.address)
+    before = broker.cpu_seconds()
+    job = write_job(
+        folder,
+        [sys.executable, "-c", PRINTER, str(lines), str(rate)],
+        buffering="line",
+        metrics=[{"name": METRIC, "pattern": METRIC + r"=(\d+)"}],
+        host_metrics={"enabled": False},
+        kafka={"brokers": [broker.address], "topic": topic},
+        limits={"drain": f"{END_SECONDS}s"},
+    )
+    rundir = folder / "run"
+    ended = finish(start_agent(job, rundir), rundir)
+    (own,) = json.loads((rundir / "result.json").read_bytes())["own_usage"]
+    cpu = (
+        ended["user_seconds"] + ended["system_seconds"],
+        sum(own[program]["cpu_seconds"] for program in ("agent", "extractor", "shim")),
+        broker.cpu_seconds() - before,
+    )
+    printed = [line for line in RunDir(rundir).output.read_text().splitlines() if METRIC not in line]
+    return arrived(broker.address, topic, lines=lines, rate=float(printed[-1]), cpu=cpu)
+
+
+def measure_peer(broker: Broker, *, lines: int, rate: float) -> Measured:
+    """Run a program that sends what the other one prints."""
+    topic = make_topic(broker.address)
+    command = [sys.executable, "-c", SENDER, str(lines), str(rate), broker.address, topic]
+    before, own = broker.cpu_seconds(), children_seconds()
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=END_SECONDS, check=True)
+    cpu = (children_seconds() - own, 0.0, broker.cpu_seconds() - before)
+    return arrived(broker.address, topic, lines=lines, rate=float(ended.stderr.splitlines()[-1]), cpu=cpu)
+
+
+def children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def arrived(address: str, topic: str, *, lines: int, rate: float, cpu: Sequence[float]) -> Measured:
+    """Read the whole topic and return how long each message took; complete, in order and in one partition it must be."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=address,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_poll_records=5000,
+    )
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    consumer.assign(partitions)
+    left = sum(consumer.end_offsets(partitions).values())
+    times: list[tuple[float, float]] = []
+    used = set()
+    while left:
+        batches = consumer.poll(timeout_ms=1000)
+        if not batches:
+            raise SystemExit(f"{left} messages of {topic} cannot be read")
+        for partition, messages in batches.items():
+            used.add(partition)
+            left -= len(messages)
+            for message in messages:
+                record = json.loads(message.value)
+                if record["name"] == METRIC:
+                    times.append(((ZERO_US + record["value"]) / 1e6, message.timestamp / 1e3))
+    consumer.close(autocommit=False)
+    printed = [each for each, _ in times]
+    if len(times) != lines + 1 or printed != sorted(printed) or len(used) != 1:
+        raise SystemExit(
+            f"{len(times)} messages for {lines + 1} lines, in {len(used)} partitions; is one missing?"
+        )
+    # The broker's clock has milliseconds: a message cannot be there before its print.
+    delays = [max(0.0, appended - print_time) for print_time, appended in times]
+    return Measured(rate=rate, first=delays[0], delays=delays[1:], cpu=cpu)
+
+
+def make_topic(address: str) -> str:
+    """Make a topic whose messages have the time at which the broker appended them."""
+    topic = f"latency-{uuid.uuid4()}"
     admin = KafkaAdminClient(bootstrap_servers=address)
-    admin.create_topics({topic: {"num_partitions": 3, "replication_factor": 1}}, wait_for_metadata=True)
+    settings = {
+        "num_partitions": PARTITIONS,
+        "replication_factor": 1,
+        "configs": {"message.timestamp.type": "LogAppendTime"},
+    }
+    admin.create_topics({topic: settings}, wait_for_metadata=True)
     admin.close()
-    consumer = KafkaConsumer(bootstrap_servers=address, enable_auto_commit=False, fetch_min_bytes=1)
-    consumer.assign([TopicPartition(topic, number) for number in range(3)])
-    consumer.seek_to_beginning()
-    consumer.poll(timeout_ms=1000)
-    return consumer
+    return topic
 
 
 @contextmanager
-def broker(folder: Path) -> Iterator[str]:
-    """A broker of our own; yields its address."""
+def run_broker(folder: Path) -> Iterator[Broker]:
+    """Run a broker of our own."""
     script = [sys.executable, str(ROOT / "scripts" / "kafka")]
     started = subprocess.run(
         [*script, "start", "--dir", str(folder)], stdout=subprocess.PIPE, text=True, timeout=900, check=True
     )
     try:
-        yield started.stdout.strip()
+        pid = json.loads((folder / "kafka.json").read_bytes())["pid"]
+        yield Broker(started.stdout.strip(), pid)
     finally:
         subprocess.run([*script, "stop", "--dir", str(folder)], timeout=120, check=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

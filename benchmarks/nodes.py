@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+from goals import print_figure
 from s3 import KEYS, server
 
 from bai_agent.errors import BaiError
@@ -38,9 +39,9 @@ from bai_agent.job.peers import Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.s3 import S3Store
-from bai_agent.run.join import Meeting
-from bai_agent.run.peer_monitor import PeerMonitor
-from bai_agent.run.stop import RunEndedError, StopReason
+from bai_agent.nodes.join import Meeting
+from bai_agent.peers.peer_monitor import PeerMonitor
+from bai_agent.runtime.stop import RunEndedError, StopReason
 
 JOIN = timedelta(minutes=10)
 START_SECONDS = 60.0
@@ -123,11 +124,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 20, 100, 300])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 20, 100, 300, 1000])
     parser.add_argument("--seconds", type=float, default=30.0, help="how long the nodes then go on")
     parser.add_argument("--each", type=int, default=125, help="workers in one process")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for all to meet")
     options = parser.parse_args()
+    joined: float | None = None
     print(f"| {' | '.join(COLUMNS)} |")
     print("|---:" * len(COLUMNS) + "|")
     with tempfile.TemporaryDirectory(prefix="nodes-") as name, server(Path(name)) as endpoint:
@@ -137,19 +139,22 @@ def main() -> int:
         boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="benchmark")
         for nodes in options.nodes:
             try:
-                found = row(
+                found, took = row(
                     nodes, endpoint, seconds=options.seconds, each=options.each, patience=options.patience
                 )
             except TooSlowError as error:
                 print(error.row, flush=True)
                 print(f"nodes.py: this machine is too slow for {nodes:,} nodes: {error}", file=sys.stderr)
                 return 1
+            joined = took if nodes == 1000 else joined
             print(found, flush=True)
+    if joined is not None:
+        print_figure("join", joined)
     return 0
 
 
-def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float) -> str:
-    """Let so many nodes meet and go on; return the row of the table. Raises TooSlowError."""
+def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float) -> tuple[str, float]:
+    """Let so many nodes meet and go on; return the row of the table, and seconds until all had met. Raises TooSlowError."""
     groups = [range(1), *(range(first, min(first + each, nodes)) for first in range(1, nodes, each))]
     context = multiprocessing.get_context("spawn")
     processes, ends = [], []
@@ -196,7 +201,7 @@ def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float
     coordinator = later[0].requests
     workers = sum((group.requests for group in later[1:]), Counter[str]())
     count = max(1, nodes - 1)
-    return cells(
+    found = cells(
         f"{nodes:,}",
         f"{joined:.1f}",
         f"{calls(workers) * a_minute / count:.0f}",
@@ -206,6 +211,7 @@ def row(nodes: int, endpoint: str, *, seconds: float, each: int, patience: float
         f"{spent:.4f}",
         f"{sum(price(group.requests) for group in later) * a_minute * 60:.3f}",
     )
+    return found, joined
 
 
 def cells(*texts: str) -> str:

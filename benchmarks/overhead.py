@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent_job import finish, plain_environment, start_agent, write_job
+from goals import interval
 
 PRINTER = """
 import sys, time
@@ -89,13 +89,6 @@ def compare(
         print(
             f"| {name} | {statistics.median(values):.3f} | {statistics.median(ratios):.3f} | {low:.3f} to {high:.3f} |"
         )
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return the 95 % interval of the median, by bootstrap with a fixed seed."""
-    draw = random.Random(1)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(4000))
-    return medians[100], medians[3899]
 
 
 def into_file(command: list[str], folder: Path) -> float:

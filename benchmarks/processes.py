@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from agent_job import AGENT, ROOT, RUN_SECONDS, finish, plain_environment, start_agent, write_job
+from elastic import beside_torchrun
 
 T = TypeVar("T")
 
@@ -49,10 +50,19 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--torch", type=Path, help="a Python that has PyTorch and torchrun beside it")
+    parser.add_argument(
+        "--torch",
+        type=Path,
+        default=beside_torchrun(),
+        help="a Python with PyTorch, and torchrun beside it (%(default)s)",
+    )
     arguments = parser.parse_args()
     engines = ["mpi"] if shutil.which("mpirun") else []
     engines += ["torchrun"] if arguments.torch else []
+    if "mpi" not in engines:
+        print("there is no mpirun on PATH, so none is measured: scripts/debian-packages openmpi-bin")
+    if "torchrun" not in engines:
+        print("there is no torchrun on PATH, so none is measured: name a Python with PyTorch (--torch)")
     print("| engine | processes | CPU µs a step | × the launcher alone | × one process |")
     print("|---|---:|---:|---:|---:|")
     for engine in engines:

@@ -1,32 +1,61 @@
-"""How long `bai report` takes for a job of a million points, how large its page is, and how smoothly that opens.
+"""How long `bai metrics` and `bai report` take for a job of a million points, how large its page is, and how smoothly that opens.
 
-    .venv/bin/python benchmarks/report.py [POINTS]
+    .venv/bin/python benchmarks/report.py [--points 1000000] [--rounds 5] [--no-page]
 
-The job has two nodes and four metrics, with steps and noise. The page is opened in Chromium without a window, scrolled to its end,
+The job has two nodes and four metrics, with steps and noise. `bai metrics` goes in turns with the report and with a plain loop that decodes
+each line and makes the same of it: the figures, JSON Lines with the rank, CSV. In a second job each MiB has a line that is damaged, so that
+no record is read by the pattern for our own lines. The page is opened in Chromium without a window, scrolled to its end,
 hovered over and zoomed. What a person would feel is the longest task of its main thread in each of these: nothing moves meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import os
 import random
 import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/harness"))
 
 from browser import Page, open_browser
+from goals import print_figure
 
 _NODES, _METRICS = 2, 4
 _START = 1_795_000_000_000
 _BAI = "from executor.cli import main; main()"
+_FORMS = {"table": "metrics-table", "jsonl": "metrics-jsonl", "csv": "metrics-csv"}
+"""Forms of `bai metrics`, with their goals."""
+_PLAIN = """
+import csv, json, statistics, sys
+form, *files = sys.argv[1:]
+values = {}
+table = csv.DictWriter(sys.stdout, ["seq", "src", "off", "name", "value", "units", "timestamp", "step", "rank"], extrasaction="ignore")
+for rank, file in enumerate(files):
+    for line in open(file, "rb"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if form == "jsonl":
+            print(json.dumps({**record, "labels": {"rank": str(rank)}}))
+        elif form == "csv":
+            table.writerow({**record, "rank": rank})
+        else:
+            values.setdefault((record["name"], rank), []).append(record["value"])
+for row, found in values.items():
+    print(row, min(found), max(found), statistics.fmean(found), statistics.median(found))
+"""
+"""The plain loop: fewer figures than the table has."""
 _NOTE_TASKS = """
 window.longest = 0;
 new PerformanceObserver((list) => {
@@ -40,27 +69,85 @@ _DRAWN = "new Promise((done) => setTimeout(done, 300))"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("points", type=int, nargs="?", default=1_000_000)
-    points: int = parser.parse_args().points
+    parser.add_argument("--points", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--no-page", action="store_true", help="neither report nor browser")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder)
-        _write_job(store, points)
+        _write_job(store, options.points)
+        compare_forms(store, options.points, options.rounds)
+        if options.no_page:
+            return
+        if not (shutil.which("chromium") or shutil.which("chromium-browser")):
+            sys.exit("Chromium is not installed, so no page is opened: scripts/debian-packages chromium")
         page = store / "report.html"
-        environment = {**os.environ, "BAI_STORE": folder}
         for form, output in (("html", page), ("md", store / "report.md"), ("csv", store / "report.csv")):
-            before, started = _children(), time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-c", _BAI, "report", "million", "--format", form, "-o", output],
-                check=True,
-                env=environment,
-                stdout=subprocess.DEVNULL,
-            )
-            wall, cpu = time.perf_counter() - started, _children() - before
+            wall, cpu = _run(store, _bai("report", "million", "--format", form, "-o", str(output)))
             print(
-                f"{form:<5} {points:,} points: {wall:.1f} s ({cpu:.1f} s of CPU), {output.stat().st_size / 1e6:.2f} MB"
+                f"{form:<5} {options.points:,} points: {wall:.1f} s ({cpu:.1f} s of CPU), {output.stat().st_size / 1e6:.2f} MB"
             )
         with open_browser(store / "profile") as browser:
             _use(browser.page(page, first=_NOTE_TASKS))
+
+
+def compare_forms(store: Path, points: int, rounds: int) -> None:
+    """Print what `bai metrics` takes in each form, beside its peers, of lines as we write them and of others."""
+    print("| lines | form | s | s of CPU | × plain loop | × HTML report |")
+    print("|---|---|---:|---:|---:|---:|")
+    figures: dict[tuple[str, str], tuple[list[float], float]] = {}
+    for lines in ("as written", "each MiB damaged"):
+        if lines != "as written":
+            _damage(store)
+        taken: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for _ in range(rounds):
+            page = _run(store, _bai("report", "million", "-o", str(store / "report.html")))
+            for form in _FORMS:
+                plain = [sys.executable, "-c", _PLAIN, form, *map(str, _records(store))]
+                for way, found in (
+                    ("bai", _run(store, _bai("metrics", "million", "--format", form))),
+                    ("plain", _run(store, plain)),
+                    ("page", page),
+                ):
+                    taken.setdefault((form, way), []).append(found)
+        for form in _FORMS:
+            walls = [wall for wall, _ in taken[form, "bai"]]
+            cpu, plain_cpu, page_cpu = (
+                statistics.median(cpu for _, cpu in taken[form, way]) for way in ("bai", "plain", "page")
+            )
+            figures[form, lines] = walls, cpu
+            print(
+                f"| {lines} | {form} | {statistics.median(walls):.2f} | {cpu:.2f} | {plain_cpu / cpu:.1f} | {page_cpu / cpu:.1f} |",
+                flush=True,
+            )
+    for (form, lines), (walls, cpu) in figures.items():
+        if lines == "as written" and points >= 1_000_000:
+            print_figure(_FORMS[form], walls, case=f"{points:,} points, two nodes; {cpu:.1f} s of CPU")
+
+
+def _bai(*words: str) -> list[str]:
+    return [sys.executable, "-c", _BAI, *words]
+
+
+def _run(store: Path, command: list[str]) -> tuple[float, float]:
+    """Return the seconds that a command takes, of the clock and of CPU."""
+    before, started = _children(), time.perf_counter()
+    environment = {**os.environ, "BAI_STORE": str(store)}
+    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - started, _children() - before
+
+
+def _records(store: Path) -> list[Path]:
+    return sorted(store.glob("million/attempts/0/nodes/*/metrics/*.jsonl"))
+
+
+def _damage(store: Path) -> None:
+    """Put a line that is no record into each half MiB."""
+    for file in _records(store):
+        pieces = io.BytesIO(file.read_bytes())
+        with file.open("wb") as damaged:
+            while lines := pieces.readlines(2**19):
+                damaged.write(b"".join([*lines, b"damaged\n"]))
 
 
 def _use(page: Page) -> None:

@@ -28,8 +28,8 @@ import boto3
 
 from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.store import open_store
+from bai_agent.phases.artifacts import keep_artifacts
 from bai_agent.pull import pull
-from bai_agent.run.artifacts import keep_artifacts
 
 GATEWAY = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 BIN = Path.home() / ".cache" / "bai" / "go"

@@ -1,64 +1,147 @@
-"""How long it takes from `bai-agent run` to the benchmark's first instruction, and from its exit to the agent's.
+"""How long a person waits for a program to start: a run until its benchmark's first instruction, and commands that look at jobs.
 
     python benchmarks/start.py [--rounds 20]
 
-Nothing is pulled, the disk is warm. The peer is the start of a bare Python that imports nothing, in the same rounds: what
-the language itself costs.
+Nothing is pulled, the disk is warm, and what the benchmark's Python is has been asked before. The peer is the start of a bare Python
+that imports nothing: what the language itself costs. It takes its turn in each round, so that a ratio is of the same moment.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from agent_job import finish, start_agent, write_job
+from agent_job import ROOT, finish, plain_environment, start_agent, write_job
+from goals import interval, print_figure
+
+BAI = Path(sys.executable).with_name("bai")
+PRINT_TIME = ["date", "+%s.%N"]
+DESCRIPTOR = """
+spec_version = "0.1.0"
+[info]
+description = "prints the time"
+[hardware]
+instance_type = "t3.small"
+[ml]
+benchmark_code = "date +%s.%N"
+"""
+TITLES = {
+    "bare": "`python3 -c pass`",
+    "agent-start": "`bai-agent run` to the benchmark's first instruction",
+    "agent-end": "the benchmark's exit to the agent's",
+    "run-start": "`bai run` to the benchmark's first instruction",
+    "list-two": "`bai list` with 2 jobs",
+    "status-two": "`bai status` with 2 jobs",
+    "help": "`bai --help`",
+}
+GOALS = ("agent-start", "run-start", "list-two", "status-two", "help")
+
+
+class Commands:
+    """`bai` with a store, a cache and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file = folder / "date.toml"
+        self._file.write_text(DESCRIPTOR)
+        self._env = {**plain_environment(), "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+        for _ in range(2):
+            self._bai("run", self._file, store="two")
+
+    def seconds(self, *words: str) -> float:
+        """Return what a command takes that looks at the store with two jobs."""
+        return timed(lambda: self._bai(*words, store="two"))
+
+    def run_seconds(self) -> float:
+        """Return the time until the first instruction of a run."""
+        shutil.rmtree(self._folder / "one", ignore_errors=True)
+        begun = time.time()
+        self._bai("run", self._file, store="one")
+        (output,) = (self._folder / "one").glob("*/attempts/0/nodes/0/output.log")
+        return float(output.read_text().split()[0]) - begun
+
+    def agent_seconds(self) -> tuple[float, float]:
+        """Return the time until an agent's benchmark runs, and from that one's exit to the agent's."""
+        rundir = self._folder / "run"
+        shutil.rmtree(rundir, ignore_errors=True)
+        job = write_job(self._folder, PRINT_TIME, host_metrics={"enabled": False})
+        begun = time.time()
+        finish(start_agent(job, rundir), rundir)
+        ended = time.time()
+        gone = json.loads((rundir / "exit.json").read_bytes())["time"] / 1000
+        return float((rundir / "output.log").read_text()) - begun, ended - gone
+
+    def _bai(self, *words: str | Path, store: str) -> None:
+        env = {**self._env, "BAI_STORE": str(self._folder / store)}
+        subprocess.run(
+            [BAI, *words],
+            check=True,
+            timeout=120,
+            env=env,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return how many seconds `work` takes."""
+    begun = time.monotonic()
+    work()
+    return time.monotonic() - begun
+
+
+def one_round(commands: Commands) -> dict[str, float]:
+    """Return the seconds of each title."""
+    bare = timed(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60))
+    start, end = commands.agent_seconds()
+    return {
+        "bare": bare,
+        "agent-start": start,
+        "agent-end": end,
+        "run-start": commands.run_seconds(),
+        "list-two": commands.seconds("list"),
+        "status-two": commands.seconds("status", "last"),
+        "help": commands.seconds("--help"),
+    }
 
 
 def main() -> None:
+    """Measure, and print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    figures: dict[str, list[float]] = {"bare": [], "start": [], "end": []}
-    for turn in range(options.rounds + 1):
-        figure = one_round()
-        if turn:  # the first pays for cold caches
-            for name, value in figure.items():
-                figures[name].append(value)
-    bare = statistics.median(figures["bare"])
-    print(f"{options.rounds} rounds, medians")
-    print("| | milliseconds | times a bare Python's start |")
-    print("|---|---|---|")
-    for title, name in (
-        ("`python3 -c pass`", "bare"),
-        ("`bai-agent run` to the benchmark's first instruction", "start"),
-        ("the benchmark's exit to the agent's", "end"),
-    ):
-        value = statistics.median(figures[name])
-        print(f"| {title} | {1000 * value:.0f} | {value / bare:.1f} |")
+    with tempfile.TemporaryDirectory(prefix="start-") as folder:
+        commands = Commands(Path(folder))
+        # The first pays for cold caches.
+        rounds = [one_round(commands) for _ in range(options.rounds + 1)][1:]
+    print(f"{options.rounds} rounds, medians with their 95 % intervals; load {os.getloadavg()[0]:.1f}")
+    print("| | milliseconds | times a bare Python's start in the same round |")
+    print("|---|---:|---:|")
+    for name, title in TITLES.items():
+        values = [1000 * each[name] for each in rounds]
+        ratios = [each[name] / each["bare"] for each in rounds]
+        print(f"| {title} | {with_interval(values, '.0f')} | {with_interval(ratios, '.1f')} |")
+    print()
+    for name in GOALS:
+        print_figure(name, [1000 * each[name] for each in rounds])
 
 
-def one_round() -> dict[str, float]:
-    begun = time.monotonic()
-    subprocess.run([sys.executable, "-c", "pass"], check=True, timeout=60)
-    bare = time.monotonic() - begun
-    with tempfile.TemporaryDirectory(prefix="start-") as name:
-        rundir = Path(name) / "run"
-        job = write_job(Path(name), ["date", "+%s.%N"], host_metrics={"enabled": False})
-        begun = time.time()
-        agent = start_agent(job, rundir)
-        finish(agent, rundir)
-        ended = time.time()
-        first = float((rundir / "output.log").read_text())
-        gone = json.loads((rundir / "exit.json").read_bytes())["time"] / 1000
-    return {"bare": bare, "start": first - begun, "end": ended - gone}
+def with_interval(values: list[float], form: str) -> str:
+    """Return the median with its interval."""
+    low, high = interval(values)
+    return f"{statistics.median(values):{form}} ({low:{form}} to {high:{form}})"
 
 
 if __name__ == "__main__":

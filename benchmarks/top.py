@@ -23,7 +23,8 @@ import time
 from pathlib import Path
 
 from agent_job import finish, plain_environment, start_agent, write_job
-from overhead import PRINTER, interval
+from goals import interval
+from overhead import PRINTER
 
 METRICS = [
     {"name": "loss", "pattern": r"loss=(\d+\.\d+)"},
