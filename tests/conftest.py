@@ -108,3 +108,11 @@ def free_topic(kafka: Broker) -> str:
 def free_topic_name() -> str:
     """The name of a topic that does not exist."""
     return f"test-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user may enter, unlike pytest's own."""
+    with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)

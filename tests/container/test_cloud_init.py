@@ -21,8 +21,9 @@ from sandbox.fake_aws.calls import Call
 from bai_agent.job.descriptor import Benchmark, End, Identity, Job, Metric, Output, Power, Store
 from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import Boot, Bundle, Pointer, user_data
-from executor.backends.ec2.bundle.bundle import build, cache_folder
+from executor.backends.ec2.bundle.bundle import build
 from executor.backends.ec2.console import read_console
+from executor.owned_folders import cache_folder
 
 TRAINING = """\
 #!/bin/sh

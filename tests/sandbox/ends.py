@@ -42,6 +42,6 @@ def agent(machine: Machine) -> int:
 
 def wait_inside(machine: Machine, condition: str) -> None:
     """Wait until a condition, in the shell's words, holds in the machine; where it says something of a job of several, all have to boot."""
-    machine.wait_for("agent start 1", seconds=240)
-    done = machine.run(["sh", "-c", f"until {condition}; do sleep 0.1; done 2>/dev/null"], seconds=240)
+    machine.wait_for("agent start 1")
+    done = machine.run(["sh", "-c", f"until {condition}; do sleep 0.1; done 2>/dev/null"], seconds=300)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from zipfile import ZipFile
 
-from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.owned_folders import cache_folder
 
 PLACE = "/opt/openmpi"
 FOUR, FIVE = "4.1.8", "5.0.11"

@@ -12,7 +12,7 @@ from typing import Any
 
 from cli_harness import CliHarness, CliResult
 
-from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.owned_folders import cache_folder
 from sandbox.fake_aws import FakeAws, Machine
 from sandbox.fake_aws.control_plane.images import DEBIAN, MachineImage
 from sandbox.fake_aws.fake_aws import PROFILE
@@ -57,11 +57,11 @@ class SandboxCli(CliHarness):
         limits: str = 'max_runtime = "10m"',
         more: str = "",
         image: MachineImage = DEBIAN,
-        nodes: int = 1,
+        nodes: int | str = 1,
     ) -> Path:
         """Write a benchmark descriptor; `code`: a script for sh. Several nodes run it under torchrun."""
         strategy = "single_node" if nodes == 1 else "torchrun"
-        hardware = "" if nodes == 1 else f"[hardware.distributed]\nnum_instances = {nodes}"
+        hardware = "" if nodes == 1 else f"[hardware.distributed]\nnum_instances = {json.dumps(nodes)}"
         path = self.folder / "benchmark.toml"
         path.write_text(
             _DESCRIPTOR.format(
@@ -118,7 +118,7 @@ class SandboxCli(CliHarness):
 
 
 def sandbox_cli(aws: FakeAws, folder: Path, *, identity: str = "user", more: str = "") -> SandboxCli:
-    """Configure `bai` for an identity that has its policy of docs/iam and nothing else; `more`: lines of the configuration."""
+    """Configure `bai` for an identity that has its policy of `bai` and nothing else; `more`: lines of the configuration."""
     aws.policies.attach(identity)
     folder.mkdir()
     (folder / "config.toml").write_text(

@@ -216,7 +216,7 @@ def test_requests_must_be_signed_well(aws: FakeAws) -> None:
     assert refused(client(secret, "token").list_buckets) == ("InvalidToken", 403)
 
 
-def test_images_parameters_and_volumes_are_as_they_are_on_aws(aws: FakeAws) -> None:
+def test_the_emulated_ec2_describes_images_parameters_and_volumes_as_aws_does(aws: FakeAws) -> None:
     ec2, ssm = aws.client("ec2"), aws.client("ssm")
     [name] = DEEP_LEARNING.parameters
     image_id = ssm.get_parameter(Name=name)["Parameter"]["Value"]

@@ -115,7 +115,7 @@ def test_a_bundle_that_is_not_what_was_submitted(cli: SandboxCli) -> None:
     status = ended(cli, machine, "fetch-corrupt")
 
     assert outcome(status) == ("ERROR", "boot_failed", 5)
-    assert "the agent's bundle is not what was submitted" in status["sentence"]
+    assert "the agent's bundle differs from the submitted one" in status["sentence"]
 
 
 def test_a_benchmark_that_never_ends(cli: SandboxCli) -> None:
@@ -140,7 +140,7 @@ def test_a_benchmark_that_forks_and_hides(cli: SandboxCli) -> None:
     kept = cli.status()
     assert outcome(kept) == ("FAILED", "failed", 1)
     assert kept["result"]["benchmark"]["left_behind"] >= 1
-    assert f"{machine.instance_id} is kept to look into" in kept["machine"]
+    assert f"{machine.instance_id} is kept for inspection" in kept["machine"]
     assert cli.aws.state(machine.instance_id) == "running"
 
     assert cli.bai("release", "job").code == 0
@@ -156,6 +156,20 @@ def test_a_reboot_in_the_middle(cli: SandboxCli) -> None:
     assert outcome(status) == ("ERROR", "lost", 5)
     assert machine.exit_codes == [133, 0]
     assert machine.read("/var/begun") == b"begun\n"
+
+
+def test_after_a_reboot_a_job_with_restarts_goes_on(cli: SandboxCli) -> None:
+    """Boothook: starts the guardian again, whose agent starts the benchmark once more, as the job allows it."""
+    code = "echo $BAI_GENERATION >>/var/begun\n[ $BAI_GENERATION = 1 ] || { reboot -ff; sleep 600; }"
+    restart = '[restart]\nmax_restarts = 1\nbackoff = "1s"'
+    machine = cli.submit(cli.descriptor(code, more=restart))
+
+    status = ended(cli, machine, "done 0")
+
+    assert outcome(status) == ("SUCCEEDED", "succeeded", 0)
+    assert machine.read("/var/begun") == b"0\n1\n"
+    generations = status["result"]["generations"]
+    assert [each["outcome"] for each in generations] == ["lost", "succeeded"]
 
 
 def test_a_reboot_that_all_are_told_of(cli: SandboxCli) -> None:

@@ -1,4 +1,4 @@
-"""The policies of docs/iam allow each call that user, executor and instance make, and little that none of them makes."""
+"""The policies of `bai` allow each call that user, executor and instance make, and little that none of them makes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sandbox.fake_aws.iam.policies import Policies
 from sandbox.fake_aws.iam.policy import Permission, Policy
 from sandbox.sandbox_cli import sandbox_cli
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 IDENTITIES = ("user", "executor", "instance")
 
 FAILED_UPLOAD = "S3 is asked to forget the parts of an upload only when the upload has failed"
@@ -227,10 +227,12 @@ def test_an_instance_may_not_change_what_others_run(runs: Runs) -> None:
     assert not policy.allows(Permission(action="s3:ListBucket", resource=bucket))
 
 
-@pytest.mark.parametrize("identity", IDENTITIES)
+@pytest.mark.parametrize("identity", [*IDENTITIES, "setup"])
 def test_the_page_has_a_line_for_each_permission(identity: str) -> None:
-    page = (DOCS / "iam.md").read_text()
-    for statement in json.loads((DOCS / "iam" / f"{identity}.json").read_text())["Statement"]:
+    page = (ROOT / "docs/iam.md").read_text()
+    for statement in json.loads((ROOT / f"executor/backends/ec2/iam/{identity}.json").read_text())[
+        "Statement"
+    ]:
         [row] = {line for line in page.splitlines() if line.startswith(f"| `{statement['Sid']}` ")}
         for action in statement["Action"]:
             assert f"`{action}`" in row, statement["Sid"]

@@ -104,7 +104,7 @@ def test_agents_end_every_machine_after_a_failure_or_lost_launcher(cli: SandboxC
     fails = cli.submit_nodes(described(cli, FAILS, limits=LIMITS), job_id="fails")
 
     for machine in (its_worker, others_worker, *fails, cut_off):
-        machine.wait_off(seconds=240)
+        machine.wait_off()
         reason = cli.aws.instance(machine.instance_id)["StateReason"]["Code"]
         assert (reason, machine.exit_codes) == ("Client.InstanceInitiatedShutdown", [0])
     assert not [call for call in cli.aws.calls if call.action == "TerminateInstances"]

@@ -5,33 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-from pathlib import Path
 
 from sandbox.ends import RUN, agent, wait_inside
-from sandbox.fake_aws import Machine
 from sandbox.sandbox_cli import SandboxCli
+from sandbox.torchrun_nodes import described, wait_off
 
-# Stands for PyTorch's, which no image of the sandbox has: it takes the same options, and starts the command as one process.
-TORCHRUN = """\
-#!/bin/sh
-while [ "$1" != -- ]; do
-    case $1 in
-    --node-rank=*) RANK=${1#*=} ;;
-    --nnodes=*) WORLD_SIZE=${1#*=} ;;
-    --master-addr=*) MASTER_ADDR=${1#*=} ;;
-    esac
-    shift
-done
-shift
-export RANK WORLD_SIZE MASTER_ADDR
-exec "$@"
-"""
-MORE = """\
-[ml.script]
-path = "scripts"
-[env.vars]
-PATH = "/var/lib/bai/jobs/job/scripts:/usr/sbin:/usr/bin:/sbin:/bin"
-"""
 LOSS = """
 [[output.metrics]]
 name = "loss"
@@ -62,26 +40,6 @@ while rank:
 END
 [ "$RANK" != 0 ] || echo loss=0.5
 """
-
-
-def described(
-    cli: SandboxCli, code: str, *, nodes: int = 2, more: str = "", limits: str = 'max_runtime = "10m"'
-) -> Path:
-    """Write the descriptor of a job of several nodes."""
-    scripts = cli.folder / "scripts"
-    scripts.mkdir()
-    (scripts / "torchrun").write_text(TORCHRUN)
-    (scripts / "torchrun").chmod(0o755)
-    return cli.descriptor(code, nodes=nodes, more=MORE + more, limits=limits)
-
-
-def wait_off(cli: SandboxCli, machines: list[Machine]) -> None:
-    """Wait until all have powered themselves off; nobody else has ended them."""
-    for machine in machines:
-        machine.wait_off()
-        reason = cli.aws.instance(machine.instance_id)["StateReason"]["Code"]
-        assert reason == "Client.InstanceInitiatedShutdown"
-        assert machine.exit_codes == [0]
 
 
 def test_four_machines_meet_and_make_one_result(cli: SandboxCli) -> None:
@@ -120,7 +78,7 @@ def test_machines_that_go_hang_or_are_cut_off_end_the_job(cli: SandboxCli) -> No
     machines = cli.aws.wait_for_machines(4)
     for machine in machines:
         # Four that boot at once on a busy host take their time.
-        machine.wait_for("agent start 1", seconds=240)
+        machine.wait_for("agent start 1")
         wait_inside(machine, f"grep -q begun {RUN}/output.log")
 
     # An agent that is killed is there again before anybody misses it; whoever follows is needed by nobody
@@ -159,3 +117,19 @@ def test_machines_that_go_hang_or_are_cut_off_end_the_job(cli: SandboxCli) -> No
     assert reasons == ["Client.UserInitiatedShutdown", "Client.InstanceInitiatedShutdown"]
     [call] = [call for call in cli.aws.calls if call.action == "TerminateInstances"]
     assert call.identity == "user"
+
+
+def test_a_process_that_fails_on_one_machine_is_started_again_on_all(cli: SandboxCli) -> None:
+    code = (
+        "echo loss=0.$BAI_GENERATION$RANK\necho $BAI_GENERATION >>/var/begun\n"
+        "[ $BAI_GENERATION$RANK != 01 ] || exit 7\n[ $BAI_GENERATION = 1 ] || sleep 600\n"
+    )
+    restart = '[restart]\nmax_restarts = 1\nbackoff = "1s"\n'
+    file = described(cli, code, more=LOSS + restart)
+
+    machines = cli.submit_nodes(file)
+    wait_off(cli, machines)
+    result = cli.status()["result"]
+    assert [each["outcome"] for each in result["generations"]] == ["failed", "succeeded"]
+    assert result["generations"][0]["sentence"].startswith("Node 1: ")
+    assert [each.read("/var/begun") for each in machines] == [b"0\n1\n"] * 2

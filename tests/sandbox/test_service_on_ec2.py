@@ -20,7 +20,7 @@ from service_events import fetcher_event
 from service_runs import DASHBOARD, ServiceProcess, open_service_process
 
 from bai_agent import __version__
-from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.owned_folders import cache_folder
 from sandbox.fake_aws import FakeAws, Machine, open_fake_aws
 from sandbox.fake_aws.control_plane.images import DEBIAN
 from sandbox.fake_aws.fake_aws import PROFILE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,15 +22,6 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
     yield nodes
     for each in made:
         each.close()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may enter, which pytest's own are not."""
-    made = Path(tempfile.mkdtemp())
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def test_a_benchmark_beyond_its_time_is_ended(tmp_path: Path) -> None:
     assert result_of(rundir)["benchmark"]["signal"] == signal.SIGTERM
 
 
-def test_a_silent_benchmark_is_ended_and_says_where_it_hung(tmp_path: Path) -> None:
+def test_a_silent_benchmark_is_ended_with_the_place_where_it_hung(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import time\ndef wait_for_a_peer():\n    time.sleep(1000)\nprint('begun', flush=True)\nwait_for_a_peer()\n"
 
@@ -125,12 +125,13 @@ def test_a_benchmark_that_only_emits_is_not_silent(tmp_path: Path) -> None:
     program = """
 import os, time
 with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
-    for number in range(15):
+    for number in range(35):
         print('{"x": 1}', file=fifo, flush=True)
         time.sleep(0.2)
 """
 
-    assert run_agent(python_job(tmp_path, program, limits={"no_output": "2s"}), rundir) == 0
+    # A busy machine stops one that emits for a while.
+    assert run_agent(python_job(tmp_path, program, limits={"no_output": "5s"}), rundir) == 0
 
 
 def test_a_wish_to_cancel_ends_the_run(tmp_path: Path) -> None:
@@ -174,16 +175,14 @@ if os.fork() == 0:
             print("still here", flush=True)
             time.sleep(0.05)
     os._exit(0)
-print("begun", flush=True)
-while "stay" in sys.argv: time.sleep(0.1)
-time.sleep(0.5)
+while not os.path.exists("hidden") or "stay" in sys.argv: time.sleep(0.05)
 """
 
 
 @pytest.mark.parametrize("arguments", [[], ["stay"]], ids=["after its end", "when it is ended"])
 def test_nothing_that_the_benchmark_started_is_left(tmp_path: Path, arguments: list[str]) -> None:
     rundir = tmp_path / "run"
-    limits = {"max_runtime": "2s", "grace": "1s"}
+    limits = {"max_runtime": "4s", "grace": "1s"}
 
     code = run_agent(python_job(tmp_path, HIDES, arguments=arguments, limits=limits), rundir)
 
@@ -318,7 +317,7 @@ def test_a_detached_agent_outlives_its_caller(tmp_path: Path) -> None:
     assert result_of(rundir)["outcome"] == "succeeded"
 
 
-def test_a_detached_agent_that_is_refused_says_so_to_its_caller(tmp_path: Path) -> None:
+def test_a_refused_detached_agent_reports_it_to_its_caller(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, FOREVER)
     with start_agent(job, rundir) as agent:
@@ -334,7 +333,7 @@ def test_a_detached_agent_that_is_refused_says_so_to_its_caller(tmp_path: Path) 
         agent.wait(timeout=60)
 
 
-def test_in_front_the_agent_shows_what_the_benchmark_prints(tmp_path: Path) -> None:
+def test_in_the_foreground_the_agent_shows_the_benchmarks_output(tmp_path: Path) -> None:
     job = python_job(tmp_path, TRAIN)
 
     done = subprocess.run(
@@ -344,7 +343,7 @@ def test_in_front_the_agent_shows_what_the_benchmark_prints(tmp_path: Path) -> N
     assert done.stdout == b"".join(b"step=%d loss=%.3f\n" % (step, 1 / (step + 1)) for step in range(5))
 
 
-def test_artifacts_are_kept_beside_the_result(tmp_path: Path) -> None:
+def test_artifacts_are_kept_with_the_result(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import pathlib\npathlib.Path('runs').mkdir()\npathlib.Path('runs/model.bin').write_bytes(b'w' * 1000)\n"
 
@@ -455,30 +454,41 @@ import os, time
 path = os.readlink("/proc/self/fd/1")
 print("loss=1.0")
 {what}
-for step in range(15):
+for step in range(35):
     print(f"loss=0.{{step:02}}")
     time.sleep(0.2)
 """
 
-    code = run_agent(python_job(tmp_path, program, metrics=LOSS, limits={"no_output": "2s"}), rundir)
+    # A busy machine stops one that prints for a while.
+    code = run_agent(python_job(tmp_path, program, metrics=LOSS, limits={"no_output": "5s"}), rundir)
 
     assert code == 0
-    assert len([each for each in records_of(rundir) if each["src"] == "log"]) == 16
-    assert result_of(rundir)["last_lines"][-1] == "loss=0.14"
+    assert len([each for each in records_of(rundir) if each["src"] == "log"]) == 36
+    assert result_of(rundir)["last_lines"][-1] == "loss=0.34"
 
 
-def test_a_truncated_output_is_an_event_and_what_follows_is_extracted(tmp_path: Path) -> None:
+def test_a_truncated_output_is_an_event_and_later_output_is_extracted(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = """
 import os, time
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(0.02)
 print("loss=1.0 and more than what comes afterwards")
-time.sleep(1)
+wait_for("truncate")
 os.truncate(os.readlink("/proc/self/fd/1"), 0)
-time.sleep(1)
+wait_for("go on")
 print("loss=2.0")
 """
-
-    assert run_agent(python_job(tmp_path, program, metrics=LOSS), rundir) == 0
+    with start_agent(python_job(tmp_path, program, metrics=LOSS), rundir) as agent:
+        wait_until(
+            lambda: (
+                (rundir / "metrics.jsonl").exists() and b'"loss"' in (rundir / "metrics.jsonl").read_bytes()
+            )
+        )
+        (rundir / "work" / "truncate").touch()
+        wait_until(lambda: b"output_truncated" in (rundir / "events.jsonl").read_bytes())
+        (rundir / "work" / "go on").touch()
+        assert agent.wait(timeout=60) == 0
 
     assert [(each["value"], each.get("gen", 0)) for each in records_of(rundir) if each["src"] == "log"] == [
         (1, 0),
@@ -487,7 +497,7 @@ print("loss=2.0")
     assert [each["bytes"] for each in events_of(rundir) if each["type"] == "output_truncated"] == [45]
 
 
-def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Path) -> None:
+def test_a_benchmark_that_prints_very_much_gets_a_warning_of_the_cost(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     assert run_agent(python_job(tmp_path, "for line in range(300_000): print('line', line)"), rundir) == 0
@@ -495,7 +505,7 @@ def test_a_benchmark_that_prints_very_much_is_told_what_that_costs(tmp_path: Pat
     assert any('buffering = "timed"' in warning for warning in result_of(rundir)["warnings"])
 
 
-def test_a_benchmark_without_python_is_not_told_about_pythons_buffering(tmp_path: Path) -> None:
+def test_a_benchmark_without_python_gets_no_warning_of_pythons_buffering(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "for ((i = 0; i < 100000; i++)); do echo line; done"
 
@@ -536,10 +546,11 @@ def test_last_lines_with_a_secret_stay_out_of_the_result(tmp_path: Path) -> None
     assert any("MY_TOKEN" in sentence for sentence in result["warnings"])
 
 
-def test_the_benchmark_is_told_about_the_nodes(tmp_path: Path) -> None:
+def test_the_benchmark_gets_the_nodes_in_its_environment(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
-        "names = sorted(name for name in os.environ if name.startswith(('BAI_NODE', 'BAI_NUM', 'BAI_MASTER', 'BAI_ATTEMPT')))\n"
+        "known = ('BAI_NODE', 'BAI_NUM', 'BAI_MASTER', 'BAI_ATTEMPT', 'BAI_MAX', 'BAI_MIN')\n"
+        "names = sorted(name for name in os.environ if name.startswith(known))\n"
         "print(*(f'{name}={os.environ[name]}' for name in names), open(os.environ['BAI_HOSTFILE']).read(), *sys.argv[1:])\n"
     )
     job = python_job(
@@ -554,6 +565,9 @@ def test_the_benchmark_is_told_about_the_nodes(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "output.log").read_text().split() == [
         "BAI_ATTEMPT=0",
         "BAI_MASTER_ADDR=127.0.0.1",
+        "BAI_MAX_NODES=1",
+        "BAI_MIN_NODES=1",
+        "BAI_NODE=0",
         "BAI_NODE_ADDRS=127.0.0.1",
         "BAI_NODE_RANK=0",
         "BAI_NUM_NODES=1",
@@ -562,19 +576,24 @@ def test_the_benchmark_is_told_about_the_nodes(tmp_path: Path) -> None:
     ]
 
 
-def test_what_left_processes_print_after_the_end_is_no_metric(tmp_path: Path) -> None:
+def test_output_of_left_processes_after_the_end_gives_no_metric(tmp_path: Path) -> None:
     # Given processes that print and emit after the benchmark's own end was seen, at once and when they are ended
     program = (
         "import os, subprocess, sys\n"
         "late = ('import os, signal, sys, time\\n'\n"
+        "        'said = []\\n'\n"
         "        'def say(*_):\\n'\n"
         '        \'    print("loss=999", flush=True); open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w").write(\\\'{"emitted": 999}\\\\n\\\')\\n\'\n'
-        "        'signal.signal(signal.SIGTERM, lambda *_: (say(), os._exit(0)))\\n'\n"
+        "        '    said.append(1)\\n'\n"
+        # It may be told to end before it has seen the end of the other one.
+        "        'signal.signal(signal.SIGTERM, lambda *_: ([say() for _ in range(2 - len(said))], os._exit(0)))\\n'\n"
+        '        \'open("ready-" + str(os.getpid()), "w").close()\\n\'\n'
         "        'while os.path.exists(\"/proc/\" + sys.argv[1]): time.sleep(0.005)\\n'\n"
         "        'say(); time.sleep(60)\\n')\n"
         "for _ in range(2): subprocess.Popen([sys.executable, '-c', late, str(os.getpid())], start_new_session=True)\n"
         "open(os.environ['BENCHMARK_AI_FIFO_FILEPATH'], 'w').write('{\"emitted\": 1}\\n' * 1000)\n"
-        "import time; time.sleep(1)\n"
+        "import time\n"
+        "while sum(each.startswith('ready-') for each in os.listdir()) < 2: time.sleep(0.02)\n"
         "print('loss=0.5\\n' * 1000 + 'loss=0.25', end='', flush=True)\n"
     )
     job = python_job(tmp_path, program, metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}])
@@ -591,7 +610,7 @@ def test_what_left_processes_print_after_the_end_is_no_metric(tmp_path: Path) ->
     assert warning.startswith(
         "2 processes of the benchmark were still there after its end, and were ended: python"
     )
-    assert "counts as no metric" in warning
+    assert "count as no metric" in warning
 
 
 _SLOW_PRINTER = """

@@ -25,10 +25,16 @@ LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "units": "nats", "requir
 # It says who it is at a place that it leaves alone, and prints for some time after the deed.
 DEED = """
 import os, shutil, sys, time
+from contextlib import suppress
 run, log = os.environ["BAI_RUN_DIR"], "log/" + "0" * 20
 open(sys.argv[1], "w").write(str(os.getpid()))
 print("loss=0.5", flush=True)
-time.sleep(float(sys.argv[3]))
+def is_recorded():
+    with suppress(FileNotFoundError), open(f"{run}/metrics.jsonl", "rb") as file:
+        return b'"loss"' in file.read()
+while sys.argv[3] == "recorded" and not is_recorded():
+    time.sleep(0.02)
+time.sleep(float(sys.argv[3]) if sys.argv[3] != "recorded" else 0)
 os.chdir("/")
 def remove():
     # What is written meanwhile makes a removal fail.
@@ -59,7 +65,10 @@ FATAL = {
 }
 
 
-def job_that_does(tmp_path: Path, deed: str, *, wait: float = 1, steps: int = 20, **tables: object) -> Path:
+def job_that_does(
+    tmp_path: Path, deed: str, *, wait: float | str = "recorded", steps: int = 20, **tables: object
+) -> Path:
+    """wait: seconds before the deed, or until the first number is in the run's records."""
     arguments = [str(tmp_path / "pid"), deed, str(wait), str(steps)]
     return python_job(tmp_path, DEED, arguments=arguments, metrics=LOSS, **tables)
 
@@ -69,7 +78,7 @@ def benchmark_pid(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("deed", HARMLESS.values(), ids=HARMLESS)
-def test_a_run_goes_on_without_what_the_benchmark_took_away(tmp_path: Path, deed: str) -> None:
+def test_a_run_goes_on_without_files_that_the_benchmark_deleted(tmp_path: Path, deed: str) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(job_that_does(tmp_path, deed, limits={"no_output": "5s"}), rundir)
@@ -80,7 +89,7 @@ def test_a_run_goes_on_without_what_the_benchmark_took_away(tmp_path: Path, deed
     assert [each["type"] for each in events_of(rundir)].count("benchmark_started") == 1
 
 
-def test_a_log_that_was_taken_away_is_put_back_and_told(tmp_path: Path) -> None:
+def test_a_deleted_log_is_put_back_and_reported(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     name = "log/00000000000000000000"
 
@@ -93,7 +102,7 @@ def test_a_log_that_was_taken_away_is_put_back_and_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "job.toml"])
-def test_what_has_gone_at_the_end_is_told(tmp_path: Path, name: str) -> None:
+def test_files_missing_at_the_end_are_reported(tmp_path: Path, name: str) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(job_that_does(tmp_path, f"os.unlink(f'{{run}}/{name}')"), rundir)
@@ -103,11 +112,9 @@ def test_what_has_gone_at_the_end_is_told(tmp_path: Path, name: str) -> None:
     assert result_of(rundir)["metrics"]["per_metric"] == {"loss": 21}
 
 
-@pytest.mark.parametrize("wait", [0, 1])
+@pytest.mark.parametrize("wait", [0, "recorded"])
 @pytest.mark.parametrize("deed", FATAL.values(), ids=FATAL)
-def test_where_nothing_tells_of_the_benchmark_any_more_it_is_ended(
-    tmp_path: Path, deed: str, wait: float
-) -> None:
+def test_a_benchmark_without_any_record_left_is_ended(tmp_path: Path, deed: str, wait: float | str) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(job_that_does(tmp_path, deed, wait=wait, steps=10_000), rundir)

@@ -52,7 +52,7 @@ def environment_of(rundir: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_says_what_it_ran_on(tmp_path: Path) -> None:
+def test_a_run_records_its_environment(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     assert run_agent(python_job(tmp_path, "print('begun')"), rundir) == 0
@@ -161,7 +161,7 @@ def test_an_instance_is_named_by_its_metadata(tmp_path: Path) -> None:
     }
 
 
-def test_an_agent_that_comes_back_leaves_it_as_it_is(tmp_path: Path) -> None:
+def test_a_restarted_agent_leaves_the_environment_record_as_it_is(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, WAITS)
     with start_agent(job, rundir) as agent:

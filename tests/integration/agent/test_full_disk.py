@@ -39,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_run_that_fills_the_disk_is_ended_and_says_so(tmp_path: Path, small_disk: Path) -> None:
+def test_a_run_that_fills_the_disk_is_ended_with_that_reason(tmp_path: Path, small_disk: Path) -> None:
     rundir = small_disk / "run"
     program = (
         "import sys, time\nwhile True:\n    sys.stdout.write('x' * 65535 + chr(10))\n    time.sleep(0.005)\n"
@@ -52,7 +52,7 @@ def test_a_run_that_fills_the_disk_is_ended_and_says_so(tmp_path: Path, small_di
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_full_disk_is_said_before_anything_runs(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_runs(tmp_path: Path, small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(b"x" * (22 * 2**20))
 
     with (tmp_path / "err").open("wb") as err:
@@ -207,7 +207,7 @@ def fill(disk: Path) -> None:
 NO_ROOM_FOR_AN_ORDER = """
 import errno
 from bai_agent import cli
-from bai_agent.run import benchmark_phase
+from bai_agent.phases import benchmark_phase
 
 def request_stop(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")

@@ -22,8 +22,8 @@ from free_ports import free_port
 from s3_gate import Gate
 
 from bai_agent.aws.credentials import InstanceRole, RenewedRole, credential_provider, takes_botocore
-from bai_agent.aws.imds import MetadataError, find_token
-from bai_agent.aws.json_service import ServiceError, ask
+from bai_agent.aws.imds import find_token
+from bai_agent.errors import MetadataError
 from executor.backends.ec2.bundle.bundle import agent_files
 
 ANSWER_SECONDS = 1.1
@@ -105,7 +105,7 @@ def run(bundle: Path, code: str, **environment: str) -> str:
 def test_a_slow_metadata_service_is_enough_for_s3(bundle: Path, gate: Gate) -> None:
     gate.s3.put_object(Bucket="bucket", Key="k", Body=b"content")
     code = (
-        "import obstore\nfrom bai_agent.pull.s3 import PATIENCE\nfrom bai_agent.aws.s3_client import connect\n"
+        "import obstore\nfrom bai_agent.pull.s3_source import PATIENCE\nfrom bai_agent.aws.s3_client import connect\n"
         "print(bytes(obstore.get(connect('bucket', patience=PATIENCE), 'k').bytes()).decode())"
     )
     with metadata_service(seconds=ANSWER_SECONDS) as (address, refused):
@@ -226,15 +226,24 @@ def test_credentials_that_only_s3_can_take_are_named(bundle: Path, name: str) ->
     """They are not passed over in silence for the instance's role, which is somebody else."""
     with metadata_service() as (address, _):
         environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address, name: "/a", "AWS_REGION": "eu-west-1"}
-        with pytest.raises(ServiceError, match=f"^{name} is set, but"):
-            ask("ssm", "AmazonSSM.GetParameter", {"Name": "x"}, environment=environment)
+        secret = run(bundle, _TRY_SSM, **environment)
         said = run(bundle, _TRY_MSK, **environment)
+    assert secret.startswith(f'"ssm:x" cannot be resolved: {name} is set, but'), secret
     assert said.startswith(f"[kafka] AWS_MSK_IAM needs AWS credentials: {name} is set, but"), said
 
 
+_TRY_SSM = """
+from bai_agent.aws.secrets import resolve
+from bai_agent.errors import SecretError
+try:
+    print(resolve("ssm:x"))
+except SecretError as error:
+    print(error)
+"""
 _TRY_MSK = """
+from bai_agent.errors import ConnectError
 from bai_agent.job.descriptor import Kafka
-from bai_agent.sinks.kafka.connection import ConnectError, client_settings
+from bai_agent.sinks.kafka.connection import client_settings
 kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
 try:
     print(client_settings(kafka))
@@ -264,7 +273,7 @@ def test_new_credentials_are_there_before_the_old_ones_expire() -> None:
     with metadata_service(expires=f"{soon:%Y-%m-%dT%H:%M:%SZ}") as (address, _):
         environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}
         role = RenewedRole(InstanceRole(environment), pause=pause)
-        assert role.provide()["expires_at"] == soon
+        assert role.keys().expires == soon
         assert renewed.acquire(timeout=30)
 
     # When the metadata service has new ones, which nobody asked for, and is then away
@@ -273,7 +282,7 @@ def test_new_credentials_are_there_before_the_old_ones_expire() -> None:
         assert renewed.acquire(timeout=30)
 
     # Then they are there at once
-    expires = role.provide()["expires_at"]
+    expires = role.keys().expires
     assert expires is not None
     assert expires > soon
 

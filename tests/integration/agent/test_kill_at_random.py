@@ -12,12 +12,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_runs import environment, python_job, records_of, result_of, start_agent
-from kafka import KafkaConsumer
+from kafka_brokers import TopicReader
 
 LINES = 60_000
 KILLS_OF_THE_AGENT = 20
@@ -144,6 +145,8 @@ class Killer:
     def __init__(self, job: Path, rundir: Path, *, seed: int) -> None:
         self._job, self._rundir = job, rundir
         self._random = random.Random(seed)
+        self._surely = set(self._random.sample(range(KILLS_OF_THE_AGENT), KILLS_OF_THE_EXTRACTOR))
+        """The agents that live until they have an extractor, however busy the machine is."""
         self.agents, self.extractors = 0, 0
         self.benchmarks: set[int] = set()
 
@@ -171,8 +174,9 @@ class Killer:
             agent.wait(timeout=30)
 
     def _kill_an_extractor(self, agent: subprocess.Popen[bytes]) -> None:
-        """Kill the extractor where the agent has one by now; an agent that was killed early had none yet."""
-        deadline = time.monotonic() + self._random.uniform(0.1, 2.0)
+        """Kill the extractor if the agent has one in time; an agent that is killed early has none yet."""
+        seconds = self._random.uniform(0.1, 2.0)
+        deadline = time.monotonic() + (60 if self.agents in self._surely else seconds)
         while time.monotonic() < deadline:
             time.sleep(0.02)
             for pid in children_of(agent.pid):
@@ -218,9 +222,5 @@ def extracted_again(rundir: Path, other: Path) -> list[dict[str, object]]:
 
 
 def read_sequence_numbers(address: str) -> list[int]:
-    consumer = KafkaConsumer(
-        "BAI_METRICS", bootstrap_servers=address, auto_offset_reset="earliest", consumer_timeout_ms=5000
-    )
-    numbers = [int(dict(message.headers)["seq"]) for message in consumer]
-    consumer.close()
-    return numbers
+    with closing(TopicReader(address, "BAI_METRICS")) as reader:
+        return [int(dict(message.headers)["seq"]) for message in reader.read()]

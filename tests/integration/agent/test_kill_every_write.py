@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,31 +59,19 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 def test_killed_at_every_call_the_agent_loses_and_doubles_nothing(
     call: str, agent: ForkedAgent, tmp_path: Path
 ) -> None:
-    number, killed = 0, True
-    while killed:
-        number += 1
-        rundir = tmp_path / f"{call}-{number}"
-        job = python_job(tmp_path, PROGRAM, metrics=METRICS)
+    least = 1 if call in ("ftruncate", "unlink") else 2
 
-        # The shim and the extractor, programs of their own, are let go.
-        code = agent.run(job, rundir, call=call, number=number)
-        killed = code == -signal.SIGKILL
-        if killed:
-            code = agent.run(job, rundir)
+    def make_job(_: str) -> Path:
+        return python_job(tmp_path, PROGRAM, metrics=METRICS)
 
-        assert code == 0, f"after a kill at {call} {number}"
+    for rundir, where in agent.killed_at_each(call, tmp_path, make_job, least=least):
         records = [
             tuple(record[key] for key in ("src", "off", "i", "k", "name", "value"))
             for record in records_of(rundir)
         ]
         for source in ("log", "emit"):
-            assert by_source(records, source) == by_source(expected(), source), (
-                f"after a kill at {call} {number}"
-            )
+            assert by_source(records, source) == by_source(expected(), source), where
         assert [record["seq"] for record in records_of(rundir)] == list(range(len(records)))
         assert len((rundir / "work" / "starts").read_text().splitlines()) == 1
         assert result_of(rundir)["outcome"] == "succeeded"
         assert result_of(rundir)["benchmark"]["code"] == 0
-    assert number > 1 or call in ("ftruncate", "unlink"), (
-        f"the agent never called {call}: the test killed nothing"
-    )

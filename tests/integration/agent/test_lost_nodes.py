@@ -144,7 +144,7 @@ def test_workers_that_are_lost_or_hang_end_the_job(make: Callable[..., Nodes], t
     assert nodes.result == result
 
 
-def test_workers_make_the_result_where_the_coordinator_is_lost(
+def test_workers_make_the_result_if_the_coordinator_is_lost(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = running(make, tmp_path, nodes=3)

@@ -92,10 +92,9 @@ def test_a_command_that_starts_mpirun_itself_reaches_both_nodes(make: Callable[.
 
 
 def test_a_worker_may_be_silent_as_long_as_the_launcher_is_not(make: Callable[..., MpiNodes]) -> None:
-    steps = (
-        "[ $OMPI_COMM_WORLD_RANK != 0 ] || for step in 1 2 3 4 5 6 7 8; do echo step=$step; sleep 0.5; done"
-    )
-    nodes = make(steps, limits={"no_output": "2s"})
+    steps = "[ $OMPI_COMM_WORLD_RANK != 0 ] || for step in $(seq 20); do echo step=$step; sleep 0.5; done"
+    # A busy machine takes seconds to start mpirun, and stops one that prints for a while.
+    nodes = make(steps, limits={"no_output": "8s"})
 
     assert nodes.run() == [0, 0]
     assert nodes.result["outcome"] == "succeeded"
@@ -134,7 +133,9 @@ def test_agents_that_are_killed_go_on_with_the_same_keys(
 
     assert [nodes.wait(rank) for rank in (0, 1)] == [0, 0]
     assert nodes.result["outcome"] == "succeeded"
-    assert sorted(nodes.output().splitlines()) == ["begun on 0", "begun on 1"]
+    # mpirun may add warnings of its own, such as that its ssh had begun before it set its process group
+    begins = [line for line in nodes.output().splitlines() if line.startswith("begun")]
+    assert sorted(begins) == ["begun on 0", "begun on 1"]
 
 
 def agents_started(nodes: MpiNodes, rank: int) -> list[Any]:
@@ -191,7 +192,7 @@ def test_the_node_of_the_first_failure_is_the_cause(make: Callable[..., MpiNodes
     assert result_of(nodes.rundir(1))["outcome"] == "peer_failed"
 
 
-def test_a_lost_worker_is_named_not_what_mpirun_says_of_it(
+def test_a_lost_worker_is_named_instead_of_mpiruns_message(
     make: Callable[..., MpiNodes], tmp_path: Path
 ) -> None:
     nodes = make(UNTIL_TOLD.format(flag=tmp_path / "never"))
@@ -266,7 +267,7 @@ def test_different_versions_of_open_mpi_do_not_start(make: Callable[..., MpiNode
 
 
 @pytest.mark.parametrize(("rank", "package"), [(1, "openmpi-bin"), (1, "scripts/horovod")])
-def test_what_one_node_lacks_keeps_all_from_starting(
+def test_a_program_missing_on_one_node_keeps_all_from_starting(
     make: Callable[..., MpiNodes], tmp_path: Path, rank: int, package: str
 ) -> None:
     # Given a node without Open MPI, or with a Python that has no Horovod

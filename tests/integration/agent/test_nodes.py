@@ -123,7 +123,7 @@ recorded(main)
         ("os.kill(os.getpid(), 9)", "killed", "was ended by SIGKILL, which did not come from us."),
     ],
 )
-def test_those_that_a_failure_brings_down_are_not_the_cause(
+def test_processes_that_a_failure_brings_down_are_not_the_cause(
     make: Callable[..., Nodes], end: str, outcome: str, said: str
 ) -> None:
     """The coordinator's process fails within milliseconds, and its launcher may see that first."""
@@ -166,7 +166,7 @@ def test_processes_that_fail_are_started_again(make: Callable[..., Nodes]) -> No
     nodes = make(
         """
 import os, sys
-count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+count = os.environ["BAI_RESTARTS"]
 print("start", count, "rank", os.environ["RANK"], "on node", os.environ["BAI_NODE_RANK"])
 if count == "0":
     sys.exit(7)
@@ -180,9 +180,9 @@ print("loss=0.5")
 
     assert [nodes.wait(rank) for rank in (0, 1)] == [0, 0]
     assert (nodes.result["outcome"], nodes.result["metrics"]["per_metric"]) == ("succeeded", {"loss": 2})
-    said = (nodes.rundir(0) / "output.log").read_text().splitlines()
-    # Ranks are torchrun's own then.
-    assert said == ["start 0 rank 1 on node 0", "start 1 rank 1 on node 0", "loss=0.5"]
+    output = (nodes.rundir(0) / "output.log").read_text()
+    said = [line for line in output.splitlines() if line.startswith(("start", "loss"))]
+    assert said == ["start 0 rank 0 on node 0", "start 1 rank 0 on node 0", "loss=0.5"]
 
 
 def test_silence_is_judged_over_all_nodes(make: Callable[..., Nodes]) -> None:
@@ -191,13 +191,14 @@ def test_silence_is_judged_over_all_nodes(make: Callable[..., Nodes]) -> None:
 import os, time
 print("begun", flush=True)
 if os.environ["BAI_NODE_RANK"] == "0":
-    for step in range(8):
+    for step in range(20):
         print("loss=0.5", flush=True)
         time.sleep(0.5)
 else:
-    time.sleep(4)
+    time.sleep(10)
 """,
-        limits={"no_output": "2s"},
+        # A busy machine stops one that prints for a while.
+        limits={"no_output": "6s"},
     )
 
     nodes.start_all(0, 1)

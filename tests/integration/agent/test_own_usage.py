@@ -44,7 +44,7 @@ def noted(rundir: Path) -> dict[str, Any]:
     return found
 
 
-def test_each_program_tells_what_it_took_without_the_benchmark(tmp_path: Path) -> None:
+def test_each_program_reports_its_resources_without_the_benchmark(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     assert run_agent(python_job(tmp_path, BURNS, metrics=LOSS), rundir) == 0
@@ -59,7 +59,7 @@ def test_each_program_tells_what_it_took_without_the_benchmark(tmp_path: Path) -
         assert not found[name]["at_least"], name
 
 
-def test_a_killed_extractor_is_counted_as_far_as_it_had_noted(tmp_path: Path) -> None:
+def test_a_killed_extractor_counts_up_to_its_last_checkpoint(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     with start_agent(python_job(tmp_path, WAITS, metrics=LOSS), rundir) as agent:
         wait_until(begun(rundir))
@@ -82,7 +82,7 @@ def test_a_killed_extractor_is_counted_as_far_as_it_had_noted(tmp_path: Path) ->
     }
 
 
-def test_what_a_killed_agent_took_is_said_to_be_missing(tmp_path: Path) -> None:
+def test_resources_of_a_killed_agent_are_reported_as_missing(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, WAITS, metrics=LOSS)
     with start_agent(job, rundir) as agent:
@@ -114,7 +114,7 @@ def test_of_a_killed_shim_nothing_is_known(tmp_path: Path) -> None:
     assert found["extractor"]["cpu_seconds"] > 0
 
 
-def test_what_did_not_run_took_nothing_that_is_known(tmp_path: Path) -> None:
+def test_a_benchmark_that_did_not_run_has_no_known_resources(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     missing = [{"src": (tmp_path / "nowhere").as_uri(), "path": "data"}]
 

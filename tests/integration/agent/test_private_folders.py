@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import stat
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +51,6 @@ def _most_locked() -> str:
     return subprocess.run(["sh", "-c", most], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that everybody may enter, which pytest's own are not."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
 def nobodys_job(folder: Path, argv: list[str], **tables: Any) -> Path:
     scripts = folder / "scripts"
     (scripts / "sub").mkdir(parents=True)
@@ -82,9 +70,9 @@ def nobodys_job(folder: Path, argv: list[str], **tables: Any) -> Path:
 
 
 @pytest.mark.parametrize("umask", ["000", "022", "077"])
-def test_a_run_directory_is_its_owners_alone(open_folder: Path, umask: str) -> None:
-    job = write_job(open_folder, ["sh", "-c", "umask"])
-    rundir = open_folder / "run"
+def test_a_run_directory_is_its_owners_alone(folder: Path, umask: str) -> None:
+    job = write_job(folder, ["sh", "-c", "umask"])
+    rundir = folder / "run"
 
     assert run_agent(job, rundir, prefix=with_umask(umask)) == ExitCode.SUCCEEDED
 
@@ -94,9 +82,9 @@ def test_a_run_directory_is_its_owners_alone(open_folder: Path, umask: str) -> N
     assert not any(may_open(path) for path in rundir.glob("*.lock"))
 
 
-def test_a_running_jobs_files_are_closed_to_others(open_folder: Path) -> None:
-    job = write_job(open_folder, ["find", "..", "-type", "f", "-perm", "/077"])
-    rundir = open_folder / "run"
+def test_a_running_jobs_files_are_closed_to_others(folder: Path) -> None:
+    job = write_job(folder, ["find", "..", "-type", "f", "-perm", "/077"])
+    rundir = folder / "run"
 
     assert run_agent(job, rundir, prefix=with_umask("022")) == ExitCode.SUCCEEDED
 
@@ -104,9 +92,9 @@ def test_a_running_jobs_files_are_closed_to_others(open_folder: Path) -> None:
 
 
 @pytest.mark.root
-def test_another_user_may_lock_as_much_memory_as_root(open_folder: Path) -> None:
-    job = nobodys_job(open_folder, ["sh", "-c", "ulimit -S -l; id -un; touch artifact"])
-    rundir = open_folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+def test_another_user_may_lock_as_much_memory_as_root(folder: Path) -> None:
+    job = nobodys_job(folder, ["sh", "-c", "ulimit -S -l; id -un; touch artifact"])
+    rundir = folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
 
     assert (
         run_agent(job, rundir, prefix=("sh", "-c", 'ulimit -S -l 64; exec "$@"', "sh")) == ExitCode.SUCCEEDED
@@ -115,8 +103,8 @@ def test_another_user_may_lock_as_much_memory_as_root(open_folder: Path) -> None
     assert (rundir / "output.log").read_text() == f"{_most_locked()}nobody\n"
 
 
-def test_a_store_is_its_owners_alone(open_folder: Path) -> None:
-    cli = local_cli(open_folder)
+def test_a_store_is_its_owners_alone(folder: Path) -> None:
+    cli = local_cli(folder)
     before = os.umask(0)
     try:
         cli.go_file.touch()
@@ -130,10 +118,10 @@ def test_a_store_is_its_owners_alone(open_folder: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("umask", ["000", "077"])
-def test_the_benchmarks_user_has_its_folders_and_nobody_else_has(open_folder: Path, umask: str) -> None:
+def test_only_the_benchmarks_user_has_its_folders(folder: Path, umask: str) -> None:
     uid = pwd.getpwnam("nobody").pw_uid
-    job = nobodys_job(open_folder, [], benchmark={"script": f"#!/bin/sh\n{_BENCHMARK}"})
-    node = open_folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+    job = nobodys_job(folder, [], benchmark={"script": f"#!/bin/sh\n{_BENCHMARK}"})
+    node = folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
 
     code = run_agent(job, node, prefix=with_umask(umask))
 
@@ -142,8 +130,8 @@ def test_the_benchmarks_user_has_its_folders_and_nobody_else_has(open_folder: Pa
     assert output == [str(uid), "0022", "some words", "loss=0.5"]
     assert {record["name"] for record in records_of(node)} >= {"loss", "emitted"}
     # The way to its folders shows nobody what lies beside it.
-    way = [folder for folder in (node, *node.parents) if folder.is_relative_to(open_folder / "a" / "store")]
-    assert {mode(folder) for folder in way} == {0o711}
+    way = [each for each in (node, *node.parents) if each.is_relative_to(folder / "a" / "store")]
+    assert {mode(each) for each in way} == {0o711}
     own = {node / name for name in ("work", "scripts", "script", "output.log")}
     assert {path.stat().st_uid for path in own} == {uid}
     assert (node / "scripts" / "sub").stat().st_uid == uid
@@ -154,10 +142,10 @@ def test_the_benchmarks_user_has_its_folders_and_nobody_else_has(open_folder: Pa
 
 
 @pytest.mark.root
-def test_a_folder_that_the_benchmarks_user_cannot_enter_is_our_failure(open_folder: Path) -> None:
-    closed = open_folder / "a"
+def test_a_folder_that_the_benchmarks_user_cannot_enter_is_our_failure(folder: Path) -> None:
+    closed = folder / "a"
     closed.mkdir(mode=0o700)
-    job = nobodys_job(open_folder, ["true"])
+    job = nobodys_job(folder, ["true"])
     node = closed / "store" / "job" / "attempts" / "0" / "nodes" / "0"
 
     assert run_agent(job, node) == ExitCode.OURS
@@ -181,11 +169,11 @@ def test_a_user_that_does_not_exist_is_our_failure_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.root
-def test_a_run_of_another_user_is_adopted(open_folder: Path) -> None:
-    go = open_folder / "go"
+def test_a_run_of_another_user_is_adopted(folder: Path) -> None:
+    go = folder / "go"
     waits = f"echo begun; while [ ! -e {go} ]; do sleep 0.05; done; echo loss=0.25"
-    job = nobodys_job(open_folder, ["sh", "-c", waits], output={})
-    node = open_folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
+    job = nobodys_job(folder, ["sh", "-c", waits], output={})
+    node = folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
     with start_agent(job, node) as agent:
         wait_until(begun(node))
         agent.kill()

@@ -23,7 +23,7 @@ from agent_runs import (
     write_job,
 )
 
-from bai_agent.job.interval import relative_half_width
+from bai_agent.job.figures import relative_half_width
 
 # Each run notes that it was started, where no file of ours is. Its last line has no newline, its last emitted object neither.
 PROGRAM = """
@@ -123,7 +123,7 @@ def test_a_failing_run_ends_the_series(tmp_path: Path) -> None:
     assert_right(rundir, runs=2)
 
 
-def test_failing_runs_are_counted_where_the_others_go_on(tmp_path: Path) -> None:
+def test_a_repeat_with_failing_runs_goes_on_and_counts_them(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "fail-0", "fail-2")
 
@@ -135,7 +135,7 @@ def test_failing_runs_are_counted_where_the_others_go_on(tmp_path: Path) -> None
     assert [each["code"] for each in result["repeats"]] == [1, 0, 1, 0]
 
 
-def test_a_failing_preparation_is_told_apart(tmp_path: Path) -> None:
+def test_a_failing_preparation_is_distinguished(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     prepare = ["sh", "-c", "test $BAI_REPEAT != 1 || exit 9"]
 
@@ -191,15 +191,21 @@ def test_runs_go_on_until_the_interval_is_narrow(tmp_path: Path) -> None:
 
 def test_no_run_begins_after_max_time(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
-    job = python_job(tmp_path, "import time; time.sleep(0.6)", repeat={"runs": 50, "max_time": "1s"})
+    job = python_job(tmp_path, "import time; time.sleep(0.6)", repeat={"runs": 50, "max_time": "2s"})
 
     assert run_agent(job, rundir) == 0
 
-    assert len(result_of(rundir)["repeats"]) == 2
-    assert "2 of 50 runs were done" in " ".join(result_of(rundir)["warnings"])
+    runs = [json.loads(line) for line in (rundir / "repeats.jsonl").read_bytes().splitlines()]
+    began = [each["time"] for each in runs if each["event"] == "began"]
+    ended = [each["time"] for each in runs if each["event"] == "ended"]
+    # It was looked at after the end of each run. A busy machine needs longer from there to the record of the next one.
+    assert all(each - began[0] <= 2000 for each in ended[:-1])
+    assert ended[-1] - began[0] > 1000
+    assert len(result_of(rundir)["repeats"]) == len(began) == len(ended)
+    assert f"{len(began)} of 50 runs were done" in " ".join(result_of(rundir)["warnings"])
 
 
-def test_what_a_run_leaves_behind_has_ended_before_the_next(tmp_path: Path) -> None:
+def test_processes_left_by_a_run_end_before_the_next_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     leave = "trap '' TERM; (while sleep 0.05; do echo value=99999; done) & echo value=$BAI_REPEAT"
     job = write_job(

@@ -11,7 +11,7 @@ import pytest
 from agent_runs import records_of, wait_until
 from node_agents import Nodes
 
-from bai_agent.job.interval import relative_half_width
+from bai_agent.job.figures import relative_half_width
 
 # Each process notes its start, and says if a process of another run is there.
 PROGRAM = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,7 @@ METRICS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "required": True}]
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
-    only_with_a_bucket = ("bai_agent.job.store.s3", "bai_agent.run.cancel")
-    with forked_agent(tmp_path_factory.mktemp("agent"), *only_with_a_bucket) as agent:
+    with forked_agent(tmp_path_factory.mktemp("agent"), "bai_agent.job.store.s3") as agent:
         yield agent
 
 
@@ -31,28 +29,17 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 def test_killed_at_every_call_the_bucket_holds_what_the_files_hold(
     call: str, agent: ForkedAgent, tmp_path: Path, gate: Gate
 ) -> None:
-    # A thread counts its own calls: each thread is killed at its first, its second, ….
-    number, killed = 0, True
-    while killed:
-        number += 1
-        name = f"{call}-{number}"
-        rundir = tmp_path / name
-        store = {"url": "s3://bucket/jobs", "region": "us-east-1"}
-        job = python_job(tmp_path, PROGRAM, name=name, metrics=METRICS, store=store)
+    store = {"url": "s3://bucket/jobs", "region": "us-east-1"}
 
-        # The shim and the extractor, programs of their own, are let go.
-        code = agent.run(job, rundir, call=call, number=number)
-        killed = code == -signal.SIGKILL
-        if killed:
-            code = agent.run(job, rundir)
+    def make_job(name: str) -> Path:
+        return python_job(tmp_path, PROGRAM, name=name, metrics=METRICS, store=store)
 
-        assert code == 0, f"after a kill at {call} {number}"
-        record = JobRecord(open_store("s3://bucket/jobs"), name)
-        assert read(record, "log") == (rundir / "output.log").read_bytes() != b""
-        assert read(record, "metrics") == (rundir / "metrics.jsonl").read_bytes() != b""
-        assert read(record, "events") == (rundir / "events.jsonl").read_bytes()
-        assert record.result() == record.node().read_object("result.json") == result_of(rundir)
-    assert number > 3, f"the agent hardly called {call}: the test killed next to nothing"
+    for rundir, where in agent.killed_at_each(call, tmp_path, make_job, least=4):
+        record = JobRecord(open_store("s3://bucket/jobs"), rundir.name)
+        assert read(record, "log") == (rundir / "output.log").read_bytes() != b"", where
+        assert read(record, "metrics") == (rundir / "metrics.jsonl").read_bytes() != b"", where
+        assert read(record, "events") == (rundir / "events.jsonl").read_bytes(), where
+        assert record.result() == record.node().read_object("result.json") == result_of(rundir), where
 
 
 def read(record: JobRecord, stream: Stream) -> bytes:

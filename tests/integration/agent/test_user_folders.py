@@ -15,12 +15,13 @@ from nobodys_jobs import as_nobody, left_in, nobody, nobodys_job, node_of, run_j
 
 import bai_agent
 from bai_agent.benchmark.environment import find_user
-from bai_agent.benchmark.openssh import discard_ssh, public_key, ready_client
+from bai_agent.benchmark.openssh import public_key, ready_client
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.run.artifacts import keep_artifacts
+from bai_agent.phases.artifacts import keep_artifacts
+from bai_agent.phases.run import discard_ssh
 from bai_agent.strategy.launch import SshTo
 
 pytestmark = pytest.mark.root
@@ -96,7 +97,7 @@ def test_a_large_requirements_file_is_refused(folder: Path) -> None:
     assert "large.txt: has more than" in result_of(node)["sentence"]
 
 
-def test_scripts_become_the_users_and_nothing_beside_them(folder: Path, outside: Path) -> None:
+def test_scripts_become_the_users_and_nothing_else(folder: Path, outside: Path) -> None:
     scripts = folder / "source"
     (scripts / "sub").mkdir(parents=True)
     (scripts / "sub" / "words").write_text("words\n")
@@ -114,7 +115,7 @@ def test_scripts_become_the_users_and_nothing_beside_them(folder: Path, outside:
 
 
 @pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
-def test_data_does_not_land_behind_the_users_link(folder: Path, outside: Path, unpack: bool) -> None:
+def test_data_does_not_land_through_the_users_link(folder: Path, outside: Path, unpack: bool) -> None:
     numbers, archive = folder / "numbers", folder / "numbers.tar"
     numbers.write_text("1 2 3\n")
     with tarfile.open(archive, "w") as tar:
@@ -175,7 +176,7 @@ def test_a_pipe_in_place_of_a_record_is_refused(folder: Path) -> None:
 
     assert run_job(job, node) == ExitCode.OURS
 
-    assert "no record of pulled data" in result_of(node)["sentence"]
+    assert "not a record of pulled data" in result_of(node)["sentence"]
 
 
 def test_a_file_that_is_exchanged_after_it_was_found_is_no_artifact(folder: Path, outside: Path) -> None:

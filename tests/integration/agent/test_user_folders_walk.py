@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from collections import Counter
@@ -14,11 +17,12 @@ import pytest
 from agent_runs import environment, records_of, result_of
 from nobodys_jobs import nobody, nobodys_job, node_of, run_job, scripts_source
 
+import bai_agent
 from bai_agent.job.outcome import ExitCode
 
 pytestmark = pytest.mark.root
 
-_SOURCE = Path(__file__).parents[2] / "link_exchanger.c"
+_SOURCE = Path(__file__).parents[2] / "harness" / "link_exchanger.c"
 _PYTHON = "/usr/bin/python3"
 """One that every user may run."""
 _BENCHMARK = """
@@ -78,6 +82,17 @@ def all_kinds_of_sources(folder: Path) -> list[dict[str, Any]]:
         {"src": numbers.as_uri(), "path": "data/numbers"},
         {"src": archive.as_uri(), "path": "unpacked", "unpack": "into"},
     ]
+
+
+def enterable_agent(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return what starts an agent whose code and Python stand where each user may enter, in mounts of its own, and its variables."""
+    python = folder / "python"
+    python.mkdir()
+    shutil.copytree(Path(bai_agent.__file__).parent, folder / "program" / "bai_agent")
+    program = python / Path(os.path.realpath(sys.executable)).relative_to(sys.base_prefix)
+    enter = f'mount --bind {sys.base_prefix} {python} && cd {folder} && shift && exec {program} "$@"'
+    found = os.pathsep.join([str(folder / "program"), *filter(None, sys.path)])
+    return ["unshare", "--mount", "sh", "-c", enter, "sh"], {"PYTHONPATH": found}
 
 
 class Walk:
@@ -155,7 +170,7 @@ def test_no_file_operation_of_a_run_is_led_outside(folder: Path, walk: Walk) -> 
     assert {"open64", "mkdir", "rename", "unlink", "lstat64"} <= calls.keys()
 
 
-def test_what_processes_and_launchers_leave_is_not_led_outside(folder: Path, walk: Walk) -> None:
+def test_files_of_processes_and_launchers_are_not_led_outside(folder: Path, walk: Walk) -> None:
     mpirun = folder / "bin" / "mpirun"
     mpirun.parent.mkdir()
     mpirun.write_text(_MPIRUN)
@@ -169,9 +184,11 @@ def test_what_processes_and_launchers_leave_is_not_led_outside(folder: Path, wal
         limits={"no_output": "60s"},
     )
     node = node_of(folder)
+    prefix, env = enterable_agent(folder)
 
-    assert run_job(job, node, env=walk.env) == ExitCode.BENCHMARK_FAILED, result_of(node)
+    code = run_job(job, node, prefix=prefix, env={**walk.env, **env})
 
+    assert code == ExitCode.BENCHMARK_FAILED, result_of(node)
     calls = walk.require_nothing_touched()
     print(sum(calls.values()), "exchanges:", dict(calls))
     assert {record["name"] for record in records_of(node)} >= {"loss"}

@@ -13,7 +13,7 @@ import pytest
 from shim_runs import Bench
 
 from bai_agent.benchmark.environment import prepare_environment
-from bai_agent.benchmark.launch import Order, launch
+from bai_agent.benchmark.start import Order, launch
 from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
 
 PRINTS = "import time\nprint('loss=1')\nprint('loss=2')\n"
@@ -95,7 +95,7 @@ def test_c_programs_print_line_by_line(bench: Bench) -> None:
     bench.wait_for_output("LOSS=1\n")
 
 
-def test_timed_flushing_goes_on_in_children(bench: Bench) -> None:
+def test_timed_flushing_continues_in_children(bench: Bench) -> None:
     program = (
         "import os, time, multiprocessing\n"
         "def child(name):\n"

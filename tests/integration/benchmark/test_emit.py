@@ -71,7 +71,7 @@ def test_many_writers_at_once(bench: Bench, lines: int, size: int) -> None:
         assert [line["step"] for line in emitted if line["rank"] == rank] == list(range(lines))
 
 
-def test_what_is_emitted_last_is_kept(bench: Bench) -> None:
+def test_the_last_emitted_values_are_kept(bench: Bench) -> None:
     # More than a shim that is stopped meanwhile has read, less than the FIFO holds.
     bench.python(
         CLIENT + "print('ready', flush=True)\nimport time\n"
@@ -94,7 +94,7 @@ def test_what_is_emitted_last_is_kept(bench: Bench) -> None:
     assert _lines(bench) == [{"n": n} for n in range(2000)]
 
 
-def test_a_writer_that_dies_mid_line_harms_nobody(bench: Bench) -> None:
+def test_a_writer_that_dies_mid_line_harms_no_other_line(bench: Bench) -> None:
     bench.python(
         CLIENT + "if os.fork() == 0:\n"
         "    os.write(os.open(os.environ['BENCHMARK_AI_FIFO_FILEPATH'], os.O_WRONLY), b'{\"half\"')\n"
@@ -149,7 +149,7 @@ def test_a_benchmark_may_delete_the_fifo(bench: Bench) -> None:
     assert bench.rundir.emit.read_text() == "{}\n"
 
 
-def test_nobody_else_can_write_into_it(bench: Bench) -> None:
+def test_other_users_cannot_write_into_the_fifo(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
     assert stat.S_IMODE(bench.rundir.fifo.stat().st_mode) == 0o600

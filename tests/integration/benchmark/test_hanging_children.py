@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.benchmark import children, python_env, shim
-from bai_agent.benchmark import launch as launching
-from bai_agent.benchmark.launch import Order, ShimError, launch
-from bai_agent.errors import PullError
+from bai_agent.benchmark import children, prepared_shim
+from bai_agent.benchmark import start as launching
+from bai_agent.benchmark.start import Order, launch
+from bai_agent.errors import NotReadyError, PullError, ShimError
 from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.run_directory import RunDir
-from bai_agent.run import machine
+from bai_agent.machine import readiness as machine
+from bai_agent.requirements import python_env
 
 HANG = "#!/bin/sh\necho $$ >>{pids}\nexec sleep 45\n"
 SHIM = "import os, time\nopen({pids!r}, 'a').write(str(os.getpid()) + chr(10))\ntime.sleep(45)\n"
@@ -39,7 +40,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_driver_that_hangs_is_said_to(
+def test_a_hanging_driver_is_reported(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_SMI_SECONDS", 1.0)
@@ -50,7 +51,7 @@ def test_a_driver_that_hangs_is_said_to(
     smi = tmp_path / "smi"
     smi.write_text(HANG.format(pids=tmp_path / "pids"))
 
-    with pytest.raises(machine.NotReadyError, match="did not answer"):
+    with pytest.raises(NotReadyError, match="did not answer"):
         machine.wait_for_gpus(stopping=lambda: False, seconds=0, root=tmp_path, smi=("sh", str(smi)))
 
     assert len(hanging()) == 1
@@ -62,7 +63,7 @@ def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
     monkeypatch.setattr(launching, "_LAUNCH_LIMIT_S", 1.0)
     deaf = tmp_path / "shim.py"
     deaf.write_text(SHIM.format(pids=str(tmp_path / "pids")))
-    monkeypatch.setattr(shim, "__file__", str(deaf))
+    monkeypatch.setattr(prepared_shim, "SHIM", deaf)
     rundir = RunDir(tmp_path / "run")
     rundir.path.mkdir()
     more_than_a_pipe_holds = {"TEXT": "x" * 2**20}

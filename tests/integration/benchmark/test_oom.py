@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from shim_runs import Bench, until
+from shim_runs import Bench, classified, until
 
-from bai_agent.benchmark.ending import classify
-from bai_agent.benchmark.oom import OomWatch
 from bai_agent.job.outcome import Outcome
+from bai_agent.shim.memory_group import OomWatch
 
 EATS = "block = bytearray(400_000_000)"
 
@@ -22,7 +21,7 @@ def _launch_inside(members: Path, bench: Bench, program: str) -> None:
     launcher = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from bai_agent.benchmark.launch import Order, launch\n"
+        "from bai_agent.benchmark.start import Order, launch\n"
         "from bai_agent.job.run_directory import RunDir\n"
         "from datetime import timedelta\n"
         f"Path({str(members)!r}).write_text(str(os.getpid()))\n"
@@ -40,7 +39,7 @@ def test_a_benchmark_that_takes_too_much(bench: Bench, small_cgroup: Path) -> No
     ended = bench.ended()
 
     assert (ended["signal"], ended["oom"]) == (signal.SIGKILL, True)
-    assert classify(ended)[0] is Outcome.OOM
+    assert classified(ended)[0] is Outcome.OOM
 
 
 @pytest.mark.root
@@ -54,7 +53,7 @@ def test_a_grandchild_that_takes_too_much(bench: Bench, small_cgroup: Path) -> N
     ended = bench.ended()
 
     assert (ended["code"], ended["signal"], ended["oom"]) == (3, None, True)
-    assert classify(ended)[0] is Outcome.OOM
+    assert classified(ended)[0] is Outcome.OOM
 
 
 @pytest.mark.root
@@ -66,7 +65,7 @@ def test_a_benchmark_that_copes_with_it_has_succeeded(bench: Bench, small_cgroup
     ended = bench.ended()
 
     assert (ended["code"], ended["oom"]) == (0, True)
-    assert classify(ended)[0] is Outcome.SUCCEEDED
+    assert classified(ended)[0] is Outcome.SUCCEEDED
 
 
 @pytest.mark.root
@@ -95,7 +94,7 @@ def test_the_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
     assert int(Path(f"/proc/{bench.started['shim_pid']}/oom_score_adj").read_text()) == own
 
 
-def test_where_nobody_was_killed_nothing_is_a_matter_of_memory() -> None:
+def test_without_a_kill_no_end_counts_as_out_of_memory() -> None:
     watch = OomWatch()
 
     assert not watch.struck(code=0, signal=None)

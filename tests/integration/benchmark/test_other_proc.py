@@ -75,7 +75,7 @@ def pids_of(rundir: Path) -> list[int]:
 @pytest.mark.parametrize("hidepid", [1, 2])
 def test_limits_and_tree_kill_work_under_hidepid(plain_folder: Path, hidepid: int) -> None:
     job = python_job(
-        plain_folder, _TREE, limits={"max_runtime": "2s", "grace": "1s"}, host_metrics={"enabled": True}
+        plain_folder, _TREE, limits={"max_runtime": "4s", "grace": "1s"}, host_metrics={"enabled": True}
     )
     rundir = plain_folder / "run"
 
@@ -89,7 +89,7 @@ def test_limits_and_tree_kill_work_under_hidepid(plain_folder: Path, hidepid: in
 
 
 @pytest.mark.parametrize("hidepid", [1, 2])
-def test_what_is_left_is_ended_under_hidepid(plain_folder: Path, hidepid: int) -> None:
+def test_remaining_processes_are_ended_under_hidepid(plain_folder: Path, hidepid: int) -> None:
     go = plain_folder / "go"
     job = python_job(plain_folder, _TREE, arguments=[str(go)], limits={"grace": "1s"})
     go.touch()

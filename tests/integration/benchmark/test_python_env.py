@@ -17,11 +17,11 @@ import pytest
 from shim_runs import until
 from small_pythons import small_python
 
-from bai_agent.benchmark.proc import RUN_MARKER, all_processes
-from bai_agent.benchmark.python_env import install_requirements
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.run_directory import RunDir
+from bai_agent.requirements.python_env import install_requirements
+from bai_agent.shim.proc import RUN_MARKER, all_processes
 
 
 def _never() -> bool:
@@ -112,12 +112,12 @@ def test_a_loaders_complaint_is_not_the_pythons_answer(rundir: RunDir, python: s
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_what_is_no_python_is_named(rundir: RunDir) -> None:
+def test_a_program_that_is_not_a_python_is_named(rundir: RunDir) -> None:
     with pytest.raises(PullError, match="/bin/true is not a Python"):
         _install(_job("/bin/true"), rundir)
 
 
-def test_what_is_installed_is_not_installed_again(rundir: RunDir, python: str) -> None:
+def test_installed_packages_are_not_installed_again(rundir: RunDir, python: str) -> None:
     _install(_job(python), rundir)
     (rundir.scripts / "tiny-1.0-py3-none-any.whl").unlink()
 
@@ -155,7 +155,7 @@ def test_pips_last_words_are_in_the_error(rundir: RunDir, python: str) -> None:
         _install(_job(python), rundir)
 
 
-def test_what_pip_says_at_length_is_told_in_a_sentence(rundir: RunDir, python: str) -> None:
+def test_a_long_error_of_pip_becomes_a_sentence(rundir: RunDir, python: str) -> None:
     (rundir.scripts / "requirements.txt").write_text("--no-index\nno-such-package-of-anybody==99\n")
 
     with pytest.raises(PullError) as failure:

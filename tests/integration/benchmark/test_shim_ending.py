@@ -10,12 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from shim_runs import Bench, until
+from shim_runs import Bench, classified, until
 
-from bai_agent.benchmark.ending import classify
-from bai_agent.benchmark.launch import launch
-from bai_agent.benchmark.proc import read_process
+from bai_agent.benchmark.start import launch
 from bai_agent.job.outcome import Outcome
+from bai_agent.shim.proc import read_process
 
 STUBBORN = """
 import os, signal, sys, time
@@ -47,7 +46,7 @@ def test_sigterm_gives_the_time_to_clean_up(bench: Bench) -> None:
     ended = bench.ended()
     assert (ended["stop"], ended["code"], ended["signal"]) == ("max_runtime", 5, None)
     assert "cleaned" in bench.output
-    assert classify(ended)[0] is Outcome.MAX_RUNTIME
+    assert classified(ended)[0] is Outcome.MAX_RUNTIME
 
 
 def test_whatever_ignores_sigterm_is_killed(bench: Bench) -> None:
@@ -58,7 +57,7 @@ def test_whatever_ignores_sigterm_is_killed(bench: Bench) -> None:
 
     ended = bench.ended()
     assert (ended["stop"], ended["signal"]) == ("cancelled", signal.SIGKILL)
-    outcome, sentence = classify(ended)
+    outcome, sentence = classified(ended)
     assert outcome is Outcome.CANCELLED
     assert "did not end on SIGTERM and was killed" in sentence
 
@@ -96,7 +95,7 @@ def test_leftovers_of_a_normal_end_get_sigterm_first(bench: Bench) -> None:
     bench.launch(
         "sh",
         "-c",
-        "(trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done) & sleep 0.3; exit 4",
+        "(trap 'echo bye; exit 0' TERM; : > ready; while :; do sleep 0.05; done) & until [ -e ready ]; do sleep 0.05; done; exit 4",
     )
 
     ended = bench.ended()
@@ -124,7 +123,7 @@ def test_a_stopped_process_group_is_ended_too(bench: Bench) -> None:
     assert bench.ended()["code"] == 6
 
 
-def test_the_first_stop_stands(bench: Bench) -> None:
+def test_the_first_stop_counts(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
     bench.wait_for_output("ready")
 
@@ -156,7 +155,7 @@ def test_a_stop_after_the_end_changes_nothing(bench: Bench) -> None:
 
     ended = bench.ended()
     assert (ended["stop"], ended["code"]) == (None, 0)
-    assert classify(ended)[0] is Outcome.SUCCEEDED
+    assert classified(ended)[0] is Outcome.SUCCEEDED
 
 
 def test_a_stop_before_the_start_starts_nothing(bench: Bench) -> None:
@@ -168,7 +167,7 @@ def test_a_stop_before_the_start_starts_nothing(bench: Bench) -> None:
     assert (ended["stop"], ended["code"], ended["signal"]) == ("cancelled", None, None)
     assert not (bench.rundir.path / "ran").exists()
     assert not bench.rundir.started.exists()
-    assert classify(ended)[0] is Outcome.CANCELLED
+    assert classified(ended)[0] is Outcome.CANCELLED
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -180,7 +179,7 @@ def test_a_signal_to_the_shim_ends_the_benchmark(bench: Bench, number: signal.Si
 
     ended = bench.ended()
     assert (ended["stop"], ended["stop_signal"], ended["code"]) == (None, number, 0)
-    assert classify(ended)[0] is Outcome.INTERRUPTED
+    assert classified(ended)[0] is Outcome.INTERRUPTED
     assert "bye" in bench.output
 
 
@@ -189,12 +188,12 @@ def test_a_shutdown_that_hits_the_benchmark_first_is_no_failure(bench: Bench) ->
     bench.wait_for_output("ready")
 
     os.kill(bench.started["pid"], signal.SIGTERM)
-    time.sleep(0.1)
+    until(lambda: not Path(f"/proc/{bench.started['pid']}").exists(), "the shim sees its end")
     os.kill(bench.started["shim_pid"], signal.SIGTERM)
 
     ended = bench.ended()
     assert (ended["signal"], ended["stop_signal"]) == (signal.SIGTERM, signal.SIGTERM)
-    assert classify(ended)[0] is Outcome.INTERRUPTED
+    assert classified(ended)[0] is Outcome.INTERRUPTED
 
 
 def test_a_shutdown_shortens_a_long_grace(bench: Bench) -> None:
@@ -220,14 +219,16 @@ def test_a_hangup_does_not_reach_the_shim(bench: Bench) -> None:
     ("number", "outcome"),
     [(signal.SIGKILL, Outcome.KILLED), (signal.SIGTERM, Outcome.KILLED), (signal.SIGSEGV, Outcome.FAILED)],
 )
-def test_a_signal_that_is_not_ours_is_told(bench: Bench, number: signal.Signals, outcome: Outcome) -> None:
+def test_a_signal_that_is_not_ours_is_reported(
+    bench: Bench, number: signal.Signals, outcome: Outcome
+) -> None:
     bench.launch("sh", "-c", f"ulimit -c 0; kill -{number.value} $$")
 
     ended = bench.ended()
 
     assert (ended["signal"], ended["code"], ended["stop"], ended["oom"]) == (number, None, None, False)
-    assert classify(ended)[0] is outcome
-    assert number.name in classify(ended)[1]
+    assert classified(ended)[0] is outcome
+    assert number.name in classified(ended)[1]
 
 
 def test_python_stacks_are_in_the_log_before_the_end(bench: Bench) -> None:
@@ -276,10 +277,14 @@ def _writers(path: Path) -> list[str]:
 def test_the_benchmarks_own_end_is_noted_in_its_output(bench: Bench) -> None:
     # Given a process that prints and emits as long as the benchmark does not run any more
     program = (
-        "trap 'echo bye; echo {} > $F; exit' TERM; sleep 0.1; echo late; echo late > $F; sleep 60 & wait"
+        'say() { [ -n "$said" ] || { said=yes; echo late; echo late > $F; }; }; '
+        # It may be told to end before it has seen the end of the other one.
+        "trap 'say; echo bye; echo {} > $F; exit' TERM; : > ready; "
+        "while kill -0 $$ 2> /dev/null; do sleep 0.02; done; say; sleep 60 & wait"
     )
+    wait = "until [ -e ready ]; do sleep 0.02; done"
     bench.launch(
-        "sh", "-c", f"F={bench.rundir.fifo}; ({program}) & echo first > $F; echo own; printf 'a rest'"
+        "sh", "-c", f"F={bench.rundir.fifo}; ({program}) & {wait}; echo first > $F; echo own; printf 'a rest'"
     )
 
     ended = bench.ended()
@@ -293,7 +298,7 @@ def test_the_benchmarks_own_end_is_noted_in_its_output(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("left", ["(sleep 60; echo late) &", "(sleep 60; echo late) > /dev/null &", ""])
-def test_what_a_filter_passes_on_is_the_benchmarks_own(bench: Bench, left: str) -> None:
+def test_a_filters_output_is_the_benchmarks_own(bench: Bench, left: str) -> None:
     slow = 'while read -r line; do sleep 0.1; echo "$line"; done'
     bench.launch("bash", "-c", f"exec > >({slow}); echo one; echo two; {left} exit 3")
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from shim_runs import Bench
+from shim_runs import Bench, classified
 
-from bai_agent.benchmark.ending import classify
-from bai_agent.benchmark.launch import launch
+from bai_agent.benchmark.start import launch
+from bai_agent.files.user_rights import User
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
-from bai_agent.job.user_rights import User
 
 Make = Callable[[Path], None]
 
@@ -68,7 +67,7 @@ def test_a_command_by_its_path(
 
     ended = bench.ended()
     assert (ended["code"], ended["signal"], ended["exec_error"]["errno"]) == (None, None, number)
-    got, sentence = classify(ended)
+    got, sentence = classified(ended)
     assert got is outcome
     assert str(tmp_path / "command") in sentence
     assert re.search(says, sentence)
@@ -78,7 +77,7 @@ def test_a_command_by_its_path(
 def test_a_name_that_is_not_on_path(bench: Bench) -> None:
     bench.launch("no-such-benchmark", env={"PATH": "/usr/bin:/nowhere"})
 
-    outcome, sentence = classify(bench.ended())
+    outcome, sentence = classified(bench.ended())
 
     assert outcome is Outcome.NOT_FOUND
     assert (
@@ -103,13 +102,13 @@ def test_arguments_that_are_too_long(bench: Bench) -> None:
     ended = bench.ended()
 
     assert ended["exec_error"]["errno"] == errno.E2BIG
-    assert classify(ended)[0] is Outcome.NOT_EXECUTABLE
+    assert classified(ended)[0] is Outcome.NOT_EXECUTABLE
 
 
 def test_a_folder_that_is_not_there(bench: Bench, tmp_path: Path) -> None:
     bench.launch("true", cwd=tmp_path / "missing")
 
-    outcome, sentence = classify(bench.ended())
+    outcome, sentence = classified(bench.ended())
 
     assert outcome is Outcome.NOT_EXECUTABLE
     assert f"folder {tmp_path}/missing cannot be entered" in sentence
@@ -152,11 +151,11 @@ def test_a_user_that_we_may_not_become(open_bench: Bench) -> None:
 
     ended = open_bench.ended()
     assert ended["exec_error"]["errno"] in (errno.EPERM, errno.EINVAL)
-    assert 'as the user "nobody"' in classify(ended)[1]
+    assert 'as the user "nobody"' in classified(ended)[1]
     assert os.geteuid() != 2**32 - 1
 
 
-def test_what_its_process_did_before_the_command_is_not_counted(bench: Bench) -> None:
+def test_work_of_the_process_before_the_command_is_not_counted(bench: Bench) -> None:
     # All that the process has used since its fork, as the command itself sees it right before its end.
     code = "import os, resource; u = resource.getrusage(resource.RUSAGE_SELF); os.write(1, str(u.ru_utime + u.ru_stime).encode()); os._exit(0)"
 

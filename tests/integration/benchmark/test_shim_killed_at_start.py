@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from shim_runs import Bench, until
+from shim_runs import Bench, ended_of, until
 
-from bai_agent.benchmark import shim
-from bai_agent.benchmark.launch import _order_bytes
-from bai_agent.benchmark.proc import read_process
-from bai_agent.benchmark.state import State, read_exit, state
+from bai_agent.benchmark.start import _order_bytes
+from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.stopping import end_lost
 from bai_agent.job.run_directory import RunDir, is_locked, read_json
+from bai_agent.shim import shim
+from bai_agent.shim.proc import read_process
 
 CALLS = (
     "flock", "prctl", "mkdir", "mknod", "mknodat", "fork", "vfork", "clone", "clone3", "pipe", "pipe2", "write", "pwrite64",
@@ -52,7 +52,7 @@ def _undisturbed(folder: Path) -> Counter[str]:
     folder.mkdir()
     bench = Bench(RunDir(folder))
     assert _run(bench) == 0
-    assert read_exit(bench.rundir)["code"] == 7
+    assert ended_of(bench.rundir).code == 7
     return Counter(_calls(bench))
 
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pwd
 import re
+import resource
 import signal
+import struct
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from shim_runs import Bench, until
+from shim_runs import Bench, classified, ended_of, until
 
-from bai_agent.benchmark import shim
 from bai_agent.benchmark.ending import classify
-from bai_agent.benchmark.launch import ShimError, _order_bytes
-from bai_agent.benchmark.proc import boot_id, read_process
-from bai_agent.benchmark.started import read_started
-from bai_agent.benchmark.state import State, read_exit, running_seconds, state
+from bai_agent.benchmark.environment import find_user
+from bai_agent.benchmark.start import _order_bytes, launch
+from bai_agent.benchmark.state import State, read_started, running_seconds, state
 from bai_agent.benchmark.stopping import end_lost
-from bai_agent.errors import BusyError
+from bai_agent.errors import BusyError, ShimError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import is_locked
+from bai_agent.light_dataclass import replace
+from bai_agent.peers.direct_question import is_refused
+from bai_agent.shim import shim
+from bai_agent.shim.proc import boot_id, read_process
+from bai_agent.shim.spawn import SHORT_SLICE_NS
 
 
 def test_exit_code_and_output_are_kept(bench: Bench) -> None:
@@ -38,10 +45,10 @@ def test_exit_code_and_output_are_kept(bench: Bench) -> None:
         False,
     )
     assert bench.output == "out\nerr\n"
-    assert classify(ended)[0] is Outcome.FAILED
+    assert classified(ended)[0] is Outcome.FAILED
 
 
-def test_started_json_tells_who_runs(bench: Bench) -> None:
+def test_started_json_names_the_running_process(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
     started = bench.started
@@ -142,7 +149,7 @@ def test_half_an_order_starts_nothing(bench: Bench) -> None:
     assert state(bench.rundir) is State.NOT_STARTED
 
 
-def test_a_shim_outlives_whoever_launched_it(bench: Bench) -> None:
+def test_a_shim_outlives_its_launcher(bench: Bench) -> None:
     order = bench.rundir.path / "order"
     order.write_bytes(_order_bytes(bench.order("sh", "-c", "sleep 0.5; exit 3"), bench.rundir))
     # A launcher that hands over the order and is killed at once, its whole group with it.
@@ -156,10 +163,10 @@ def test_a_shim_outlives_whoever_launched_it(bench: Bench) -> None:
 
     until(bench.rundir.exit.exists, "the shim comes to its end")
 
-    assert read_exit(bench.rundir)["code"] == 3
+    assert ended_of(bench.rundir).code == 3
 
 
-def test_a_launch_that_fails_says_why_and_may_be_repeated(bench: Bench) -> None:
+def test_a_failed_launch_reports_the_reason_and_may_be_repeated(bench: Bench) -> None:
     bench.rundir.fifo.write_text("in the way")
 
     with pytest.raises(ShimError, match=r"something that is not a FIFO is in the way.*fifo"):
@@ -182,12 +189,42 @@ def test_killed_shim_means_lost_and_nothing_remains(bench: Bench) -> None:
     until(
         lambda: all((p := read_process(pid)) is None or p.state == "Z" for pid in everything), "all have gone"
     )
-    ended = read_exit(bench.rundir)
-    assert ended["lost"] is True
-    assert ended["left_behind"] >= 4
+    ended = ended_of(bench.rundir)
+    assert ended.lost is True
+    assert (ended.left_behind or 0) >= 4
     assert classify(ended)[0] is Outcome.LOST
     bench.launch("touch", bench.rundir.path / "twice")
     assert not (bench.rundir.path / "twice").exists()
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_shim_listens_as_long_as_it_lives_and_its_benchmark_does_not(bench: Bench, killed: bool) -> None:
+    order = bench.order("sh", "-c", "setsid sleep 61 & ls -l /proc/self/fd; sleep 62")
+    launch(replace(order, listens_at="127.0.0.1"), bench.rundir)
+    port = bench.started["port"]
+
+    for _ in range(3):
+        assert not is_refused("127.0.0.1", port)
+    until(lambda: "/proc" in bench.output, "the benchmark has listed its files")
+    assert "socket:" not in bench.output
+
+    if killed:
+        # What it started lives on.
+        os.kill(bench.started["shim_pid"], signal.SIGKILL)
+    else:
+        bench.stop(grace_s=0)
+    until(lambda: is_refused("127.0.0.1", port), "nobody listens any more")
+
+
+def test_a_shim_that_cannot_listen_runs_the_benchmark_all_the_same(bench: Bench) -> None:
+    launch(replace(bench.order("true"), listens_at="192.0.2.1"), bench.rundir)
+
+    bench.ended()
+    assert ended_of(bench.rundir).code == 0
+    started = read_started(bench.rundir)
+    assert started is not None
+    assert started.port == 0
+    assert started.warnings
 
 
 def test_a_reused_pid_is_not_killed(bench: Bench) -> None:
@@ -205,7 +242,7 @@ def test_a_reused_pid_is_not_killed(bench: Bench) -> None:
         end_lost(bench.rundir)
 
         assert bystander.poll() is None
-        assert read_exit(bench.rundir)["left_behind"] == 0
+        assert ended_of(bench.rundir).left_behind == 0
     finally:
         bystander.kill()
         bystander.wait()
@@ -249,7 +286,7 @@ def test_a_shim_that_hangs_is_ended_with_its_benchmark(bench: Bench) -> None:
 
     assert not is_locked(bench.rundir.shim_lock)
     assert bench.processes() == []
-    assert read_exit(bench.rundir)["lost"] is True
+    assert ended_of(bench.rundir).lost is True
 
 
 def test_running_seconds_count_from_the_start(bench: Bench) -> None:
@@ -283,3 +320,37 @@ def test_work_of_other_names_does_not_matter(tmp_path: Path) -> None:
     weird.ended()
 
     assert weird.output == f"ü $(NAME) 'q' {folder}\n"
+
+
+@pytest.mark.root
+def test_another_user_may_lock_as_much_memory_as_root(bench: Bench) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, hard))
+    try:
+        bench.launch("/bin/bash", "-c", "ulimit -l; id -u", cwd=Path("/"), user=find_user("nobody"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
+
+    assert bench.ended()["code"] == 0
+    limit, uid = bench.output.split()
+    # A container may forbid root to exceed the hard limit.
+    assert limit in ("unlimited", str(hard // 1024))
+    assert int(uid) == pwd.getpwnam("nobody").pw_uid
+
+
+def test_only_the_shim_has_a_short_time_slice(bench: Bench) -> None:
+    bench.launch("sleep", "60")
+
+    assert _slice_ns(bench.started["shim_pid"]) in (SHORT_SLICE_NS, 0)
+    until(lambda: _slice_ns(bench.started["pid"]) != SHORT_SLICE_NS, "the benchmark has the ordinary slice")
+    assert _slice_ns(bench.started["pid"]) == _slice_ns(os.getpid())
+    assert os.getpriority(os.PRIO_PROCESS, bench.started["pid"]) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def _slice_ns(pid: int) -> int:
+    """Return a process's time slice as sched_getattr(2) has it; 0 on a kernel that has none of one's own."""
+    buffer = ctypes.create_string_buffer(48)
+    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]
+    assert ctypes.CDLL(None).syscall(number, pid, buffer, len(buffer), 0) == 0
+    (runtime,) = struct.unpack_from("=Q", buffer, 24)
+    return int(runtime)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from bai_agent.benchmark.ssh_config import KEY, client_files
+from bai_agent.benchmark.openssh import KEY, client_files
 from bai_agent.job.peers import Peer
 
 PUBLIC = "ssh-ed25519 " + "A" * 68

@@ -14,7 +14,7 @@ import pytest
 from shim_runs import Bench
 
 from bai_agent.benchmark.environment import find_user
-from bai_agent.benchmark.launch import launch
+from bai_agent.benchmark.start import launch
 from bai_agent.job.outcome import Outcome
 
 pytestmark = pytest.mark.root
@@ -35,7 +35,7 @@ env
 """
 _START = """
 import os, sys
-from bai_agent.benchmark.stacks import start_dump
+from bai_agent.shim.stacks import start_dump
 uid, gid = map(int, sys.argv[2:4])
 helper = start_dump(sys.argv[1], 1, user={"uid": uid, "gid": gid, "groups": [gid]}, yama=sys.argv[4])
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]))
@@ -70,7 +70,7 @@ def test_stacks_of_another_users_processes_are_in_the_log(bench: Bench, private:
     assert "waits_for_ever" in bench.output
 
 
-def test_what_reads_the_stacks_is_not_root(bench: Bench, private: Path) -> None:
+def test_the_reader_of_stacks_is_not_root(bench: Bench, private: Path) -> None:
     py_spy = as_program(private / "py-spy", _PY_SPY)
     order = bench.order(_PYTHON, "-c", _RANK, cwd=Path("/"), user=find_user("nobody"))
     launch(replace(order, py_spy=py_spy), bench.rundir)
@@ -84,7 +84,7 @@ def test_what_reads_the_stacks_is_not_root(bench: Bench, private: Path) -> None:
 
 
 @pytest.mark.parametrize(("scope", "rights"), [(None, 0), ("0\n", 0), ("1\n", 1 << 19), ("2\n", 1 << 19)])
-def test_where_yama_restricts_it_one_right_of_roots_is_left(
+def test_if_yama_restricts_it_one_right_of_root_is_left(
     private: Path, tmp_path: Path, scope: str | None, rights: int
 ) -> None:
     yama = tmp_path / "ptrace_scope"

@@ -17,10 +17,10 @@ import pytest
 from cli_harness import CliHarness
 from small_pythons import small_python
 
-from bai_agent.benchmark.python_env import discard_requirements, install_requirements
-from bai_agent.benchmark.venv_cache import cached_venvs
 from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.run_directory import RunDir, now_ms
+from bai_agent.requirements.python_env import discard_requirements, install_requirements
+from bai_agent.requirements.venv_cache import cached_venvs
 from executor.jobs.prune import prune_venvs
 
 _DESCRIPTOR = """\
@@ -115,7 +115,7 @@ def version_in(rundir: RunDir) -> str:
     return done.stdout
 
 
-def test_the_next_job_takes_what_is_installed(setup: VenvCacheHarness) -> None:
+def test_the_next_job_reuses_the_installation(setup: VenvCacheHarness) -> None:
     first, second = setup.job("one"), setup.job("two")
     setup.install(first)
     setup.wheel.unlink()
@@ -242,7 +242,7 @@ def replace_the_interpreter(packages: Path) -> None:
         replace_the_interpreter,
     ],
 )
-def test_what_a_benchmark_left_in_a_venv_is_not_passed_on(
+def test_files_that_a_benchmark_left_in_a_venv_are_not_passed_on(
     setup: VenvCacheHarness, change: Callable[[Path], None]
 ) -> None:
     first, second, third = setup.job("one"), setup.job("two"), setup.job("three")
@@ -336,7 +336,7 @@ def test_a_package_from_no_index_is_installed_for_its_job(setup: VenvCacheHarnes
     assert cached_venvs(setup.cache) == []
 
 
-def test_prune_deletes_what_nobody_uses(setup: VenvCacheHarness) -> None:
+def test_prune_deletes_unused_environments(setup: VenvCacheHarness) -> None:
     rundir = setup.job("one")
     setup.install(rundir)
     later = now_ms() + 60_000

@@ -47,13 +47,23 @@ def test_a_job_runs_and_the_machine_is_powered_off(tmp_path: Path, shell: str) -
         (start,) = starts(machine)
         assert start["argv"] == [
             *("run", "/var/lib/bai/job.toml", "--dir", f"/{RUN}"),
-            *("--rank", "2", "--instance-id", "i-0123456789abcdef0", "--quiet"),
+            *("--rank", "2", "--instance-id", "i-0123456789abcdef0", "--launch", "0", "--quiet"),
         ]
         assert start["environment"]["HOME"] == "/root"
         assert start["environment"]["AWS_REGION"] == "us-east-1"
         assert start["environment"]["S3_ENDPOINT"] == machine.services.url
         steps = [line for line in machine.console().splitlines() if not line.startswith("BAI-END")]
         assert all(re.fullmatch(r"BAI \d+\.\d\d \S.*", line) for line in steps)
+
+
+def test_a_machine_of_a_later_launch_has_a_number_of_its_own(machine: GuardianJail) -> None:
+    machine.services.launch_index = 1
+    machine.cloud_init(boot(machine.services, nodes=4, launch=2, first_node=5))
+
+    assert machine.last_words() == "done 0"
+
+    (start,) = starts(machine)
+    assert start["argv"][-7:-1] == [*("--rank", "6", "--instance-id", "i-0123456789abcdef0", "--launch", "2")]
 
 
 def test_a_shutdown_that_does_nothing_is_asked_again_and_then_forced(machine: GuardianJail) -> None:
@@ -94,7 +104,7 @@ def test_an_agent_that_hangs_is_started_again(tmp_path: Path, shell: str) -> Non
         assert machine.calls("sleep").count("20") >= 20
 
 
-def test_an_agent_of_several_nodes_is_left_to_the_others(machine: GuardianJail) -> None:
+def test_the_guardian_kills_no_silent_agent_of_several_nodes(machine: GuardianJail) -> None:
     (machine.root / "quick_looks").touch()
     machine.cloud_init(boot(machine.services, agent="time.sleep(3)\nend(0)", nodes=2))
 

@@ -12,7 +12,7 @@ from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.ec2.responses import general
 
-from executor.backends.ec2.instances import console_of
+from executor.backends.ec2.instances import fetch_console
 
 ACCOUNT = "123456789012"
 HUNG = "[    0.000000] Linux version 6.1.0\r\n[    0.512000] VFS: Cannot open root device\r\n"
@@ -176,4 +176,4 @@ def test_a_kept_console_is_read_where_none_is_newer(
 
         monkeypatch.setattr(general.General, "get_console_output", nothing_newer)
 
-    assert "boot 1 of at most 3" in console_of(boto3.client("ec2", region_name=REGION), machine)
+    assert "boot 1 of at most 3" in fetch_console(boto3.client("ec2", region_name=REGION), machine)

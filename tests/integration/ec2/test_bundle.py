@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric
-from executor.backends.ec2.bundle.bundle import BuiltBundle, agent_files, build, cache_folder, pack
-from executor.backends.ec2.bundle.wheels import WheelError, find_wheels
+from executor.backends.ec2.bundle.bundle import BuiltBundle, agent_files, build, pack
+from executor.backends.ec2.bundle.wheels import find_wheels
+from executor.errors import WheelError
+from executor.owned_folders import cache_folder
 from executor.planning.job_toml import job_toml
 
 _IMPORTED = ("obstore", "ahocorasick_rs", "psutil", "kafka", "crc32c", "pynvml", "bai_agent.cli")

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from ec2_cli import Ec2Cli, moment
 
-from executor.backends.ec2.job_store import name_region
+from executor.backends.ec2.bucket_store import name_region
 from executor.backends.ec2.monitor.reaper import reap
 from executor.backends.ec2.session import AwsSession
 
@@ -142,12 +142,14 @@ def test_what_another_reaper_was_faster_with_is_no_trouble(
 
 
 def test_many_machines_come_in_pages(cli: Ec2Cli) -> None:
-    for _ in range(11):
-        cli.launch("late-1", expires=moment(LONG_AGO), count=100)
+    # A page has a hundred launches.
+    for _ in range(101):
+        cli.launch("late-1", expires=moment(LONG_AGO))
+    assert cli.ec2.describe_instances()["NextToken"]
 
     reaped = reap(AwsSession("us-east-1").ec2(), now=datetime.now(timezone.utc), dry_run=True)
 
-    assert len({each.instance.id for each in reaped}) == 1100
+    assert len({each.instance.id for each in reaped}) == 101
 
 
 def test_a_proxy_that_answers_in_awss_place_is_named(cli: Ec2Cli) -> None:

@@ -15,7 +15,7 @@ from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.iam.identities import SETUP
 from sandbox.fake_aws.iam.policy import Policy
 
-from bai_agent.job.durations import parse_duration
+from bai_agent.job.schema.durations import parse_duration
 
 _BLOCK = """\
 [aws.ec2.run_instances]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
 from ec2_cli import REGION, Ec2Cli
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from s3_gate import denied
 
 from executor.backends.ec2.doctor.doctor import examine
-from executor.backends.ec2.doctor.findings import Health, HealthFinding
-from executor.config import read_settings
+from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding
+from executor.backends.ec2.watched_jobs import Looker, note_look
+from executor.configuration.config import read_settings
+from executor.errors import UsageError
 from executor.planning.request import JobRequest
 
 _DESCRIPTOR = """\
@@ -84,6 +89,7 @@ def test_where_all_is_well_every_line_says_so(healthy: Ec2Cli) -> None:
         "credentials",
         "region",
         "bucket",
+        "looks",
         "profile",
         "subnets",
         "groups",
@@ -120,6 +126,38 @@ def test_the_exit_code_says_whose_turn_it_is(healthy: Ec2Cli) -> None:
     # And where the configuration is wrong as well, that comes first
     _configure(healthy, bucket="nowhere-bucket", instance_profile=None)
     assert healthy.bai("doctor").code == 2
+
+
+def test_it_says_who_looks_at_jobs_and_when_that_was_the_last_time(healthy: Ec2Cli) -> None:
+    [nobody] = found("looks")
+    note_look(healthy.store, Looker.REAP, every=timedelta(minutes=1))
+    [reaped] = found("looks")
+    note_look(healthy.store, Looker.WATCHER, every=timedelta(minutes=1))
+    [watched] = found("looks")
+    for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets["bucket"].keys.values():
+        key.last_modified -= timedelta(minutes=5)
+    [late] = found("looks")
+
+    assert nobody.sentence.startswith("nobody looks at jobs that no command follows")
+    assert "bai setup --watcher" in nobody.todo
+    assert reaped.sentence.startswith("`bai reap` looks at all jobs each 1m, ")
+    assert watched.sentence.startswith(
+        "the watcher in the account looks at all jobs each minute, and looked "
+    )
+    assert late.health is Health.WARNING
+    assert late.sentence.startswith("the watcher in the account looked 5m")
+    assert "/aws/lambda/bai-watcher;" in late.todo
+
+
+def test_the_log_of_a_late_watcher_is_that_of_the_name_that_was_set_up(healthy: Ec2Cli) -> None:
+    _configure(healthy, instance_profile="team-instance")
+    note_look(healthy.store, Looker.WATCHER, every=timedelta(minutes=1))
+    for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets["bucket"].keys.values():
+        key.last_modified -= timedelta(minutes=5)
+
+    [late] = found("looks")
+
+    assert "/aws/lambda/team-watcher;" in late.todo
 
 
 def test_a_bucket_that_is_not_there_or_not_ours(healthy: Ec2Cli) -> None:
@@ -232,7 +270,8 @@ def test_brokers_are_called_from_here(cli: Ec2Cli, monkeypatch: pytest.MonkeyPat
         assert health("kafka") == {Health.OK}
     assert health("kafka") == {Health.WARNING}
     monkeypatch.setenv("BAI_KAFKA_BROKERS", "broker")
-    assert health("kafka") == {Health.FAILED}
+    with pytest.raises(UsageError, match='BAI_KAFKA_BROKERS: "broker" is not a broker'):
+        health("kafka")
 
 
 def test_the_launch_of_a_descriptor_is_tried(healthy: Ec2Cli, tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from moto_aws import HELLO, REGION, MotoAws, open_moto_aws
 from sandbox.fake_aws.iam.identities import SETUP
 from sandbox.fake_aws.iam.policy import Policy
 
-from executor.backends.ec2.doctor.findings import Health, HealthFinding
-from executor.backends.ec2.doctor.launch import request_findings
+from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding
+from executor.backends.ec2.doctor.launch_checks import request_findings
 from executor.backends.ec2.launch.resolve import resolve
-from executor.backends.ec2.session import aws_of
-from executor.config import read_settings
+from executor.backends.ec2.session import aws_session
+from executor.configuration.config import read_settings
 from executor.planning.request import JobRequest, read_request
 
 STANDARD = "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
@@ -40,7 +40,7 @@ class DoctorHarness:
         self.aws, self.file = aws, folder / "b.toml"
         self.ec2 = aws.client("ec2", SETUP)
         self.settings = read_settings()
-        self.session = aws_of(self.settings)
+        self.session = aws_session(self.settings)
         [self.vpc] = {each["VpcId"] for each in self.ec2.describe_subnets()["Subnets"]}
 
     def found(self, nodes: int, more: str = "", kind: str = "t3.small") -> dict[str, HealthFinding]:

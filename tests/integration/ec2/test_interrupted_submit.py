@@ -15,7 +15,7 @@ from moto.s3.models import s3_backends
 from moto_aws import HELLO, MotoAws
 from sandbox.fake_aws.calls import Call
 
-from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.owned_folders import cache_folder
 
 
 @pytest.fixture
@@ -23,7 +23,9 @@ def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     (tmp_path / "b.toml").write_text(HELLO)
     # Wheels are fetched, and the bundle is made, once for all tests.
     cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
-    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, "HOME": str(tmp_path)})
+    (tmp_path / "tmp").mkdir()
+    mine = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
+    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, **mine})
 
 
 def kill_after(moto_aws: MotoAws, cli: CliHarness, key: str) -> None:

@@ -13,16 +13,17 @@ from moto_aws import REGION, MotoAws
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Store, StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from executor.backends.ec2.job_store import bucket_store
+from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
-from executor.backends.ec2.launch.launch import LaunchError, UndecidedError, expires_at, launch
+from executor.backends.ec2.launch.launch import expires_at, launch
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, read_launch, write_launch
-from executor.backends.ec2.launch.request import launch_request
+from executor.backends.ec2.launch.launch_request import launch_request
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.tags import tag_time
-from executor.config import read_settings
+from executor.configuration.config import read_settings
 from executor.descriptor.ec2_table import Ec2
+from executor.errors import LaunchError, UndecidedError
 from executor.planning.job_toml import job_toml
 
 pytestmark = pytest.mark.usefixtures("moto_environment")

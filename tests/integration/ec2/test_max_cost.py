@@ -61,7 +61,7 @@ def test_a_job_without_a_known_price_is_over_every_bound(moto_aws: MotoAws, cli:
     refused = cli.bai("submit", "b.toml", "--max-cost", "1000")
 
     assert refused.code == 2
-    assert "what the job may cost is not known" in " ".join(refused.stderr.split())
+    assert "the cost of the job is not known" in " ".join(refused.stderr.split())
     assert moto_aws.instances() == []
 
 

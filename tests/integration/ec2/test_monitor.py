@@ -12,23 +12,28 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import boto3
 import pytest
 from ec2_cli import Ec2Cli
 from handmade_job import HandmadeJob
 
 from bai_agent.job.attempt import AttemptRecord, StopOrder
+from bai_agent.job.generation_records import DecisionKind, Ledger, NextGeneration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import NodeOutcome
+from bai_agent.job.run_directory import now_ms
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import write_result
-from executor.backends.ec2.monitor.diagnosis import JobStage
+from executor.backends.ec2.monitor.ec2_watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.monitor.ended_job import end_leftovers
+from executor.backends.ec2.monitor.job_observation import JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
-from executor.backends.ec2.monitor.watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.session import AwsSession
+from executor.documents.job_view import JobView
 from executor.records.reading import result_of
-from executor.view.json_lines import JsonView
-from executor.view.watch import JobView, watch
+from executor.view.plain import JsonView
+from executor.view.watch import watch
 
 
 def monitor(record: JobRecord, *, later: timedelta = timedelta()) -> JobMonitor:
@@ -241,7 +246,7 @@ def test_a_given_up_machine_that_is_to_be_kept_is(cli: Ec2Cli) -> None:
     record, machines = gang(cli, lost=[1], keeps=True)
     record.store.delete(record.key("attempts/0/signs/"))
 
-    assert "kept to look into" in cli.bai("status", "gang-1", "--json").objects[0]["machine"]
+    assert "kept for inspection" in cli.bai("status", "gang-1", "--json").objects[0]["machine"]
 
     assert [cli.state(each) for each in machines] == ["running"] * 3
 
@@ -262,6 +267,166 @@ def test_a_gang_that_hangs_whole_is_terminated(cli: Ec2Cli) -> None:
     result = record.result() or {}
     assert (result["outcome"], result["exit_code"], result["on_behalf"]) == ("peer_lost", 5, True)
     assert f"Node 0 ({machines[0]})" in result["sentence"]
+
+
+def elastic(cli: Ec2Cli, *, launched: int = 3) -> tuple[JobRecord, list[str]]:
+    """Bring a job of two to four nodes that runs; return the ids of its machines too."""
+    made = cli.handmade("elastic-1")
+    file = made.store.folder / "elastic-1" / "job.toml"
+    file.write_text(file.read_text() + '\n[strategy]\nname = "torchrun"\nnodes = 4\nmin_nodes = 2\n')
+    made.event("agent_started", pid=1)
+    made.phases("prepare", "pull", "join", until="run")
+    machines = cli.launch("elastic-1", count=launched)
+    record = cli.bring(made, launched=machines)
+    for rank in range(launched):
+        record.store.put(record.node(rank).key("heartbeat.json"), b"{}")
+    first = NextGeneration(kind=DecisionKind.RUN, members=list(range(launched)), why="start")
+    AttemptRecord(record).settle_generation(0, first)
+    return record, machines
+
+
+def test_an_elastic_job_with_fewer_machines_than_wanted_is_well(cli: Ec2Cli) -> None:
+    record, _ = elastic(cli)
+
+    found = monitor(record).observe()
+
+    assert (found.stage, found.sentence) == (JobStage.RUNNING, "3 machines are running.")
+    assert monitor(record).all_well()
+
+
+def test_a_machine_that_went_does_not_end_an_elastic_job(cli: Ec2Cli) -> None:
+    record, machines = elastic(cli)
+    cli.ec2.terminate_instances(InstanceIds=[machines[0]])
+
+    status = cli.bai("status", "elastic-1", "--json").objects[0]
+    later = monitor(record, later=timedelta(minutes=1)).reconcile()
+
+    assert status["status"] == "RUNNING"
+    assert status["machine"] == f"2 machines are running; node 0 ({machines[0]}) is gone."
+    assert later.inferred is None
+    assert record.result() is None
+    assert [cli.state(each) for each in machines[1:]] == ["running"] * 2
+
+
+def test_a_machine_of_an_elastic_job_that_hangs_is_terminated_alone(cli: Ec2Cli) -> None:
+    record, machines = elastic(cli)
+    cli.age(record, timedelta(minutes=4))
+    for rank in (0, 2):
+        record.store.put(record.node(rank).key("heartbeat.json"), b"{}")
+
+    found = monitor(record).reconcile()
+
+    assert found.stage is JobStage.RUNNING
+    assert f"Node 1 ({machines[1]}) has given no sign of life for 4m" in found.sentence
+    assert [cli.state(each) for each in machines] == ["running", "terminated", "running"]
+    assert record.result() is None
+
+
+def test_an_elastic_job_without_machines_waits_and_then_ends(cli: Ec2Cli) -> None:
+    record, machines = elastic(cli)
+    park = NextGeneration(
+        kind=DecisionKind.PARK, members=[2], why="lost", ledger=Ledger(waiting_since=now_ms())
+    )
+    AttemptRecord(record).settle_generation(1, park)
+    # A late node that could not pull ended alone, long before
+    AttemptRecord(record).end(NodeOutcome(rank=3, outcome="pull_failed", sentence="No data.", ended=1))
+    cli.ec2.terminate_instances(InstanceIds=machines)
+
+    early = monitor(record, later=timedelta(minutes=9)).reconcile()
+    listed = cli.bai("list", "--json").objects[0]
+    status = cli.bai("status", "elastic-1", "--json").objects[0]
+    assert (early.stage, record.result()) == (JobStage.PARKED, None)
+    assert listed["status"] == status["status"] == "PARKED"
+    assert "No machine is left, and the job waits for at least 2" in status["machine"]
+
+    monitor(record, later=timedelta(minutes=11)).reconcile()
+
+    result = record.result() or {}
+    assert (result["outcome"], result["exit_code"], result["on_behalf"]) == ("peer_lost", 5, True)
+    assert result["sentence"].startswith("0 of at least 2 nodes were left for 10m: Somebody terminated")
+
+
+@pytest.mark.parametrize("kind", [DecisionKind.RUN, DecisionKind.PARK])
+def test_status_tells_of_a_lost_node(cli: Ec2Cli, kind: DecisionKind) -> None:
+    record, machines = elastic(cli)
+    cli.ec2.terminate_instances(InstanceIds=machines[:1])
+    ledger = Ledger(waiting_since=now_ms() if kind is DecisionKind.PARK else None, losses={"0": 1})
+    word = NextGeneration(kind=kind, members=[1, 2], why="lost", nodes=[0], ledger=ledger)
+    AttemptRecord(record).settle_generation(1, word)
+
+    table = cli.bai("status", "elastic-1", "--json").objects[0]
+    shown = " ".join(cli.bai("status", "elastic-1").stdout.split())
+
+    assert table["status"] == ("RUNNING" if kind is DecisionKind.RUN else "PARKED")
+    assert table["generation"]["members"] == [1, 2]
+    assert table["generation"]["left"] == {"0": "lost in generation 0"}
+    assert "node 0 gave no sign of life" in shown
+    assert f"node 0 ({machines[0]}) is gone" in shown
+
+
+def test_bai_scale_changes_the_number_of_nodes_within_the_range(cli: Ec2Cli) -> None:
+    record, _ = elastic(cli)
+
+    larger, outside, smaller = (cli.bai("scale", "elastic-1", nodes) for nodes in ("4", "5", "2"))
+
+    # Nobody can tell what the request to EC2 was made of.
+    assert larger.code == 0
+    assert (
+        "scaling to 4 nodes; 3 machines are running. No machine is launched for the job: version"
+        in larger.stdout
+    )
+    assert (outside.code, outside.stdout) == (2, "")
+    assert "5 nodes: elastic-1 runs on 2 to 4 nodes" in outside.stderr
+    assert (smaller.code, smaller.stdout) == (0, "elastic-1: scaling to 2 nodes\n")
+    attempt = AttemptRecord(record)
+    assert [attempt.scale_request(each).desired for each in sorted(attempt.scale_requests())] == [4, 2]
+
+
+def test_a_job_that_was_launched_by_hand_can_only_become_smaller(cli: Ec2Cli) -> None:
+    record, _ = elastic(cli)
+    for name in ("launch.json", "launched.json"):
+        boto3.client("s3").delete_object(Bucket="bucket", Key=f"jobs/{record.key(f'attempts/0/{name}')}")
+
+    larger, smaller = (cli.bai("scale", "elastic-1", nodes) for nodes in ("4", "2"))
+
+    assert (larger.code, smaller.code) == (2, 0)
+    assert "elastic-1 has 3 nodes whose machines were launched by hand" in larger.stderr
+
+
+def test_an_elastic_job_costs_what_all_its_machines_cost(cli: Ec2Cli) -> None:
+    record, _ = elastic(cli)
+    launch = {"request": {"InstanceType": "m1.small"}}
+    record.store.put(record.key("attempts/0/launch.json"), json.dumps(launch).encode())
+    config = cli.folder / "config.toml"
+    config.write_text(f'{config.read_text()}[prices]\n"m1.small" = 2.0\n')
+    write_result(record, Outcome.SUCCEEDED, "Done.")
+
+    listed = cli.bai("list", "--json").objects[0]
+
+    assert listed["dollars"] == pytest.approx(3 * 2.0 * listed["seconds"] / 3600)
+
+
+def test_a_parked_elastic_job_without_machines_can_be_cancelled(cli: Ec2Cli) -> None:
+    record, machines = elastic(cli)
+    cli.ec2.terminate_instances(InstanceIds=machines)
+
+    assert cli.bai("cancel", "elastic-1").code == 0
+    cli.bai("status", "elastic-1")
+
+    assert (record.result() or {})["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize("outcome", ["max_runtime", "nonsense"])
+def test_what_nodes_decided_and_could_not_write_is_the_result(cli: Ec2Cli, outcome: str) -> None:
+    record, machines = elastic(cli)
+    word = NextGeneration(kind=DecisionKind.END, outcome=outcome, sentence="It took too long.")
+    AttemptRecord(record).settle_generation(1, word)
+    cli.ec2.terminate_instances(InstanceIds=machines)
+
+    monitor(record).reconcile()
+
+    result = record.result()
+    assert (result or {}).get("outcome") == ("max_runtime" if outcome == "max_runtime" else None)
 
 
 def test_status_shows_why_the_nodes_are_being_ended(cli: Ec2Cli) -> None:
@@ -399,7 +564,7 @@ def test_a_kept_machine_is_told_at_the_end_with_its_price(cli: Ec2Cli) -> None:
 
     assert (failed.code, good.code) == (1, 0)
     assert re.search(
-        r"bai: i-\w+ is kept to look into until \d{4}-\d\d-\d\d \d\d:\d\d UTC, at about 0\.0440 USD an hour; "
+        r"bai: i-\w+ is kept for inspection until \d{4}-\d\d-\d\d \d\d:\d\d UTC, at about 0\.0440 USD an hour; "
         r"`bai release failed-1` lets it go",
         failed.stderr,
     ), failed.stderr

@@ -14,12 +14,11 @@ from moto_aws import HELLO, REGION, MotoAws
 from sandbox.fake_aws.control_plane.images import BASE, DEBIAN, TRIXIE, MachineImage, register
 
 from bai_agent import __version__
-from executor.backends.ec2.launch.launch import UndecidedError
+from executor.backends.ec2.launch.ec2_submission import submit
 from executor.backends.ec2.launch.launch_record import LaunchFile, read_launch
 from executor.backends.ec2.launch.resolve import Candidate
-from executor.backends.ec2.launch.submission import submit
-from executor.config import read_settings
-from executor.errors import UsageError
+from executor.configuration.config import read_settings
+from executor.errors import UndecidedError, UsageError
 from executor.planning.request import JobRequest, Submitted, read_request
 
 pytestmark = pytest.mark.usefixtures("moto_environment")

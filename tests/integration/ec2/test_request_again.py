@@ -10,14 +10,15 @@ from moto_aws import REGION, MotoAws
 from service_events import ACTION, encoded, fetcher_event
 
 from bai_agent.job.record import JobRecord
-from executor.backends.ec2.job_store import bucket_store
-from executor.backends.ec2.launch.submission import submit
-from executor.config import LimitSettings, Settings, read_settings
+from executor.backends.ec2.bucket_store import bucket_store
+from executor.backends.ec2.launch.ec2_submission import submit
+from executor.configuration.config import Settings, read_settings
+from executor.configuration.job_limits import JobLimits
+from executor.configuration.service_config import Bounds
 from executor.errors import UsageError
 from executor.planning.request import Submitted
-from executor.service.event import read_event
-from executor.service.requests import read_request
-from executor.service_config import Bounds
+from executor.service.events.event import read_event
+from executor.service.events.requests import read_request
 
 pytestmark = pytest.mark.usefixtures("moto_environment")
 
@@ -42,7 +43,7 @@ def test_what_was_launched_stands_whatever_is_configured_since(moto_aws: MotoAws
     if lost:  # who launched it died before EC2's answer came
         remove(moto_aws, "launched.json")
 
-    again = submitted(replace(settings, limits=LimitSettings(grace=timedelta(minutes=7))))
+    again = submitted(replace(settings, limits=JobLimits(grace=timedelta(minutes=7))))
 
     assert not again.new
     assert len(moto_aws.instances()) == 1

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from io import BytesIO
@@ -90,7 +89,9 @@ def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     (tmp_path / "d.csv").write_text("1,2\n")
     (tmp_path / "b.toml").write_text(_DESCRIPTOR)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    return CliHarness(tmp_path, {**kept, **moto_aws.environment()})
+    # What it is killed over stays in the test's folder.
+    (tmp_path / "tmp").mkdir()
+    return CliHarness(tmp_path, {**kept, **moto_aws.environment(), "TMPDIR": str(tmp_path / "tmp")})
 
 
 def stored(moto_aws: MotoAws, key: str) -> bytes:
@@ -212,9 +213,7 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, 
         repeated = cli.bai("submit", "b.toml", "--job-id", job_id)
 
         assert repeated.code == 0, repeated.stderr
-        mine = [
-            each for each in moto_aws.instances() if {"Key": "bai:job-id", "Value": job_id} in each["Tags"]
-        ]
+        mine = moto_aws.instances({"Name": "tag:bai:job-id", "Values": [job_id]})
         assert len(mine) == 1, killed_at
         decided = json.loads(stored(moto_aws, f"jobs/{job_id}/attempts/0/launched.json"))
         assert decided["instances"] == [mine[0]["InstanceId"]]
@@ -232,7 +231,8 @@ def test_who_is_interrupted_while_launching_hears_what_may_run(
     def interrupt(call: Call) -> None:
         if call.action == "RunInstances":
             running[0].send_signal(number)
-            time.sleep(1)  # the answer comes too late
+            # The answer comes too late.
+            running[0].wait(timeout=120)
 
     moto_aws.answered = interrupt
     running.append(cli.start(command, "b.toml", *(("--on", "ec2") if command == "run" else ())))
@@ -260,7 +260,7 @@ def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(
     def interrupt(call: Call) -> None:
         if call.action == "DescribeImages":
             running[0].send_signal(signal.SIGINT)
-            time.sleep(1)
+            running[0].wait(timeout=120)
 
     moto_aws.answered = interrupt
     running.append(cli.start("submit", "b.toml"))
@@ -335,8 +335,8 @@ def test_a_submission_without_credentials_names_no_job(moto_aws: MotoAws, cli: C
 @pytest.mark.parametrize(
     ("overrides", "code", "words"),
     [
-        ("hardware.instance_type=local", 2, '"local" is no EC2 instance type'),
-        ("hardware.instance_type=${TYPE}", 2, '"${TYPE}" is no EC2 instance type'),
+        ("hardware.instance_type=local", 2, '"local" is not an EC2 instance type'),
+        ("hardware.instance_type=${TYPE}", 2, '"${TYPE}" is not an EC2 instance type'),
         ("hardware.instance_type=t3.smal", 0, 'did you mean "t3.small"?'),
         ("aws.ec2.region=eu-centrall-1", 0, 'did you mean "eu-central-1"?'),
     ],
@@ -492,12 +492,12 @@ def test_no_room_anywhere_ends_a_run_with_its_sentence(moto_aws: MotoAws, cli: C
     assert json.loads(stored(moto_aws, "jobs/full-1/result.json"))["outcome"] == "capacity"
 
 
-def gang(cli: CliHarness, *, processes: str = "1", more: str = "") -> None:
-    """Write the descriptor of a job of two machines."""
+def gang(cli: CliHarness, *, processes: str = "1", more: str = "", machines: str = "2") -> None:
+    """Write the descriptor of a job of several machines."""
     text = _SMALL.replace(
         '"t3.small"\n',
         '"t3.small"\nstrategy = "torchrun"\n[hardware.distributed]\n'
-        f'num_instances = 2\nprocesses_per_instance = "{processes}"\n',
+        f'num_instances = {machines}\nprocesses_per_instance = "{processes}"\n',
     )
     (cli.folder / "b.toml").write_text(text + more)
 
@@ -520,6 +520,44 @@ def test_all_machines_of_a_job_come_with_one_call(moto_aws: MotoAws, cli: CliHar
     launched = json.loads(stored(moto_aws, "jobs/gang-1/attempts/0/launched.json"))["instances"]
     assert [ranks[0], ranks[1]] == launched
     assert len({each["SubnetId"] for each in machines}) == 1
+
+
+def test_an_elastic_job_starts_with_as_many_machines_as_there_is_room_for(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
+    gang(cli, machines='"2:4"', more="[elastic]\nnodes = 3\n")
+    planned = cli.bai("plan", "b.toml", "--on", "ec2")
+    moto_aws.room(2)
+
+    done = cli.bai("submit", "b.toml", "--job-id", "elastic-1")
+
+    assert (planned.code, done.code) == (0, 0), planned.stderr + done.stderr
+    assert planned.stdout.startswith(f"# Launches 2 to 3 × t3.small in {REGION} from the image ami-")
+    # The bound is that of four machines: `bai scale` may launch another one, which may be on until the `bai:expires` of all.
+    assert "at most 106.4 instance hours" in " ".join(planned.stdout.split())
+    assert f"# RunInstances: 2 to 3 × t3.small in {REGION}" in planned.stdout
+    assert "# Takes 6 vCPUs of the account's quota (3 × 2)" in planned.stdout
+    assert f"launching 2 to 3 × t3.small in {REGION}" in done.stderr
+    assert "EC2 had room for 2 of 3 machines" in " ".join(done.stderr.split())
+    launched = json.loads(stored(moto_aws, "jobs/elastic-1/attempts/0/launched.json"))["instances"]
+    assert len(launched) == len(moto_aws.instances()) == 2
+    # No machine has reported yet, and a job can be scaled within its range.
+    status = cli.bai("status", "elastic-1", "--json")
+    more, fewer = cli.bai("scale", "elastic-1", "4"), cli.bai("scale", "elastic-1", "2")
+    assert status.objects[0]["status"] == "PENDING", status.stderr
+    assert (more.code, fewer.code) == (0, 0), more.stderr + fewer.stderr
+    # The machines that are missing are launched at once, as nodes with numbers that the first launch did not ask for.
+    assert len(moto_aws.instances()) == 4
+    later = [
+        json.loads(stored(moto_aws, f"jobs/elastic-1/attempts/0/launches/{number}/launched.json"))
+        for number in (1, 2)
+    ]
+    assert [(each["first_node"], each["replaces"]) for each in later] == [(3, []), (4, [])]
+    desired = [
+        json.loads(stored(moto_aws, f"jobs/elastic-1/attempts/0/requests/{number}.json"))["desired"]
+        for number in (0, 1)
+    ]
+    assert desired == [4, 2]
 
 
 def test_plan_shows_user_data_in_clear_only_when_asked(moto_aws: MotoAws, cli: CliHarness) -> None:

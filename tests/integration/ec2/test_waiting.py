@@ -21,17 +21,16 @@ from sandbox.fake_aws.calls import Call
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.backend import CapacityWait, SubmitListener
-from executor.backends.ec2.bundle.bundle import cache_folder
-from executor.backends.ec2.job_store import bucket_store
-from executor.backends.ec2.launch.launch import LaunchError
-from executor.backends.ec2.launch.submission import submit
-from executor.config import read_settings
-from executor.errors import UsageError
+from executor.backends.ec2.bucket_store import bucket_store
+from executor.backends.ec2.launch.ec2_submission import submit
+from executor.configuration.config import read_settings
+from executor.errors import LaunchError, UsageError
+from executor.owned_folders import cache_folder
 from executor.planning.request import JobRequest, read_request
 
 pytestmark = pytest.mark.usefixtures("moto_environment")
 
-_SECONDS = 90.0
+_SECONDS = 180.0
 SUBMIT = ("submit", "b.toml", "--job-id", "job-1", "--set", "limits.wait_for_capacity=3m")
 REFUSED = "InsufficientInstanceCapacity"
 SPOT = "InstanceMarketOptions.MarketType"
@@ -101,7 +100,7 @@ def submitter(moto_aws: MotoAws, tmp_path: Path) -> Submitter:
 
 @pytest.fixture
 def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
-    (tmp_path / "b.toml").write_text(f'{HELLO}[limits]\nwait_for_capacity = "30s"\n')
+    (tmp_path / "b.toml").write_text(f'{HELLO}[limits]\nwait_for_capacity = "2m"\n')
     cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
     return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, "HOME": str(tmp_path)})
 

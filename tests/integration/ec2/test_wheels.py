@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from executor.backends.ec2.bundle import wheels
-from executor.backends.ec2.bundle.wheels import WheelError, find_wheels
+from executor.backends.ec2.bundle.wheels import find_wheels
+from executor.errors import WheelError
 
 ROOT = Path(__file__).parents[3]
 WHEEL = "tiny-1.0-py3-none-any.whl"

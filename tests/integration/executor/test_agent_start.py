@@ -13,8 +13,8 @@ import pytest
 from agent_runs import wait_until
 from local_cli import LocalCli
 
-from bai_agent.benchmark.proc import read_process
 from bai_agent.job.run_directory import is_locked
+from bai_agent.shim.proc import read_process
 
 
 def starting(cli: LocalCli, job_id: str, *, detach: bool = False) -> subprocess.Popen[str]:

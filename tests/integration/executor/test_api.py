@@ -20,8 +20,9 @@ from moto_aws import open_moto_aws
 from typing_extensions import assert_type
 
 from bai_agent.errors import BaiError
-from executor import metrics, plan, status, submit, wait
-from executor.jobs.wait import StillGoesOnError
+from bai_agent.job.attempt import AttemptRecord
+from executor import metrics, plan, scale, status, submit, wait
+from executor.errors import StillGoesOnError
 from executor.records.job_status import JobStatus, NodeStatus
 
 _ON_EC2 = """
@@ -95,6 +96,15 @@ def test_a_status_has_each_of_several_nodes(cli: LocalCli, capfd: pytest.Capture
     assert capfd.readouterr().out == "0 None None None\n1 join None None\n"
 
 
+def test_an_elastic_job_is_scaled_within_its_range(cli: LocalCli) -> None:
+    job = HandmadeJob(cli.store, nodes=4, min_nodes=2)
+
+    with pytest.raises(BaiError, match="5 nodes: digits-1 runs on 2 to 4 nodes"):
+        scale("digits-1", 5)
+
+    assert AttemptRecord(job.record).scale_requests() == {}
+
+
 def test_a_job_of_one_node_has_no_list_of_nodes(cli: LocalCli) -> None:
     HandmadeJob(cli.store).ends()
 
@@ -130,6 +140,7 @@ def test_the_same_id_twice_is_one_job_from_any_thread(cli: LocalCli) -> None:
         (lambda cli: submit(cli.descriptor(), on="moon"), '"moon" is not a place'),
         (lambda cli: submit(cli.descriptor(), arguments="--one"), "write a list"),
         (lambda cli: submit(cli.descriptor(), store="/proc/version/jobs"), "/proc/version"),
+        (lambda cli: scale(submit(cli.descriptor(), arguments=[str(cli.go_file)]), 2), "is not elastic"),
         (lambda cli: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),
     ],
 )
@@ -199,7 +210,9 @@ def test_nobody_is_asked_for_a_second_factor(tmp_path: Path) -> None:
     os.close(far_end)
     os.close(terminal)
 
-    assert done.stdout.startswith("CredentialsError the AWS profile wants the code of a second factor"), done
+    assert done.stdout.startswith("AwsCredentialsError the AWS profile wants the code of a second factor"), (
+        done
+    )
 
 
 def test_importing_the_program_does_not_bring_the_api() -> None:

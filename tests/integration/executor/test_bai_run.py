@@ -99,7 +99,7 @@ def test_the_first_ctrl_c_cancels_and_follows_to_the_end(cli: LocalCli) -> None:
 
 def test_the_second_ctrl_c_leaves_and_says_how_to_come_back(cli: LocalCli) -> None:
     # Given a benchmark that does not listen to SIGTERM
-    file = cli.descriptor(IGNORES_SIGTERM, limits='grace = "5s"')
+    file = cli.descriptor(IGNORES_SIGTERM, limits='grace = "10s"')
     with Terminal("run", file, "--job-id", "one", "--", cli.go_file, cli=cli) as terminal:
         terminal.await_text("loss=0.5 loss=0.25")
         terminal.press_ctrl_c()

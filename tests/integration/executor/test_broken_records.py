@@ -16,26 +16,28 @@ from hypothesis import strategies as st
 from local_cli import LocalCli
 from rich.console import Console
 
-from bai_agent.errors import BaiError
-from bai_agent.job.events import read_events
+from bai_agent.errors import BaiError, RecordError
 from bai_agent.job.record_types import UnknownEvent
 from bai_agent.job.run_directory import now_ms, read_json
-from bai_agent.job.store import RecordError
-from executor.backends.ec2.launch.launch import refusal_of
+from bai_agent.runtime.event_log import read_events
+from executor.backends.ec2.launch.launch import find_refusal
 from executor.backends.ec2.launch.launch_record import read_decision, read_launch, read_refusal
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.tags import parse_timestamp
-from executor.jobs.jobs import ListedJob, last_values, started_of
+from executor.documents.job_view import JobView
+from executor.documents.listing import jobs_table
+from executor.documents.screen import show_blocks
+from executor.documents.status import StatusView, status_blocks
+from executor.documents.summary import show_summary
+from executor.jobs.job_list import ListedJob, last_values
+from executor.jobs.job_lookup import started_of
+from executor.jobs.wait import RetryWindow
 from executor.records.follower import JobFollower, events_of
 from executor.records.reading import result_of
-from executor.records.retry_window import RetryWindow
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
-from executor.view.listing import print_listing, print_own_usage, print_status
 from executor.view.plain import PlainView
-from executor.view.summary import print_summary
-from executor.view.watch import JobView
 
 LAUNCH = {
     "version": 1,
@@ -78,7 +80,7 @@ PULL = {
         (b"[" * 100_000, "result.json is not JSON"),
         (b"[]", "result.json is not a JSON object"),
         (b"{}", "result.json: outcome is missing"),
-        (b" " * (100 << 20), "result.json has 104,857,600 bytes"),
+        (b" " * (100 << 20), "result.json has more than 16,777,216 bytes"),
         ({"exit_code": "five"}, "result.json: exit_code: expected an exit code from 0 to 6, got 'five'"),
         ({"exit_code": 77}, "result.json: exit_code: expected an exit code from 0 to 6, got 77"),
         ({"started": "yesterday"}, "result.json: started: expected milliseconds since the epoch"),
@@ -86,9 +88,9 @@ PULL = {
         ({"artifacts": {"files": 1}}, "result.json: artifacts.bytes is missing"),
         (
             {"own_usage": [{"agent": {"cpu_seconds": "some"}}]},
-            "result.json: own_usage: expected a list of what each node's programs took",
+            "result.json: own_usage[0].agent.cpu_seconds: expected a time in seconds, got 'some'",
         ),
-        ({"phases": {"run": "long"}}, "result.json: phases: expected a table of seconds"),
+        ({"phases": {"run": "long"}}, "result.json: phases.run: expected a time in seconds, got 'long'"),
     ],
 )
 def test_a_broken_result_is_named_and_hides_no_other_job(
@@ -298,15 +300,16 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
     with redirect_stdout(io.StringIO()):
         try:
             found = job_status(job.record)
-            print_listing([ListedJob(status=found, name="")])
-            print_status(job.job, found, last_values(job.record))
-            print_own_usage(result_of(job.record))
+            show_blocks([jobs_table([ListedJob(status=found, name="")])])
+            values, result = last_values(job.record), result_of(job.record)
+            view = StatusView(job=job.job, status=found, values=values, result=result, verbose=True)
+            show_blocks(status_blocks(view))
             job_view = JobView(job_id="digits-1", job=job.job, place="")
             news = JobFollower(job.record.node()).observe()
             job_view.apply(news)
             PlainView(io.BytesIO()).show(job_view, news)
             job_view.result = result_of(job.record)
-            print_summary(Console(file=io.StringIO(), width=100), job_view)
+            show_summary(Console(file=io.StringIO(), width=100), job_view)
         except BaiError as error:
             told.append(str(error))
     assert all("digits-1/" in each for each in told)
@@ -335,7 +338,7 @@ def test_whatever_stands_in_a_launch_it_is_judged_or_named(tmp_path: Path, data:
     for look in (
         lambda: monitor.observe(known=[], ask=False),
         lambda: read_launch(job.record),
-        lambda: refusal_of(job.record),
+        lambda: find_refusal(job.record),
         lambda: read_decision(job.record, attempt=0),
         lambda: read_refusal(job.record, 0, attempt=0),
     ):

@@ -42,6 +42,13 @@ def test_the_version_and_a_short_help(cli: LocalCli) -> None:
     assert len(answer.stdout.splitlines()) - len(group().commands) < 15
 
 
+def test_the_help_of_bai_says_of_each_command_what_its_own_help_says(cli: LocalCli) -> None:
+    listed = re.findall(r"(?m)^  ([a-z-]+) {2,}(\S.*)$", cli.bai("--help").stdout.partition("Commands:")[2])
+
+    own = [(name, made.get_short_help_str(1000)) for name, made in group().commands.items()]
+    assert listed == own
+
+
 def test_a_wrong_usage_is_answered_with_exit_code_2(cli: LocalCli) -> None:
     for wrong in (("nosuchcommand",), ("run",), ("status",), ("list", "--count", "x")):
         assert cli.bai(*wrong).code == 2
@@ -210,7 +217,7 @@ def test_a_program_that_is_not_here_is_a_warning(cli: LocalCli, tmp_path: Path) 
 def test_list_refuses_a_status_that_there_is_not(cli: LocalCli, job: HandmadeJob) -> None:
     answer = cli.bai("list", "--status", "fail")
     assert (answer.code, answer.stdout) == (2, "")
-    assert '--status: "fail" is no status and no outcome; did you mean "failed"?' in answer.stderr
+    assert '--status: "fail" is not a status or outcome; did you mean "failed"?' in answer.stderr
     assert job.record.job_id in cli.bai("list", "--status", "Succeeded").stdout
 
 
@@ -277,6 +284,30 @@ def test_an_output_that_cannot_be_written_is_refused_first(
     assert "a page is written, not .json" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("engine", "on", "where"),
+    [
+        ("default", None, "on this machine"),
+        ("default", "ec2", "on m5.large at ec2"),
+        ("aws.ec2", None, "on m5.large at aws.ec2"),
+        ("aws.ec2", "local", "on this machine"),
+    ],
+)
+def test_validate_says_where_the_file_would_run(
+    cli: LocalCli, engine: str, on: str | None, where: str
+) -> None:
+    file = cli.folder / "benchmark.toml"
+    file.write_text(
+        f'spec_version = "0.1.0"\n[info]\ndescription = "x"\nexecution_engine = "{engine}"\n[hardware]\ninstance_type = "m5.large"\n'
+        '[ml]\nbenchmark_code = "true"\n[aws.ec2]\nimage = "ami-0123456789abcdef0"\n'
+    )
+
+    answer = cli.bai("validate", file, *(["--on", on] if on else []))
+
+    assert answer.code == 0, answer.stdout
+    assert answer.stdout.splitlines()[-1].endswith(f"runs `true` {where}")
+
+
 def test_validate_names_secrets_that_are_not_set_here(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     kafka = """
@@ -338,7 +369,7 @@ def test_the_status_of_a_dead_agent_says_what_to_do(cli: LocalCli) -> None:
     made.phases("prepare", until="run")
     made.measures("loss", 0.5, 0.25, units="nats")
     (made.node / "agent.log").write_text(
-        "2026-11-20T21:31:50.123Z INFO bai_agent.run.run it begins\n"
+        "2026-11-20T21:31:50.123Z INFO bai_agent.phases.run it begins\n"
         "2026-11-20T21:31:51.123Z ERROR bai_agent.cli the agent met an error of its own\n"
         "Traceback (most recent call last):\nOSError: \x1b[2Jno room\n\n"
     )
@@ -355,7 +386,7 @@ def test_the_status_of_a_dead_agent_says_what_to_do(cli: LocalCli) -> None:
 
     # And where its log ends with a message, that is told without its time
     with (made.node / "agent.log").open("a") as log:
-        log.write("2026-11-20T21:31:52.123Z WARNING bai_agent.metrics.host no GPU\n")
+        log.write("2026-11-20T21:31:52.123Z WARNING bai_agent.machine.host_usage no GPU\n")
     (told,) = cli.bai("status", "digits-1", "--json").objects
     assert (told["last_words"], told["benchmark_alive"]) == ("no GPU", False)
 

@@ -147,7 +147,7 @@ def test_a_run_outside_the_band_fails_a_condition_and_is_drawn_beside_it(cli: Lo
     unknown = cli.bai(*newest, "--fail-if", "speed < -5%")
 
     assert (done.code, less.code, more.code, short.code, unknown.code) == (1, 0, 1, 2, 2), done.stderr
-    assert "throughput < -5%: so it is" in done.stderr
+    assert "throughput < -5%: holds" in done.stderr
     assert "throughput > 5%" not in more.stderr
     assert "cannot be judged, the history is too short for a band" in short.stderr
     assert 'no metric "speed" in common' in unknown.stderr
@@ -180,20 +180,18 @@ def test_a_metric_of_another_definition_is_not_compared_by_compare_and_history(c
 def test_a_narrow_screen_keeps_verdict_and_change(cli: LocalCli, columns: int) -> None:
     from rich.console import Console
 
-    from executor.analysis.comparison import METHOD, compare
+    from executor.documents.comparison_document import pair_blocks
+    from executor.documents.screen import Screen
     from executor.jobs.compared import RunReader
-    from executor.jobs.jobs import find_job
-    from executor.view.comparison import comparison_view
+    from executor.jobs.compared_pair import compared_pairs
+    from executor.jobs.job_lookup import find_job
 
     store = cli.record("fast0").store
-    a, b = RunReader(lambda name: find_job([store], name), lambda: [store]).sides(
+    sides = RunReader(lambda name: find_job([store], name), lambda: [store]).sides(
         [*side("fast"), "vs", *side("slow")]
     )
-    view = comparison_view(
-        compare(a.runs, b.runs), names=("a", "b"), counts=(5, 5), differences=[], left_out=[], method=METHOD, width=columns,
-    )  # fmt: skip
     console = Console(width=columns, record=True, file=io.StringIO())
-    console.print(view)
+    Screen(width=columns).show(console, pair_blocks(compared_pairs(sides)[0]))
     lines = console.export_text().splitlines()
 
     assert max(map(len, lines)) <= columns
@@ -218,7 +216,7 @@ def test_pages_fit_a_narrow_screen(cli: LocalCli, tmp_path: Path) -> None:
     with open_browser(tmp_path / "profile") as browser:
         for path in pages:
             page = browser.page(path, width=400, height=800)
-            assert page.ask("document.querySelectorAll('table.metrics tr').length") > 1
+            assert page.ask("document.querySelectorAll('table.wide tr').length") > 1
             assert page.ask("document.documentElement.scrollWidth") <= 400, path.name
             outside = "[...document.querySelectorAll('td, h1, h2, svg')].filter((e) => e.getBoundingClientRect().right > 400).length"
             assert page.ask(outside) == 0, path.name

@@ -9,8 +9,9 @@ from handmade_job import HandmadeJob, Unwatched
 from local_cli import LocalCli
 from rich.console import Console
 
+from executor.documents.job_view import JobView
 from executor.view.live import LiveView
-from executor.view.watch import JobView, watch
+from executor.view.watch import watch
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31mevil\x1b[31m"
 """Sets the window's title, clears the screen, and leaves a colour switched on."""

@@ -13,7 +13,7 @@ from handmade_job import HandmadeJob
 from local_cli import LocalCli, local_cli
 from nobodys_jobs import what_is_in
 
-from bai_agent.benchmark.proc import boot_id, read_process
+from bai_agent.shim.proc import boot_id, read_process
 
 _STRANGER = 64321
 
@@ -118,7 +118,7 @@ def test_another_users_job_is_read_and_never_acted_on(
     shown = cli.bai("status", "theirs")
 
     assert done.code == 2, done.stdout + done.stderr
-    assert f"belongs to the user {_STRANGER}, and is only looked at" in done.stderr
+    assert f"belongs to the user {_STRANGER}, and is only read" in done.stderr
     assert sorted(cli.store.rglob("*")) == before
     assert bystander.poll() is None
     assert "theirs" in listed.stdout
@@ -157,7 +157,7 @@ def test_another_users_job_is_not_extracted_again(cli: LocalCli, whole: bool) ->
     done = cli.bai("extract", "theirs")
 
     assert done.code == 2, done.stdout + done.stderr
-    assert f"belongs to the user {_STRANGER}, and is only looked at" in done.stderr
+    assert f"belongs to the user {_STRANGER}, and is only read" in done.stderr
     assert what_is_in(cli.store) == before
     assert cli.bai("logs", "theirs").stdout == "loss=0.5\n"
 

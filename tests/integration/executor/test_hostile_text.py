@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_cli import LocalCli, local_cli
 
-from executor.view.text import plain_text, safe_line, visible
+from executor.documents.text import plain_text, safe_line, visible
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
-from agent_runs import wait_until
+from agent_runs import events_of, wait_until
 from local_cli import LocalCli
 from run_warnings import own_warnings
 
 
 def events(cli: LocalCli, job_id: str, kind: str) -> list[dict[str, object]]:
-    path = cli.rundir(job_id).events
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [each for each in map(json.loads, lines) if each["type"] == kind]
+    path = cli.rundir(job_id).path
+    return (
+        [each for each in events_of(path) if each["type"] == kind] if (path / "events.jsonl").exists() else []
+    )
 
 
 def test_jobs_at_one_time_name_each_other_and_an_exclusive_one_waits(cli: LocalCli) -> None:

@@ -18,12 +18,13 @@ from local_cli import LocalCli, open_local_cli
 from stand_in_torchrun import put_torchrun
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from executor.quantities import quantity
+from executor.quantities import quantity, seconds
 
 _PRINTS = """
 import os, random, sys
 run, rank = int(os.environ.get("BAI_REPEAT", "0") or 0), int(os.environ.get("BAI_NODE_RANK", "0"))
-chance = random.Random(100 * run + 10 * rank + {seed})
+generation = int(os.environ["BAI_GENERATION"])
+chance = random.Random(1000 * generation + 100 * run + 10 * rank + {seed})
 for label in {labels}:
     for _ in range({count}):
         print(f"{{label}}={{chance.uniform(100, 900):.3f}}")
@@ -53,6 +54,8 @@ class Story:
     """By label, arm and rank: the values of each run that counts."""
     code: int = 0
     repeats: bool = False
+    generation: int | None = None
+    """The generation of its values."""
     summary: str = ""
     """What `bai run` or `bai ab` printed."""
 
@@ -164,6 +167,25 @@ def _labels(cli: LocalCli) -> Story:
     return Story("labels", printed, summary=summary)
 
 
+def _three_generations(cli: LocalCli) -> Story:
+    more = "[restart]\nmax_restarts = 2\nbackoff = '50ms'\n"
+    file = _descriptor(cli, "restarts", fails="generation < 2", more=more)
+    summary = _run(cli, file, "--job-id", "restarts")
+    values = _log_of(cli, "restarts", "all")[-5:]
+    return Story("restarts", {("all", None, None): {0: values}}, generation=2, summary=summary)
+
+
+def _generations_of_nodes(cli: LocalCli) -> Story:
+    # A node that prints nothing in the last generation
+    labels = '["all"] if rank == 0 or generation < 2 else []'
+    more = "[restart]\nmax_restarts = 2\nbackoff = '50ms'\n"
+    fails = "generation < 2 and rank == 0"
+    file = _descriptor(cli, "both", labels=labels, fails=fails, strategy="torchrun", more=more)
+    summary = _run(cli, file, "--nodes", "2", "--job-id", "both")
+    values = _log_of(cli, "both", "all", rank=0)[-5:]
+    return Story("both", {("all", None, 0): {0: values}}, generation=2, summary=summary)
+
+
 _MADE: dict[str, Callable[[LocalCli], Story]] = {
     "one run": _one_run,
     "repeats": _repeats,
@@ -171,6 +193,8 @@ _MADE: dict[str, Callable[[LocalCli], Story]] = {
     "two arms": _two_arms,
     "two nodes": _two_nodes,
     "labelled series": _labels,
+    "three generations": _three_generations,
+    "three generations of two nodes": _generations_of_nodes,
 }
 
 
@@ -276,6 +300,37 @@ def test_every_view_has_the_number_that_numpy_makes_of_the_log(cli: LocalCli, ki
     assert _of_mlflow(cli, story) == rows
 
 
+def test_every_view_has_the_duration_of_a_clock_that_nobody_sets(tmp_path: Path) -> None:
+    with open_local_cli(tmp_path) as own:
+        assert own.bai("run", own.descriptor("print('loss=7')"), "--job-id", "set").code == 0
+        path = own.store / "set" / "result.json"
+        result = json.loads(path.read_bytes())
+        took = result["seconds"]
+        assert 0 < took < 60
+        assert took == pytest.approx((result["ended"] - result["started"]) / 1000, abs=1)
+
+        # As it is where the clock is set forward by an hour meanwhile.
+        path.write_text(json.dumps({**result, "ended": result["ended"] + 3_600_000}))
+
+        assert _durations(own, "set") == {took}
+        # A job of an older version has nothing else.
+        path.write_text(json.dumps({**result, "ended": result["started"] + 61_000, "seconds": None}))
+        assert _durations(own, "set") == {61.0}
+
+
+def _durations(own: LocalCli, job_id: str) -> set[float]:
+    """Return for how long a job ran, by every view that says so; where one rounds, what it rounds."""
+    whole: float = json.loads(own.bai("status", job_id, "--json").stdout)["seconds"]
+    listed: float = own.bai("list", "--json").objects[0]["seconds"]
+    shown = f"took {seconds(whole)}"
+    assert shown in own.bai("status", job_id).stdout
+    assert seconds(whole) in own.bai("list", env={"COLUMNS": "200"}).stdout
+    page = own.folder / "report.html"
+    assert own.bai("report", job_id, "-o", page).code == 0
+    assert f"<dt>from start to end</dt><dd>{seconds(whole)}</dd>" in page.read_text()
+    return {whole, listed}
+
+
 def _shown(value: float) -> str:
     return quantity(value, "MB/s")[0]
 
@@ -309,7 +364,7 @@ def _of_records(cli: LocalCli, story: Story, form: str) -> dict[str, float]:
         repeat = int(each.get("repeat") or 0)
         rank = each.get("rank") or labels.get("rank")
         arm = each["arm"] or None if "arm" in each else arms.get(repeat)
-        if repeat in counted:
+        if repeat in counted and (story.generation is None or story.generation == int(each["generation"])):
             row = _row(labels["of"], arm=arm, rank=int(rank) if rank else None)
             series.setdefault(row, {}).setdefault(repeat, []).append(float(each["value"]))
     return {name: _median_of_medians(runs) for name, runs in series.items()}
@@ -338,6 +393,7 @@ def _of_tensorboard(cli: LocalCli, story: Story) -> dict[str, float]:
         )
         for tag in events.Tags()["scalars"]:
             if tag.startswith("headline/speed/of-"):
+                assert "generation" not in parts
                 rank = parts.get("rank")
                 row = _row(tag.partition("of-")[2], arm=parts.get("arm"), rank=int(rank) if rank else None)
                 found.setdefault(row, []).append(events.Scalars(tag)[0].value)
@@ -361,6 +417,7 @@ def _of_mlflow(cli: LocalCli, story: Story) -> dict[str, float]:
         for key, value in run.data.metrics.items():
             if key.startswith("headline speed"):
                 parts = dict(part.split(":") for part in key.split()[2:])
+                assert "generation" not in parts
                 rank = parts.get("rank")
                 row = _row(parts["of"], arm=run.data.tags.get("bai.arm"), rank=int(rank) if rank else None)
                 found.setdefault(row, []).append(value)

@@ -10,6 +10,8 @@ from local_cli import LocalCli
 _TOOK = r"bai itself took [\d.]+ s of processor time"
 _EACH = r"agent [\d.]+ s, [\d.]+ MiB; extractor [\d.]+ s, [\d.]+ MiB; shim [\d.]+ s, [\d.]+ MiB"
 
+_ROW = r"\| agent \| extractor \| shim \| share \|\n.*\n\| node 0" + r" \| [\d.]+ s, [\d.]+ MiB" * 3
+
 
 def test_status_and_report_say_what_bai_took(cli: LocalCli) -> None:
     cli.go_file.touch()
@@ -22,7 +24,7 @@ def test_status_and_report_say_what_bai_took(cli: LocalCli) -> None:
     assert re.search(f"bai +{_TOOK}", status)
     assert re.search(_EACH, status)
     assert re.search(_TOOK, markdown)
-    assert re.search(_EACH, markdown)
+    assert re.search(_ROW, markdown)
     assert re.search(f"<caption>{_TOOK}", page)
     (node,) = json.loads(cli.bai("status", "one", "--json").stdout)["result"]["own_usage"]
     assert node["extractor"]["cpu_seconds"] > 0

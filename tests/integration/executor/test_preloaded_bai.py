@@ -36,7 +36,8 @@ pattern = 'loss=(\\S+)'
 """
     )
     plain = {name: os.environ[name] for name in ("PATH", "BAI_MACHINE")}
-    plain |= {"HOME": str(tmp_path), "BAI_CONFIG": "/dev/null"}
+    # What it is killed over stays in the test's folder.
+    plain |= {"HOME": str(tmp_path), "BAI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
     return CliHarness(tmp_path, plain, preloads=request.param)
 
 
@@ -72,7 +73,7 @@ def test_it_has_arguments_folder_environment_and_streams(bai: CliHarness) -> Non
     assert unknown.stderr.startswith("bai: ")
 
 
-def test_it_has_the_umask_of_who_starts_it(bai: CliHarness) -> None:
+def test_the_job_has_the_umask_of_the_process_that_starts_it(bai: CliHarness) -> None:
     descriptor = bai.folder / "b.toml"
     descriptor.write_text(descriptor.read_text().replace('"true"', '"""\necho loss=1\numask\n"""'))
     before = os.umask(0)
@@ -95,7 +96,7 @@ def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
     waiting: subprocess.Popen[str], number: signal.Signals, code: int
 ) -> None:
     heard: list[int] = []
-    threads = [threading.Thread(target=lambda: heard.append(waiting.wait(60))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: heard.append(waiting.wait(300))) for _ in range(3)]
     for each in threads:
         each.start()
 

@@ -101,17 +101,6 @@ def test_the_same_id_with_other_values_is_another_job(cli: CliHarness, tmp_path:
     ("command", "options", "sentence"),
     [
         ("run", ["--set", "ml.args"], 'bai: --set "ml.args": there is no = in it'),
-        ("plan", ["--set", "ml.args=1", "--set", "ml.args=2"], "bai: --set ml.args is given twice"),
-        (
-            "submit",
-            ["--nodes", "1", "--set", "hardware.distributed.num_instances=1"],
-            "bai: --set hardware.distributed.num_instances and --nodes set the same key",
-        ),
-        (
-            "validate",
-            ["--set", "hardware.instance_type=t3.small", "--instance-type", "t3.small"],
-            "bai: --set hardware.instance_type and --instance-type set the same key",
-        ),
         ("run", ["--set", "ml.args=\udcff"], "bai: --set 'ml.args': it is not UTF-8"),
     ],
 )
@@ -123,6 +112,32 @@ def test_what_is_set_wrongly_is_one_sentence(
     assert (answer.code, answer.stdout) == (2, "")
     assert answer.stderr.startswith(sentence)
     assert answer.stderr.count("\n") == 1
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "sentence"),
+    [
+        ("plan", ["--set", "ml.args=1", "--set", "ml.args=2"], "error: --set ml.args\n    is given twice\n"),
+        (
+            "submit",
+            ["--nodes", "1", "--set", "hardware.distributed.num_instances=1"],
+            "error: --nodes\n    is set by --set hardware.distributed.num_instances as well\n",
+        ),
+        (
+            "run",
+            ["--set", "hardware.instance_type=t3.small", "--instance-type", "t3.small"],
+            "error: --instance-type\n    is set by --set hardware.instance_type as well\n",
+        ),
+    ],
+)
+def test_a_key_that_is_set_twice_starts_nothing(
+    cli: CliHarness, tmp_path: Path, command: str, options: list[str], sentence: str
+) -> None:
+    answer = cli.bai(command, "b.toml", *options)
+
+    assert (answer.code, answer.stdout) == (2, "")
+    assert answer.stderr.startswith(sentence)
     assert not (tmp_path / "store").exists()
 
 
@@ -173,7 +188,9 @@ def test_validate_names_the_option_of_a_secret_that_is_not_set(cli: CliHarness) 
             "is missing, and the strategy is inference",
         ),
         (["--nodes", "0"], "must be at least 1, not the number 0"),
-        (["--nodes", "many"], "'--nodes'"),
+        (["--nodes", "many"], '"many" is not a number of machines'),
+        (["--nodes", "4:2"], 'write "2:4"'),
+        (["--nodes", "2:4"], "single_node uses one machine, not 2:4"),
     ],
 )
 def test_more_nodes_than_can_be_started_are_refused(

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 from base64 import b64encode
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,14 +15,14 @@ from pathlib import Path
 import obstore
 import pytest
 from obstore.exceptions import BaseError
-from s3_gate import Gate, denied
+from s3_gate import Answer, Gate, denied
 from store_contract import StoreContract
 
 from bai_agent.aws.credentials import from_botocore
 from bai_agent.aws.s3_client import connect
-from bai_agent.errors import StoreError
+from bai_agent.errors import MissingObjectError, StoreError, StoreRefusedError
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import JobStore, MissingObjectError, StoreRefusedError, open_store
+from bai_agent.job.store import JobStore, open_store
 from bai_agent.job.store.s3 import PATIENCE, S3Store
 
 
@@ -73,6 +74,67 @@ def test_what_may_be_absent_is_listed_and_never_got(gate: Gate) -> None:
     assert not record.exists()
     assert not record.cancelled()
     assert record.node().read("log", 0) == record.node().read("events", 0) == b""
+
+
+@pytest.mark.parametrize("key", ["log/../x", "log/./x", "log//x", "../x", ".", "/x", "log/\x7f", "log/2/.."])
+def test_a_key_that_no_store_takes_hides_no_other(store: JobStore, gate: Gate, key: str) -> None:
+    for name in ("log/1 +%", "log/..2", "log/2/3", "result.json"):
+        store.put(f"job-1/{name}", b"12345")
+    before = store.find("job-1/"), store.around("job-1"), store.around("job-1/log"), store.folders("")
+    gate.s3.put_object(Bucket="bucket", Key=f"the jobs/job-1/{key}", Body=b"x")
+
+    after = store.find("job-1/"), store.around("job-1"), store.around("job-1/log"), store.folders("")
+
+    assert after == before
+    assert [(each.modified, each.etag) for each in after[0]] == [
+        (each.modified, each.etag) for each in before[0]
+    ]
+
+
+def test_all_pages_of_a_listing_with_such_a_key_are_read(store: JobStore, gate: Gate) -> None:
+    def page(key: str, more: str = "") -> Answer:
+        item = f"<Contents><Key>{key}</Key><LastModified>2026-11-20T22:00:00.000Z</LastModified><Size>1</Size></Contents>"
+        head = '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        return 200, {}, f"{head}{item}{more}</ListBucketResult>".encode()
+
+    def answer(method: str, path: str, ask: Callable[[], Answer]) -> Answer:
+        if "list-type" not in path:
+            return ask()
+        if "continuation-token=a%2Bb%2F%3D" in path:
+            return page("the%20jobs/job-1/second")
+        if "encoding-type=url" in path:
+            return page("the%20jobs/job-1/../x", "<NextContinuationToken>a+b/=</NextContinuationToken>")
+        return page("the jobs/job-1/../x")
+
+    gate.around = answer
+
+    assert [each.key for each in store.find("job-1/")] == ["job-1/second"]
+
+
+@pytest.mark.parametrize(("code", "refused"), [("AccessDenied", True), ("SlowDown", False)])
+def test_a_listing_that_cannot_be_asked_for_again_says_why(
+    store: JobStore, gate: Gate, code: str, refused: bool
+) -> None:
+    gate.s3.put_object(Bucket="bucket", Key="the jobs/job-1/../x", Body=b"x")
+    gate.refuse = lambda method, path: (
+        denied(code, 403 if refused else 503) if "encoding-type" in path else None
+    )
+
+    with pytest.raises(
+        StoreRefusedError if refused else StoreError, match="access denied" if refused else code
+    ):
+        store.find("job-1/")
+
+
+def test_an_object_below_the_name_of_another_one_is_not_that_one(store: JobStore) -> None:
+    """A `*` in a policy matches slashes: another job's machine may write such objects."""
+    record = JobRecord(store, "job-1")
+    for name in ("cancel.json", "job.toml", "result.json"):
+        store.put(record.key(f"{name}/attempts/0/nodes/0/x"), b"{}")
+
+    assert not record.cancelled()
+    assert not record.exists()
+    assert record.result() is None
 
 
 def test_to_look_for_one_object_costs_one_short_list(gate: Gate) -> None:

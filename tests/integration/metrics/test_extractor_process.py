@@ -14,7 +14,7 @@ from extraction_runs import entries, extracted, finish_run, make_run, records
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run.extractor import ExtractorProcess
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 120
 LOSS = ("loss", r"loss=([\d.]+)")
 
 

@@ -156,7 +156,7 @@ def test_what_can_be_understood_is_taken(tmp_path: Path, server: RawServer, answ
 
 
 @pytest.mark.parametrize(("path", "with_sum"), [("a.tar.gz", False), ("a.json", True)])
-def test_encoded_bytes_are_taken_where_they_are_what_was_meant(
+def test_encoded_bytes_are_accepted_with_a_matching_checksum(
     tmp_path: Path, server: RawServer, path: str, with_sum: bool
 ) -> None:
     server.answer = OK + b"Content-Encoding: gzip\r\n" + BODY
@@ -205,7 +205,7 @@ def test_any_answer_ends_with_the_file_or_an_error(
         "http://[x]/f",
     ],
 )
-def test_an_address_that_is_none_is_an_error(tmp_path: Path, server: RawServer, src: str) -> None:
+def test_an_invalid_address_is_an_error(tmp_path: Path, server: RawServer, src: str) -> None:
     with pytest.raises(PullError) as refusal:
         bring(tmp_path, src)
     assert "s3cr3t" not in str(refusal.value)
@@ -220,7 +220,7 @@ def test_an_address_that_is_none_is_an_error(tmp_path: Path, server: RawServer, 
     ],
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_hears_who_we_are(
+def test_a_proxy_gets_our_credentials(
     tmp_path: Path,
     server: RawServer,
     monkeypatch: pytest.MonkeyPatch,

@@ -6,13 +6,11 @@ import hashlib
 import itertools
 import os
 import pwd
-import shutil
 import signal
 import stat
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +19,9 @@ import pytest
 from agent_runs import wait_until
 from s3_gate import Gate
 
-from bai_agent.errors import PullError
+from bai_agent.errors import NoSpaceError, PullError
 from bai_agent.job.descriptor import Source, SourceKind
-from bai_agent.pull import NoSpaceError, pull
+from bai_agent.pull import pull
 
 MIB = 1 << 20
 PART = 16 * MIB
@@ -95,15 +93,6 @@ def test_a_killed_pull_does_not_fetch_finished_objects_again(tmp_path: Path, gat
     assert child.wait(60) == 0
     assert [path for path, _ in gate.gets()] == ["/bucket/p/7"]
     assert (target / "7").read_bytes() == b"7" * 10
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A folder that everybody may enter, which pytest's own are not."""
-    made = Path(tempfile.mkdtemp())
-    made.chmod(0o755)
-    yield made
-    shutil.rmtree(made)
 
 
 def archive_with_links(folder: Path) -> Path:
@@ -230,7 +219,7 @@ def bring(source: Source, manifest: Path) -> None:
 
 
 @pytest.mark.root
-def test_what_has_no_room_is_not_even_begun(tmp_path: Path, gate: Gate, tiny_disk: Path) -> None:
+def test_a_pull_without_room_does_not_begin(tmp_path: Path, gate: Gate, tiny_disk: Path) -> None:
     gate.s3.put_object(Bucket="bucket", Key="k", Body=os.urandom(25 * MIB))
     with pytest.raises(NoSpaceError, match=r"s3://bucket/k: needs 26,214,400 bytes") as refusal:
         bring(Source(src="s3://bucket/k", path=str(tiny_disk / "x")), tmp_path / "job.json")
@@ -240,7 +229,7 @@ def test_what_has_no_room_is_not_even_begun(tmp_path: Path, gate: Gate, tiny_dis
 
 @pytest.mark.root
 @pytest.mark.parametrize("size", [5 * MIB, PART + MIB])
-def test_a_disk_full_midway_is_named_and_what_arrived_counts(
+def test_a_disk_that_fills_midway_is_named_and_arrived_files_count(
     tmp_path: Path, gate: Gate, tiny_disk: Path, size: int
 ) -> None:
     # given room at the start that somebody else takes before the object has arrived
@@ -263,7 +252,7 @@ def test_a_disk_full_midway_is_named_and_what_arrived_counts(
     assert (tiny_disk / "x").read_bytes() == content
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     origin.write_text("x")
     with pytest.raises(PullError, match=r"^/.*origin: /proc"):

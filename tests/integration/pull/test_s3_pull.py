@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from s3_gate import Gate, denied
 
-from bai_agent.errors import PullError
+from bai_agent.errors import PullError, PullStopped
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.pull import PullProgress, PullStopped, pull
-from bai_agent.pull.s3 import PATIENCE
+from bai_agent.pull import PullProgress, pull
+from bai_agent.pull.s3_source import PATIENCE
 
 LARGE = 40 << 20
 """More than two parts."""
@@ -155,7 +155,7 @@ def test_a_key_that_can_be_no_file_is_refused_by_name(
 ) -> None:
     put(**{key: b"1"})
     for src in (f"s3://bucket/{key}", "s3://bucket/d/"):
-        with pytest.raises(PullError, match="can be no file") as refusal:
+        with pytest.raises(PullError, match="cannot be a file") as refusal:
             bring(tmp_path, Source(src=src, path="x"))
         assert key in str(refusal.value)
     assert names(tmp_path / "data") == []
@@ -177,7 +177,7 @@ def test_two_sources_in_two_buckets(tmp_path: Path, gate: Gate, put: Callable[..
     assert (tmp_path / "data/one").read_bytes() + (tmp_path / "data/two").read_bytes() == b"firstother"
 
 
-def test_a_synced_prefix_fetches_only_what_is_new(
+def test_a_synced_prefix_fetches_only_new_objects(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:
     put(**{f"p/{number}": b"old" for number in range(50)})
@@ -287,7 +287,7 @@ class Metadata(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def test_credentials_come_from_the_instances_role_where_there_is_no_botocore(
+def test_without_botocore_credentials_come_from_the_instances_role(
     tmp_path: Path, gate: Gate, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(k=b"1")
@@ -320,7 +320,7 @@ def refuse_content(answer: tuple[int, bytes]) -> Callable[[str, str], tuple[int,
         ("s3:///k", "names no bucket"),
     ],
 )
-def test_what_is_not_there_is_said(tmp_path: Path, gate: Gate, src: str, words: str) -> None:
+def test_a_missing_object_is_reported(tmp_path: Path, gate: Gate, src: str, words: str) -> None:
     with pytest.raises(PullError, match=words) as refusal:
         bring(tmp_path, Source(src=src, path="x"))
     assert src in str(refusal.value)
@@ -335,7 +335,7 @@ def test_what_is_not_there_is_said(tmp_path: Path, gate: Gate, src: str, words: 
         ("ExpiredToken", "have expired"),
     ],
 )
-def test_a_refusal_says_why(
+def test_a_refusal_has_its_reason(
     tmp_path: Path, gate: Gate, put: Callable[..., None], code: str, words: str
 ) -> None:
     put(k=b"1")
@@ -369,7 +369,7 @@ def test_no_credentials_at_all(tmp_path: Path, gate: Gate, monkeypatch: pytest.M
 def test_an_endpoint_that_leads_nowhere(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, endpoint: str, words: str
 ) -> None:
-    monkeypatch.setattr("bai_agent.pull.s3.PATIENCE", replace(PATIENCE, retries=1))
+    monkeypatch.setattr("bai_agent.pull.s3_source.PATIENCE", replace(PATIENCE, retries=1))
     monkeypatch.setenv("S3_ENDPOINT", endpoint)
     with pytest.raises(PullError, match=words):
         bring(tmp_path, Source(src="s3://bucket/k", path="x"))

@@ -62,7 +62,7 @@ def test_a_start_says_what_to_write_into_a_descriptor(tmp_path: Path) -> None:
     assert descriptor is not None, findings
     table = descriptor.kafka
     assert table is not None
-    assert table.brokers == [settings["listeners"]["SASL_SSL"]]
+    assert table.brokers == (settings["listeners"]["SASL_SSL"],)
     assert (table.security_protocol, table.sasl_username) == ("SASL_SSL", "alice")
     assert (table.sasl_password, table.ssl_cafile) == ("env:KAFKA_PASSWORD", settings["cafile"])
 

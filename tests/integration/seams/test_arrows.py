@@ -31,23 +31,23 @@ def broken(tree: SourceTree) -> str:
 
 
 def test_an_import_against_an_arrow_is_refused(tree: SourceTree) -> None:
-    with (tree.folder / "executor/descriptor/cron.py").open("a") as file:
-        file.write("\nfrom executor.view import text\n")
+    with (tree.folder / "executor/descriptor/checks/table_checks.py").open("a") as file:
+        file.write("\nfrom executor.documents import text\n")
 
     said = broken(tree)
 
-    assert "executor.descriptor.cron -> executor.view.text" in said
+    assert "executor.descriptor.checks.table_checks -> executor.documents.text" in said
     assert "bai's rooms import downwards, and a view imports no backend BROKEN" in said
 
 
 def test_a_circle_through_a_function_is_refused(tree: SourceTree) -> None:
-    # Given that unpack.py imports member_paths.py
-    with (tree.folder / "bai_agent/pull/member_paths.py").open("a") as file:
+    # Given that unpack.py imports draft.py
+    with (tree.folder / "bai_agent/pull/draft.py").open("a") as file:
         file.write("\n\ndef look() -> None:\n    from bai_agent.pull import unpack\n\n    unpack.__doc__\n")
 
     said = broken(tree)
 
     assert "No room imports in a circle BROKEN" in said
     assert "in bai_agent.pull." in said
-    assert ".unpack -> .member_paths" in said or ".member_paths -> .unpack" in said
+    assert ".unpack -> .draft" in said or ".draft -> .unpack" in said
     assert " kept, 1 broken" in said

@@ -68,8 +68,7 @@ class Twice:
 ''',
     )
     registry = "bai_agent/strategy/__init__.py"
-    tree.insert(registry, "from bai_agent.strategy.twice import Twice\n", before="class Strategy(")
-    tree.insert(registry, '    "twice": Twice(),\n', before='    "single_node": ')
+    tree.insert(registry, '    "twice": "twice:Twice",\n', before='    "single_node": ')
     tree.replace(
         "executor/descriptor/model.py", 'Literal["single_node", ', 'Literal["single_node", "twice", '
     )
@@ -94,6 +93,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from bai_agent.job.descriptor import Job
+from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks.sink import Delivery
 
@@ -102,13 +103,13 @@ class JsonLinesFile:
     name = "the file"
     error = None
 
-    def __init__(self, path: str, rundir: RunDir) -> None:
-        self._path, self._rundir = Path(path), rundir
+    def __init__(self, job: Job, rundir: RunDir, *, rank: int, redactor: Redactor) -> None:
+        self._path, self._rundir = Path(job.json_lines.path), rundir
 
     def start(self) -> None:
         self._path.touch()
 
-    def hurry(self) -> None:
+    def flush_soon(self) -> None:
         return
 
     def finish(self, deadline: float) -> Delivery:
@@ -118,23 +119,13 @@ class JsonLinesFile:
         return Delivery(delivered=len(told), undelivered=0, error=None)
 '''
 
-SINK_MADE = """\
-def _json_lines(job: Job, rundir: RunDir, rank: int, redactor: Redactor) -> Sink | None:
-    from bai_agent.sinks.json_lines import JsonLinesFile
-
-    return JsonLinesFile(job.json_lines.path, rundir) if job.json_lines is not None else None
-
-
-"""
-
 
 def test_a_sink(tree: SourceTree, cli: LocalCli) -> None:
     # Given a sink that the job descriptor knows
     tree.write("bai_agent/sinks/json_lines.py", SINK)
     registry = "bai_agent/sinks/__init__.py"
-    tree.insert(registry, SINK_MADE, before="_SINKS: ")
-    tree.replace(registry, "    _cloudwatch,\n", "    _cloudwatch,\n    _json_lines,\n")
-    table = "@dataclass(frozen=True, kw_only=True)\nclass JsonLines:\n    path: str\n\n\n"
+    tree.insert(registry, '    "json_lines": "json_lines:JsonLinesFile",\n', before='    "kafka": ')
+    table = '@dataclass(frozen=True, kw_only=True)\nclass JsonLines(SinkTable):\n    """JSON."""\n\n    path: str\n    """The file."""\n\n\n'
     tree.insert("bai_agent/job/descriptor.py", table, before="def check_patterns(")
     tree.insert(
         "bai_agent/job/descriptor.py", "    json_lines: JsonLines | None = None\n", before="    kafka: "
@@ -159,10 +150,10 @@ def test_a_sink(tree: SourceTree, cli: LocalCli) -> None:
     assert _delivered(rundir) == 1
 
     # And when the benchmark descriptor knows that table too, `bai run` hands it on
-    written = "class JsonLinesTable(SinkTable):\n    path: AbsolutePath\n\n\n"
     model = "executor/descriptor/model.py"
-    tree.insert(model, written, before="class AwsTable(")
-    tree.insert(model, "    json_lines: JsonLinesTable | None = None\n", before="    kafka: ")
+    known = "from bai_agent.job.descriptor import JsonLines\n"
+    tree.insert(model, known, before="from bai_agent.job.schema.field_types import")
+    tree.insert(model, "    json_lines: JsonLines | None = None\n", before="    kafka: ")
     code = "print('loss=0.25 loss=0.125')"
     run_job(cli, cli.descriptor(code, more=f'[json_lines]\npath = "{file}"'))
     assert file.read_text() == '{"loss": 0.25}\n{"loss": 0.125}\n'
@@ -214,7 +205,7 @@ class ZerosOrigin:
 ''',
     )
     tree.insert(
-        "bai_agent/job/source_schemes.py",
+        "bai_agent/job/schema/source_schemes.py",
         '    "zeros": Scheme(origin="zeros:ZerosOrigin", forms="`zeros://BYTES/name`"),\n',
         before='    "s3": ',
     )
@@ -234,7 +225,7 @@ class ZerosOrigin:
         each for each in events_of(cli.rundir("one").path) if each["type"] == "pull" and each["done"]
     )
     assert (pulled["src"], pulled["bytes"]) == ("zeros://4096/train.bin", 4096)
-    assert tree.changed() == {"bai_agent/pull/zeros.py", "bai_agent/job/source_schemes.py"}
+    assert tree.changed() == {"bai_agent/pull/zeros.py", "bai_agent/job/schema/source_schemes.py"}
 
 
 def test_a_reason_to_stop(tree: SourceTree, cli: LocalCli) -> None:
@@ -247,7 +238,7 @@ from __future__ import annotations
 
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
-from bai_agent.run.stop import StopReason
+from bai_agent.runtime.stop import StopReason
 
 
 class Enough:
@@ -271,6 +262,19 @@ class Enough:
     assert tree.changed() == {"bai_agent/run/enough.py", sources}
 
 
+def test_a_fact_of_the_machine(tree: SourceTree, cli: LocalCli) -> None:
+    table, readers = "executor/records/machine_facts.py", "bai_agent/machine/host_facts.py"
+    row = '    MachineFact("system.os_type", same, "type {}", line="kernel"),\n'
+    tree.insert(table, row, before='    MachineFact("system.architecture"')
+    reader = '            "os_type": short(read_text(root / "proc/sys/kernel/ostype")),\n'
+    tree.insert(readers, reader, before='            "architecture": ')
+
+    run_job(cli, cli.descriptor("print('loss=0.5')"))
+
+    assert "type Linux" in cli.bai("status", "one", "-v").stdout
+    assert tree.changed() == {table, readers}
+
+
 def test_a_place_to_run(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "executor/backends/nice.py",
@@ -287,7 +291,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.backend import BackendOptions, SubmitListener, named_store
-from executor.backends.local.backend import LocalBackend
+from executor.backends.local.local_backend import LocalBackend
 from executor.descriptor import Descriptor
 from executor.planning.request import JobRequest, Submitted
 from executor.records.job_status import JobStatus

@@ -11,7 +11,7 @@ from kafka_brokers import Broker
 from moto_aws import MotoAws, open_moto_aws
 from service_runs import ServiceRuns, allow_serving, open_service_runs
 
-from executor.backends.ec2.bundle.bundle import cache_folder
+from executor.owned_folders import cache_folder
 
 
 @pytest.fixture
@@ -23,9 +23,13 @@ def moto_aws() -> Iterator[MotoAws]:
 
 
 @pytest.fixture
-def service_environment() -> dict[str, str]:
+def service_environment(tmp_path: Path) -> dict[str, str]:
+    # What the service is killed over stays in the test's folder.
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
     # Wheels are fetched, and the bundle is made, once for all tests.
-    return {**os.environ, "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+    cache = str(cache_folder(os.environ).parent)
+    return {**os.environ, "XDG_CACHE_HOME": cache, "TMPDIR": str(temporary)}
 
 
 @pytest.fixture

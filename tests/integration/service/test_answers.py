@@ -20,7 +20,7 @@ PENDING = ("PENDING", "Processing benchmark submission request...")
 CREATED = ("SUCCEEDED", "Benchmark successfully created...")
 
 
-def tags_of(instance: dict[str, Any]) -> dict[str, str]:
+def read_tags(instance: dict[str, Any]) -> dict[str, str]:
     return {each["Key"]: each["Value"] for each in instance["Tags"]}
 
 
@@ -43,7 +43,7 @@ def test_the_sample_event_becomes_an_instance_and_three_messages(service: Servic
 
     # then the instance is there, with who asked for it in its tags
     (instance,) = service.aws.instances()
-    tags = tags_of(instance)
+    tags = read_tags(instance)
     assert tags["bai:job-id"] == ACTION
     assert tags["bai:action-id"] == ACTION
     assert tags["bai:parent-action-id"] == "cron-1"

@@ -103,7 +103,7 @@ def test_an_event_of_ec2_ends_a_job_and_junk_ends_nothing(service: ServiceRuns, 
     assert (status, text.split(" terminated ")[0]) == ("FAILED", "Benchmark failed: Somebody")
     service.wait(lambda: queue.left() == 0, "that all messages are deleted")
     said = service.log.read_text()
-    assert said.index("job-1 is looked at now: EC2 says") < said.index("said: Benchmark failed")
+    assert said.index("job-1 is checked now after an event of EC2") < said.index("said: Benchmark failed")
     figures = service.get("/metrics")[1]
     for kind, count in {"unreadable": 3, "foreign": 1, "interruption": 1, "state-change": 1}.items():
         assert f'bai_serve_instance_events_total{{kind="{kind}"}} {count}.0' in figures

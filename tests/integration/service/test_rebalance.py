@@ -11,8 +11,8 @@ from typing import Any
 from kafka_brokers import Broker
 
 from bai_agent.job.descriptor import Kafka
+from executor.configuration.service_config import ServiceTable
 from executor.service.broker import Rebalance, open_consumer
-from executor.service_config import ServiceTable
 
 _PARTITIONS = 3
 

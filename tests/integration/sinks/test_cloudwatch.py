@@ -21,10 +21,10 @@ from bai_agent.job.descriptor import Benchmark, CloudWatch, Identity, Job
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks import sinks_of
-from bai_agent.sinks.cloudwatch.sink import CloudWatchSink
+from bai_agent.sinks.cloudwatch_sink import CloudWatchSink
 
 GROUP = "/bai/metrics"
-POLICY = Path(__file__).parents[3] / "docs" / "iam" / "cloudwatch.json"
+POLICY = Path(__file__).parents[3] / "executor/backends/ec2/iam/cloudwatch.json"
 
 
 @pytest.fixture(scope="module")
@@ -142,12 +142,12 @@ def test_an_agent_started_again_goes_on(tmp_path: Path, logs: Any) -> None:
     assert [value for each in found for value in values_of(each, "loss")] == [0, 0.5, 1, 1.5, 2]
 
 
-def test_a_log_group_that_is_not_there_is_said_and_waited_for(tmp_path: Path, logs: Any) -> None:
+def test_a_missing_log_group_is_reported_and_waited_for(tmp_path: Path, logs: Any) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(3), timestamp=now_ms())
     sink = sink_of(rundir, log_group="later")
     sink.start()
-    sink.hurry()
+    sink.flush_soon()
     wait_until(lambda: sink.error)
     assert (
         "the log group later is not there; create it: aws logs create-log-group --log-group-name later"
@@ -164,7 +164,7 @@ def test_a_log_group_that_is_not_there_is_said_and_waited_for(tmp_path: Path, lo
     assert again.finish(time.monotonic() + 30).delivered == 3
 
 
-def test_what_is_throttled_is_sent_again(tmp_path: Path, logs: Any, gate: Gate) -> None:
+def test_throttled_events_are_sent_again(tmp_path: Path, logs: Any, gate: Gate) -> None:
     answers = [(400, b'{"__type": "ThrottlingException", "message": "Rate exceeded"}')] * 2
     gate.refuse = lambda _method, _path: answers.pop() if answers else None
     rundir = new_run(tmp_path / "run")
@@ -179,7 +179,7 @@ def test_what_is_throttled_is_sent_again(tmp_path: Path, logs: Any, gate: Gate) 
     assert [value for each in found for value in values_of(each, "loss")] == [0, 0.5, 1]
 
 
-def test_what_cloudwatch_calls_too_old_is_counted(tmp_path: Path, logs: Any, gate: Gate) -> None:
+def test_events_that_cloudwatch_calls_too_old_are_counted(tmp_path: Path, logs: Any, gate: Gate) -> None:
     # As the API's reference has it, the index is exclusive; moto's is not.
     rejected = json.dumps({"rejectedLogEventsInfo": {"tooOldLogEventEndIndex": 1}}).encode()
     answers = iter([None, (200, rejected)])
@@ -193,7 +193,7 @@ def test_what_cloudwatch_calls_too_old_is_counted(tmp_path: Path, logs: Any, gat
     told = sink.finish(time.monotonic() + 30)
 
     assert (told.delivered, told.undelivered) == (3, 2)
-    assert "CloudWatch does not take 2 of them" in str(told.error)
+    assert "CloudWatch refuses 2 of them" in str(told.error)
     found = documents(logs, "job-1/0")
     assert [value for each in found for value in values_of(each, "loss")] == [1, 1.5, 2]
 
@@ -226,7 +226,7 @@ def test_an_instance_signs_with_its_role(tmp_path: Path, logs: Any, gate: Gate) 
     assert set(gate.regions) == {"eu-central-1"}
 
 
-def test_the_policy_allows_what_is_asked_and_no_more(tmp_path: Path, logs: Any, gate: Gate) -> None:
+def test_the_policy_allows_exactly_the_requests_made(tmp_path: Path, logs: Any, gate: Gate) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(3), timestamp=now_ms())
     sink = sink_of(rundir)

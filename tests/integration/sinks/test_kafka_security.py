@@ -9,6 +9,8 @@ import pytest
 from kafka_brokers import PASSWORD, USER, Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
+from bai_agent.job.descriptor import Kafka
+from bai_agent.job.schema.declared import MistakeError
 from bai_agent.sinks.kafka.pusher import KafkaPusher
 from bai_agent.sinks.sink import Delivery
 
@@ -57,7 +59,7 @@ def test_tls_delivers(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-def test_a_wrong_password_is_said_at_once_and_not_shown(
+def test_a_wrong_password_is_reported_at_once_and_not_shown(
     kafka: Broker, free_topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, mechanism: str
 ) -> None:
     address = kafka.listeners["SASL_PLAINTEXT"]
@@ -90,9 +92,15 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(
     [
         ({"security_protocol": "TLS"}, "security_protocol"),
         ({"security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"}, "/nowhere/ca.pem"),
-        ({"security_protocol": "SASL_PLAINTEXT"}, "sasl_mechanism"),
-        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}, "OAUTHBEARER"),
-        ({"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}, "sasl_username"),
+        (
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "OAUTHBEARER",
+                "sasl_username": "u",
+                "sasl_password": "env:HOME",
+            },
+            "OAUTHBEARER",
+        ),
         (
             {
                 "security_protocol": "SASL_PLAINTEXT",
@@ -113,3 +121,16 @@ def test_settings_that_cannot_work_are_explained_at_once(
     assert delivery.undelivered == 10
     assert delivery.error is not None
     assert reason in delivery.error
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({}, "sasl_mechanism is missing"),
+        ({"sasl_mechanism": "PLAIN"}, "sasl_username is missing"),
+        ({"sasl_mechanism": "PLAIN", "sasl_username": "u"}, "sasl_password is missing"),
+    ],
+)
+def test_incomplete_settings_are_refused_with_the_descriptor(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(MistakeError, match=reason):
+        Kafka(brokers=("127.0.0.1:1",), security_protocol="SASL_PLAINTEXT", **settings)

@@ -20,7 +20,7 @@ from bai_agent.job.descriptor import Benchmark, Identity, Job, Prometheus
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks import sinks_of
-from bai_agent.sinks.prometheus.sink import PrometheusSink
+from bai_agent.sinks.prometheus_sink import PrometheusSink
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_values_are_pushed_while_the_run_lasts(tmp_path: Path, gateway: Gateway)
     sink.start()
     wait_until(lambda: gateway.samples("lasting"))
     append_records(rundir, range(2, 5))
-    sink.hurry()
+    sink.flush_soon()
 
     wait_until(lambda: gateway.samples("lasting")["BAI_METRICS_loss"][0][1] == 2.0)
 
@@ -105,7 +105,7 @@ def test_a_gateway_that_comes_late_gets_everything(tmp_path: Path) -> None:
     assert found["BAI_METRICS_loss"][0][1] == 1.5
 
 
-def test_values_without_a_gateway_are_counted_and_said(tmp_path: Path) -> None:
+def test_values_without_a_gateway_are_counted_and_reported(tmp_path: Path) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(4))
     sink = sink_of(rundir, "away", pushgateway=f"http://127.0.0.1:{free_port()}")
@@ -143,7 +143,7 @@ def test_the_password_is_looked_up_and_not_shown(tmp_path: Path, monkeypatch: py
     assert basic not in redactor.redact(basic)
 
 
-def test_a_group_is_deleted_at_the_end_where_wanted(tmp_path: Path, gateway: Gateway) -> None:
+def test_a_group_is_deleted_at_the_end_if_wanted(tmp_path: Path, gateway: Gateway) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(2))
     sink = sink_of(rundir, "deleted", pushgateway=gateway.address, delete_on_end=True)
@@ -184,7 +184,7 @@ def test_prometheus_scrapes_while_the_run_lasts(tmp_path: Path) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20)
 
 
-def test_an_ipv6_address_is_listened_on_or_said(tmp_path: Path) -> None:
+def test_an_ipv6_address_is_listened_on_or_reported(tmp_path: Path) -> None:
     port = free_port()
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(3))
@@ -202,7 +202,7 @@ def test_an_ipv6_address_is_listened_on_or_said(tmp_path: Path) -> None:
     assert told.delivered + told.undelivered == 3
 
 
-def test_an_address_in_use_is_said_and_taken_when_free(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_and_taken_when_free(tmp_path: Path) -> None:
     port = free_port()
     first, second = (
         sink_of(new_run(tmp_path / name), name, listen=f"127.0.0.1:{port}") for name in ("one", "two")
@@ -214,7 +214,7 @@ def test_an_address_in_use_is_said_and_taken_when_free(tmp_path: Path) -> None:
     assert f"127.0.0.1:{port} cannot be listened on" in str(second.error)
 
     first.finish(time.monotonic() + 30)
-    second.hurry()
+    second.flush_soon()
     wait_until(lambda: second.port)
 
     assert second.error is None

@@ -21,7 +21,7 @@ for line in sys.stdin:
     print(len(os.listdir("/proc/self/fd")), flush=True)
 """
 _ENDPOINTS = {
-    "prometheus": "from bai_agent.sinks.prometheus.endpoint import Endpoint\nport = Endpoint('127.0.0.1', 0, lambda: b'x 1').port",
+    "prometheus": "from bai_agent.sinks.prometheus_sink import Endpoint\nport = Endpoint('127.0.0.1', 0, lambda: b'x 1').port",
     "serve": "from executor.service.http import HttpEndpoints\nfrom executor.service.counters import ServiceCounters\n"
     "served = HttpEndpoints(('127.0.0.1', 0), ServiceCounters())\nserved.start()\nport = served.port",
 }

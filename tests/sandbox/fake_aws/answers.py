@@ -41,7 +41,7 @@ def error(service: str, status: int, code: str, message: str, *, head: bool = Fa
     elif service == "s3":
         inner = f"<Code>{code}</Code><Message>{escape(message)}</Message><RequestId>{request}</RequestId>"
         text, kind = f"{_XML}<Error>{inner}</Error>", "application/xml"
-    elif service in ("sts", "iam"):
+    elif service in ("sts", "iam", "cloudformation"):
         inner = f"<Type>Sender</Type><Code>{code}</Code><Message>{escape(message)}</Message>"
         text = f"{_XML}<ErrorResponse><Error>{inner}</Error><RequestId>{request}</RequestId></ErrorResponse>"
     else:

@@ -19,6 +19,7 @@ _BUCKET_ACTIONS = {
     ("GET", "location"): "GetBucketLocation",
     ("GET", "versioning"): "GetBucketVersioning",
     ("GET", "uploads"): "ListMultipartUploads",
+    ("GET", "versions"): "ListObjectVersions",
     ("GET", "list-type"): "ListObjectsV2",
     ("POST", "delete"): "DeleteObjects",
 }
@@ -57,6 +58,8 @@ class Call:
     headers: dict[str, str] = field(default_factory=dict)
     """Those that a policy's condition may ask for, in lower case; S3 alone has such."""
     agent: str = ""
+    region: str = ""
+    """The signature's."""
     status: int = 0
     error: str = ""
     """The service's error code; `dropped` where the connection was cut."""
@@ -81,6 +84,7 @@ def read_call(environ: dict[str, object], body: bytes, identities: Identities, n
         action="",
         resource="",
         agent=str(environ.get("HTTP_USER_AGENT", "")),
+        region=found[2] if found else "",
     )
     if service == "s3":
         _read_s3(call, environ, query, body)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+from moto.cloudformation.models import cloudformation_backends
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 from moto.logs.models import logs_backends
@@ -26,6 +27,7 @@ from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
+from sandbox.fake_aws.control_plane.stacks import Stacks, service_linked_roles
 from sandbox.fake_aws.iam.identities import INSTANCE, SETUP, Identities
 from sandbox.fake_aws.iam.permissions import Surroundings
 from sandbox.fake_aws.iam.policies import Policies
@@ -84,7 +86,15 @@ class FakeAws:
             identities=self.identities,
             faults=self._faults,
             zone_of=self.fleet.zone_of,
-            rules=[price_list, Quotas(), PlacementGroups(), self.s3_rules, Ec2Rules(self.fleet)],
+            rules=[
+                price_list,
+                Quotas(),
+                PlacementGroups(),
+                self.s3_rules,
+                Stacks(self.policies.allows_stack),
+                service_linked_roles,
+                Ec2Rules(self.fleet),
+            ],
             permit=self.policies.refusal,
         )
         stack.callback(self.control_plane.close)
@@ -121,7 +131,7 @@ class FakeAws:
     def state(self, instance_id: str) -> str:
         return str(self.instance(instance_id)["State"]["Name"])
 
-    def wait_state(self, instance_id: str, state: str, *, seconds: float = 60) -> dict[str, Any]:
+    def wait_state(self, instance_id: str, state: str, *, seconds: float = 300) -> dict[str, Any]:
         """Wait until EC2 says that the instance is in `state`; return its description then."""
         deadline = time.monotonic() + seconds
         while True:
@@ -143,7 +153,7 @@ class FakeAws:
     def machine(self, instance_id: str) -> Machine:
         return self.fleet.machines[instance_id]
 
-    def wait_for_machines(self, count: int, *, seconds: float = 60) -> list[Machine]:
+    def wait_for_machines(self, count: int, *, seconds: float = 300) -> list[Machine]:
         """Wait until so many machines have been launched, by whomever."""
         deadline = time.monotonic() + seconds
         while len(self.machines) < count:
@@ -222,7 +232,7 @@ def open_fake_aws(folder: Path) -> Iterator[FakeAws]:
 
     They are gone too when this process is killed: all is held by processes that die with the calling thread.
     Raises when a machine could not be run for a reason of the sandbox's own, and AssertionError when somebody asked for
-    what the policies of docs/iam do not allow.
+    what the policies of `bai` do not allow.
     """
     for variant in EVERYDAY:
         root(variant)
@@ -237,5 +247,12 @@ def open_fake_aws(folder: Path) -> Iterator[FakeAws]:
 
 
 def _forget(account: str) -> None:
-    for backends in (ec2_backends, iam_backends, logs_backends, s3_backends, ssm_backends):
+    for backends in (
+        cloudformation_backends,
+        ec2_backends,
+        iam_backends,
+        logs_backends,
+        s3_backends,
+        ssm_backends,
+    ):
         backends.pop(account, None)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bai_agent.backoff import Backoff, PassingError, retry
+from bai_agent.backoff import Backoff, retry
+from bai_agent.errors import PassingError
 
 
 def failing(times: int, *, passes: bool) -> Callable[[], str]:

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.aws.secrets import SecretError, resolve
-from bai_agent.job.events import EventLog
+from bai_agent.aws.secrets import resolve
+from bai_agent.errors import SecretError
 from bai_agent.job.record_types import BenchmarkStartEvent, StopEvent, WarningEvent
 from bai_agent.job.redaction import Redactor
+from bai_agent.runtime.event_log import EventLog
 
 
 def test_a_reference_to_the_environment_is_resolved() -> None:
@@ -71,7 +72,9 @@ def test_a_secret_with_quotes_and_newlines_is_redacted_everywhere(
     (seen,) = events.seen
     assert isinstance(seen, BenchmarkStartEvent)
     assert seen.argv == ["train", "--login=***"]
-    assert caplog.messages == ["benchmark_started pid=1 argv=['train', '--login=***']"]
+    assert caplog.messages == [
+        "benchmark_started pid=1 argv=['train', '--login=***'] generation=0 output_bytes=None"
+    ]
 
 
 def test_a_secret_in_a_traceback_is_not_logged() -> None:
@@ -208,7 +211,7 @@ def test_an_event_keeps_its_keys_whatever_the_secret(tmp_path: Path) -> None:
     assert seen.message == "a ***"
 
 
-def test_a_log_call_with_wrong_arguments_is_logged_all_the_same() -> None:
+def test_a_log_call_with_wrong_arguments_is_still_logged() -> None:
     redactor = Redactor()
     redactor.know(["s3cr3t-value"])
     record = logging.LogRecord("library", logging.INFO, "", 0, "%d of %d", ("s3cr3t-value",), None)

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from bai_agent.benchmark.ending import classify, classify_server
+from bai_agent.decode import checked
 from bai_agent.job.outcome import Outcome
+from bai_agent.job.record_types import RunEnd
 from bai_agent.strategy.failure import Cause
 
 
-def _ended(**what: Any) -> dict[str, Any]:
-    return {
+def _ended(**what: Any) -> RunEnd:
+    table = {
         "code": None,
         "signal": None,
         "exec_error": None,
@@ -24,6 +26,7 @@ def _ended(**what: Any) -> dict[str, Any]:
         "lost": False,
         **what,
     }
+    return checked(RunEnd, table, where="exit.json")
 
 
 @pytest.mark.parametrize(
@@ -43,25 +46,25 @@ def _ended(**what: Any) -> dict[str, Any]:
             "The benchmark failed after 12.3 s: it exited with code 127, "
             "by which a shell says that a command in it was not found.",
         ),
-        ({"signal": signal.SIGSEGV}, Outcome.FAILED, "The benchmark crashed after 12.3 s: SIGSEGV."),
+        ({"signal": int(signal.SIGSEGV)}, Outcome.FAILED, "The benchmark crashed after 12.3 s: SIGSEGV."),
         (
-            {"signal": signal.SIGKILL, "wall_seconds": 3725.2},
+            {"signal": int(signal.SIGKILL), "wall_seconds": 3725.2},
             Outcome.KILLED,
             "The benchmark was killed after 1 h 2 min 5 s by SIGKILL, which did not come from us.",
         ),
         (
-            {"signal": signal.SIGKILL, "oom": True},
+            {"signal": int(signal.SIGKILL), "oom": True},
             Outcome.OOM,
             "The benchmark ran out of memory after 12.3 s: the kernel killed a process of it (it ended by SIGKILL). "
             "Its largest process had used 3.0 GiB.",
         ),
         (
-            {"signal": signal.SIGTERM, "stop": "max_runtime", "wall_seconds": 61},
+            {"signal": int(signal.SIGTERM), "stop": "max_runtime", "wall_seconds": 61},
             Outcome.MAX_RUNTIME,
             "The benchmark ran longer than limits.max_runtime and was ended after 1 min 1 s; it ended by SIGTERM.",
         ),
         (
-            {"signal": signal.SIGKILL, "stop": "no_output", "oom": True},
+            {"signal": int(signal.SIGKILL), "stop": "no_output", "oom": True},
             Outcome.NO_OUTPUT,
             "The benchmark printed nothing for limits.no_output and was ended after 12.3 s; "
             "it did not end on SIGTERM and was killed.",
@@ -79,7 +82,7 @@ def _ended(**what: Any) -> dict[str, Any]:
         ({"code": 1, "stop": "by hand"}, Outcome.INTERRUPTED, None),
         ({"code": 1, "stop": "disk_full"}, Outcome.DISK_FULL, None),
         (
-            {"code": 0, "stop_signal": signal.SIGTERM},
+            {"code": 0, "stop_signal": int(signal.SIGTERM)},
             Outcome.INTERRUPTED,
             "The benchmark was ended after 12.3 s: what watches it received SIGTERM, as in a shutdown.",
         ),
@@ -158,22 +161,26 @@ def test_the_process_that_failed_first_is_named(
 @pytest.mark.parametrize(
     ("what", "outcome", "words"),
     [
-        ({"signal": signal.SIGTERM, "stop": "succeeded"}, Outcome.SUCCEEDED, "ended by SIGTERM"),
-        ({"signal": signal.SIGTERM, "stop": "succeeded", "oom": True}, Outcome.SUCCEEDED, "ended by SIGTERM"),
-        ({"signal": signal.SIGTERM, "stop": "peer_failed"}, Outcome.PEER_FAILED, "Another node"),
+        ({"signal": int(signal.SIGTERM), "stop": "succeeded"}, Outcome.SUCCEEDED, "ended by SIGTERM"),
         (
-            {"signal": signal.SIGTERM, "stop": "peer_failed", "oom": True},
+            {"signal": int(signal.SIGTERM), "stop": "succeeded", "oom": True},
+            Outcome.SUCCEEDED,
+            "ended by SIGTERM",
+        ),
+        ({"signal": int(signal.SIGTERM), "stop": "peer_failed"}, Outcome.PEER_FAILED, "Another node"),
+        (
+            {"signal": int(signal.SIGTERM), "stop": "peer_failed", "oom": True},
             Outcome.OOM,
             "ran out of memory on this node",
         ),
         ({"code": 0}, Outcome.LOST, "ended by itself after 12.3 s: it exited with code 0."),
         ({"code": 255}, Outcome.LOST, "it exited with code 255."),
-        ({"signal": signal.SIGKILL}, Outcome.LOST, "it ended by SIGKILL."),
+        ({"signal": int(signal.SIGKILL)}, Outcome.LOST, "it ended by SIGKILL."),
         ({"code": None, "lost": True}, Outcome.LOST, "The benchmark was lost"),
-        ({"signal": signal.SIGTERM, "stop_signal": signal.SIGTERM}, Outcome.INTERRUPTED, "SIGTERM"),
+        ({"signal": int(signal.SIGTERM), "stop_signal": int(signal.SIGTERM)}, Outcome.INTERRUPTED, "SIGTERM"),
     ],
 )
-def test_what_only_serves_ends_when_it_is_told_to(what: dict[str, Any], outcome: Outcome, words: str) -> None:
+def test_a_serving_node_ends_when_told_to(what: dict[str, Any], outcome: Outcome, words: str) -> None:
     got, said = classify_server(_ended(**what))
 
     assert got is outcome

@@ -12,16 +12,16 @@ import bai_agent
 from bai_agent.benchmark import environment
 from bai_agent.benchmark.environment import (
     STARTUP,
-    SetupError,
     command,
     expand,
     find_user,
     prepare_environment,
     working_folder,
 )
+from bai_agent.errors import SetupError
+from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
 from bai_agent.job.run_directory import RunDir
-from bai_agent.job.user_rights import User
 
 NAMES = st.text("ABC_19", min_size=1, max_size=4)
 
@@ -65,7 +65,7 @@ def test_expansion_agrees_with_reading_from_left_to_right(text: str, env: dict[s
 
 
 @given(st.text())
-def test_any_text_can_be_said_literally(text: str) -> None:
+def test_any_text_can_be_written_literally(text: str) -> None:
     assert expand(text.replace("$", "$$"), {"A": "other"}) == text
 
 
@@ -112,7 +112,7 @@ def test_a_job_started_in_a_run_of_another_is_not_of_that_run(tmp_path: Path) ->
     assert not {"BAI_REPEAT", "BAI_ARM"} & env.keys()
 
 
-def test_the_callers_environment_is_passed_on_only_where_asked(tmp_path: Path) -> None:
+def test_the_callers_environment_is_passed_on_only_if_asked(tmp_path: Path) -> None:
     base = {"HOME": "/home/me", "PATH": "/mine", "THEIRS": "1"}
 
     inherited = _env(tmp_path, _job(inherit_env=True), base=base)

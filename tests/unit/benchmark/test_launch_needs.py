@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.benchmark.environment import SetupError
 from bai_agent.benchmark.launch_needs import meet_needs
+from bai_agent.errors import SetupError
 from bai_agent.strategy.launch import Launch, Needs
 
 
@@ -38,7 +38,7 @@ def test_path_comes_before_the_folders_of_images(tmp_path: Path) -> None:
     assert (found, again) == ((str(kept), "train"), ("mpirun", "train"))
 
 
-def test_a_missing_program_says_what_to_install(tmp_path: Path) -> None:
+def test_a_missing_program_names_what_to_install(tmp_path: Path) -> None:
     launch = Launch(argv=("mpirun",), needs=Needs(folders=("/nowhere",), program="install Open MPI"))
 
     with pytest.raises(SetupError, match=r"mpirun .* \(looked at: PATH, /nowhere\); install Open MPI"):

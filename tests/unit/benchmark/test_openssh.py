@@ -10,8 +10,8 @@ from agent_runs import is_alive, wait_until
 
 from bai_agent.benchmark import openssh
 from bai_agent.benchmark.children import Stopped
-from bai_agent.benchmark.environment import SetupError
 from bai_agent.benchmark.openssh import require_openssh
+from bai_agent.errors import SetupError
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_node_that_serves_needs_sshd_and_one_that_logs_in_needs_ssh(machine: P
 
 
 @pytest.mark.parametrize("manager", ["apt-get", "dnf", "zypper", "yum", "apk"])
-def test_what_is_missing_is_installed_by_the_distributions_own_manager(machine: Path, manager: str) -> None:
+def test_missing_programs_are_installed_by_the_package_manager(machine: Path, manager: str) -> None:
     install = f'echo "$@" >> {machine}/asked; case "$*" in *install*|add*) : > {machine}/sshd; chmod +x {machine}/sshd;; esac'
     put(machine, manager, f"PATH=/usr/bin:/bin; {install}")
 
@@ -70,7 +70,7 @@ def test_all_commands_of_an_installation_share_its_time(
     put(machine, "apt-get", "exec sleep 1.5")
 
     with pytest.raises(
-        SetupError, match=r"could not be installed \(apt-get was not done after 2 s, and was ended\)"
+        SetupError, match=r"could not be installed \(apt-get did not finish within 2 s, and was ended\)"
     ):
         require_openssh(serves=True, path=str(machine), may_install=True)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.benchmark.proc import read_process
-from bai_agent.benchmark.programs import Answer, NoAnswerError, ask
-from bai_agent.job.user_rights import User
+from bai_agent.benchmark.programs import ProgramOutput, ask
+from bai_agent.errors import NoAnswerError
+from bai_agent.files.user_rights import User
+from bai_agent.shim.proc import read_process
 
 
-def asked(script: str, **how: object) -> Answer:
+def asked(script: str, **how: object) -> ProgramOutput:
     return ask(["sh", "-c", script], env={"PATH": os.environ["PATH"], "A": "b"}, **{"timeout_s": 30.0, **how})  # type: ignore[arg-type]
 
 
@@ -38,7 +39,7 @@ def test_a_program_that_is_not_there_gives_no_answer() -> None:
     ],
     ids=["a child has the pipe", "it does not end", "it has closed its output"],
 )
-def test_what_is_late_is_ended_with_all_that_it_started(tmp_path: Path, late: str) -> None:
+def test_a_late_child_is_ended_with_its_descendants(tmp_path: Path, late: str) -> None:
     pid = tmp_path / "pid"
 
     with pytest.raises(NoAnswerError, match=r"sh did not answer within 0\.5 s"):

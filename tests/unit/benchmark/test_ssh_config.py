@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.benchmark.ssh_config import server_files
+from bai_agent.benchmark.openssh import server_files
 from bai_agent.strategy.launch import SshFrom
 
 PUBLIC = "ssh-ed25519 " + "A" * 68

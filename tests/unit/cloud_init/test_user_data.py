@@ -16,7 +16,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloud_init.cloud_config import text
 from cloud_init.user_data import (
     LIMIT,
     Boot,
@@ -27,6 +26,7 @@ from cloud_init.user_data import (
     guardian_settings,
     piece,
     readable,
+    text,
     user_data,
 )
 
@@ -103,6 +103,8 @@ def test_the_guardian_is_told_everything() -> None:
         keep_on_failure=timedelta(minutes=30),
         power_off=False,
         nodes=4,
+        launch=2,
+        first_node=5,
     )
     assert told(boot) == {
         "job_id": "job-1",
@@ -115,6 +117,8 @@ def test_the_guardian_is_told_everything() -> None:
         "s3_endpoint": "http://10.0.0.1:8080",
         "keep_seconds": "1800",
         "nodes": "4",
+        "launch": "2",
+        "first_node": "5",
         "power": "stay",
     }
 

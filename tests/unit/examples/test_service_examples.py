@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from executor.config import VARIABLES, read_settings
-from executor.service_config import ServiceTable
+from executor.configuration.config import VARIABLES, read_settings
+from executor.configuration.service_config import ServiceTable
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "service"

@@ -6,12 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Better, Unpack
+from bai_agent.job.descriptor import Better, Checkpoint, Unpack
 from bai_agent.job.descriptor_file import job_table, parse_job, read_job
-from bai_agent.job.tables import read_table
+from bai_agent.job.schema.tables import read_table
 
+RANGE = "[strategy]\nname = 'torchrun'\nnodes = 4\nmin_nodes = 2\n"
 MINIMAL = 'version = 1\n[job]\nid = "job-1"\n[benchmark]\nargv = ["true"]\n'
 
 
@@ -49,6 +51,41 @@ required = true
     assert job.metrics[0].better is Better.LOWER
 
 
+def test_the_least_number_of_nodes_makes_a_job_elastic() -> None:
+    fixed = parse_job((MINIMAL + "[strategy]\nname = 'torchrun'\nnodes = 4").encode(), where="job.toml")
+    elastic = parse_job((MINIMAL + RANGE + "[elastic]\nnodes = 3").encode(), where="job.toml")
+
+    assert (fixed.is_elastic, fixed.has_generations, fixed.desired_nodes) == (False, False, 4)
+    assert (elastic.is_elastic, elastic.has_generations, elastic.desired_nodes) == (True, True, 3)
+    assert (elastic.elastic.wait, elastic.elastic.pause) == (timedelta(minutes=10), timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(
+    ("limits", "silence"),
+    [("", 20), ("[limits]\npeer_silence = '60s'", 60), ("[limits]\npeer_silence = '25s'", 25)],
+)
+def test_a_lost_node_of_an_elastic_job_is_missed_sooner_unless_the_job_says_when(
+    limits: str, silence: int
+) -> None:
+    job = parse_job((MINIMAL + RANGE + limits).encode(), where="job.toml")
+    again = parse_job(tomli_w.dumps(job_table(job)).encode(), where="job.toml")
+
+    assert job.limits.peer_silence == timedelta(seconds=silence)
+    assert again == job
+
+
+@pytest.mark.parametrize(
+    ("every", "read"),
+    [("", timedelta(minutes=10)), ("every = '1m'", timedelta(minutes=1)), ("every = 'off'", None)],
+)
+def test_checkpoints_are_kept_at_times_or_at_the_end_alone(every: str, read: timedelta | None) -> None:
+    text = f"{MINIMAL}[checkpoint]\npath = 'out'\n{every}"
+    job = parse_job(text.encode(), where="job.toml")
+
+    assert job.checkpoint == Checkpoint(path="out", every=read)
+    assert parse_job(tomli_w.dumps(job_table(job)).encode(), where="job.toml") == job
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -67,11 +104,11 @@ required = true
         ),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\ntolerance = -0.1",
-            r"metrics\[0\]\]: tolerance must be a finite",
+            r"metrics\[0\]\] tolerance: is not a finite number",
         ),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\ntolerance = inf",
-            r"metrics\[0\]\]: tolerance must be a finite",
+            r"metrics\[0\]\] tolerance: is not a finite number",
         ),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\nwarmup_values = -1",
@@ -87,14 +124,20 @@ required = true
             "[[metrics]]\nname = 'x'\npattern = 'x'\njson_step = 'x'",
             r'0 "x": json_step and json_labels go with',
         ),
-        ("[[metrics]]\nname = 'x'\njson = 'a..b'", r'0 "x": json "a..b" is not a path: character 3'),
+        (
+            "[[metrics]]\nname = 'x'\njson = 'a..b'",
+            r'metrics\[0\]\] json: "a\.\.b" is not the way to a value: character 3',
+        ),
         (
             "[[metrics]]\nname = 'x'\njson = 'a'\njson_labels = ['b', 'c.rank']",
             r'json_labels\[1\]: "rank" is the',
         ),
         ("[[metrics]]\nname = 'x'\npattern = 'x'\nafter = '('", r'0 "x": after does not compile'),
         ("[[metrics]]\nname = 'x'\njson = 'x'\nuntil = '^\\s*$'", r'0 "x": until matches an empty text'),
-        ("[[sources]]\nsrc = 'x'\npath = 'y'\nmd5 = 'abc'", r"md5 must be 32 hexadecimal digits"),
+        (
+            "[[sources]]\nsrc = 'x'\npath = 'y'\nmd5 = 'abc'",
+            r"sources\[0\]\] md5: must be 32 hexadecimal digits",
+        ),
         ("[nowhere]\nx = 1", r'has no key "nowhere"'),
         ("[output]\nartifacts = ['/tmp/*']", r'\[output\]: artifacts "/tmp/\*" is not a glob'),
         ("[output]\nartifacts = ['']", r'artifacts "" is not a glob'),
@@ -106,6 +149,24 @@ required = true
         ("[[sources]]\nsrc = 's3://b/k'\npath = \"a\\u0000b\"", r"sources\[0\]\] path: holds a NUL"),
         ("[[sources]]\nsrc = 's3://b/k'\npath = 'x'\nunpack = ['into']", r"unpack: expected one of"),
         (f"[limits]\nno_output = '{'9' * 5000}s'", r"no_output: .*longer than any run"),
+        (
+            "[strategy]\nnodes = 4\nmin_nodes = 0",
+            r"\[strategy\]: min_nodes must be an integer from 1 to nodes",
+        ),
+        ("[strategy]\nnodes = 2\nmin_nodes = 4", r"min_nodes must be an integer from 1 to nodes, which is 2"),
+        ("[elastic]\nnodes = 3", r"\[elastic\] is for jobs with \[strategy\] min_nodes"),
+        (f"{RANGE}[elastic]\nnodes = 5", r"\[elastic\] nodes must be from 2 to 4, not 5"),
+        (f"{RANGE}[elastic]\nnodes = 1", r"\[elastic\] nodes must be from 2 to 4, not 1"),
+        (f"{RANGE}[repeat]\nruns = 2", r"\[strategy\] min_nodes is not for jobs with \[repeat\]"),
+        (
+            "[checkpoint]\npath = 'out'\n[repeat]\nruns = 2",
+            r"\[checkpoint\] is not for jobs with \[repeat\]",
+        ),
+        ("[checkpoint]\npath = '..'", r'\[checkpoint\] path: "\.\." leaves its folder'),
+        ("[checkpoint]\npath = '.'", r'\[checkpoint\] path: "\." is the working folder itself'),
+        ("[checkpoint]\npath = 'out'\nshared = true", r'\[checkpoint\] path: "out" is relative'),
+        ("[checkpoint]\npath = 'out'\nevery = 'never'", r'\[checkpoint\] every: "never" is not a duration'),
+        ("[checkpoint]\npath = 'out'\nevery = '1ms'", r"\[checkpoint\] every: must be at least 1s"),
     ],
 )
 def test_an_error_names_file_table_and_key(more: str, message: str) -> None:
@@ -178,7 +239,7 @@ def test_a_group_with_the_name_of_another_label_is_refused(labels: str, group: s
 
 
 def test_an_agent_starts_without_what_only_suggestions_need() -> None:
-    program = "import sys, bai_agent.cli, bai_agent.job.descriptor_file, bai_agent.run.run; print('difflib' in sys.modules)"
+    program = "import sys, bai_agent.cli, bai_agent.job.descriptor_file, bai_agent.phases.run; print('difflib' in sys.modules)"
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.durations import format_duration, parse_duration
+from bai_agent.job.schema.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

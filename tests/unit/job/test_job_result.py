@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bai_agent.decode import decode
 from bai_agent.job.job_result import job_result
 from bai_agent.job.record_types import (
     ArtifactCount,
     BenchmarkExit,
+    CheckpointSummary,
     ExtractionSummary,
+    GenerationOutcome,
     GitCommit,
+    HeadlineValue,
     JobResult,
     KafkaDelivery,
     NeverNumber,
@@ -20,7 +24,6 @@ from bai_agent.job.record_types import (
     OwnUsage,
     ProcessUsage,
     as_table,
-    from_table,
 )
 
 
@@ -149,7 +152,7 @@ def test_nodes_that_were_given_up_are_all_named() -> None:
 def test_what_our_programs_took_is_told_of_each_node() -> None:
     usage = [OwnUsage(rank=rank, cpus=2, agent=ProcessUsage(cpu_seconds=rank + 0.5)) for rank in range(2)]
     nodes = [replace(node(rank), own_usage=usage[rank]) for rank in range(2)]
-    read = [from_table(NodeOutcome, json.loads(json.dumps(as_table(each)))) for each in nodes]
+    read = [decode(NodeOutcome, json.dumps(as_table(each)), where="x") for each in nodes]
 
     assert job_result("digits-1", [read[1], node(2), read[0]]).own_usage == usage
     # And of nodes of an older version nothing
@@ -230,6 +233,42 @@ def test_a_required_metric_in_unsearched_output_is_only_a_warning() -> None:
     assert "not in the part of the output that was searched" in (result.warnings or [""])[0]
 
 
+def test_checkpoints_of_all_nodes_are_added_and_the_slowest_restore_counts() -> None:
+    first = CheckpointSummary(
+        kept=12,
+        bytes=120,
+        seconds=1.5,
+        newest="checkpoint-0-11",
+        restored=1,
+        restored_bytes=10,
+        restore_seconds=0.5,
+    )
+    second = CheckpointSummary(
+        kept=1,
+        bytes=10,
+        seconds=0.5,
+        newest="checkpoint-1-0",
+        restored=1,
+        restored_bytes=10,
+        restore_seconds=2.0,
+    )
+    nodes = [
+        NodeOutcome(rank=rank, outcome="succeeded", sentence="Well.", checkpoints=each)
+        for rank, each in enumerate((first, second, CheckpointSummary()))
+    ]
+
+    assert job_result("digits-1", nodes).checkpoints == CheckpointSummary(
+        kept=13,
+        bytes=130,
+        seconds=2.0,
+        newest="checkpoint-1-0",
+        restored=1,
+        restored_bytes=20,
+        restore_seconds=2.0,
+    )
+    assert job_result("digits-1", [NodeOutcome(outcome="succeeded", sentence="Well.")]).checkpoints is None
+
+
 counts = st.dictionaries(st.text(max_size=5), st.integers(0, 2**40), max_size=3)
 results = st.builds(
     JobResult,
@@ -257,4 +296,109 @@ results = st.builds(
 
 @given(results)
 def test_what_is_written_is_read_again(result: JobResult) -> None:
-    assert from_table(JobResult, json.loads(json.dumps(as_table(result)))) == result
+    assert decode(JobResult, json.dumps(as_table(result)), where="x") == result
+
+
+def test_a_required_metric_may_have_been_seen_by_a_node_that_was_lost() -> None:
+    nodes = [node(missing=("loss", "accuracy")), node(2, missing=("loss", "accuracy"))]
+
+    assert job_result("digits-1", nodes).outcome == "required_metric_missing"
+    assert '"loss"' not in job_result("digits-1", nodes, lost=[1], seen=["loss"]).sentence
+    assert job_result("digits-1", nodes, lost=[1], seen=["loss", "accuracy"]).outcome == "succeeded"
+    assert job_result("digits-1", nodes[:1], seen=["loss", "accuracy"]).outcome == "succeeded"
+
+
+def headline(value: float, units: str = "", over: str = "each") -> HeadlineValue:
+    return HeadlineValue(value=value, name="speed", units=units, over_ranks=over, runs={"": [value]})
+
+
+def part(
+    generation: int, began: int, ended: int, *members: int, **headlines: HeadlineValue
+) -> GenerationOutcome:
+    """Return a node's part of a generation; began, ended: seconds."""
+    return GenerationOutcome(
+        generation=generation,
+        outcome="failed",
+        sentence=f"It failed {generation}.",
+        started=1000 * began,
+        ended=1000 * ended,
+        wall_seconds=ended - began,
+        members=list(members),
+        headlines=headlines,
+    )
+
+
+def test_a_generation_of_a_job_is_made_of_its_parts_on_all_nodes() -> None:
+    # Given three nodes, of which node 1 is lost, and node 2 joins later
+    first, second = headline(10, "img/s", "sum"), headline(30, "img/s", "sum")
+    nodes = [
+        replace(node(0), generations=[part(0, 1, 9, 0, 1, speed=first), part(1, 12, 20, 0, 2, speed=first)]),
+        node(1, "peer_lost"),
+        replace(node(2, "failed"), generations=[part(1, 11, 21, 0, 2, speed=second)]),
+    ]
+
+    result = job_result("digits-1", nodes, lost=[1])
+
+    told = result.generations or []
+    assert [each.sentence for each in told] == ["It failed 0.", "It failed 1."]
+    assert [(each.generation, each.members, each.gap_seconds, each.wall_seconds) for each in told] == [
+        (0, [0, 1], None, 8),
+        (1, [0, 2], 2.0, 10),
+    ]
+    assert [each.headlines["speed"].value for each in told] == [10, 40]
+    assert told[1].headlines["speed"].nodes == {"0": 10, "2": 30}
+    assert told[1].headlines["speed"].per_node == 20
+
+
+@pytest.mark.parametrize(
+    ("units", "over", "per_node"),
+    [
+        ("img/s", "each", 20.0),
+        ("tokens per second", "mean", 20.0),
+        ("GB/min", "each", 20.0),
+        ("ms/step", "each", None),
+        ("tokens/s/GPU", "each", None),
+        ("", "sum", None),
+    ],
+)
+def test_one_node_has_a_share_of_rates_and_sums_alone(units: str, over: str, per_node: float | None) -> None:
+    # Given a number that one rank measured for all
+    nodes = [
+        replace(node(0), generations=[part(0, 1, 9, 0, 1, speed=headline(40, units, over))]),
+        replace(node(1), generations=[part(0, 1, 9, 0, 1)]),
+    ]
+
+    (found,) = job_result("digits-1", nodes).generations or []
+
+    assert found.headlines["speed"].per_node == per_node
+    assert found.headlines["speed"].nodes == {"0": 40}
+
+
+def test_why_a_generation_ended_is_told_by_a_node_that_went_on() -> None:
+    # Given a node that was lost in the first generation, and came back for the third one
+    lost = replace(part(0, 1, 9, 0, 1), sentence="What ended the second one.")
+    nodes = [
+        replace(node(0), generations=[lost, part(2, 21, 30, 0, 1)]),
+        replace(node(1), generations=[part(0, 1, 9, 0, 1), part(1, 11, 19, 1), part(2, 21, 30, 0, 1)]),
+    ]
+
+    told = job_result("digits-1", nodes).generations or []
+
+    assert [(each.sentence, each.members) for each in told][:2] == [
+        ("It failed 0.", [0, 1]),
+        ("It failed 1.", [1]),
+    ]
+
+
+def test_a_node_that_hung_through_a_change_makes_no_generation_longer() -> None:
+    # Given a leader that hung, and ended what it ran when the next generation had begun
+    hung = part(0, 1, 25, 0, 1)
+    nodes = [
+        replace(node(0), generations=[hung, part(2, 31, 40, 1, 0)]),
+        replace(node(1), generations=[part(0, 1, 9, 0, 1), part(1, 11, 30, 1), part(2, 31, 40, 1, 0)]),
+    ]
+
+    told = job_result("digits-1", nodes).generations or []
+
+    assert [each.gap_seconds for each in told] == [None, 2.0, 1.0]
+    assert told[0].wall_seconds == 8

@@ -10,7 +10,6 @@ def test_every_outcome_has_a_status_an_exit_code_and_a_sentence(outcome: Outcome
     assert outcome.exit_code in ExitCode
     assert outcome.status in Status
     assert outcome.sentence.endswith(".")
-    assert isinstance(outcome.retryable, bool)
 
 
 def test_only_success_is_success() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.events import EventLog, read_events
 from bai_agent.job.record_types import (
     AgentEvent,
     BenchmarkExitEvent,
@@ -16,6 +15,7 @@ from bai_agent.job.record_types import (
     UnknownEvent,
     event_table,
 )
+from bai_agent.runtime.event_log import EventLog, read_events
 from executor.records.reading import events_in
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.errors import BusyError
-from bai_agent.job.events import EventLog, read_events
 from bai_agent.job.record_types import PhaseEvent, WarningEvent
 from bai_agent.job.run_directory import is_locked, locked, open_append, read_json, write_json
+from bai_agent.runtime.event_log import EventLog, read_events
 
 HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
 

@@ -24,7 +24,7 @@ def test_one_series_without_ties_is_judged_exactly(count: int) -> None:
     assert trend_p(values) == pytest.approx(stats.kendalltau(range(count), values, method="exact").pvalue)
 
 
-def test_long_series_and_ties_are_judged_as_the_library_does_nearly() -> None:
+def test_long_series_and_ties_are_judged_nearly_as_by_the_library() -> None:
     long = draw(200, 2, slope=0.003)
     tied = [float(round(each)) for each in draw(60, 3, slope=0.03)]
 

@@ -18,14 +18,14 @@ from extraction_runs import (
     make_run,
     records,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from line_extraction import Notes, Unbounded
 
 from bai_agent.job.descriptor import Metric, check_patterns
 from bai_agent.metrics.context import ContextMarkers, LogContext
-from bai_agent.metrics.extract import Extraction
-from bai_agent.metrics.patterns import Found, compile_patterns
+from bai_agent.metrics.search.extract import Extraction
+from bai_agent.metrics.search.patterns import Found, compile_patterns
 
 TEST = r"^== (?P<test>\w+)"
 UNIT = r"in (?P<unit>\w+):"
@@ -79,7 +79,7 @@ def test_lines_above_give_labels_and_the_unit() -> None:
     assert notes.not_numbers == [(0, "1 (unit not known)")]
 
 
-def test_a_unit_that_does_not_convert_is_told() -> None:
+def test_a_unit_that_cannot_be_converted_is_reported() -> None:
     notes = Notes()
 
     assert read(b"in MB:\np99 1\n", notes, pattern=r"p99 (\d+)", units="us", context=(UNIT,)) == []
@@ -99,7 +99,7 @@ def test_heads_of_columns_label_the_values_of_a_line() -> None:
     ]
 
 
-def test_what_a_line_says_itself_wins() -> None:
+def test_a_lines_own_values_win() -> None:
     data = b"epoch 3 of a\nloss=1\nstep=7 of=b loss=2\n"
 
     found = read(
@@ -118,7 +118,7 @@ def test_json_lines_have_context_too() -> None:
     assert read(b'== a\n{"x": 5}\n', json="x", context=(TEST,)) == [{"value": 5, "labels": {"test": "a"}}]
 
 
-def test_a_time_of_a_clock_is_no_number_where_a_line_above_has_the_unit() -> None:
+def test_a_clock_time_is_not_a_number_if_an_earlier_line_has_the_unit() -> None:
     notes = Notes()
 
     assert read(b"in ms:\nt=1:30\n", notes, pattern=r"t=(\S+)", units="s", context=(UNIT,)) == []
@@ -159,8 +159,13 @@ metrics_with_context = st.lists(
 )
 
 
+@example(
+    data="x=1in sé\nx=2\n".encode(),
+    metrics=[Metric(name="m", pattern=r"x=(\d)", units="ms", context=(r"(?i)IN (?P<unit>\w+)",))],
+    cuts=[],
+)
 @given(data=logs, metrics=metrics_with_context, cuts=st.lists(st.integers(0, 200), max_size=5))
-def test_any_way_and_any_blocks_find_what_a_loop_over_lines_finds(
+def test_every_way_and_block_size_finds_the_same_as_a_loop_over_lines(
     data: bytes, metrics: list[Metric], cuts: list[int]
 ) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})
@@ -177,6 +182,11 @@ def test_any_way_and_any_blocks_find_what_a_loop_over_lines_finds(
     assert find(blocks, metrics, fast=False) == found
 
 
+def matches_in(pattern: str, text: str) -> list[re.Match[str]]:
+    """Return all matches. A pattern of ASCII characters searches bytes, where `\\w` is an ASCII character."""
+    return list(re.finditer(pattern, text, re.ASCII if pattern.isascii() else 0))
+
+
 def plainest(data: bytes, metrics: Sequence[Metric]) -> list[tuple[int, int, int, float, dict[str, str]]]:
     found = []
     for index, metric in enumerate(metrics):
@@ -184,8 +194,8 @@ def plainest(data: bytes, metrics: Sequence[Metric]) -> list[tuple[int, int, int
         for line in re.finditer(rb"[^\n]+", data):
             text = line[0].decode()
             for each in metric.context:
-                known[each] = [match.groupdict() for match in re.finditer(each, text)] or known.get(each, [])
-            for k, match in enumerate(re.finditer(metric.pattern, text)):
+                known[each] = [match.groupdict() for match in matches_in(each, text)] or known.get(each, [])
+            for k, match in enumerate(matches_in(metric.pattern, text)):
                 labels: dict[str, str] = {}
                 for each in metric.context:
                     said = known[each]
@@ -202,7 +212,7 @@ def plainest(data: bytes, metrics: Sequence[Metric]) -> list[tuple[int, int, int
     return sorted(found, key=lambda each: each[:3])
 
 
-def test_a_restarted_extractor_knows_what_lines_above_said(tmp_path: Path) -> None:
+def test_a_restarted_extractor_knows_the_context_of_earlier_lines(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [("p99", r"p99 (\d+)")], output=b"", exited=False, units="us", context=[TEST, UNIT]
     )

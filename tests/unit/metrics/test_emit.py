@@ -28,10 +28,10 @@ def test_a_dead_writers_rest_does_not_spoil_the_next_object(cut: int) -> None:
 
     emitted = parse_emitted(half + b'{"loss": 0.5}')
 
-    assert emitted == Emitted([(0, "loss", "0.5")], bad=True)
+    assert emitted == Emitted([(0, "loss", "0.5")], [], bad=True)
 
 
-def test_what_is_no_number_is_told_apart_and_the_rest_counts() -> None:
+def test_non_numbers_are_counted_separately_and_the_rest_counts() -> None:
     line = b'{"a": NaN, "b": "1", "c": true, "d": null, "e": [1], "f": {"x": 1}, "g": 1e999, "h": 2}'
 
     emitted = parse_emitted(line)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.metrics.follow import Block, Follower
+from bai_agent.metrics.follow import Follower, LineBlock
 
 Line = tuple[int, bytes]
 
@@ -20,7 +20,7 @@ pieces = st.lists(
 )
 
 
-def lines_of(blocks: list[Block]) -> list[Line]:
+def lines_of(blocks: list[LineBlock]) -> list[Line]:
     found = []
     for block in blocks:
         offset = block.offset
@@ -35,8 +35,8 @@ def expected(content: bytes, *, ends: bytes, limit: int) -> list[Line]:
     return [(match.start(), match[0][:limit]) for match in re.finditer(rb"[^" + ends + rb"]+", content)]
 
 
-def drain(follower: Follower) -> list[Block]:
-    blocks: list[Block] = []
+def drain(follower: Follower) -> list[LineBlock]:
+    blocks: list[LineBlock] = []
     while True:
         new, more = follower.read()
         blocks += more
@@ -54,7 +54,7 @@ def test_any_pieces_read_in_any_chunks_give_the_same_lines(
         follower = Follower(
             (path,), chunk=min(chunk, limit), line_limit=limit, carriage_return=carriage_return
         )
-        blocks: list[Block] = []
+        blocks: list[LineBlock] = []
 
         with path.open("ab", buffering=0) as file:
             for piece in pieces:
@@ -73,7 +73,7 @@ def test_any_pieces_read_in_any_chunks_give_the_same_lines(
 
 
 @given(pieces=pieces, stop=st.integers(0, 30), chunk=st.integers(1, 20))
-def test_a_restarted_follower_goes_on_at_its_place(pieces: list[bytes], stop: int, chunk: int) -> None:
+def test_a_restarted_follower_continues_at_its_place(pieces: list[bytes], stop: int, chunk: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "output.log"
         path.write_bytes(b"".join(pieces))
@@ -94,7 +94,7 @@ def test_a_file_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
 
     (tmp_path / "output.log").write_bytes(b"one\n")
 
-    assert follower.read() == (True, [Block(0, 0, b"one\n")])
+    assert follower.read() == (True, [LineBlock(0, 0, b"one\n")])
 
 
 def test_a_replaced_file_is_read_through_its_other_name(tmp_path: Path) -> None:
@@ -118,13 +118,13 @@ def test_a_shorter_file_is_new_and_the_unread_is_counted(tmp_path: Path) -> None
     os.truncate(path, 0)
     new, blocks = follower.read()
     assert (new, blocks) == (True, [])
-    assert follower.place.generation == 1
+    assert follower.place.truncations == 1
     # "unfin": two bytes of it were read, three were only seen
     assert follower.place.lost == 5
 
     with path.open("ab") as file:
         file.write(b"three\n")
-    assert follower.read()[1] == [Block(1, 0, b"three\n")]
+    assert follower.read()[1] == [LineBlock(1, 0, b"three\n")]
 
 
 def test_a_file_shorter_than_its_record_was_truncated(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_file_shorter_than_its_record_was_truncated(tmp_path: Path) -> None:
     follower = Follower((path,), seen=50)
 
     assert follower.read() == (True, [])
-    assert follower.place.generation == 1
-    assert follower.read()[1][0].generation == 1
+    assert follower.place.truncations == 1
+    assert follower.read()[1][0].truncations == 1
 
 
 def test_a_very_long_line_is_held_only_up_to_the_limit(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from line_extraction import Notes, extract_metrics
 
 from bai_agent.job.descriptor import Metric
-from bai_agent.job.json_path import last_key, read_json_path, value_at
+from bai_agent.job.schema.json_path import last_key, read_json_path, value_at
 
 
 def taken(data: bytes, path: str, **keys: Any) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_a_label_is_short_and_can_be_printed() -> None:
     assert found["labels"] == {"a": "one line [2J", "b": "x" * 256, "c": "?"}
 
 
-def test_patterns_and_paths_stand_beside_each_other_in_order() -> None:
+def test_patterns_and_paths_are_combined_in_order() -> None:
     chosen = [Metric(name="a", pattern=r'"a": (\d)'), Metric(name="b", json="b"), Metric(name="c", json="a")]
 
     found = extract_metrics(b'{"a": 1, "b": 2}\n"a": 3\n', chosen)
@@ -188,7 +188,7 @@ def test_a_path_is_keys_and_positions(text: str, path: tuple[str | int, ...]) ->
 @pytest.mark.parametrize(
     "text", ["", ".", "a.", ".a", "a..b", "[0]", "a[-1]", "a[x]", "a[", '"a', '"a"b', "a]", '"\\q"', "a.\n"]
 )
-def test_what_is_no_path_says_where(text: str) -> None:
+def test_an_invalid_path_names_the_place(text: str) -> None:
     with pytest.raises(ValueError, match="character"):
         read_json_path(text)
 

@@ -21,9 +21,10 @@ from extraction_runs import (
     records,
 )
 
+from bai_agent.decode import checked
 from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.job_result import missing_sentence
-from bai_agent.job.record_types import ExtractionSummary, from_table
+from bai_agent.job.record_types import ExtractionSummary
 from bai_agent.job.run_directory import write_all
 from bai_agent.metrics import process
 from bai_agent.metrics import records as records_module
@@ -84,7 +85,7 @@ def test_an_emitted_half_character_is_no_reason_not_to_finish(tmp_path: Path) ->
     assert sum('the first was "?"' in sentence for sentence in last["warnings"]) == 2
 
 
-def test_a_record_is_complete_and_says_when_it_was_read(tmp_path: Path) -> None:
+def test_a_record_is_complete_and_has_its_reading_time(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [("näme", r"step (?P<step>\d+) (?P<value>\d+)")], output=b"step 3 7\n", units='"%"'
     )
@@ -120,7 +121,7 @@ def test_from_any_prefix_of_the_records_the_same_records_come(tmp_path: Path, wi
         assert extracted(whole) == last
 
 
-def test_a_restart_goes_on_and_counts_from_the_checkpoint(tmp_path: Path) -> None:
+def test_a_restart_continues_and_counts_from_the_checkpoint(tmp_path: Path) -> None:
     # given a process that was killed after it had read two of three lines, and a checkpoint after the first
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=x\n", exited=False)
     extract_until_killed(rundir)
@@ -152,7 +153,7 @@ def test_a_second_start_after_the_end_changes_nothing(tmp_path: Path) -> None:
     assert rundir.metrics.read_bytes() == content
 
 
-def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> None:
+def test_after_a_truncation_the_records_say_so(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\nloss=", exited=False)
 
     def truncate(_: float) -> None:
@@ -172,7 +173,7 @@ def test_after_a_truncation_the_records_have_a_generation(tmp_path: Path) -> Non
     assert any("truncated once" in sentence for sentence in extracted(rundir)["warnings"])
 
 
-def test_a_truncation_while_nobody_looked_is_noticed_at_the_restart(tmp_path: Path) -> None:
+def test_a_truncation_between_two_extractors_is_noticed_at_the_restart(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\n", exited=False)
     extract_until_killed(rundir)
     rundir.output.write_bytes(b"loss=3\n")
@@ -229,8 +230,10 @@ def test_without_the_prefilter_records_are_the_same_and_summarised(
     assert any("ahocorasick_rs" in sentence for sentence in extracted(plain)["warnings"])
 
 
-def test_a_host_that_cannot_be_sampled_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bai_agent.metrics.host", None)
+def test_a_host_that_cannot_be_sampled_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "bai_agent.machine.host_usage", None)
     rundir = make_run(tmp_path, [LOSS], output=OUTPUT, host_metrics=True)
 
     extract(rundir)
@@ -266,7 +269,7 @@ def test_a_metric_without_numbers_differs_from_one_never_seen(tmp_path: Path) ->
 
     last = extracted(rundir)
     assert last["never_numbers"] == {"loss": {"count": 2, "first": "nan"}}
-    summary = from_table(ExtractionSummary, last)
+    summary = checked(ExtractionSummary, last, where="extracted.json")
     sentence = missing_sentence([*summary.required_missing, "accuracy"], summary.never_numbers or {})
     assert sentence == (
         'these required metrics were never seen: "accuracy"; '
@@ -286,7 +289,7 @@ def test_a_doubtful_number_is_warned_of_once_with_its_line(tmp_path: Path) -> No
         assert part in warning
 
 
-def test_what_a_warning_quotes_is_looked_through_for_secrets(tmp_path: Path) -> None:
+def test_quotes_in_warnings_are_searched_for_secrets(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=b"key=hunter2222 rate=60,911\n")
 
     Extractor(rundir, read_job(rundir.job), quote=lambda text: text.replace("hunter2222", "***")).run()

@@ -69,7 +69,7 @@ def test_records_name_the_process_and_the_merged_log_has_none(tmp_path: Path) ->
     assert (last["lines"], last["log_bytes"], last["per_metric"]) == (3, 20, {"loss": 3})
 
 
-def test_a_patterns_own_labels_stand_beside_the_rank(tmp_path: Path) -> None:
+def test_a_patterns_own_labels_are_added_to_the_rank(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [SPLIT], processes=[b"a_b step=4 took 7\nload step=5 took 8\n"])
 
     extract(rundir)
@@ -133,7 +133,7 @@ def test_however_processes_print_and_we_are_killed_each_number_comes_once(steps:
                 assert ours == [each[1:] for each in entries(expected, "log")["log"]]
 
 
-def test_what_is_printed_after_a_process_ended_is_no_metric(tmp_path: Path) -> None:
+def test_output_after_the_end_of_a_process_gives_no_metric(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=1\nloss=2\n", b"loss=3\n"])
     ended(rundir, 0, code=0, signal=None, asked=None, time=1, output_bytes=7)
 
@@ -159,7 +159,7 @@ def test_a_process_that_starts_later_is_found(tmp_path: Path) -> None:
     assert not any("late" in each for each in records(rundir))
 
 
-def test_after_a_restart_what_was_there_is_late(tmp_path: Path) -> None:
+def test_after_a_restart_existing_output_is_late(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=1\n"], exited=False)
     extract_until_killed(rundir)
     with (rundir.processes / "0.log").open("ab") as file:
@@ -248,7 +248,7 @@ def test_only_so_many_files_of_former_runs_are_opened_again(
         assert {rank: sorted(each) for rank, each in values(rundir).items()} == expected
 
 
-def test_a_truncated_log_goes_on_as_a_new_generation(tmp_path: Path) -> None:
+def test_a_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=1\n", b"loss=2\nloss="], exited=False)
 
     def truncate(_: float) -> None:

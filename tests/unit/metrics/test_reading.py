@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Metric, NumberForm
-from bai_agent.metrics.extract import Extraction
-from bai_agent.metrics.patterns import compile_patterns
-from bai_agent.metrics.reading import LABEL_LIMIT, Doubt
+from bai_agent.metrics.search.extract import Extraction
+from bai_agent.metrics.search.patterns import compile_patterns
+from bai_agent.metrics.search.reading import LABEL_LIMIT, Doubt
 
 
 class Listener:
@@ -91,7 +91,7 @@ def test_a_unit_of_the_line_is_converted_to_the_metrics(text: str, units: str, e
 @pytest.mark.parametrize(
     ("text", "units"), [("12parsec", "ms"), ("12%", "ms"), ("3MB", "MB/s"), ("0s/it", "it/s"), ("5k", "keys")]
 )
-def test_a_unit_that_cannot_be_converted_is_told_as_no_number(text: str, units: str) -> None:
+def test_a_unit_that_cannot_be_converted_is_reported_as_not_a_number(text: str, units: str) -> None:
     listener = Listener()
     assert read(f"max={text}, end", UNIT, listener, units=units) == []
     assert len(listener.others) == 1
@@ -124,7 +124,7 @@ def test_forms_of_numbers_are_those_of_the_documentation(row: list[str]) -> None
     assert taken == [json.loads(each) for each in expected]
 
 
-def test_what_follows_a_unit_after_a_slash_belongs_to_it() -> None:
+def test_text_after_a_slash_belongs_to_the_unit() -> None:
     assert value("3MB/s", r"(\d+)(?P<unit>[kMG]B)", units="B/s") == 3_000_000
 
 
@@ -153,7 +153,7 @@ def test_a_duration_in_several_units_is_read_whole(
         ("max=1ms5us", UNIT, "1ms", "1ms5us"),
     ],
 )
-def test_a_part_of_a_duration_is_told(text: str, pattern: str, taken: str, whole: str) -> None:
+def test_a_part_of_a_duration_is_reported(text: str, pattern: str, taken: str, whole: str) -> None:
     listener = Listener()
 
     read(text, pattern, listener, units="ms")
@@ -202,14 +202,14 @@ def test_numbers_are_read_in_the_form_that_is_given(
         ("01:02:03", "01", "01:02:03"),
     ],
 )
-def test_a_number_that_goes_on_is_told_with_its_line(text: str, taken: str, whole: str) -> None:
+def test_a_number_that_continues_is_reported_with_its_line(text: str, taken: str, whole: str) -> None:
     listener = Listener()
     assert value(f"rate={text} end", r"rate=([\d.]+)", listener) == float(taken)
     assert listener.doubts == [(Doubt.GOES_ON, taken, whole)]
     assert listener.lines_shown == [f"rate={text} end"]
 
 
-def test_a_decimal_of_which_the_pattern_takes_the_digits_goes_on() -> None:
+def test_a_decimal_taken_without_its_fraction_is_reported() -> None:
     listener = Listener()
     assert value("rate=0.25", r"rate=(\d+)", listener) == 0
     assert listener.doubts == [(Doubt.GOES_ON, "0", "0.25")]
@@ -252,7 +252,7 @@ def test_a_number_that_is_whole_is_not_doubted(line: str, pattern: str, keys: di
         ("max=15MB", r"max=([\d.]+).*", "GB"),
     ],
 )
-def test_a_unit_that_contradicts_the_metrics_is_told(line: str, pattern: str, units: str) -> None:
+def test_a_unit_that_contradicts_the_metrics_is_reported(line: str, pattern: str, units: str) -> None:
     listener = Listener()
     assert value(line, pattern, listener, units=units) == float(line[4:].rstrip("sMmuµiB%/ "))
     assert [doubt for doubt, *_ in listener.doubts] == [Doubt.OTHER_UNIT]

@@ -17,7 +17,7 @@ from bai_agent.metrics.process import Extractor
 from executor.descriptor import load
 from executor.descriptor.presets import preset_names, read_preset
 from executor.planning.job_toml import job_toml
-from executor.planning.plan import plan
+from executor.planning.plan import PlanInputs, plan
 
 DESCRIPTOR = """
 spec_version = "0.1.0"
@@ -48,7 +48,7 @@ def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: Rec
     descriptor, findings = load(file)
     assert (descriptor is not None, findings) == (True, [])
     assert descriptor is not None
-    job = plan(descriptor, folder=tmp_path, job_id="recorded", client_id="c")
+    job = plan(descriptor, PlanInputs(folder=tmp_path, job_id="recorded", client_id="c"))
     rundir = RunDir(tmp_path / "run")
     rundir.path.mkdir()
     rundir.job.write_text(job_toml(job))

@@ -15,7 +15,7 @@ from bai_agent.job.descriptor_file import read_job
 from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.repaint import RepaintFollower, repainted_states
-from bai_agent.metrics.terminal import last_lines, on_screen
+from bai_agent.metrics.search.terminal import last_lines, on_screen
 
 State = tuple[int, bytes, bool]
 """Where it begins, its first bytes, and whether it was repainted."""
@@ -75,7 +75,7 @@ logs = st.lists(
 
 
 @given(data=logs, pieces=st.lists(st.integers(0, 30), max_size=6))
-def test_repainted_states_are_told_in_whatever_pieces_they_come(data: bytes, pieces: list[int]) -> None:
+def test_repainted_states_are_recognised_in_pieces_of_any_size(data: bytes, pieces: list[int]) -> None:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         found, _ = followed(data, pieces, Path(folder))
     assert found == expected(data)
@@ -128,7 +128,7 @@ def test_blank_states_are_not_waited_through_for_ever(tmp_path: Path) -> None:
     assert [each[6] for each in entries(rundir)["log"]] == [1, 2]
 
 
-def test_what_a_repainted_state_holds_is_not_warned_of(tmp_path: Path) -> None:
+def test_values_of_repainted_states_cause_no_warnings(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("loss", r"loss=(\S+)")], output=b"loss=nan\rloss=1\n", repaint="last")
 
     Extractor(rundir, read_job(rundir.job)).run()

@@ -8,7 +8,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import ResultFormat, Results
 from bai_agent.job.descriptor_file import parse_job, read_job
 from bai_agent.job.run_directory import RunDir
-from bai_agent.job.star_path import read_star_path
+from bai_agent.job.schema.star_path import read_star_path
 from bai_agent.metrics.process import Extractor
 from bai_agent.metrics.results import documents
-from bai_agent.metrics.results.note import FileValues, Total, read_note
-from bai_agent.metrics.results.reading import ResultFolder, gather_results
+from bai_agent.metrics.results.results_reader import ResultFolder, gather_results
+from bai_agent.metrics.results.values_journal import FileValues, Total, read_note
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "results"
 Record = dict[str, Any]
@@ -232,7 +231,7 @@ MIXED = {
         (["times[*]"], [("times", 0.5, None), ("times", 0.25, None)]),
     ],
 )
-def test_members_that_a_path_leads_to_are_told_apart(
+def test_members_of_one_path_are_distinguished(
     tmp_path: Path, paths: list[str], expected: list[tuple[str, float, str | None]]
 ) -> None:
     table = {"path": "a.json", "format": "json", "values": paths}
@@ -244,7 +243,7 @@ def test_members_that_a_path_leads_to_are_told_apart(
     assert shown == expected
 
 
-def test_a_label_of_the_table_stands_beside_the_member(tmp_path: Path) -> None:
+def test_a_label_of_the_table_is_added_to_the_member(tmp_path: Path) -> None:
     table: dict[str, Any] = {"path": "a.json", "format": "json", "values": ["jobs[*].*.iops"]}
     rundir = run_with(tmp_path, {**table, "labels": {"job": "jobs[*].jobname"}}, a_json=json.dumps(MIXED))
 
@@ -310,7 +309,11 @@ def test_a_link_that_leads_out_gives_nothing(tmp_path: Path) -> None:
 def test_a_file_from_before_the_benchmark_is_not_its_result(tmp_path: Path) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, old_json='{"a": {"m": {"value": 1}}}')
     written = (rundir.work / "old.json").stat().st_ctime_ns // 1_000_000
-    rundir.started.write_text(json.dumps({"time": written + 1000}))
+    rundir.started.write_text(
+        json.dumps(
+            {"shim_pid": 1, "shim_start": 0, "pid": 2, "start": 0, "boot_id": "b", "time": written + 1000}
+        )
+    )
 
     (warning,) = warnings_of(rundir)
 
@@ -414,12 +417,12 @@ def test_a_file_that_changes_between_two_extractors_changes_nothing(tmp_path: Pa
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("path = '../x'\nformat = 'bmf'", 'path "../x" is not a glob below'),
-        ("path = 'x'\nformat = 'csv'", "values is missing; write the columns"),
-        ("path = 'x'\nformat = 'bmf'\nvalues = ['a']", 'values is for "csv" and "json"'),
-        ("path = 'x'\nformat = 'json'\nvalues = ['a[']", 'values hold "a[", which is not a path'),
+        ("path = '../x'\nformat = 'bmf'", 'path: "../x" leaves its folder'),
+        ("path = 'x'\nformat = 'csv'", "values: is missing; write the columns"),
+        ("path = 'x'\nformat = 'bmf'\nvalues = ['a']", 'values: is for "csv" and "json"'),
+        ("path = 'x'\nformat = 'json'\nvalues = ['a[']", 'values: hold "a[", which is not a path'),
         ("path = 'x'\nformat = 'json'\nvalues = ['a']\nstep = 'b[*]'", "has fewer * than"),
-        ("path = 'x'\nformat = 'jmh'\nbetter = 'lower'", "metrics is missing"),
+        ("path = 'x'\nformat = 'jmh'\nbetter = 'lower'", "metrics: is missing"),
         (
             "path = 'x'\nformat = 'csv'\nvalues = ['v']\nlabels = { rank = 'r' }",
             '"rank" is the name of a label',
@@ -451,7 +454,7 @@ DOCUMENT = json.dumps({"results": [{"mean": 1, "a.b": {"c": [2, 3]}}, {"mean": 4
         ("*.*.mean", [1, 4]),
     ],
 )
-def test_what_a_path_finds(path: str, found: list[int]) -> None:
+def test_values_found_by_a_path(path: str, found: list[int]) -> None:
     assert [value for _, value in read_star_path(path).find(json.loads(DOCUMENT))] == found
 
 
@@ -503,11 +506,12 @@ def test_any_bytes_give_values_or_a_sentence(content: bytes, format_: ResultForm
 
 def read_anything(content: bytes, format_: ResultFormat) -> None:
     """Read a file that holds `content`, to its end, and check that all of it is told as values or as warnings."""
-    table = Results(path="file", format=format_)
     if format_ is ResultFormat.CSV:
-        table = replace(table, values=("1",), header=False)
+        table = Results(path="file", format=format_, values=("1",), header=False)
     elif format_ is ResultFormat.JSON:
-        table = replace(table, values=("*.mean", "results[*]"))
+        table = Results(path="file", format=format_, values=("*.mean", "results[*]"))
+    else:
+        table = Results(path="file", format=format_)
     with tempfile.TemporaryDirectory() as place:
         path = Path(place, "file")
         path.write_bytes(content)

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from line_extraction import Notes, Unbounded
 
 from bai_agent.job.descriptor import Metric
-from bai_agent.metrics.extract import Extraction
-from bai_agent.metrics.patterns import Found, compile_patterns
+from bai_agent.metrics.search.extract import Extraction
+from bai_agent.metrics.search.patterns import Found, compile_patterns
 from bai_agent.metrics.sections import SectionMarkers, Sections
 
 TABLES = b"""\
@@ -98,7 +98,7 @@ def test_outside_of_its_section_a_metric_has_no_remarks() -> None:
     assert notes.not_numbers == []
 
 
-def test_a_reset_ends_what_is_open() -> None:
+def test_a_reset_closes_all_sections() -> None:
     metrics = [
         Metric(name="a", pattern=r"(\d)", after="begin"),
         Metric(name="b", pattern=r"(\d)", until="end"),
@@ -129,7 +129,7 @@ sectioned = st.lists(
 
 
 @given(data=logs, metrics=sectioned, cuts=st.lists(st.integers(0, 200), max_size=5))
-def test_any_way_and_any_blocks_find_what_a_loop_over_lines_finds(
+def test_every_way_and_block_size_finds_the_same_as_a_loop_over_lines(
     data: bytes, metrics: list[Metric], cuts: list[int]
 ) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})
@@ -172,7 +172,7 @@ def test_from_any_prefix_of_the_records_the_same_sections_come(tmp_path: Path, w
         assert extracted(whole) == last
 
 
-def test_an_extractor_killed_after_any_line_goes_on_in_the_section(tmp_path: Path) -> None:
+def test_an_extractor_killed_after_any_line_continues_in_the_section(tmp_path: Path) -> None:
     lines = TABLES.splitlines(keepends=True)
     rundir = make_run(tmp_path, [VALUE], output=b"", exited=False, after="== writes", until="^end")
     for line in lines:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.pull.member_paths import MemberTree, UnsafeMemberError
+from bai_agent.pull.unpack import MemberTree, UnsafeMemberError
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x", "a/..", "a\0b"])

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.errors import PullError
+from bai_agent.errors import PullError, PullStopped
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
-from bai_agent.job.source_schemes import source_name
-from bai_agent.pull import PullProgress, PullStopped, pull, sources
+from bai_agent.job.schema.source_schemes import source_name
+from bai_agent.pull import PullProgress, pull, sources
 
 Puller = Callable[..., list[PullProgress]]
 
@@ -110,7 +110,7 @@ def test_a_folder_is_copied_with_dotfiles_modes_and_links(tmp_path: Path, bring:
     assert (scripts / "outside").read_bytes() == b"outside"
 
 
-def test_what_cannot_be_copied_is_named(tmp_path: Path, bring: Puller) -> None:
+def test_a_file_that_cannot_be_copied_is_named(tmp_path: Path, bring: Puller) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "folder/pipe")
     with pytest.raises(PullError, match="pipe"):
@@ -125,7 +125,7 @@ def test_what_cannot_be_copied_is_named(tmp_path: Path, bring: Puller) -> None:
         ({"size": 8}, "7 bytes instead of the 8"),
     ],
 )
-def test_what_is_not_as_promised_does_not_land(
+def test_a_file_with_a_wrong_checksum_does_not_land(
     tmp_path: Path, bring: Puller, changes: dict[str, object], words: str
 ) -> None:
     source = Source(src=url(original(tmp_path)), path="x", **changes)  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def test_a_users_file_is_never_overwritten(tmp_path: Path, bring: Puller) -> Non
     assert mine.read_text() == "mine"
 
 
-def test_another_job_reuses_what_is_unchanged(tmp_path: Path, bring: Puller) -> None:
+def test_another_job_reuses_unchanged_files(tmp_path: Path, bring: Puller) -> None:
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source, job="one")
     inode = (tmp_path / "work/x").stat().st_ino
@@ -183,7 +183,7 @@ def test_another_job_reuses_what_is_unchanged(tmp_path: Path, bring: Puller) -> 
     assert reports[-1].done
 
 
-def test_another_job_replaces_what_has_a_new_version(tmp_path: Path, bring: Puller) -> None:
+def test_another_job_replaces_files_with_a_new_version(tmp_path: Path, bring: Puller) -> None:
     path = original(tmp_path)
     bring(Source(src=url(path), path="x"), job="one")
     path.write_bytes(b"newer content")
@@ -197,7 +197,7 @@ def test_another_source_may_take_the_place_of_ours(tmp_path: Path, bring: Puller
     assert (tmp_path / "work/x").read_bytes() == b"two"
 
 
-def test_what_the_user_changed_since_is_left_alone(tmp_path: Path, bring: Puller) -> None:
+def test_files_that_the_user_changed_are_left_alone(tmp_path: Path, bring: Puller) -> None:
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source, job="one")
     (tmp_path / "work/x").write_bytes(b"edited!")
@@ -316,7 +316,7 @@ def test_a_restarted_job_asks_for_nothing_twice(tmp_path: Path, bring: Puller) -
     assert reports == [PullProgress(str(path), str(tmp_path / "work/x"), 7, 7, 1, 1, done=True)]
 
 
-def test_a_restarted_job_brings_back_what_was_removed(tmp_path: Path, bring: Puller) -> None:
+def test_a_restarted_job_brings_back_removed_files(tmp_path: Path, bring: Puller) -> None:
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source)
     (tmp_path / "work/x").unlink()
@@ -421,7 +421,7 @@ def test_a_kill_between_record_and_rename_leaves_nothing_of_unknown_origin(
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_what_a_killed_attempt_at_an_older_version_left_is_removed(tmp_path: Path, bring: Puller) -> None:
+def test_drafts_of_a_killed_attempt_at_an_older_version_are_removed(tmp_path: Path, bring: Puller) -> None:
     archive = make_tar(tmp_path / "x.tgz", a="1")
     (tmp_path / "work/x").mkdir(parents=True)
     (tmp_path / "work/x/.bai-pulled.0123456789abcdef01234567.part").write_text("half of a member")
@@ -469,7 +469,7 @@ def test_a_file_that_is_its_own_source_stays(tmp_path: Path, bring: Puller) -> N
     assert path.read_bytes() == b"content"
 
 
-def test_what_ends_a_thread_is_reported_whatever_its_class(
+def test_an_exception_of_any_class_that_ends_a_thread_is_reported(
     tmp_path: Path, bring: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Panic(BaseException):

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.errors import PullError
+from bai_agent.errors import NoSpaceError, PullError
 from bai_agent.job.descriptor import Source
-from bai_agent.job.source_schemes import SCHEMES, file_path, grants_access, source_name
+from bai_agent.job.schema.source_schemes import SCHEMES, file_path, grants_access, source_name
 from bai_agent.pull.bring import open_origin
-from bai_agent.pull.problems import NoSpaceError, disk_problem
+from bai_agent.pull.landing import disk_problem
 from bai_agent.pull.progress import PullWatch
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_every_scheme_has_what_brings_it(name: str) -> None:
+def test_every_scheme_has_an_origin(name: str) -> None:
     src = f"{name}://{'' if name == 'file' else 'host'}/train.csv"
 
     assert SCHEMES[name].mistake(src) is None
@@ -31,13 +31,13 @@ def test_every_scheme_has_what_brings_it(name: str) -> None:
     assert callable(origin.fetch)
 
 
-def test_an_unknown_scheme_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(PullError, match=r"^ftp://host/f: is none of s3://, https://, http://, file://$"):
+def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(PullError, match=r"^ftp://host/f: must be one of s3://, https://, http://, file://$"):
         open_origin(Source(src="ftp://user:secret@host/f", path="f"), PullWatch())
 
 
-def test_what_brings_a_source_is_imported_only_for_one() -> None:
-    program = "import sys, bai_agent.run.run; print(*(name for name in sys.modules if name.startswith('bai_agent.pull.')))"
+def test_an_origin_is_imported_only_for_its_sources() -> None:
+    program = "import sys, bai_agent.phases.run, bai_agent.pull.bring; print(*(name for name in sys.modules if name.startswith('bai_agent.pull.')))"
 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
@@ -78,7 +78,7 @@ def test_an_address_without_one_does_not(src: str) -> None:
 
 
 @pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "https://host:8443/a%20b"])
-def test_what_holds_no_secret_is_shown_as_it_is(src: str) -> None:
+def test_text_without_a_secret_is_shown_as_it_is(src: str) -> None:
     assert source_name(src) == src
 
 
@@ -122,7 +122,7 @@ def test_a_name_is_its_own_name(scheme: str, rest: str) -> None:
         (errno.EIO, PullError, "Input/output error"),
     ],
 )
-def test_what_a_disk_answers_is_said_with_what_to_do(number: int, kind: type[PullError], words: str) -> None:
+def test_a_disk_error_is_reported_with_advice(number: int, kind: type[PullError], words: str) -> None:
     problem = disk_problem("s3://b/k", OSError(number, os.strerror(number), "/data/k"), root=Path("/data"))
 
     assert type(problem) is kind

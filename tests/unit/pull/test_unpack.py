@@ -27,7 +27,7 @@ from bai_agent.errors import PullError
 from bai_agent.pull.archive import ArchiveError, MemberKind, open_archive
 from bai_agent.pull.journal import folder_journal, open_journal
 from bai_agent.pull.landing import Landing
-from bai_agent.pull.progress import PullEndedError, PullTally, PullWatch
+from bai_agent.pull.progress import PullEndedError, PullProgress, PullWatch
 from bai_agent.pull.unpack import unpack
 
 Add = Callable[[tarfile.TarFile], None]
@@ -48,7 +48,7 @@ def landing(root: Path) -> Iterator[Landing]:
             src="s3://b/k.tar",
             mode=None,
             watch=watch,
-            tally=PullTally("s3://b/k.tar", str(root)),
+            tally=PullProgress("s3://b/k.tar", str(root)),
         )
 
 
@@ -109,7 +109,7 @@ def nothing(content: bytes) -> bytes:
     [nothing, gzip.compress, bz2.compress, lzma.compress, zstandard.compress],
     ids=lambda f: f.__module__,
 )
-def test_every_kind_of_tar_is_told_by_its_content(
+def test_every_kind_of_tar_is_recognised_by_its_content(
     tmp_path: Path, landing: Landing, root: Path, compress: Callable[[bytes], bytes]
 ) -> None:
     content = tar_bytes(
@@ -266,7 +266,7 @@ def test_a_truncated_archive_is_an_error(
     [b"", b"plain text\n" * 100, gzip.compress(b"no tar" * 1000, mtime=0), b"PK\x03\x04 broken"],
     ids=["empty", "text", "gzip", "zip"],
 )
-def test_what_is_no_archive_is_an_error(tmp_path: Path, landing: Landing, content: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_an_error(tmp_path: Path, landing: Landing, content: bytes) -> None:
     with pytest.raises(PullError, match=r"archive|damaged"):
         unpack(archive(tmp_path, content), landing)
 
@@ -362,7 +362,7 @@ def test_headers_that_would_fill_the_memory_are_refused(
     assert most < ZEROS / 8
 
 
-def test_a_large_header_that_is_none_too_large_is_read(tmp_path: Path, root: Path, landing: Landing) -> None:
+def test_a_large_header_within_the_limit_is_read(tmp_path: Path, root: Path, landing: Landing) -> None:
     said = pax("SCHILY.xattr.user.note", b"x" * 500_000)
     path = tmp_path / "k.tar"
     path.write_bytes(
@@ -388,7 +388,7 @@ def test_a_member_beyond_the_archives_end_ends_the_unpacking(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("offset", [2**63 - 1, 2**64 - 1, 2**40])
-def test_a_zip_whose_member_is_where_nothing_can_be_is_named(
+def test_a_zip_with_an_impossible_member_position_is_refused(
     tmp_path: Path, landing: Landing, offset: int
 ) -> None:
     buffer = io.BytesIO()
@@ -403,7 +403,7 @@ def test_a_zip_whose_member_is_where_nothing_can_be_is_named(
         unpack(path, landing)
 
 
-def test_a_zip_whose_directory_is_where_nothing_can_be_is_named(tmp_path: Path, landing: Landing) -> None:
+def test_a_zip_with_an_impossible_directory_position_is_refused(tmp_path: Path, landing: Landing) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as target:
         target.writestr("a", b"content")
@@ -471,7 +471,7 @@ def test_a_header_that_asks_for_gigabytes_is_refused(
 
 
 @pytest.mark.parametrize("content", [_zip_of_lzma(64 << 20), _xz_of(28), _lzma_of(64 << 20)])
-def test_what_the_usual_tools_pack_at_their_best_is_unpacked(
+def test_archives_of_usual_tools_with_best_compression_are_unpacked(
     tmp_path: Path, landing: Landing, root: Path, content: bytes
 ) -> None:
     archive = tmp_path / "archive"

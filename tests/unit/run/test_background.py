@@ -15,7 +15,7 @@ from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run import background
 from bai_agent.run.background import heartbeat
-from bai_agent.run.context import RunContext
+from bai_agent.run.run_context import RunContext
 
 
 class FailingStore:

@@ -13,7 +13,7 @@ from failures import PanicException
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.run.cancel import CancelLook
+from bai_agent.run.stop_sources import CancelLook
 
 
 class FailingRecord(JobRecord):

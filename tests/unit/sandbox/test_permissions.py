@@ -35,6 +35,7 @@ def test_a_launch_needs_every_resource_the_tags_and_the_role() -> None:
         "KeyName": "mine",
         "InstanceMarketOptions.MarketType": "spot",
         "IamInstanceProfile.Name": "bai-instance",
+        "InstanceType": "t3.small",
         "TagSpecification.1.ResourceType": "instance",
         "TagSpecification.1.Tag.1.Key": "bai:job-id",
         "TagSpecification.1.Tag.1.Value": "job",
@@ -50,7 +51,12 @@ def test_a_launch_needs_every_resource_the_tags_and_the_role() -> None:
         f"{EC2}:key-pair/mine",
     }
     tagged = {each.resource: each.context for each in asked if each.action == "ec2:RunInstances"}
-    assert tagged[f"{EC2}:instance/*"] == {"aws:RequestTag/bai:job-id": "job"}
+    assert tagged[f"{EC2}:instance/*"] == {
+        "aws:RequestTag/bai:job-id": "job",
+        "ec2:InstanceType": "t3.small",
+        "ec2:InstanceProfile": "arn:aws:iam::123456789012:instance-profile/bai-instance",
+    }
+    assert tagged[f"{EC2}:subnet/subnet-1"] == {"ec2:SubnetID": "subnet-1"}
     assert tagged[f"{EC2}:volume/*"] == {}
     assert [each for each in asked if each.action == "ec2:CreateTags"] == [
         Permission(
@@ -129,7 +135,7 @@ def test_deleting_several_needs_the_right_for_each() -> None:
     ]
 
 
-def test_a_call_that_is_not_known_is_no_free_one() -> None:
+def test_an_unknown_call_does_not_count_as_free() -> None:
     assert needed(call("sts", "GetCallerIdentity"), AROUND) == []
     for service, action in (("s3", "DeleteBucket"), ("ec2", "CreateVpc"), ("iam", "CreateRole")):
         with pytest.raises(ValueError, match="not known"):

@@ -19,6 +19,36 @@ def test_a_page_names_files_that_are_there(page: Path) -> None:
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
+def test_a_page_names_tests_that_are_there() -> None:
+    tests = "".join(each.read_text() for each in (ROOT / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"def (test_\w+)\(", tests))
+    wrong = {
+        page.name: missing
+        for page in _PAGES
+        if (missing := sorted(set(re.findall(r"`(test_\w+)`", page.read_text())) - there))
+    }
+
+    assert wrong == {}
+
+
+def test_a_short_name_is_of_a_folder_that_stands_beside_it() -> None:
+    wrong = []
+    for paragraph in re.split(r"\n\n|\n(?=\||\d+\. )", (ROOT / "docs/architecture.md").read_text()):
+        named = re.findall(r"`([\w./-]+)`", paragraph)
+        paths = [ROOT / each for each in named if "/" in each]
+        folders = {each if each.is_dir() else each.parent for each in paths}
+        folders |= {inner for each in folders if each.is_dir() for inner in each.iterdir() if inner.is_dir()}
+        wrong += [
+            name
+            for name in named
+            if "/" not in name
+            and name.endswith(".py")
+            and not any((each / name).exists() for each in folders)
+        ]
+
+    assert wrong == []
+
+
 _LINK = re.compile(r"\]\((?!https?:)([\w./-]*)(?:#([\w-]+))?\)")
 
 
@@ -47,4 +77,18 @@ def test_the_map_of_the_code_shows_a_runs_way() -> None:
     named = _NAMED.findall((ROOT / "docs/architecture.md").read_text())
 
     assert len(set(named)) > 40
-    assert {"bai_agent/run/run.py", "executor/backends/backend.py", "executor/commands/runs.py"} < set(named)
+    assert {"bai_agent/phases/run.py", "executor/backends/backend.py", "executor/commands/runs.py"} < set(
+        named
+    )
+
+
+@pytest.mark.parametrize("folder", ["harness", "servers", "records", "programs"])
+def test_the_index_of_shared_test_code_names_each_file(folder: str) -> None:
+    _, _, rest = (ROOT / "CONTRIBUTING.md").read_text().partition(f"| `tests/{folder}/` |")
+    table, _, _ = rest.partition("\n\n")
+
+    named = re.findall(r"`(\w+\.\w+)`", table)
+
+    assert sorted(named) == sorted(
+        file.name for file in (ROOT / "tests" / folder).iterdir() if file.is_file()
+    )

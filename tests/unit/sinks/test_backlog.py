@@ -15,7 +15,7 @@ from bai_agent.sinks.backlog import (
     read_progress,
     write_progress,
 )
-from bai_agent.sinks.kafka.send import MetricMessage, MetricMessageWriter
+from bai_agent.sinks.kafka.metric_messages import MetricMessage, MetricMessageWriter
 
 JOB = Job(job=Identity(id="j"), benchmark=Benchmark(argv=("true",)), kafka=Kafka(brokers=("b:1",)))
 
@@ -35,7 +35,7 @@ def all_batches(path: Path) -> list[list[int]]:
     """The sequence numbers of each batch, read one after the other."""
     batches, offset = [], 0
     while (batch := backlog(path).read(offset)).end != offset:
-        batches.append([int(dict(message.headers)["seq"]) for message in batch.messages])
+        batches.append([int(message.seq) for message in batch.messages])
         offset = batch.end
     return batches
 
@@ -84,7 +84,7 @@ def test_malformed_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
 
     batch = backlog(path).read(0)
 
-    assert [dict(message.headers)["seq"] for message in batch.messages] == [b"0", b"1"]
+    assert [message.seq for message in batch.messages] == [b"0", b"1"]
     assert batch.malformed == 2
 
 
@@ -96,7 +96,7 @@ def test_an_endless_line_holds_nothing_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host_metrics", [False, True])
-def test_what_is_left_is_counted_in_complete_lines(tmp_path: Path, host_metrics: bool) -> None:
+def test_the_rest_is_counted_in_complete_lines(tmp_path: Path, host_metrics: bool) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = [record(seq, src="host" if seq % 5 == 0 else "log") for seq in range(20_000)]
     path.write_bytes(b"".join(lines) + b'{"seq": 20000')
@@ -124,7 +124,7 @@ def test_progress_survives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"garbage", b'{"offset": -1, "delivered": 0, "refused": 0, "malformed": 0}']
 )
-def test_progress_that_cannot_be_read_is_none(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_progress_counts_as_no_progress(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "kafka.offset").write_bytes(content)
 
     assert read_progress(tmp_path / "kafka.offset") == SendProgress()

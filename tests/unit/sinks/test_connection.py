@@ -17,7 +17,7 @@ def _client() -> None:
         return
 
 
-def test_what_a_broker_says_before_it_closes_is_heard() -> None:
+def test_an_answer_before_the_broker_closes_is_read() -> None:
     ours, brokers = socket.socketpair()
     ours.setblocking(False)
     brokers.sendall(b"the password is refused")

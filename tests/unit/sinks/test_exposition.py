@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from bai_agent.sinks.prometheus.exposition import label_names, metric_name
-from bai_agent.sinks.prometheus.latest import MOST_SERIES, LatestValues
+from bai_agent.sinks.exposition import MOST_SERIES, LatestValues, label_names, metric_name
 
 # Any text that a JSON file can hold, half surrogates among them.
 texts = st.text(st.characters(), max_size=8)
@@ -68,7 +67,7 @@ def test_any_names_and_labels_are_read_by_prometheus_parser(lines: list[dict[str
         ]
 
 
-def test_the_last_value_stands_and_all_are_counted(tmp_path: Path) -> None:
+def test_the_last_value_counts_and_all_are_counted(tmp_path: Path) -> None:
     values = latest(tmp_path)
     append(tmp_path, *({"name": "loss", "value": value} for value in (3, 2.5, 1e-05)))
     assert values.look()
@@ -85,7 +84,7 @@ def test_the_last_value_stands_and_all_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_changed_name_stands_in_a_label(tmp_path: Path) -> None:
+def test_a_changed_name_is_kept_in_a_label(tmp_path: Path) -> None:
     append(tmp_path, {"name": "loss/train", "value": 1}, {"name": "loss.train", "value": 2})
     values = latest(tmp_path)
     values.look()
@@ -134,7 +133,7 @@ def test_repeats_are_series_of_their_own(tmp_path: Path) -> None:
     assert found == {"0": 0, "1": 1}
 
 
-def test_host_metrics_are_there_where_wanted(tmp_path: Path) -> None:
+def test_host_metrics_are_there_if_wanted(tmp_path: Path) -> None:
     append(tmp_path, {"name": "cpu", "value": 1, "src": "host"})
     without, among = latest(tmp_path), latest(tmp_path, host_metrics=True)
     without.look()

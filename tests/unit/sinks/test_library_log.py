@@ -19,7 +19,7 @@ def test_a_broker_that_never_comes_does_not_fill_the_log(caplog: pytest.LogCaptu
     assert len([record for record in caplog.records if record.name.startswith("bai_agent")]) == 1
 
 
-def test_the_reason_is_kept_and_not_what_follows_from_it() -> None:
+def test_the_reason_is_kept_and_not_its_consequence() -> None:
     quieten()
     forget_trouble()
     library = logging.getLogger("kafka.net.test")

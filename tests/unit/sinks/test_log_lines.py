@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from agent_runs import wait_until
 
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Benchmark, Identity, Job, LogLines
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
+from bai_agent.job.schema.tables import read_table
 from bai_agent.sinks import sinks_of
 from bai_agent.sinks.log_lines import LogLinesFile
 from bai_agent.sinks.sink import Delivery
@@ -82,7 +84,7 @@ def test_lines_are_found_as_the_service_looks_for_them(run: Run) -> None:
         assert each["@timestamp"].endswith("Z")
 
 
-def test_what_has_no_end_of_line_is_written_also_where_the_time_is_over(run: Run) -> None:
+def test_a_line_without_newline_is_written_even_after_the_deadline(run: Run) -> None:
     run.print(b"one\ntwo")
     sink = run.sink()
     sink.start()
@@ -97,15 +99,14 @@ def test_what_has_no_end_of_line_is_written_also_where_the_time_is_over(run: Run
 def test_lines_come_while_the_benchmark_runs(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\nhal")
-        sink.hurry()
-        wait_until(run.file.exists)
-        assert run.texts() == ["one"]
+        sink.flush_soon()
+        wait_until(lambda: run.file.exists() and run.texts() == ["one"])
         run.print(b"f\n")
 
     assert run.texts() == ["one", "half"]
 
 
-def test_the_next_agent_goes_on_where_the_last_one_was(run: Run) -> None:
+def test_the_next_agent_continues_at_the_last_position(run: Run) -> None:
     run.print(b"one\n")
     run.ship()
     run.print(b"two\n")
@@ -129,7 +130,7 @@ def test_half_a_line_of_a_killed_agent_spoils_nothing(run: Run) -> None:
 def test_a_file_that_was_moved_away_is_made_anew(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\n")
-        sink.hurry()
+        sink.flush_soon()
         wait_until(run.file.exists)
         run.file.rename(run.file.with_suffix(".1"))
         run.print(b"two\n")
@@ -148,7 +149,7 @@ def test_output_that_was_truncated_is_read_from_its_beginning(run: Run) -> None:
     assert run.texts() == ["a long first line", "new"]
 
 
-def test_a_long_line_becomes_several_and_none_is_lost(run: Run) -> None:
+def test_a_long_line_becomes_several_without_loss(run: Run) -> None:
     long = os.urandom(200_000).hex()
     run.print(f"{long}\nshort\n".encode())
 
@@ -178,7 +179,7 @@ def test_secrets_are_not_shipped(run: Run) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "fifo"])
-def test_a_place_that_is_no_file_is_said_in_a_sentence(run: Run, kind: str) -> None:
+def test_a_path_that_is_not_a_file_is_reported_in_a_sentence(run: Run, kind: str) -> None:
     run.file.parent.mkdir()
     if kind == "folder":
         run.file.mkdir()
@@ -197,5 +198,5 @@ def test_a_place_that_is_no_file_is_said_in_a_sentence(run: Run, kind: str) -> N
 
 
 def test_a_relative_path_is_refused() -> None:
-    with pytest.raises(ValueError, match="not an absolute path"):
-        LogLines(path="benchmark.jsonl")
+    with pytest.raises(DescriptorError, match=r'\[log_lines\] path: "benchmark\.jsonl" is not absolute'):
+        read_table(LogLines, {"path": "benchmark.jsonl"}, where="job.toml: [log_lines]")

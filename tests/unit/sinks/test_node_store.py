@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bai_agent.errors import ClaimedError, StoreRefusedError
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store import StoreRefusedError
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.sinks.job_store.node_store import LAUNCH_SECONDS, ClaimedError, NodeStore
+from bai_agent.sinks.job_store.node_store import LAUNCH_SECONDS, NodeStore
 
 
 class Denying(DirectoryStore):
@@ -100,7 +100,7 @@ def test_a_launch_that_is_not_decided_yet_is_waited_for(record: JobRecord) -> No
     assert holder(record) is None
 
 
-def test_where_nobody_decides_any_more_the_first_one_runs(record: JobRecord) -> None:
+def test_without_a_launch_decision_the_first_machine_runs(record: JobRecord) -> None:
     write(record, "launch.json")
     clock = SleepClock()
 
@@ -112,9 +112,7 @@ def test_where_nobody_decides_any_more_the_first_one_runs(record: JobRecord) -> 
 
 
 @pytest.mark.parametrize("instance", ["i-by-hand", None])
-def test_a_machine_that_was_launched_by_hand_waits_for_nobody(
-    record: JobRecord, instance: str | None
-) -> None:
+def test_a_machine_launched_by_hand_does_not_wait(record: JobRecord, instance: str | None) -> None:
     clock = SleepClock()
 
     assert claim(record, instance, clock)
@@ -128,3 +126,59 @@ def test_a_claim_leaves_the_submitted_descriptor_as_it_is(record: JobRecord) -> 
     assert claim(record, None, SleepClock())
 
     assert record.store.get(record.key("job.toml")) == b"submitted"
+
+
+def test_a_result_that_is_said_to_exist_and_does_not_is_put_again(tmp_path: Path) -> None:
+    """S3 answers so if another put was under way, which then failed."""
+
+    class Conflicting(DirectoryStore):
+        conflicts = 1
+
+        def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
+            if if_absent and self.conflicts:
+                self.conflicts -= 1
+                return False
+            return super().put(key, content, if_absent=if_absent)
+
+    record = JobRecord(Conflicting(tmp_path), "job")
+
+    NodeStore(record=record, rank=0, attempt=0).put_result(b"{}", b'{"outcome": "succeeded"}')
+
+    assert record.store.get("job/result.json") == b'{"outcome": "succeeded"}'
+
+
+LATER = "launches/2/launched.json"
+
+
+def claim_later(record: JobRecord, instance: str, *, node: int, until: float = 100.0) -> bool:
+    clock = SleepClock()
+    return NodeStore(record=record, rank=node, attempt=0, launch=2).claim(
+        {"instance_id": instance, "host": "here"},
+        descriptor=b"",
+        until=lambda: clock.now > until,
+        sleep=clock.sleep,
+        clock=clock,
+    )
+
+
+def test_a_machine_of_a_later_launch_takes_the_place_that_its_launch_gives_it(record: JobRecord) -> None:
+    write(record, "launch.json")
+    write(record, "launched.json", instances=["i-0", "i-1"])
+    write(record, LATER, instances=["i-4", "i-5"], first_node=4)
+
+    assert claim_later(record, "i-5", node=5)
+
+    for instance, node in (("i-4", 5), ("i-9", 4), ("i-0", 0)):
+        with pytest.raises(ClaimedError, match="not among the machines"):
+            claim_later(record, instance, node=node)
+
+
+def test_a_machine_of_a_later_launch_takes_no_place_until_it_is_named(record: JobRecord) -> None:
+    # The job's first launch, and what an instance may write in a folder of the same name, say nothing about it.
+    write(record, "launched.json", instances=["i-0", "i-4"])
+    write(record, "launches/2/nodes/launched.json", instances=["i-4"], first_node=4)
+
+    with pytest.raises(ClaimedError, match="i-4 is not recorded as a machine of launch 2"):
+        claim_later(record, "i-4", node=4)
+
+    assert record.node(4).read_object("ready.json") is None

@@ -1,145 +1,274 @@
+"""Batches in flight, with a producer whose answers the test gives."""
+
 from __future__ import annotations
 
-import dataclasses
-import json
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kafka.errors import IllegalStateError, KafkaTimeoutError, MessageSizeTooLargeError
+from kafka.producer.future import FutureProduceResult
+from kafka.structs import TopicPartition
+from metric_files import append_records, kafka_job, new_run
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka, StrategyTable
-from bai_agent.sinks.kafka.send import MetricMessageWriter
+from bai_agent.errors import NotAcknowledgedError
+from bai_agent.job.run_directory import RunDir
+from bai_agent.sinks.backlog import MAX_RECORDS, Batch, SendProgress, read_progress
+from bai_agent.sinks.kafka import pusher as pusher_module
+from bai_agent.sinks.kafka import send
+from bai_agent.sinks.kafka.library_log import forget_trouble
+from bai_agent.sinks.kafka.metric_messages import MetricMessage, MetricMessageWriter
+from bai_agent.sinks.kafka.pusher import KafkaPusher
+from bai_agent.sinks.kafka.send import BatchSender, Outgoing, SendWindow
 
 
-def job(**identity: Any) -> Job:
-    return Job(
-        job=Identity(id="job-1", **identity),
-        benchmark=Benchmark(argv=("true",)),
-        kafka=Kafka(brokers=("broker:9092",)),
+class StandInProducer:
+    """Holds what it is handed; gives up everything when it is told to end, as kafka-python does."""
+
+    def __init__(self, answer: Callable[[Sequence[MetricMessage]], Exception | None] | None = None) -> None:
+        self.batches: list[Sequence[MetricMessage]] = []
+        self.futures: list[FutureProduceResult] = []
+        self.ended = False
+        self._answer = answer
+        self._sender = SimpleNamespace(force_close=self._end)
+
+    def enqueue(self, messages: Sequence[MetricMessage]) -> FutureProduceResult:
+        self.batches.append(messages)
+        future = FutureProduceResult(TopicPartition("metrics", 0))
+        self.futures.append(future)
+        return future
+
+    def answer(self, number: int, failure: Exception | None = None) -> None:
+        self.futures[number].success((0, -1, None if failure is None else lambda _: failure))
+
+    def answer_open(self) -> None:
+        """Answer what is open, in order, as the broker would."""
+        for number, future in enumerate(self.futures):
+            if not future.is_done:
+                self.answer(number, self._answer(self.batches[number]) if self._answer else None)
+
+    def _end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            for number, future in enumerate(self.futures):
+                if not future.is_done:
+                    self.answer(number, IllegalStateError("closed"))
+
+
+@pytest.fixture(autouse=True)
+def _handed_unencoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_trouble()
+    monkeypatch.setattr(send, "enqueue", lambda producer, records, **_: producer.enqueue(records))
+
+
+class PlainWriter(MetricMessageWriter):
+    def __init__(self) -> None:
+        self.key = b"key"
+        self.encoder: Any = SimpleNamespace(encode=list)
+
+
+def window_of(*batches: Sequence[str]) -> SendWindow:
+    window = SendWindow()
+    for batch in batches:
+        messages = [MetricMessage(value.encode(), b"0") for value in batch]
+        whole = Batch(messages=messages, end=0, malformed=0, is_full=False)
+        window.outgoing.append(Outgoing(whole, list(messages)))
+    return window
+
+
+def sender_of(producer: Any, window: SendWindow, warnings: list[str] | None = None) -> BatchSender:
+    return BatchSender(
+        producer,
+        window,
+        topic="metrics",
+        writer=PlainWriter(),
+        wake=threading.Event(),
+        warn=(warnings if warnings is not None else []).append,
     )
 
 
-def line(**changes: Any) -> bytes:
-    record = {
-        "seq": 7, "src": "log", "off": 120, "i": 0, "k": 0, "name": "accuracy", "value": 0.35, "units": "ratio",
-        "timestamp": 1567070046123,
-    }  # fmt: skip
-    return json.dumps({**record, **changes}).encode()
+def left(window: SendWindow) -> list[list[str]]:
+    return [[message.value.decode() for message in each.messages] for each in window.outgoing]
 
 
-def test_a_record_becomes_the_services_message() -> None:
-    writer = MetricMessageWriter(
-        job(action_id="action", client_id="client", labels={"task_name": "hello_world"}), rank=3
-    )
+def test_three_batches_are_in_flight_and_no_more() -> None:
+    producer = StandInProducer()
+    window = window_of("a", "b", "c", "d", "e")
+    sender = sender_of(producer, window)
 
-    message = writer.write(line())
+    sender.hand_over()
+    assert [len(producer.batches), sender.waits] == [3, True]
 
-    assert message is not None
-    assert json.loads(message.value) == {
-        "name": "accuracy",
-        "value": 0.35,
-        "timestamp": 1567070046123,
-        "labels": {"task_name": "hello_world", "action-id": "action", "client-id": "client"},
-    }
-    assert writer.key == b"client"
-    assert message.headers == [("job", b"job-1"), ("rank", b"3"), ("seq", b"7")]
+    producer.answer(0)
+    assert sender.settle()
+    sender.hand_over()
+    assert [len(producer.batches), left(window)] == [4, [[], ["b"], ["c"], ["d"], ["e"]]]
 
 
-def test_without_a_service_the_action_is_the_job() -> None:
-    message = MetricMessageWriter(job(), rank=0).write(line())
+def test_an_answer_out_of_order_moves_nothing() -> None:
+    producer = StandInProducer()
+    window = window_of("a", "b")
+    sender = sender_of(producer, window)
+    sender.hand_over()
 
-    assert message is not None
-    assert json.loads(message.value)["labels"] == {"action-id": "job-1", "client-id": "local"}
+    producer.answer(1)
 
-
-def test_the_parent_is_named_where_there_is_one() -> None:
-    message = MetricMessageWriter(job(parent_action_id="cron"), rank=0).write(line())
-
-    assert message is not None
-    assert json.loads(message.value)["labels"]["parent-action-id"] == "cron"
+    assert sender.settle()
+    assert left(window) == [["a"], ["b"]]
 
 
-def test_no_label_of_the_user_passes_for_another_job() -> None:
-    message = MetricMessageWriter(job(labels={"action-id": "other", "client-id": "other"}), rank=0).write(
-        line()
-    )
+def test_after_a_failure_nothing_later_is_sent_and_all_of_it_stays() -> None:
+    producer = StandInProducer()
+    window = window_of("a", "b", "c")
+    sender = sender_of(producer, window)
+    sender.hand_over()
 
-    assert message is not None
-    assert json.loads(message.value)["labels"] == {"action-id": "job-1", "client-id": "local"}
+    producer.answer(0)
+    producer.answer(1, KafkaTimeoutError("30 s"))
 
-
-@pytest.mark.parametrize("name", ["ñandú", 'quote"back\\slash', "line\nbreak", "\ud800", "}"])
-@pytest.mark.parametrize("value", [0, -1, 1.5e-05, 1e300, 2**53])
-def test_any_name_and_value_survive(name: str, value: float) -> None:
-    message = MetricMessageWriter(job(labels={"ключ": "значение"}), rank=0).write(
-        line(name=name, value=value)
-    )
-
-    assert message is not None
-    assert json.loads(message.value)["name"] == name
-    assert json.loads(message.value)["value"] == value
-    assert json.loads(message.value)["labels"]["ключ"] == "значение"
+    assert producer.ended, "before the producer's thread does anything else"
+    with pytest.raises(NotAcknowledgedError, match=r"2 messages for topic metrics: .*30 s"):
+        sender.settle()
+    assert left(window) == [[], ["b"], ["c"]]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        line(value="0.35"),
-        line(value=None),
-        line(value=True),
-        line(value=float("nan")),
-        line(value=float("inf")),
-        line(value=10**400),
-        line(name=None),
-        line(timestamp=1.5),
-        line(seq="7"),
-    ],
-)
-def test_what_is_no_record_is_refused(broken: bytes) -> None:
-    with pytest.raises(ValueError):
-        MetricMessageWriter(job(), rank=0).write(broken)
+def test_a_refusal_drops_only_the_refused_message() -> None:
+    producer = StandInProducer()
+    window = window_of("a", "b")
+    sender = sender_of(producer, window)
+    sender.hand_over()
+
+    producer.answer(1, MessageSizeTooLargeError("too large"))
+
+    with pytest.raises(NotAcknowledgedError):
+        sender.settle()
+    assert left(window) == [["a"], ["b"]]
+    assert [each.refused for each in window.outgoing] == [0, 0]
 
 
-def test_host_metrics_are_left_out_unless_asked_for() -> None:
-    wanted = Job(
-        job=Identity(id="job-1"),
-        benchmark=Benchmark(argv=("true",)),
-        kafka=Kafka(brokers=("broker:9092",), host_metrics=True),
-    )
-    host = line(src="host", name="bai_host_cpu_percent")
+def test_an_answer_that_does_not_come_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(send, "_ANSWER_SECONDS", -1.0)
+    sender = sender_of(StandInProducer(), window_of("a"))
+    sender.hand_over()
 
-    assert MetricMessageWriter(job(), rank=0).write(host) is None
-    assert MetricMessageWriter(wanted, rank=0).write(host) is not None
+    with pytest.raises(NotAcknowledgedError, match="1 messages"):
+        sender.settle()
 
 
-def test_a_records_labels_yield_to_the_jobs() -> None:
-    writer = MetricMessageWriter(job(labels={"task_name": "hello"}), rank=0)
+@pytest.mark.parametrize("bad", [{"m0"}, {"m3"}, {"m11"}, {"m2", "m3", "m9"}, set()])
+def test_after_a_refusal_one_group_is_in_flight_until_the_message_is_found(bad: set[str]) -> None:
+    window = window_of(*([f"m{number}" for number in range(start, start + 4)] for start in (0, 4, 8)))
+    warnings: list[str] = []
+    arrived: list[str] = []
 
-    message = writer.write(line(labels={"threads": "4", "action-id": "mine", "task_name": "mine"}))
+    def broker(messages: Sequence[MetricMessage]) -> Exception | None:
+        values = [message.value.decode() for message in messages]
+        if bad.intersection(values):
+            refusal: Exception = MessageSizeTooLargeError("too large")
+            return refusal
+        arrived.extend(values)
+        return None
 
-    assert message is not None
-    assert json.loads(message.value)["labels"] == {
-        "threads": "4",
-        "task_name": "hello",
-        "action-id": "job-1",
-        "client-id": "local",
-    }
+    producers = 0
+    while any(left(window)):
+        producers += 1
+        assert producers < 20
+        producer = StandInProducer(broker)
+        sender = sender_of(producer, window, warnings)
+        usable = True
+        while usable and any(left(window)):
+            alone = window.at_a_time is not None
+            sender.hand_over()
+            if alone:
+                assert sum(not future.is_done for future in producer.futures) == 1
+            producer.answer_open()
+            usable = sender.settle()
+
+    assert arrived == [f"m{number}" for number in range(12) if f"m{number}" not in bad]
+    assert [sum(each.refused for each in window.outgoing), len(warnings)] == [len(bad), len(bad)]
 
 
-def test_node_and_process_are_labels_of_what_a_process_printed() -> None:
-    of_two = dataclasses.replace(job(), strategy=StrategyTable(name="mpi", nodes=2))
+def pushed(
+    rundir: RunDir,
+    producer: StandInProducer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    clock: Callable[[], float],
+) -> KafkaPusher:
+    monkeypatch.setattr(pusher_module, "connect", lambda *_, **__: producer)
+    monkeypatch.setattr(pusher_module, "release", lambda _: None)
+    return KafkaPusher(kafka_job("nobody:1", "metrics"), rundir, rank=0, clock=clock)
 
-    message = MetricMessageWriter(of_two, rank=1).write(line(src="log/3", labels={"process_rank": "3"}))
 
-    assert message is not None
-    labels = json.loads(message.value)["labels"]
-    assert (labels["rank"], labels["process_rank"]) == ("1", "3")
+class Acknowledging(StandInProducer):
+    """Answers at once; `handed` is asked before."""
+
+    def __init__(self, handed: Callable[[int], None]) -> None:
+        super().__init__()
+        self._handed = handed
+        self._sent = 0
+
+    def enqueue(self, messages: Any) -> FutureProduceResult:
+        future = super().enqueue(messages)
+        # What `encode` makes is bytes here: each record holds its number in a header called seq.
+        self._sent += messages.count(b"\x06seq")
+        self._handed(self._sent)
+        self.answer(-1)
+        return future
 
 
-@pytest.mark.parametrize("labels", [[], "x", {"a": 1}])
-def test_labels_that_are_no_texts_are_refused(labels: object) -> None:
-    with pytest.raises(ValueError):
-        MetricMessageWriter(job(), rank=0).write(line(labels=labels))
+def test_a_kill_would_never_send_more_than_three_batches_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rundir = new_run(tmp_path)
+    append_records(rundir, range(10 * MAX_RECORDS))
+    ahead: list[int] = []
+    producer = Acknowledging(lambda sent: ahead.append(sent - read_progress(rundir.kafka_offset).delivered))
+    # A clock that stands still: the offset is never due by time.
+    pusher = pushed(rundir, producer, monkeypatch, clock=lambda: 0.0)
+
+    pusher.start()
+    delivery = pusher.finish(time.monotonic() + 60)
+
+    assert delivery.delivered == 10 * MAX_RECORDS
+    assert max(ahead) <= 3 * MAX_RECORDS
+    assert read_progress(rundir.kafka_offset).delivered == 10 * MAX_RECORDS
+
+
+def test_the_offset_file_is_written_ten_times_a_second_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rundir = new_run(tmp_path)
+    now = itertools.count()
+
+    def clock() -> float:
+        # Each look at it takes 10 ms.
+        return next(now) / 100
+
+    written: list[SendProgress] = []
+    monkeypatch.setattr(pusher_module, "write_progress", lambda _, progress: written.append(progress))
+    rest = iter(range(1, 50))
+
+    def append(_: int) -> None:
+        for seq in itertools.islice(rest, 1):
+            append_records(rundir, [seq])
+
+    append_records(rundir, [0])
+    producer = Acknowledging(append)
+    pusher = pushed(rundir, producer, monkeypatch, clock=clock)
+    pusher.start()
+    deadline = time.monotonic() + 60
+    while pusher.delivered < 50:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    pusher.finish(deadline)
+
+    assert len(producer.batches) == 50
+    assert 2 <= len(written) <= clock() / 0.1 + 1
+    assert len(written) < 40
+    assert written[-1].delivered == 50

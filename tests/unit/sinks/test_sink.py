@@ -98,7 +98,7 @@ def test_only_a_place_on_this_machine_gets_its_last_round_past_the_deadline(
     assert asked == ([False, True] if here else [False])
 
 
-def test_whoever_is_in_a_hurry_ends_the_pause() -> None:
+def test_a_flush_ends_the_pause() -> None:
     again = threading.Event()
 
     def work(last: bool) -> float | None:
@@ -110,13 +110,13 @@ def test_whoever_is_in_a_hurry_ends_the_pause() -> None:
     sink.start()
     assert sink.entered.wait(LONG_S)
 
-    sink.hurry()
+    sink.flush_soon()
 
     assert again.wait(LONG_S)
     sink.finish(time.monotonic() + LONG_S)
 
 
-def test_what_never_gets_done_is_given_up_at_the_deadline() -> None:
+def test_endless_work_is_given_up_at_the_deadline() -> None:
     sink = Rounds(lambda last: 0.01)
     sink.start()
 
@@ -126,7 +126,7 @@ def test_what_never_gets_done_is_given_up_at_the_deadline() -> None:
     assert not sink.is_alive()
 
 
-def test_a_defect_is_the_reason_for_what_did_not_arrive() -> None:
+def test_a_defect_is_reported_as_the_reason_for_undelivered_records() -> None:
     def fail(last: bool) -> float | None:
         raise KeyError("a defect")
 

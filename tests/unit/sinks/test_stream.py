@@ -127,7 +127,7 @@ def test_records_are_never_cut(tmp_path: Path) -> None:
     assert uploader.pending() == len(b'{"half')
 
 
-def test_a_truncated_file_goes_on_where_the_stream_was(tmp_path: Path) -> None:
+def test_a_truncated_file_continues_its_stream(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     uploader = bucket.uploader()
     bucket.append(b"a" * 100)
@@ -144,7 +144,7 @@ def test_a_truncated_file_goes_on_where_the_stream_was(tmp_path: Path) -> None:
     assert bucket.reached.lost == 0
 
 
-def test_what_was_overwritten_before_it_was_sent_is_counted(tmp_path: Path) -> None:
+def test_bytes_overwritten_before_they_were_sent_are_counted(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     uploader = bucket.uploader()
     bucket.append(b"a" * 50)

@@ -17,7 +17,7 @@ class PanickingStore(DirectoryStore):
         raise PanicException(key)
 
 
-def test_an_uploader_ended_by_a_defect_holds_up_nobody(tmp_path: Path) -> None:
+def test_an_uploader_ended_by_a_defect_delays_nothing(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "run")
     rundir.path.mkdir()
     rundir.events.write_text('{"type": "phase"}\n')
@@ -31,4 +31,4 @@ def test_an_uploader_ended_by_a_defect_holds_up_nobody(tmp_path: Path) -> None:
     assert left.error == "the uploader ended by a defect; agent.log has the details"
     uploader.join(timeout=20)
     assert not uploader.is_alive()
-    assert not uploader.publish(time.monotonic() + 86_400)
+    assert not uploader.publish(time.monotonic() + 86_400, is_first=True)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job.peers import Peer
-from bai_agent.job.process_ends import ProcessEnd
 from bai_agent.strategy.mpi_failure import explain
+from bai_agent.strategy.process_ends import ProcessEnd
 
 PEERS = [Peer(rank=rank, address=f"10.0.0.{rank + 1}", slots=2, instance_id=f"i-{rank}") for rank in range(2)]
 RULE = "-" * 74

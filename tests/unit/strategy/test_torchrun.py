@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -50,18 +51,26 @@ def test_without_restarts_ranks_are_ours() -> None:
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" not in launch.env
 
 
-def test_with_restarts_the_coordinator_holds_the_rendezvous() -> None:
-    hosts = []
-    for rank in (0, 1):
-        launch, options = launched(rank, max_restarts=3)
-        settings = dict(each.split("=") for each in options["rdzv-conf"].split(","))
-        hosts.append(settings["is_host"])
-        assert (options["rdzv-backend"], options["max-restarts"]) == ("c10d", "3")
-        assert options["rdzv-endpoint"] == "10.0.0.1:4711"
-        assert (settings["join_timeout"], settings["read_timeout"]) == ("120", "120")
-        assert launch.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
-        assert "node-rank" not in options
-    assert hosts == ["true", "false"]
+def test_a_restart_is_a_new_torchrun_with_the_same_ranks() -> None:
+    _, options = launched(1, max_restarts=3)
+
+    assert (options["rdzv-backend"], options["max-restarts"], options["node-rank"]) == ("static", "0", "1")
+    assert job(max_restarts=3).restart_policy.max_restarts == 3
+
+
+@pytest.mark.parametrize(("grace_s", "told"), [(30, "30"), (0.5, "1"), (600, "600")])
+def test_its_processes_have_the_jobs_grace_to_end(grace_s: float, told: str) -> None:
+    limits = Limits(grace=timedelta(seconds=grace_s))
+    of_grace = replace(job(), limits=limits)
+    of_user = replace(
+        of_grace, benchmark=Benchmark(argv=COMMAND, env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"})
+    )
+
+    def env(job: Job) -> Mapping[str, str]:
+        return strategy_of(job).launch(job, COMMAND, PEERS[0], PEERS).env
+
+    assert env(of_grace)["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == told
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in env(of_user)
 
 
 def test_cpus_are_threads_unless_the_job_says_how_many() -> None:
@@ -186,8 +195,7 @@ def test_of_several_attempts_the_last_one_counts() -> None:
     cause = explain_failure(job(max_restarts=2), Remains(log="", files=files), PEERS[1], PEERS)
 
     assert cause is not None
-    # Which rank it had there is not known: c10d gives ranks itself.
-    assert (cause.process, cause.message) == ("the process of local rank 1", "ValueError: last")
+    assert (cause.process, cause.message) == ("process 3 (local rank 1)", "ValueError: last")
 
 
 def test_torchruns_own_failure_is_told() -> None:

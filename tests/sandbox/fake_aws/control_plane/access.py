@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import boto3
@@ -13,15 +14,23 @@ _SESSION = boto3.Session()
 
 
 def client(service: Any, mine: Credentials, *, endpoint: str, region: str, **settings: Any) -> Any:
-    """Return a boto3 client; `settings` are botocore's."""
+    """Return a boto3 client; `settings` are botocore's. One without any is the same at each call: to make one takes as long as a request."""
+    made = _made if settings else _usual
+    return made(service, mine.access_key, mine.secret_key, endpoint, region, **settings)
+
+
+def _made(service: Any, key: str, secret: str, endpoint: str, region: str, **settings: Any) -> Any:
     return _SESSION.client(
         service,
         region_name=region,
         endpoint_url=endpoint,
-        aws_access_key_id=mine.access_key,
-        aws_secret_access_key=mine.secret_key,
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
         config=Config(**{"connect_timeout": 10, "read_timeout": 30, **settings}),
     )
+
+
+_usual = lru_cache(maxsize=32)(_made)
 
 
 def environment(mine: Credentials, *, endpoint: str) -> dict[str, str]:

@@ -6,7 +6,9 @@ import base64
 import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 from sandbox.fake_aws.answers import Answer, ec2, error
 from sandbox.fake_aws.calls import Call
@@ -21,6 +23,14 @@ class Ec2Rules:
         self._fleet = fleet
         self._tokens: dict[tuple[str, str], tuple[dict[str, str], Answer]] = {}
         self._launching = threading.Lock()
+        self.room: int | None = None
+        """How many machines a launch gets at most, if it asks for no more at least. None: all that it asks for."""
+        self.operation: str | None = None
+        """The code of all images' charges, which moto does not tell; None: none is told."""
+        self._asked = threading.local()
+        self._run = fleet.backend.run_instances
+        # moto launches as many as are asked for at least.
+        fleet.backend.run_instances = self._run_as_many_as_fit
 
     def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
         if call.service != "ec2":
@@ -31,11 +41,20 @@ class Ec2Rules:
             return self._run_instances(call, ask)
         if call.parameters.get("DryRun") == "true":
             return _dry_run()
+        if call.action == "DescribeImages" and self.operation is not None:
+            return self._with_operation(ask())
         return ask()
 
+    def _with_operation(self, answer: Answer) -> Answer:
+        operation = f"<usageOperation>{self.operation}</usageOperation><imageId>".encode()
+        body = answer.body.replace(b"<imageId>", operation)
+        kept = [each for each in answer.headers if each[0].lower() != "content-length"]
+        return replace(answer, body=body, headers=[*kept, ("Content-Length", str(len(body)))])
+
     def _run_instances(self, call: Call, ask: Callable[[], Answer]) -> Answer:
-        refused = refusal(self._fleet.backend, call.parameters)
-        if refused is not None:
+        # The fleet is in one region.
+        ours = call.region in ("", self._fleet.backend.region_name)
+        if ours and (refused := refusal(self._fleet.backend, call.parameters)) is not None:
             return refused
         if call.parameters.get("DryRun") == "true":
             return _dry_run()
@@ -60,12 +79,19 @@ class Ec2Rules:
             return answer
 
     def _launch(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        self._asked.most = int(call.parameters.get("MaxCount", "1"))
         answer = ask()
         if answer.code == 200:
             ids = re.findall(r"<instanceId>(i-[0-9a-f]+)</instanceId>", answer.body.decode())
             call.resource = ",".join(ids)
             self._fleet.launch(ids, call.parameters)
         return answer
+
+    def _run_as_many_as_fit(self, image_id: str, least: int, *arguments: Any, **options: Any) -> Any:
+        most = int(self._asked.most)
+        return self._run(
+            image_id, max(least, most if self.room is None else min(most, self.room)), *arguments, **options
+        )
 
     def _console_output(self, call: Call) -> Answer:
         latest = call.parameters.get("Latest") == "true"

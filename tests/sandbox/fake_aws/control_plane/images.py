@@ -80,7 +80,16 @@ ARM = MachineImage(
     architecture="arm64",
     parameters=("/aws/service/deeplearning/ami/arm64/base-oss-nvidia-driver-gpu-ubuntu-22.04/latest/ami-id",),
 )
-IMAGES = (BULLSEYE, DEBIAN, TRIXIE, DEEP_LEARNING, BASE, ARM)
+AMAZON_LINUX = MachineImage(
+    image_id="ami-0a120230000000001",
+    variant="bookworm",
+    name="al2023-ami-2023.9.20251105.0-kernel-6.1-x86_64",
+    root_device="/dev/xvda",
+    gigabytes=8,
+    parameters=("/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64",),
+)
+"""Only looked at: what boots is Debian."""
+IMAGES = (AMAZON_LINUX, BULLSEYE, DEBIAN, TRIXIE, DEEP_LEARNING, BASE, ARM)
 
 
 class _Ami(Ami):

@@ -12,7 +12,7 @@ from sandbox.fake_aws.calls import Call
 
 
 class Quotas:
-    """Answers ListServiceQuotas for EC2, as a rule of the control plane."""
+    """Answers ListServiceQuotas, as a rule of the control plane."""
 
     def __init__(self) -> None:
         self.vcpus: dict[str, float] = {
@@ -22,15 +22,18 @@ class Quotas:
             "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests": 5.0,
         }
         """By a quota's name: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
+        self.executions = 1000.0
+        """Of functions at a time: https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html"""
 
     def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
         if (call.service, call.action) != ("servicequotas", "ListServiceQuotas"):
             return ask()
+        service = call.parameters["ServiceCode"]
+        values = self.vcpus if service == "ec2" else {"Function and layer storage": 75.0}
+        if service == "lambda":
+            values["Concurrent executions"] = self.executions
         # Two pages, as EC2 has more quotas than one holds.
-        rows = [
-            {"ServiceCode": "ec2", "ServiceName": "Amazon EC2", "QuotaName": name, "Value": value}
-            for name, value in self.vcpus.items()
-        ]
+        rows = [{"ServiceCode": service, "QuotaName": name, "Value": value} for name, value in values.items()]
         second = call.parameters.get("NextToken") == "second"
         page = {"Quotas": rows[1:]} if second else {"Quotas": rows[:1], "NextToken": "second"}
         body = json.dumps(page).encode()

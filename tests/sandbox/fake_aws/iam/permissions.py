@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.iam.policy import Permission
@@ -23,6 +23,8 @@ _S3 = {
     "GetObject": "GetObject",
     "PutObject": "PutObject",
     "AbortMultipartUpload": "AbortMultipartUpload",
+    "ListObjectVersions": "ListBucketVersions",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
 }
 """https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html"""
 _CONDITIONAL = ("PutObject", "CompleteMultipartUpload")
@@ -37,6 +39,9 @@ _LOG_STREAM = ("CreateLogStream", "PutLogEvents")
 """https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazoncloudwatchlogs.html"""
 _ONE_INSTANCE = ("GetConsoleOutput", "TerminateInstances")
 _ONE_GROUP = ("AuthorizeSecurityGroupEgress", "AuthorizeSecurityGroupIngress", "DeleteSecurityGroup")
+_OF_POLICY = ("DetachGroupPolicy", "DetachRolePolicy", "DetachUserPolicy", "ListEntitiesForPolicy")
+_OF_ROLE = ("DeleteRolePolicy", "ListAttachedRolePolicies", "ListRolePolicies")
+_GROUP = re.compile(r"(?:NetworkInterface\.\d+\.)?SecurityGroupId\.\d+")
 _TAG = re.compile(r"TagSpecification\.(\d+)\.(?:ResourceType|Tag\.(\d+)\.(Key|Value))")
 
 
@@ -49,7 +54,11 @@ class Surroundings:
     roles: Mapping[str, str]
     """Instance profile → its role. A launch with another profile fails for that, whoever asks."""
     tags: Mapping[str, Mapping[str, str]]
-    """Instance → its tags."""
+    """Instance or security group → its tags."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """Image → its owner, as policies have it."""
+    default_group: str = "*"
+    """The group of a launch that names none."""
 
 
 def needed(call: Call, around: Surroundings) -> list[Permission]:
@@ -92,6 +101,20 @@ def needed(call: Call, around: Surroundings) -> list[Permission]:
         name = call.parameters["InstanceProfileName"]
         arn = f"arn:aws:iam::{around.account}:instance-profile/{name}"
         return [Permission(action="iam:GetInstanceProfile", resource=arn)]
+    if call.service == "iam" and call.action in _OF_POLICY:
+        return [_on_policy(call, around)]
+    if call.service == "iam" and call.action in _OF_ROLE:
+        arn = f"arn:aws:iam::{around.account}:role/{call.parameters['RoleName']}"
+        return [Permission(action=f"iam:{call.action}", resource=arn)]
+    if kind == ("iam", "CreateServiceLinkedRole"):
+        name = call.parameters["AWSServiceName"]
+        arn = f"arn:aws:iam::{around.account}:role/aws-service-role/{name}/AWSServiceRoleForEC2Spot"
+        return [Permission(action="iam:CreateServiceLinkedRole", resource=arn)]
+    if call.service == "cloudformation":
+        # A stack is named, or given as its ARN.
+        stack = call.parameters["StackName"].rpartition("stack/")[2].partition("/")[0]
+        arn = f"arn:aws:cloudformation:{around.region}:{around.account}:stack/{stack}/1"
+        return [Permission(action=f"cloudformation:{call.action}", resource=arn)]
     if call.service == "sqs" and call.action in _QUEUE:
         name = call.parameters["QueueUrl"].rpartition("/")[2]
         arn = f"arn:aws:sqs:{around.region}:{around.account}:{name}"
@@ -127,6 +150,15 @@ def _on_instance(action: str, instance_id: str, around: Surroundings) -> Permiss
     )
 
 
+def _on_policy(call: Call, around: Surroundings) -> Permission:
+    policy = call.parameters["PolicyArn"]
+    if call.action == "ListEntitiesForPolicy":
+        return Permission(action="iam:ListEntitiesForPolicy", resource=policy)
+    kind = call.action.removeprefix("Detach").removesuffix("Policy")
+    arn = f"arn:aws:iam::{around.account}:{kind.lower()}/{call.parameters[f'{kind}Name']}"
+    return Permission(action=f"iam:{call.action}", resource=arn, context={"iam:PolicyARN": policy})
+
+
 def _on_group(call: Call, around: Surroundings) -> Permission:
     group = call.parameters["GroupId"]
     tags = around.tags.get(group, {})
@@ -155,13 +187,14 @@ def _launch(call: Call, around: Surroundings) -> Iterator[Permission]:
     for kind in ("instance", "volume"):
         asked = {f"aws:RequestTag/{key}": value for key, value in tags.get(kind, {}).items()}
         everything = _arn(around, kind, "*")
-        yield Permission(action="ec2:RunInstances", resource=everything, context=asked)
+        more = _of_instance(sent, around) if kind == "instance" else {}
+        yield Permission(action="ec2:RunInstances", resource=everything, context={**asked, **more})
     for kind, given in tags.items():
         asked = {f"aws:RequestTag/{key}": value for key, value in given.items()}
         context = {"ec2:CreateAction": "RunInstances", **asked}
         yield Permission(action="ec2:CreateTags", resource=_arn(around, kind, "*"), context=context)
-    for resource in _used(sent, around):
-        yield Permission(action="ec2:RunInstances", resource=resource)
+    for resource, context in _used(sent, around):
+        yield Permission(action="ec2:RunInstances", resource=resource, context=context)
     profile = sent.get("IamInstanceProfile.Name") or sent.get("IamInstanceProfile.Arn", "").rpartition("/")[2]
     if profile in around.roles:
         yield Permission(
@@ -171,11 +204,24 @@ def _launch(call: Call, around: Surroundings) -> Iterator[Permission]:
         )
 
 
-def _used(sent: Mapping[str, str], around: Surroundings) -> Iterator[str]:
-    yield f"arn:aws:ec2:{around.region}::image/{sent['ImageId']}"
-    yield _arn(around, "network-interface", "*")
+def _of_instance(sent: Mapping[str, str], around: Surroundings) -> dict[str, str]:
+    context = {"ec2:InstanceType": sent["InstanceType"]}
+    profile = sent.get("IamInstanceProfile.Name") or sent.get("IamInstanceProfile.Arn", "").rpartition("/")[2]
+    if profile:
+        context["ec2:InstanceProfile"] = f"arn:aws:iam::{around.account}:instance-profile/{profile}"
+    return context
+
+
+def _used(sent: Mapping[str, str], around: Surroundings) -> Iterator[tuple[str, dict[str, str]]]:
+    image = sent["ImageId"]
+    owner = {"ec2:Owner": around.owners[image]} if image in around.owners else {}
+    yield f"arn:aws:ec2:{around.region}::image/{image}", owner
+    yield _arn(around, "network-interface", "*"), {}
+    groups = [value for name, value in sent.items() if _GROUP.fullmatch(name)]
     # The VPC's default group where none is named.
-    yield _arn(around, "security-group", "*")
+    for group in groups or [around.default_group]:
+        tags = {f"aws:ResourceTag/{key}": value for key, value in around.tags.get(group, {}).items()}
+        yield _arn(around, "security-group", group), {"ec2:SecurityGroupID": group, **tags}
     for name, value in sent.items():
         kind = {
             "SubnetId": "subnet",
@@ -184,9 +230,9 @@ def _used(sent: Mapping[str, str], around: Surroundings) -> Iterator[str]:
             "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId": "capacity-reservation",
         }.get(re.sub(r"^NetworkInterface\.\d+\.", "", name))
         if kind:
-            yield _arn(around, kind, value)
+            yield _arn(around, kind, value), {"ec2:SubnetID": value} if kind == "subnet" else {}
     if sent.get("InstanceMarketOptions.MarketType") == "spot":
-        yield _arn(around, "spot-instances-request", "*")
+        yield _arn(around, "spot-instances-request", "*"), {}
 
 
 def _tags(sent: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The policies of docs/iam, in force: what an identity's policy does not allow is refused to it, as AWS would."""
+"""The policies of `bai`, in force: what an identity's policy does not allow is refused to it, as AWS would."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane.stacks import Allows
 from sandbox.fake_aws.iam.permissions import Surroundings, needed
 from sandbox.fake_aws.iam.policy import Policy, Statement, read_policy
+from sandbox.fake_aws.iam.stack_rights import lacking
 
-_DOCS = Path(__file__).parents[4] / "docs" / "iam"
-_DENIED = {"ec2": (403, "UnauthorizedOperation"), "s3": (403, "AccessDenied"), "iam": (403, "AccessDenied")}
+_FOLDER = Path(__file__).parents[4] / "executor/backends/ec2/iam"
+_DENIED = {
+    "ec2": (403, "UnauthorizedOperation"),
+    "s3": (403, "AccessDenied"),
+    "iam": (403, "AccessDenied"),
+    "cloudformation": (403, "AccessDenied"),
+}
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html; all that speak JSON have an exception."""
 
 
@@ -41,15 +49,24 @@ class Policies:
         self._refused: list[Refused] = []
         self._lock = threading.Lock()
 
-    def documented(self, *names: str) -> Policy:
-        """Return a policy of docs/iam, or several as one, with this account's names for the words in capitals."""
+    def documented(self, *names: str, **others: str) -> Policy:
+        """Return a policy of `bai`, or several as one, with this account's names, or `others`, for the words in capitals."""
         statements: list[Statement] = []
         for each in names:
-            text = (_DOCS / f"{each}.json").read_text()
-            for name, value in self._names.items():
+            text = (_FOLDER / f"{each}.json").read_text()
+            for name, value in {**self._names, **others}.items():
                 text = re.sub(rf"\b{name}\b", value, text)
             statements += read_policy(text).statements
         return Policy(tuple(statements))
+
+    def allows_stack(self, identity: str) -> Allows:
+        """Return what an identity may have a stack make."""
+        policy = self._of.get(identity)
+
+        def allows(kind: str, verb: str, properties: dict[str, Any]) -> str | None:
+            return None if policy is None else lacking(policy, self.around, kind, verb, properties)
+
+        return allows
 
     def attach(self, identity: str, policy: Policy | None = None) -> None:
         """Put a policy, by default the documented one, in the place of what `identity` had."""
@@ -86,7 +103,7 @@ class Policies:
         """Raise AssertionError with all that has been refused so far, where there is any."""
         refused = sorted({str(each) for each in self.take_refused()})
         if refused:
-            raise AssertionError("calls that the policies of docs/iam do not allow:\n" + "\n".join(refused))
+            raise AssertionError("calls that the policies of `bai` do not allow:\n" + "\n".join(refused))
 
     def _lacking(self, call: Call, policy: Policy) -> Refused | None:
         try:

@@ -124,7 +124,7 @@ def _holds(operator: str, key: str, values: Sequence[str], context: Mapping[str,
     value = {name.lower(): value for name, value in context.items()}.get(key.lower())
     if operator == "Null":
         return any((value is None) == (each == "true") for each in values)
-    if operator == "StringEquals":
+    if operator in ("ArnEquals", "StringEquals"):
         return value is not None and value in values
     if operator == "StringLike":
         return value is not None and any(like(each, value) for each in values)

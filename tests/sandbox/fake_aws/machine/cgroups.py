@@ -28,12 +28,7 @@ class MachineGroup:
 
     def processes(self) -> list[int]:
         """Return the machine's processes, its first one included, as this host's pids."""
-        found: list[int] = []
-        # Unlike a glob, a walk passes over folders that are gone before they are read: a service's group ends at any time.
-        for folder, _, _ in sorted(os.walk(self.folders[-1] / "payload")):
-            with suppress(FileNotFoundError):
-                found += map(int, Path(folder, "cgroup.procs").read_text().split())
-        return found
+        return _pids_below(self.folders[-1] / "payload")
 
     def freeze(self, frozen: bool) -> None:
         """Stop all of the machine's processes as a hanging host does, or let them go on."""
@@ -50,11 +45,26 @@ def sweep() -> None:
     for parent in _parents():
         for folder in parent.glob(f"{_PREFIX}-*"):
             pid, started = folder.name.removeprefix(f"{_PREFIX}-").split("-")[:2]
-            if _start_time(int(pid)) != started:
-                for path in folder.glob("**/cgroup.procs"):
-                    for left in map(int, path.read_text().split()):
-                        os.kill(left, signal.SIGKILL)
-                _remove(folder)
+            if start_time(int(pid)) != started:
+                _remove(folder, kill=True)
+
+
+def start_time(pid: int) -> str | None:
+    """Return when a process started, in ticks of the kernel; None if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def _pids_below(folder: Path) -> list[int]:
+    """Return the processes of a group and of all groups in it, as this host's pids."""
+    found: list[int] = []
+    # Unlike a glob, a walk passes over folders that are gone before they are read: a group is removed at any time.
+    for each, _, _ in sorted(os.walk(folder)):
+        with suppress(OSError):  # ENOENT, or ENODEV of a file that was opened before its group was removed
+            found += map(int, Path(each, "cgroup.procs").read_text().split())
+    return found
 
 
 def _parents() -> Iterator[Path]:
@@ -67,9 +77,13 @@ def _parents() -> Iterator[Path]:
         yield _ROOT / own[""].lstrip("/")
 
 
-def _remove(folder: Path) -> None:
-    deadline = time.monotonic() + 20
+def _remove(folder: Path, *, kill: bool = False) -> None:
+    """Remove a group and all in it. kill: whether processes in it are ended, each time anew: they may have started others."""
+    deadline = time.monotonic() + 60
     while folder.exists():
+        for left in _pids_below(folder) if kill else ():
+            with suppress(ProcessLookupError):
+                os.kill(left, signal.SIGKILL)
         try:
             for path in sorted(folder.glob("**/"), reverse=True):
                 path.rmdir()
@@ -82,11 +96,4 @@ def _remove(folder: Path) -> None:
 
 
 def _owner() -> str:
-    return f"{os.getpid()}-{_start_time(os.getpid())}"
-
-
-def _start_time(pid: int) -> str | None:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    return f"{os.getpid()}-{start_time(os.getpid())}"

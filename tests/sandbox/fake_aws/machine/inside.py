@@ -30,7 +30,7 @@ class Inside:
             raise OSError(f"process {first} is not a machine's first process")
         self._first, self._group = first, group
 
-    def run(self, argv: Sequence[str], *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
+    def run(self, argv: Sequence[str], *, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a program in all of the machine's namespaces, as root; its exit code is not checked."""
         enter = ["nsenter", "-t", str(self._first), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", "--"]
         return subprocess.run(

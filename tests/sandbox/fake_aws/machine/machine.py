@@ -76,12 +76,12 @@ class Machine:
         """Return all that the machine has said so far, over all its boots."""
         return str(self.terminal)
 
-    def wait_for(self, text: str, *, seconds: float = 120) -> None:
+    def wait_for(self, text: str, *, seconds: float = 300) -> None:
         """Wait until the console has said `text`."""
         if not self.terminal.wait_for(text, seconds=seconds):
             raise TimeoutError(self._complaint(f"did not say {text!r} within {seconds:.0f} s"))
 
-    def wait_off(self, *, seconds: float = 120) -> None:
+    def wait_off(self, *, seconds: float = 300) -> None:
         """Wait until the machine is off and EC2 knows it."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._off or self.error is not None, seconds):
@@ -114,7 +114,7 @@ class Machine:
             raise OSError(self._complaint("is not on"))
         return Inside(pid, group)
 
-    def run(self, argv: Sequence[str], *, seconds: float = 30) -> subprocess.CompletedProcess[str]:
+    def run(self, argv: Sequence[str], *, seconds: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a program in the machine, as its root; its exit code is not checked."""
         return self.inside.run(argv, seconds=seconds)
 

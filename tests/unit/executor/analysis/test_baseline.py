@@ -10,10 +10,11 @@ from rich.console import Console
 from scipy import stats
 
 from bai_agent.job.descriptor import Better, Headline, Metric
-from executor.analysis.baseline import METHOD, AgainstHistory, against_history
-from executor.analysis.runs import Run, RunValue
-from executor.view.comparison import band_view
-from executor.view.comparison_page import band_page
+from executor.analysis.baseline import AgainstHistory, against_history
+from executor.analysis.measured_runs import Run, RunValue
+from executor.documents.comparison_document import history_blocks
+from executor.documents.screen import Screen
+from executor.report.html import html_page
 
 
 def history(values: dict[str, list[float]], units: str = "", **described: Any) -> list[Run]:
@@ -33,12 +34,11 @@ def history(values: dict[str, list[float]], units: str = "", **described: Any) -
 
 
 def shown(banded: AgainstHistory) -> str:
+    blocks = list(history_blocks(banded, name="b", history="a"))
     console = Console(width=110)
     with console.capture() as said:
-        console.print(
-            band_view(banded, name="b", history="a", differences=(), left_out=(), method=METHOD, width=110)
-        )
-    return said.get() + band_page(banded, name="b", history="a", differences=())
+        Screen(width=110).show(console, blocks)
+    return said.get() + html_page("", blocks)
 
 
 BEFORE = [100.0, 101, 99, 100.5, 99.5]

@@ -13,7 +13,7 @@ from bai_agent.job.descriptor import Metric
 from executor.analysis.baseline import AgainstHistory, against_history
 from executor.analysis.comparison import Comparison, compare
 from executor.analysis.condition import judge, parse_condition
-from executor.analysis.runs import Run, RunValue
+from executor.analysis.measured_runs import Run, RunValue
 from executor.errors import UsageError
 
 
@@ -106,18 +106,18 @@ def test_a_metric_that_is_not_the_same_on_both_sides_cannot_be_judged() -> None:
         ("__import__('os') < 5; x", "expected a metric"),
     ],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused_with_an_example(text: str, word: str) -> None:
+def test_an_invalid_condition_is_refused_with_an_example(text: str, word: str) -> None:
     with pytest.raises(UsageError, match="write for example 'throughput < -5%'") as refused:
         parse_condition(text)
     assert word in str(refused.value)
 
 
-def test_an_unknown_metric_is_refused_with_those_there_are() -> None:
+def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match='no metric "speed" in common; they have: throughput'):
         holds("speed < -5%", SLOWER)
 
 
-def test_a_share_of_what_is_not_positive_is_refused() -> None:
+def test_a_share_of_a_value_that_is_not_positive_is_refused() -> None:
     with pytest.raises(UsageError, match="write the bound in its units"):
         holds("throughput < -5%", compared([-1, 1], [2, 3]))
 

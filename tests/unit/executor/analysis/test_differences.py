@@ -48,7 +48,7 @@ def changed(**changes: Any) -> dict[str, Any]:
     return machine
 
 
-def test_what_jitters_from_run_to_run_is_no_difference() -> None:
+def test_jitter_from_run_to_run_is_not_a_difference() -> None:
     other = changed(
         time=2, rank=1, instance__id="i-2", instance__availability_zone="us-east-1b", cpu__mhz=1200.0,
         memory__available_bytes=1, memory__total_bytes=4_000_300_000, mounts__data__free_bytes=9,
@@ -106,7 +106,7 @@ JOB = Job(
 )
 
 
-def test_descriptors_differ_in_what_is_run_not_in_who_runs_it() -> None:
+def test_descriptors_differ_by_their_job_not_by_their_user() -> None:
     same = replace(JOB, job=Identity(id="b", labels={"task_name": "x", "variant": "b"}))
     assert descriptor_differences([JOB], [same]) == []
 
@@ -163,7 +163,7 @@ def test_files_of_results_that_are_read_otherwise_are_named() -> None:
     }
 
 
-def test_scripts_are_told_apart_by_their_content_not_by_their_copy() -> None:
+def test_scripts_are_distinguished_by_content_not_by_copy() -> None:
     def of(job_id: str, digest: str) -> Job:
         src = f"file:///store/{job_id}/scripts/"
         scripts = Source(src=src, path=".", kind=SourceKind.SCRIPTS, directory=True, sha256=digest)
@@ -174,7 +174,7 @@ def test_scripts_are_told_apart_by_their_content_not_by_their_copy() -> None:
     assert (found.what, found.a, found.b) == ("scripts", "a" * 12, "b" * 12)
 
 
-def test_long_scripts_that_differ_at_their_end_are_told_apart() -> None:
+def test_long_scripts_that_differ_at_their_end_are_distinguished() -> None:
     scripts = ["echo 1\n" * 100 + end for end in ("a", "b")]
     sides = [[replace(JOB, benchmark=Benchmark(script=script))] for script in scripts]
 

@@ -61,7 +61,7 @@ def test_spikes_are_seldom_marked(count: int) -> None:
         (lambda share: -80 * (1 - math.exp(-9 * share)), "it falls"),
     ],
 )
-def test_what_has_not_settled_is_marked(change: Callable[[float], float], word: str) -> None:
+def test_unsteady_series_are_marked(change: Callable[[float], float], word: str) -> None:
     found = []
     for seed in range(20):
         values = [value + change(i / 400) for i, value in enumerate(noise(seed, 400, 0.3))]
@@ -83,7 +83,7 @@ def test_a_trend_of_no_importance_is_not_marked() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[], [1.0] * 99, [0.0] * 100, [7.0] * 100, [1.7e308, -1.7e308] * 50, [5e-324] * 64]
+    "values", [[], [1.0] * 99, [0.0] * 100, [7.0] * 100, [1e300, -1e300] * 50, [5e-324] * 64]
 )
 def test_few_values_and_odd_ones_are_not_judged(values: list[float]) -> None:
     assert unsteady(values) is None

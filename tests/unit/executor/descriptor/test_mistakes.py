@@ -158,11 +158,72 @@ MISTAKES = [
         "hardware.distributed.num_instances",
         "write at most 1000",
     ),
+    *(
+        (
+            f"instances {machines}",
+            f"[hardware.distributed]\nnum_instances = {machines}",
+            "hardware.distributed.num_instances",
+            fix,
+        )
+        for machines, fix in (
+            ("'4:2'", 'write "2:4"'),
+            ("'0:2'", 'num_instances = "2:4"'),
+            ("'2:'", 'num_instances = "2:4"'),
+            ("':2'", 'num_instances = "2:4"'),
+            ("'a:b'", 'num_instances = "2:4"'),
+            ("'2 : 4'", 'num_instances = "2:4"'),
+            ("'2:4:6'", 'num_instances = "2:4"'),
+            ("'-1:4'", 'num_instances = "2:4"'),
+            ("'four'", 'num_instances = "2:4"'),
+            ("2.5", 'num_instances = "2:4"'),
+            ("true", 'num_instances = "2:4"'),
+            ("[2, 4]", 'num_instances = "2:4"'),
+            ("'2:1001'", "write at most 1000"),
+            ("'1:2'", 'remove it, or write "1:1"'),  # the strategy is single_node
+        )
+    ),
+    ("nothing elastic", "[elastic]\nnodes = 3", "elastic", 'write num_instances = "2:4"'),
     (
-        "instances as text",
-        "[hardware.distributed]\nnum_instances = '4'",
-        "hardware.distributed.num_instances",
-        "num_instances = 4",
+        "replaced machines of runs",
+        "[elastic]\nreplacements = 1\n[repeat]\nruns = 3",
+        "elastic.replacements",
+        "remove one of them",
+    ),
+    (
+        "several machines of one",
+        "[elastic]\nreplacements = 1\nnodes = 2",
+        "elastic.nodes",
+        "remove it",
+    ),
+    ("minus one replacement", "[elastic]\nreplacements = -1", "elastic.replacements", "write 0 or more"),
+    ("no machines wanted", "[elastic]\nnodes = 0", "elastic.nodes", "write 1 or more"),
+    ("no pause", "[elastic]\npause = '0s'", "elastic.pause", "leave the key out"),
+    ("no folder of checkpoints", "[checkpoint]\nevery = '5m'", "checkpoint.path", 'path = "checkpoints"'),
+    *(
+        (f"checkpoints in {path}", f"[checkpoint]\npath = '{path}'", "checkpoint.path", fix)
+        for path, fix in (
+            ("", "write a path"),
+            (".", 'for example "checkpoints"'),
+            ("./", 'for example "checkpoints"'),
+            ("/", 'for example "checkpoints"'),
+            ("../out", "without .."),
+            ("a/../..", "without .."),
+            ("~/out", "without ~"),
+        )
+    ),
+    (
+        "shared folder in each working folder",
+        "[checkpoint]\npath = 'out'\nshared = true",
+        "checkpoint.path",
+        "absolute path of the shared folder",
+    ),
+    ("checkpoints never", "[checkpoint]\npath = 'out'\nevery = 'never'", "checkpoint.every", 'or "off"'),
+    ("hasty checkpoints", "[checkpoint]\npath = 'out'\nevery = '10ms'", "checkpoint.every", 'or "off"'),
+    (
+        "checkpoints of runs",
+        "[checkpoint]\npath = 'out'\n[repeat]\nruns = 3",
+        "checkpoint",
+        "remove one of them",
     ),
     (
         "processes",
@@ -447,7 +508,12 @@ MISTAKES = [
         "output.metrics[0].example",
         "in quotes is a text",
     ),
-    ("section at empty lines", f"{GOOD_METRIC}until = '^$'", "output.metrics[0].until", "stands in the line"),
+    (
+        "section at empty lines",
+        f"{GOOD_METRIC}until = '^$'",
+        "output.metrics[0].until",
+        "some text of the line",
+    ),
     (
         "section that never compiles",
         f"{GOOD_METRIC}after = '('",
@@ -489,7 +555,6 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
             "info.execution_engine",
             '"aws.ec2"',
         ),
-        ('description = "d"', 'description = "d"\nscheduling = "daily"', "info.scheduling", "0 3 * * 1-5"),
         (
             'description = "d"',
             'description = "d"\nlabels = { client-id = "x" }',

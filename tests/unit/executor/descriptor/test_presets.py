@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from line_extraction import extract_metrics
+from line_extraction import Notes, extract_metrics
 
 from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.metrics.tally import not_a_number_warning
 from executor.descriptor import Descriptor, load_table
 from executor.descriptor.overrides import read_overrides
 from executor.descriptor.presets import preset_names, preset_uses, read_preset
-from executor.planning.plan import metrics_of
+from executor.planning.plan import plan_metrics
 
 
 def table(output: dict[str, Any], **info: Any) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def loaded(output: dict[str, Any], *overrides: str) -> Descriptor:
 
 
 def metrics(output: dict[str, Any], *overrides: str) -> tuple[Metric, ...]:
-    return metrics_of(loaded(output, *overrides))
+    return plan_metrics(loaded(output, *overrides))
 
 
 def problem(output: dict[str, Any], **info: Any) -> tuple[str, str]:
@@ -157,7 +158,12 @@ def test_what_is_no_name_is_a_finding(tmp_path: Path, value: Any) -> None:
         ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50kit/s]", [("throughput", "1500", "")]),
         ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50GB/s]", [("bandwidth", "1500", "")]),
         ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50MiB/s]", [("bandwidth", "1.572864", "")]),
-        ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50key/s, val_loss=2]", []),
+        # Unscaled numbers have two decimals and five places: the whole word is the unit
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 123.70kitten/s]", [("throughput", "123.70", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 12.00Mit/s]", [("throughput", "12.00", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00,  1.50key/s]", [("throughput", "1.50", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 12.00MB/s]", [("bandwidth", "12.00", "")]),
+        ("tqdm", "100%|##| 8/8 [00:16<00:00, 1.50k/s]", [("throughput", "1500", "")]),
         ("redis-benchmark", "GET: rps=0.0 (overall: -nan) avg_msec=-nan (overall: -nan)", []),
         ("redis-benchmark", "98039.22 requests per second", [("throughput", "98039.22", "")]),
         (
@@ -240,3 +246,18 @@ def test_other_forms_of_a_programs_lines_are_read(
     found = extract_metrics(line.encode() + b"\n", chosen)
 
     assert [(chosen[i].name, number, extra) for _, i, _, number, extra in found] == expected
+
+
+@pytest.mark.parametrize("rate", ["1.50key/s", "12.0kkitten/s", "150kitten/s", "1.50kdoc/s", "1.20s/batch"])
+def test_a_unit_that_tqdm_may_have_scaled_is_left_out_and_reported(rate: str) -> None:
+    chosen = metrics({"preset": "tqdm"})
+    notes = Notes()
+
+    found = extract_metrics(f"100%|##| 8/8 [00:16<00:00, {rate}, val_loss=2]\n".encode(), chosen, notes=notes)
+
+    assert found == []
+    assert notes.not_numbers == [(0, rate)]
+    assert not_a_number_warning("throughput", 1, rate, metric=chosen[0]) == (
+        'metric "throughput" of preset "tqdm": 1 value was no numbers in a unit that becomes "it/s" and left out, '
+        f'the first was "{rate}"'
+    )

@@ -12,7 +12,7 @@ from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import OfRun, Repeat
 from bai_agent.job.descriptor_file import parse_job
 from executor.descriptor import Severity, load
-from executor.planning.plan import plan
+from executor.planning.plan import PlanInputs, plan
 
 HEAD = """
 spec_version = "0.1.0"
@@ -33,7 +33,7 @@ def repeat_of(folder: Path, text: str) -> Repeat | None:
     file.write_text(HEAD.format(strategy="single_node") + text)
     descriptor, _ = load(file)
     assert descriptor is not None
-    return plan(descriptor, folder=folder, job_id="job-1", client_id="alice").repeat
+    return plan(descriptor, PlanInputs(folder=folder, job_id="job-1", client_id="alice")).repeat
 
 
 def test_a_table_becomes_the_jobs(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
 
     assert descriptor is not None
     assert [each for each in findings if each.severity is Severity.ERROR] == []
-    repeat = plan(descriptor, folder=tmp_path, job_id="job-1", client_id="alice").repeat
+    repeat = plan(descriptor, PlanInputs(folder=tmp_path, job_id="job-1", client_id="alice")).repeat
     assert repeat is not None
     assert repeat.runs == 3
 
@@ -118,7 +118,7 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[repeat]\nruns = 0", "runs must be"),
+        ("[repeat]\nruns = 0", "runs: must be at least 1"),
         ("[repeat]\nruns = 3\nuntil = 0.02", "until and metric go together"),
         ("[repeat]\nruns = 3\nuntil = 0.02\nmetric = 'x'", 'metric "x" is none of [[metrics]]'),
         (
@@ -186,7 +186,7 @@ def test_until_may_be_about_the_wall_time_without_a_table_for_it(tmp_path: Path)
     descriptor, findings = load(file)
 
     assert descriptor is not None, findings
-    job = plan(descriptor, folder=tmp_path, job_id="job-1", client_id="alice")
+    job = plan(descriptor, PlanInputs(folder=tmp_path, job_id="job-1", client_id="alice"))
     assert job.repeat is not None
     assert job.repeat.metric == "wall_time"
     assert [(each.name, each.of_run, each.units) for each in job.metrics] == [

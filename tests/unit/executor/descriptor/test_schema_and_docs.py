@@ -17,7 +17,9 @@ from jsonschema import Draft202012Validator
 from bai_agent.job.descriptor import (
     Arm,
     Benchmark,
+    Checkpoint,
     CloudWatch,
+    Elastic,
     End,
     Git,
     HostMetrics,
@@ -30,12 +32,13 @@ from bai_agent.job.descriptor import (
     Output,
     Prometheus,
     Repeat,
+    Restart,
     Results,
     Source,
     Store,
     StrategyTable,
 )
-from bai_agent.job.durations import format_duration
+from bai_agent.job.schema.durations import format_duration
 from executor.descriptor import TEMPLATE, json_schema, load
 from executor.descriptor.model import Descriptor
 from executor.descriptor.reference import reference
@@ -43,7 +46,7 @@ from executor.descriptor.schema import resolved, schema_at, tables
 from executor.descriptor.toml_file import parse_toml
 from executor.descriptor.toml_text import toml_value
 from executor.planning.job_toml import job_toml
-from executor.planning.plan import plan
+from executor.planning.plan import PlanInputs, plan
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -140,7 +143,7 @@ def test_the_templates_benchmark_prints_what_its_patterns_find(tmp_path: Path) -
     path.write_text(TEMPLATE, "utf-8")
     descriptor, _ = load(path)
     assert descriptor is not None
-    job = plan(descriptor, folder=tmp_path, job_id="j", client_id="c")
+    job = plan(descriptor, PlanInputs(folder=tmp_path, job_id="j", client_id="c"))
 
     script = job.benchmark.script or ""
     assert script.startswith("#!/usr/bin/env python3\n")
@@ -177,6 +180,9 @@ JOB_TABLES = {
     "`[prometheus]`": Prometheus,
     "`[cloudwatch]`": CloudWatch,
     "`[output]`": Output,
+    "`[restart]`": Restart,
+    "`[elastic]`": Elastic,
+    "`[checkpoint]`": Checkpoint,
     "`[repeat]`": Repeat,
     "`[[repeat.arms]]`": Arm,
     "`[store]`": Store,
@@ -222,6 +228,6 @@ def test_the_planned_template_is_readable_toml(tmp_path: Path) -> None:
     descriptor, _ = load(path)
     assert descriptor is not None
 
-    text = job_toml(plan(descriptor, folder=tmp_path, job_id="j", client_id="c"))
+    text = job_toml(plan(descriptor, PlanInputs(folder=tmp_path, job_id="j", client_id="c")))
 
     assert "\nimport hashlib, os, time\n" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from executor.descriptor import load_table, render_findings
-from executor.descriptor.secret_values import looks_secret
+from executor.descriptor.checks.secret_values import looks_secret
 
 RANDOM_KEY = "wJalrXUtnFEMI7K7MDENG" + "bPxRfiCYz9Qk3LmTs2V"
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from exported_jobs import append, rewrite_job, two_repeats
+from exported_jobs import append, job_of_arms, rewrite_job, two_repeats
 from handmade_job import HandmadeJob
 
-from executor.export.facts import ExportError, job_facts
+from executor.errors import ExportError
+from executor.export.facts import job_facts
 from executor.export.mlflow import ExportedRun, export_to_mlflow
 
 
@@ -82,7 +83,7 @@ def test_a_job_is_a_run_with_parameters_tags_and_values(job: HandmadeJob, server
     assert history(server, run.info.run_id, "system/cpu") == [(50, job.started + 3, 0)]
 
 
-def test_exported_again_it_gets_what_has_come_since(job: HandmadeJob, server: str) -> None:
+def test_a_second_export_adds_only_new_values(job: HandmadeJob, server: str) -> None:
     append(job, *({"value": n} for n in range(3)))
     (first,) = exported(job, server)
     assert runs_of(server)[0].info.status == "RUNNING"
@@ -126,6 +127,19 @@ def test_each_repeat_is_a_run(job: HandmadeJob, server: str) -> None:
     assert (second.info.start_time, second.info.end_time) == (job.started + 200, job.started + 300)
 
 
+def test_a_run_of_an_arm_has_that_arms_command_environment_and_tag(job: HandmadeJob, server: str) -> None:
+    job_of_arms(job)
+
+    exported(job, server)
+
+    found = {run.data.tags["bai.arm"]: run for run in runs_of(server)}
+    for name, option in (("old", "-n"), ("new", "-g")):
+        run = found[name]
+        assert (run.data.params["command"], run.data.params["env.MODE"]) == (f"sort {option}", name)
+        assert run.info.run_name == f"digits-1 repeat {run.data.tags['bai.repeat']} arm {name}"
+        assert run.data.metrics["loss"] == int(run.data.tags["bai.repeat"]) + 1
+
+
 def test_nodes_labels_and_odd_names_stay_apart(tmp_path: Path, server: str) -> None:
     job = HandmadeJob(tmp_path / "store", nodes=2)
     for rank in (0, 1):
@@ -157,7 +171,7 @@ def test_secrets_are_not_exported(job: HandmadeJob, server: str) -> None:
     assert "TOKEN" not in str(run.data)
 
 
-def test_a_server_that_is_away_is_said(job: HandmadeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported(job: HandmadeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
     with pytest.raises(
@@ -218,7 +232,7 @@ def test_nothing_but_the_export_itself_is_on_standard_output(
     assert capfd.readouterr().out == ""
 
 
-def test_without_the_library_it_says_how_to_install_it(
+def test_without_the_library_the_error_tells_how_to_install_it(
     job: HandmadeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow.tracking", None)

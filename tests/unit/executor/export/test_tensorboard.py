@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from cli_harness import BAI
-from exported_jobs import append, two_repeats
+from exported_jobs import append, job_of_arms, two_repeats
 from handmade_job import HandmadeJob
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from executor.export.facts import ExportError, job_facts
+from executor.errors import ExportError
+from executor.export.facts import job_facts
 from executor.export.tensorboard import export_to_tensorboard
 
 
@@ -60,7 +61,7 @@ def test_names_that_become_one_tag_stay_apart(job: HandmadeJob, tmp_path: Path) 
     assert scalars(exported(job, tmp_path / "tb")) == {"p_99_": [1], "p_99__2": [2]}
 
 
-def test_what_a_run_took_has_the_metrics_own_tag(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_runs_resources_have_the_metrics_own_tag(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {"src": "exit", "name": "took", "value": 3})
 
     assert scalars(exported(job, tmp_path / "tb")) == {"took": [3]}
@@ -76,6 +77,22 @@ def test_parameters_and_outcome_stand_in_a_text(job: HandmadeJob, tmp_path: Path
     content = text.tensor_proto.string_val[0].decode()
     assert "| command | python3 train.py |" in content
     assert "| outcome | succeeded |" in content
+
+
+def test_arms_are_folders_with_their_own_commands(job: HandmadeJob, tmp_path: Path) -> None:
+    job_of_arms(job)
+
+    place = exported(job, tmp_path / "tb")
+
+    found = {each.parent.relative_to(place).parts: each.parent for each in place.rglob("events.*")}
+    assert {arm for arm, _ in found} == {"arm-old", "arm-new"}
+    for (arm, repeat), folder in found.items():
+        assert scalars(folder)["loss"] == [int(repeat[-1]) + 1]
+        content = read(folder).Tensors("job/text_summary")[0].tensor_proto.string_val[0].decode()
+        name = arm.removeprefix("arm-")
+        assert f"| command | sort {'-n' if name == 'old' else '-g'} |" in content
+        assert f"| env.MODE | {name} |" in content
+        assert f"| arm | {name} |" in content
 
 
 def test_nodes_and_repeats_are_folders(tmp_path: Path) -> None:
@@ -107,7 +124,7 @@ def test_an_earlier_export_is_replaced(job: HandmadeJob, tmp_path: Path) -> None
     assert [each.name for each in (tmp_path / "tb").iterdir()] == ["digits-1"]
 
 
-def test_a_folder_of_somebody_elses_is_left_alone(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_left_alone(job: HandmadeJob, tmp_path: Path) -> None:
     theirs = tmp_path / "tb" / "digits-1" / "notes.txt"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")
@@ -119,7 +136,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(job: HandmadeJob, tmp_path: Pa
     assert len(list((tmp_path / "tb").iterdir())) == 1
 
 
-def test_the_command_says_where_the_files_are(job: HandmadeJob, tmp_path: Path) -> None:
+def test_the_command_prints_the_path_of_the_files(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {"value": 1})
     job.ends()
     command = [*BAI, "export", "digits-1", "--store", str(job.store.folder)]
@@ -139,7 +156,7 @@ def test_the_command_says_where_the_files_are(job: HandmadeJob, tmp_path: Path) 
     assert "write mlflow or tensorboard" in wrong.stderr
 
 
-def test_without_the_library_it_says_how_to_install_it(
+def test_without_the_library_the_error_tells_how_to_install_it(
     job: HandmadeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)

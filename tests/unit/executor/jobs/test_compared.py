@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bai_agent.job.descriptor import Arm, Identity, OverRanks, Repeat
 from bai_agent.job.descriptor_file import job_table
 from executor.errors import UsageError
 from executor.jobs.compared import RunReader, job_runs
-from executor.jobs.jobs import find_job
+from executor.jobs.job_lookup import find_job
 
 
 def made(
@@ -189,3 +190,52 @@ def test_earlier_runs_tell_how_much_runs_scatter(tmp_path: Path) -> None:
     scatter = reads.earlier_scatter(reads.sides(["new", "old0"])[0], but=["new", "old0"])
 
     assert 0.005 < scatter["loss"] < 0.05
+
+
+def generation(number: int, *members: int) -> dict[str, Any]:
+    return {
+        "generation": number,
+        "outcome": "failed",
+        "started": START + 1000 * number,
+        "wall_seconds": 10.0 + number,
+        "members": list(members),
+    }
+
+
+def of_generations(store: Path, job_id: str, *sizes: int, **more: Any) -> HandmadeJob:
+    """Make a job whose generation n has the loss n on so many nodes."""
+    job = made(store, job_id, nodes=max(sizes), **more)
+    for number in range(len(sizes)):
+        job.on(0).record_of("loss", float(number), generation=number)
+    job.ends(generations=[generation(number, *range(size)) for number, size in enumerate(sizes)])
+    return job
+
+
+def test_generations_on_as_many_nodes_as_the_last_one_are_compared(tmp_path: Path) -> None:
+    of_generations(tmp_path, "a", 4, 2, 4, 2)
+    of_generations(tmp_path, "b", 2, 4, 3)
+    of_generations(tmp_path, "c", 4)
+
+    sides = reader(tmp_path).sides(["a", "b", "c"])
+
+    values = [(side.runs[0].values["loss"].value, side.runs[0].values["wall time"].value) for side in sides]
+    assert values == [(3.0, 13.0), (0.0, 10.0), (0.0, 10.0)]
+    assert [side.left_out for side in sides] == [
+        ["a: compared are values of generation 1, 3 on 2 nodes; left out: 0 on 4 nodes, 2 on 4 nodes"],
+        ["b: compared are values of generation 0 on 2 nodes; left out: 1 on 4 nodes, 2 on 3 nodes"],
+        ["c: it has no generation on 2 nodes"],
+    ]
+    assert [side.jobs[0].machines for side in sides] == ["2 nodes", "2 nodes", "4 nodes"]
+
+
+def test_a_warm_up_begins_with_each_generation(tmp_path: Path) -> None:
+    job = made(tmp_path, "one")
+    warm = (replace(each, warmup=timedelta(seconds=1)) for each in job.job.metrics)
+    described(job, metrics=tuple(warm))
+    for number, second, value in ((0, 0, 1.0), (0, 2, 2.0), (1, 5, 30.0), (1, 7, 4.0)):
+        job.record_of("loss", value, time=START + 1000 * second, generation=number)
+    job.ends(generations=[generation(0, 0), {**generation(1, 0), "started": START + 5000}])
+
+    (run,) = job_runs(job.record).runs
+
+    assert (run.values["loss"].value, run.values["loss"].count) == (4.0, 1)

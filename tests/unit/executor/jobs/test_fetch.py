@@ -10,8 +10,8 @@ from cli_harness import BAI
 from handmade_job import HandmadeJob
 from without_hard_links import without_hard_links
 
-from executor.errors import UsageError
-from executor.jobs.fetch import JobFetchError, fetch_job
+from executor.errors import JobFetchError, UsageError
+from executor.jobs.fetch import fetch_job
 
 
 @pytest.fixture

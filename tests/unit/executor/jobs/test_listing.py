@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 import tomli_w
 from handmade_job import START, HandmadeJob
+from rich.console import Console
 
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.job.toml import read_toml_text
 from executor.backends import Backends
-from executor.jobs.jobs import EVERY_JOB, JobFilter, ListedJob, listed
+from executor.documents.listing import jobs_table
+from executor.documents.screen import Screen
+from executor.jobs.job_list import EVERY_JOB, JobFilter, ListedJob, listed
 
 MINUTE = 60_000
 
@@ -65,7 +69,7 @@ def test_since_is_the_start(folder: Path) -> None:
 
 
 def test_the_newest_that_match_are_counted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor.jobs.jobs._PORTION", 1)
+    monkeypatch.setattr("executor.jobs.job_list._PORTION", 1)
     assert jobs(folder, JobFilter(labels={"team": "speech"}), count=1) == ["job-2"]
     assert jobs(folder, count=2) == ["job-2", "job-3"]
 
@@ -79,6 +83,20 @@ def test_headlines_and_parameters_are_in_the_list_and_in_json(tmp_path: Path) ->
     assert (table["headlines"]["loss"]["value"], table["headlines"]["loss"]["units"]) == (0.25, "nats")
     assert (table["arguments"], table["set"]) == (["train.py", "--lr", "0.1"], {"ml.args": "--lr 0.1"})
     assert table["dollars"] is None
+
+
+def test_a_job_of_arms_has_their_names_for_its_parameters(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    arms = [{"name": f"sleep-{each}", "argv": ["sleep", each]} for each in ("1", "2")]
+    change(job, benchmark={"argv": ["sleep", "1"]}, repeat={"runs": 2, "seed": 1, "arms": arms})
+    job.ends()
+
+    (row,) = found(tmp_path)
+
+    assert (row.as_table()["arms"], row.as_table()["arguments"]) == (["sleep-1", "sleep-2"], [])
+    shown = io.StringIO()
+    Screen(width=200).show(Console(width=200, file=shown), [jobs_table([row])])
+    assert "sleep-1, sleep-2" in shown.getvalue()
 
 
 def test_a_broken_descriptor_hides_no_other_job(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from handmade_job import HandmadeJob
 
 from executor.jobs.stream import pieces_of_nodes, record_lines
-from executor.records.follower import PIECE
+from executor.records.line_stream import PIECE
 from executor.records.nodes import node_records
 
 
@@ -72,7 +72,7 @@ def test_records_of_nodes_are_whole_lines_with_their_ranks(tmp_path: Path) -> No
     with (job.on(1).node / "metrics.jsonl").open("a") as file:
         file.write('{"name": "unfinished"')
 
-    lines = b"".join(record_lines(node_records(job.record))).splitlines()
+    lines = b"".join(each.with_rank() for each in record_lines(node_records(job.record))).splitlines()
 
     assert [(each["value"], each["labels"]) for each in map(json.loads, lines)] == [
         (0.5, {"rank": "0"}),
@@ -84,7 +84,8 @@ def test_records_of_one_node_stay_as_they_are(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("loss", 0.5)
 
-    assert b"".join(record_lines(node_records(job.record))) == (job.node / "metrics.jsonl").read_bytes()
+    (lines,) = record_lines(node_records(job.record))
+    assert lines.with_rank() == (job.node / "metrics.jsonl").read_bytes()
 
 
 def test_half_a_record_waits_until_its_line_is_whole(tmp_path: Path) -> None:
@@ -92,10 +93,10 @@ def test_half_a_record_waits_until_its_line_is_whole(tmp_path: Path) -> None:
     path = job.node / "metrics.jsonl"
     path.write_bytes(b"a\nb")
     lines = record_lines([job.record.node()], follow=True)
-    assert next(lines) == b"a\n"
+    assert next(lines).content == b"a\n"
 
     with path.open("ab") as file:
         file.write(b"c\nunfinished")
     job.ends()
 
-    assert list(lines) == [b"bc\n"]
+    assert [each.content for each in lines] == [b"bc\n"]

@@ -16,7 +16,7 @@ from executor.errors import UsageError
 from executor.planning.arm_files import arm_files
 from executor.planning.arms import as_arms
 from executor.planning.job_toml import job_toml
-from executor.planning.plan import plan
+from executor.planning.plan import PlanInputs, plan
 
 
 def version(folder: Path, text: str, **tables: Any) -> tuple[Path, Descriptor]:
@@ -48,12 +48,14 @@ def on_ec2(descriptor: Descriptor, folder: Path) -> tuple[Job, dict[str, list[st
                     packed[each.key] = sorted(archive.getnames())
         job = plan(
             descriptor,
-            folder=folder,
-            job_id="job-1",
-            client_id="alice",
-            where="ec2",
-            uploads=files.sources,
-            arms=arm_files(descriptor),
+            PlanInputs(
+                folder=folder,
+                job_id="job-1",
+                client_id="alice",
+                where="ec2",
+                uploads=files.sources,
+                arms=arm_files(descriptor),
+            ),
         )
     return job, packed
 

@@ -51,6 +51,10 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
 LABELS = st.dictionaries(TEXT, TEXT, max_size=3)
 DURATIONS = st.integers(0, 10**11).map(lambda milliseconds: timedelta(milliseconds=milliseconds))
+FILLED = TEXT.filter(bool)
+METRIC_NAMES = FILLED.filter(lambda text: text.strip() and text.isprintable())
+POSITIVE = DURATIONS.filter(bool)
+WORDS = st.from_regex(r"[A-Za-zé\"'\\\[\]]{1,5}", fullmatch=True)
 PATTERNS = TEXT.map(re.escape) | st.sampled_from(
     [r"a\xb0", r"loss=([-+]?\d*\.\d+|\d+)", r'"\\"', "'''", '"""', "\t", "é\u2028(.)", "\r\n"]
 )
@@ -109,19 +113,19 @@ RESULTS = st.builds(
     Results,
     path=st.sampled_from(["runs/**", "*.csv", "é \"'\\[a]\u2028"]),
     format=st.just(ResultFormat.CSV),
-    metrics=st.lists(TEXT, max_size=2).map(tuple),
+    metrics=st.lists(METRIC_NAMES, max_size=2).map(tuple),
     required=st.booleans(),
     better=maybe(st.sampled_from(Better)),
     over_ranks=st.sampled_from(OverRanks),
     headline=st.sampled_from(Headline),
     tolerance=maybe(st.floats(0, 10)),
-    values=st.lists(TEXT, min_size=2, max_size=3).map(tuple),
+    values=st.lists(FILLED, min_size=2, max_size=3).map(tuple),
     name=st.none(),
     name_from=st.none(),
     units=TEXT,
-    units_from=maybe(TEXT),
-    step=maybe(TEXT),
-    labels=st.dictionaries(st.from_regex(r"own_[a-z]{1,5}", fullmatch=True), TEXT, max_size=2),
+    units_from=maybe(FILLED),
+    step=maybe(FILLED),
+    labels=st.dictionaries(st.from_regex(r"own_[a-z]{1,5}", fullmatch=True), FILLED, max_size=2),
     delimiter=st.sampled_from(",;\t|"),
     header=st.booleans(),
 )
@@ -137,12 +141,12 @@ JOBS = st.builds(
     ),
     limits=st.builds(
         Limits,
-        max_runtime=maybe(DURATIONS),
-        pull_timeout=DURATIONS,
+        max_runtime=maybe(POSITIVE),
+        pull_timeout=POSITIVE,
         grace=DURATIONS,
         extract_timeout=DURATIONS,
         drain=DURATIONS,
-        no_output=maybe(DURATIONS),
+        no_output=maybe(POSITIVE),
     ),
     sources=st.lists(SOURCES, max_size=2).map(tuple),
     metrics=st.lists(METRICS, max_size=3).map(tuple),
@@ -153,7 +157,15 @@ JOBS = st.builds(
         interval=DURATIONS.map(lambda each: each + timedelta(milliseconds=100)),
     ),
     kafka=maybe(
-        st.builds(Kafka, brokers=st.lists(TEXT, max_size=2).map(tuple), topic=TEXT, sasl_password=maybe(TEXT))
+        st.builds(
+            Kafka,
+            brokers=st.lists(st.sampled_from(["b:9092", "[::1]:1", "é:65535"]), min_size=1, max_size=2).map(
+                tuple
+            ),
+            topic=FILLED,
+            sasl_username=maybe(TEXT),
+            sasl_password=maybe(FILLED.map("ssm:{}".format)),
+        )
     ),
     prometheus=maybe(
         st.builds(
@@ -165,7 +177,7 @@ JOBS = st.builds(
     ),
     cloudwatch=maybe(
         st.builds(
-            CloudWatch, log_group=st.just("/a/b#c"), dimensions=maybe(st.lists(TEXT, max_size=2).map(tuple))
+            CloudWatch, log_group=st.just("/a/b#c"), dimensions=maybe(st.lists(WORDS, max_size=2).map(tuple))
         )
     ),
     output=st.builds(

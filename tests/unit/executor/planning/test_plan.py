@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
 from bai_agent.job.descriptor import (
     Better,
     Buffering,
+    Checkpoint,
     Git,
     Headline,
     Job,
@@ -23,12 +23,14 @@ from bai_agent.job.descriptor import (
     Unpack,
 )
 from bai_agent.job.descriptor_file import parse_job
+from bai_agent.job.schema.tables import read_table
+from bai_agent.light_dataclass import replace
+from executor.configuration.job_limits import JobLimits
 from executor.descriptor import Descriptor
-from executor.descriptor.model import SinkTable
-from executor.errors import UsageError
-from executor.planning.job_sources import PlanError, scripts_folder
+from executor.errors import PlanError, UsageError
+from executor.planning.job_sources import script_folder
 from executor.planning.job_toml import job_toml
-from executor.planning.plan import one_node_note, plan
+from executor.planning.plan import PlanInputs, one_node_note, plan
 from executor.planning.request import check_start
 from executor.planning.scripts_folder import ScriptsOrigin
 
@@ -49,12 +51,14 @@ def descriptor(**tables: Any) -> Descriptor:
 def planned(arguments: tuple[str, ...] = (), data_root: Path | None = None, **tables: Any) -> Job:
     return plan(
         descriptor(**tables),
-        folder=FOLDER,
-        job_id="job-1",
-        client_id="alice",
-        arguments=arguments,
-        data_root=data_root,
-        home=Path("/home/alice"),
+        PlanInputs(
+            folder=FOLDER,
+            job_id="job-1",
+            client_id="alice",
+            arguments=arguments,
+            data_root=data_root,
+            home=Path("/home/alice"),
+        ),
     )
 
 
@@ -263,10 +267,12 @@ def test_scripts_are_taken_from_the_folder_or_from_its_copy() -> None:
     given = descriptor(ml={"benchmark_code": "t", "script": {"path": "src/..", "requirements": "r.txt"}})
     copy = Path("/store/job-1/scripts")
 
-    original = plan(given, folder=FOLDER, job_id="j", client_id="c")
-    copied = plan(given, folder=FOLDER, job_id="j", client_id="c", scripts=ScriptsOrigin(path=copy))
+    original = plan(given, PlanInputs(folder=FOLDER, job_id="j", client_id="c"))
+    copied = plan(
+        given, PlanInputs(folder=FOLDER, job_id="j", client_id="c", scripts=ScriptsOrigin(path=copy))
+    )
 
-    assert scripts_folder(given, folder=FOLDER) == ScriptsOrigin(path=FOLDER)
+    assert script_folder(given.ml.script, folder=FOLDER) == ScriptsOrigin(path=FOLDER)
     assert original.sources[0].src == "file:///home/alice/my%20benchmark/"
     assert (copied.sources[0].src, copied.sources[0].path) == ("file:///store/job-1/scripts/", ".")
     assert copied.sources[0].kind is SourceKind.SCRIPTS
@@ -286,44 +292,30 @@ def test_the_descriptors_kafka_wins_over_the_configurations() -> None:
     silent, speaking = descriptor(), descriptor(kafka={"brokers": ["written:9092"], "host_metrics": True})
 
     assert (
-        plan(silent, folder=FOLDER, job_id="j", client_id="c", sinks={"kafka": configured}).kafka
+        plan(silent, PlanInputs(folder=FOLDER, job_id="j", client_id="c", sinks={"kafka": configured})).kafka
         == configured
     )
     assert plan(
-        speaking, folder=FOLDER, job_id="j", client_id="c", sinks={"kafka": configured}
+        speaking, PlanInputs(folder=FOLDER, job_id="j", client_id="c", sinks={"kafka": configured})
     ).kafka == Kafka(brokers=("written:9092",), host_metrics=True)
-    assert plan(silent, folder=FOLDER, job_id="j", client_id="c").kafka is None
+    assert plan(silent, PlanInputs(folder=FOLDER, job_id="j", client_id="c")).kafka is None
 
 
 def test_a_gateways_password_must_be_set_before_the_run() -> None:
     prometheus = {"pushgateway": "http://gw:9091", "username": "u", "password": "env:PUSH_PASSWORD"}
-    job = plan(descriptor(prometheus=prometheus), folder=FOLDER, job_id="j", client_id="c")
+    job = plan(descriptor(prometheus=prometheus), PlanInputs(folder=FOLDER, job_id="j", client_id="c"))
 
     with pytest.raises(UsageError, match=r"prometheus\.password: .* PUSH_PASSWORD is not set"):
         check_start(job, {})
     check_start(job, {"PUSH_PASSWORD": "x"})
 
 
-def test_a_sinks_table_is_the_same_in_both_descriptors() -> None:
-    written = {
-        name: table for name, field in Descriptor.model_fields.items() for table in _tables(field.annotation)
-    }
-
-    assert "kafka" in written
-    for name, table in written.items():
-        (kind, _) = get_args(get_type_hints(Job)[name])
-        assert set(table.model_fields) == {field.name for field in fields(kind)}
-
-
-def _tables(annotation: Any) -> list[type[SinkTable]]:
-    return [kind for kind in get_args(annotation) if isinstance(kind, type) and issubclass(kind, SinkTable)]
-
-
 def test_git_and_store_are_passed_on() -> None:
     git = Git(commit="abc", branch="main", dirty=True)
 
     job = plan(
-        descriptor(), folder=FOLDER, job_id="j", client_id="c", git=git, store=Store(url="file:///store")
+        descriptor(),
+        PlanInputs(folder=FOLDER, job_id="j", client_id="c", git=git, store=Store(url="file:///store")),
     )
 
     assert job.git == git
@@ -356,12 +348,95 @@ def test_what_torchrun_is_to_do_reaches_the_job() -> None:
     distributed = {"num_instances": 3, "max_restarts": 2, "cpus_per_process": 4}
     hardware = {"instance_type": "local", "strategy": "torchrun", "distributed": distributed}
 
-    assert planned(hardware=hardware).strategy == StrategyTable(
-        name="torchrun", nodes=3, max_restarts=2, cpus_per_process=4
+    job = planned(hardware=hardware)
+
+    assert job.strategy == StrategyTable(name="torchrun", nodes=3, cpus_per_process=4)
+    assert job.restart.max_restarts == 2
+
+
+RANGE = {
+    "instance_type": "local",
+    "strategy": "torchrun",
+    "distributed": {"num_instances": "2:4", "processes_per_instance": 2},
+}
+
+
+def test_a_range_of_machines_makes_an_elastic_job() -> None:
+    checkpoint = {"path": "out", "every": "off"}
+
+    job = planned(
+        hardware=RANGE, elastic={"nodes": 3, "wait": "1h"}, checkpoint=checkpoint, restart={"max_restarts": 1}
     )
 
+    assert job.strategy == StrategyTable(name="torchrun", nodes=4, min_nodes=2, processes_per_node="2")
+    assert (job.desired_nodes, job.elastic.wait) == (3, timedelta(hours=1))
+    assert job.checkpoint == Checkpoint(path="out", every=None)
+    assert job.limits.peer_silence == timedelta(seconds=20)
+    assert parse_job(job_toml(job).encode(), where="job.toml") == job
 
-def test_one_node_of_mpirun_needs_no_word() -> None:
+
+def test_one_machine_of_a_range_may_come_back() -> None:
+    job = planned(hardware={"instance_type": "local", "distributed": {"num_instances": "1:1"}})
+
+    assert job.strategy == StrategyTable(min_nodes=1)
+
+
+def test_one_machine_that_may_be_replaced_is_an_elastic_job() -> None:
+    job = planned(elastic={"replacements": 2})
+
+    assert job.strategy == StrategyTable(min_nodes=1)
+    assert (job.elastic.replacements, job.desired_nodes) == (2, 1)
+    assert parse_job(job_toml(job).encode(), where="job.toml") == job
+
+
+@pytest.mark.parametrize("machines", [4, "4"])
+def test_one_number_of_machines_is_a_fixed_job(machines: int | str) -> None:
+    job = planned(
+        hardware={**RANGE, "distributed": {"num_instances": machines}},
+    )
+
+    assert job.strategy == StrategyTable(name="torchrun", nodes=4)
+    assert job.limits.peer_silence == timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("where", ["descriptor", "configuration"])
+def test_a_silence_that_somebody_set_holds_for_elastic_jobs(where: str) -> None:
+    limits = {"limits": {"peer_silence": "1m"}}
+    inputs = PlanInputs(folder=FOLDER, job_id="job-1", client_id="alice")
+    if where == "configuration":
+        defaults = read_table(JobLimits, limits["limits"], where="[limits]")
+        inputs, limits = replace(inputs, defaults=defaults), {}
+
+    job = plan(descriptor(hardware=RANGE, **limits), inputs)
+
+    assert job.limits.peer_silence == timedelta(minutes=1)
+
+
+def test_nodes_of_mpirun_on_this_machine_are_not_elastic_and_that_is_said() -> None:
+    hardware = {**RANGE, "strategy": "mpi"}
+
+    job = planned(hardware=hardware, elastic={"nodes": 3})
+
+    assert job.strategy == StrategyTable(name="mpi", nodes=1, processes_per_node="8")
+    note = one_node_note(descriptor(hardware=hardware))
+    assert note is not None
+    assert note.endswith("stands for 4 nodes, as one node with 8 processes, and the job is not elastic here")
+
+
+@pytest.mark.parametrize(
+    ("tables", "problem"),
+    [
+        ({"hardware": RANGE}, "a range is not for a benchmark that is run several times"),
+        ({"checkpoint": {"path": "out"}}, r"\[checkpoint\] is not for a benchmark that is run several times"),
+        ({"restart": {"max_restarts": 1}}, "max_restarts is not for a benchmark that is run several times"),
+    ],
+)
+def test_runs_that_might_not_be_alike_are_refused(tables: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PlanError, match=problem):
+        planned(repeat={"runs": 3}, **tables)
+
+
+def test_mpirun_on_one_node_causes_no_note() -> None:
     distributed = {"num_instances": 1, "processes_per_instance": 2}
     hardware = {"instance_type": "local", "strategy": "mpi", "distributed": distributed}
 
@@ -369,8 +444,8 @@ def test_one_node_of_mpirun_needs_no_word() -> None:
     assert one_node_note(descriptor(hardware=hardware)) is None
 
 
-@pytest.mark.parametrize("ml", [None, {"benchmark_code": "  "}, {"args": "8"}])
-def test_without_a_command_there_is_no_plan(ml: dict[str, str] | None) -> None:
+@pytest.mark.parametrize("ml", [{}, {"benchmark_code": "  "}, {"args": "8"}])
+def test_without_a_command_there_is_no_plan(ml: dict[str, str]) -> None:
     with pytest.raises(PlanError, match="benchmark_code"):
         planned(ml=ml)
 
@@ -379,4 +454,4 @@ def test_a_home_that_nobody_knows_is_refused() -> None:
     given = descriptor(data={"sources": [{"src": "s3://b/k", "path": "~/x"}]})
 
     with pytest.raises(PlanError, match="~/x"):
-        plan(given, folder=FOLDER, job_id="j", client_id="c")
+        plan(given, PlanInputs(folder=FOLDER, job_id="j", client_id="c"))

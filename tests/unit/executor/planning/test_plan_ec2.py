@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from bai_agent.job.descriptor import Job, Kafka, Power, SourceKind, Store, Unpack
-from executor.backends.ec2.launch.request import deadman
+from executor.backends.ec2.launch.launch_request import deadman
 from executor.backends.ec2.local_files import local_files
 from executor.backends.ec2.local_files import pack as pack_folder
-from executor.config import LimitSettings
+from executor.configuration.job_limits import JobLimits
 from executor.descriptor import Descriptor
-from executor.planning.job_sources import PlanError, Uploaded
-from executor.planning.plan import plan
+from executor.errors import PlanError
+from executor.planning.job_sources import Uploaded
+from executor.planning.plan import PlanInputs, plan
 
 FOLDER = Path("/home/alice/my benchmark")
 
@@ -34,19 +35,21 @@ def descriptor(**tables: Any) -> Descriptor:
 
 
 def planned(
-    defaults: LimitSettings = LimitSettings(),  # noqa: B008 - frozen
+    defaults: JobLimits = JobLimits(),  # noqa: B008 - frozen
     uploads: dict[Path, Uploaded] | None = None,
     **tables: Any,
 ) -> Job:
     return plan(
         descriptor(**tables),
-        folder=FOLDER,
-        job_id="job-1",
-        client_id="alice",
-        where="ec2",
-        store=Store(url="s3://b/jobs", region="eu-west-1"),
-        defaults=defaults,
-        uploads=uploads or {},
+        PlanInputs(
+            folder=FOLDER,
+            job_id="job-1",
+            client_id="alice",
+            where="ec2",
+            store=Store(url="s3://b/jobs", region="eu-west-1"),
+            defaults=defaults,
+            uploads=uploads or {},
+        ),
     )
 
 
@@ -60,7 +63,7 @@ def test_an_instance_has_a_fixed_environment_a_limit_and_an_end() -> None:
 
 
 def test_limits_come_from_the_descriptor_then_the_configuration_then_us() -> None:
-    defaults = LimitSettings(max_runtime=timedelta(hours=2), grace=timedelta(0), drain=timedelta(seconds=5))
+    defaults = JobLimits(max_runtime=timedelta(hours=2), grace=timedelta(0), drain=timedelta(seconds=5))
 
     job = planned(defaults, limits={"drain": "60s"})
     limits = job.limits
@@ -181,7 +184,8 @@ def test_what_an_instance_cannot_have_is_refused(tables: dict[str, Any], said: s
 def test_the_configurations_kafka_is_for_who_names_none() -> None:
     configured = Kafka(brokers=("k:1",))
     job = plan(
-        descriptor(), folder=FOLDER, job_id="j", client_id="c", where="ec2", sinks={"kafka": configured}
+        descriptor(),
+        PlanInputs(folder=FOLDER, job_id="j", client_id="c", where="ec2", sinks={"kafka": configured}),
     )
 
     assert job.kafka == configured

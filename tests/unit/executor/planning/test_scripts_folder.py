@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from executor.errors import ScriptsError
 from executor.planning.scripts_folder import (
-    ScriptsError,
     ScriptsOrigin,
     copy_scripts,
-    list_scripts,
     one_member,
     survey_scripts,
 )
@@ -30,7 +29,7 @@ def tree(folder: Path, files: dict[str, str]) -> Path:
 
 
 def names(folder: Path, leave_out: tuple[Path, ...] = ()) -> list[str]:
-    return [file.path.as_posix() for file in list_scripts(folder, leave_out=leave_out)]
+    return [file.path.as_posix() for file in survey_scripts(folder, leave_out=leave_out).files]
 
 
 def test_all_files_are_taken_dotfiles_and_strange_names_included(tmp_path: Path) -> None:
@@ -39,7 +38,7 @@ def test_all_files_are_taken_dotfiles_and_strange_names_included(tmp_path: Path)
     )
 
     assert names(tmp_path) == [".env", "a.py", "sub/b c,d:é.py"]
-    assert [file.size for file in list_scripts(tmp_path)] == [0, 2, 0]
+    assert [file.size for file in survey_scripts(tmp_path).files] == [0, 2, 0]
 
 
 def test_ignore_files_are_honoured_the_nearest_first(tmp_path: Path) -> None:
@@ -220,18 +219,18 @@ def test_a_socket_is_refused_by_name_and_may_be_ignored(
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("s.sock")
         with pytest.raises(ScriptsError, match=r"s\.sock: neither file"):
-            list_scripts(tmp_path)
+            survey_scripts(tmp_path)
         tree(tmp_path, {".baiignore": "*.sock\n"})
         assert names(tmp_path) == [".baiignore"]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ScriptsError, match="no folder"):
-        list_scripts(tmp_path / "nowhere")
+        survey_scripts(tmp_path / "nowhere")
 
 
 def test_a_broken_ignore_file_is_named(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_bytes(b"\xff\xfe\n")
 
     with pytest.raises(ScriptsError, match=r"\.gitignore: cannot be read"):
-        list_scripts(tmp_path)
+        survey_scripts(tmp_path)

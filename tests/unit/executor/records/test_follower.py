@@ -10,7 +10,8 @@ from handmade_job import HandmadeJob
 
 from bai_agent.job.record_types import RunEvent
 from executor.jobs.stream import pieces, position_of_last_lines
-from executor.records.follower import PIECE, JobFollower, News, tail_position
+from executor.records.follower import JobFollower, News, tail_position
+from executor.records.line_stream import PIECE
 
 
 def everything(follower: JobFollower) -> list[News]:

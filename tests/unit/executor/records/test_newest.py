@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from elastic_record import ElasticRecord
 from handmade_job import START, HandmadeJob
 
+from bai_agent.job.generation_records import Change
 from executor.records import newest
 from executor.records.newest import JobGlance, NewestRecords
 
@@ -104,6 +106,24 @@ def test_a_glance_tells_phases_values_and_the_end_of_each_node(tmp_path: Path) -
     job.ends()
     glance.look()
     assert glance.result is not None
+
+
+def test_a_glance_at_an_elastic_job_sees_its_generation_and_nodes_that_came_later(tmp_path: Path) -> None:
+    made = ElasticRecord(tmp_path)
+    made.decides(0, 0, 1)
+    glance = JobGlance(made.record)
+    glance.look()
+    assert glance.state is glance.states[0]
+    made.decides(1, 1, 5, why=Change.LOST, nodes=(0,))
+    made.job.on(5)._begin()
+    made.job.on(5).measures("loss", 3.0)
+
+    glance.look()
+
+    assert glance.generation is not None
+    assert glance.generation.members == (1, 5)
+    assert glance.state is glance.states[1]
+    assert {each.name for each in glance.measurements.benchmark.values() if each.count} == {"loss{rank=5}"}
 
 
 def test_the_newest_repeat_is_told(tmp_path: Path) -> None:

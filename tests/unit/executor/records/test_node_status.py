@@ -11,9 +11,10 @@ from handmade_job import START, HandmadeJob
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
+from executor.documents.screen import show_blocks
+from executor.documents.status import nodes_table
 from executor.records.job_status import NodeStatus
 from executor.records.node_status import node_statuses
-from executor.view.listing import print_nodes
 
 
 @pytest.fixture
@@ -67,8 +68,8 @@ def test_a_broken_word_of_one_node_hides_no_other(
 def test_the_table_says_what_became_of_each_node(
     job: HandmadeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_nodes(node_statuses(job.record), is_over=False)
-    heading, runs, failed, starts = capsys.readouterr().out.splitlines()[1:]
+    show_blocks([nodes_table(node_statuses(job.record), is_over=False)])
+    heading, runs, failed, starts = capsys.readouterr().out.splitlines()
 
     assert heading.split() == ["node", "instance", "address", "phase", "last", "sign", "end"]
     assert runs.split()[:4] == ["0", "here", "10.0.0.0", "run"]
@@ -76,7 +77,7 @@ def test_the_table_says_what_became_of_each_node(
     assert failed.split() == ["1", "i-1", "10.0.0.1", *["failed:", "It", "exited", "with", "code", "7."]]
     assert starts.split() == ["2", "starting"]
 
-    print_nodes(node_statuses(job.record), is_over=True)
+    show_blocks([nodes_table(node_statuses(job.record), is_over=True)])
     assert capsys.readouterr().out.splitlines()[-1].split() == [
         "2",
         *["did", "not", "say", "how", "it", "ended"],
@@ -86,12 +87,12 @@ def test_the_table_says_what_became_of_each_node(
 def test_a_narrow_table_keeps_instances_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("executor.view.listing._PIPE_WIDTH", 70)
+    monkeypatch.setattr("executor.documents.screen._PIPE_WIDTH", 70)
     node = NodeStatus(
         rank=1, instance_id="i-0123456789abcdef0", address="10.0.0.1", outcome="failed", sentence="x" * 99
     )
 
-    print_nodes([node], is_over=False)
+    show_blocks([nodes_table([node], is_over=False)])
 
     shown = capsys.readouterr().out
     assert "1     i-0123456789abcdef0  10.0.0.1" in shown

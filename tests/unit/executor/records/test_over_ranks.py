@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric, OverRanks
+from bai_agent.job.figures import LIMIT
 from executor.records.over_ranks import Spread, last_over_ranks, over_ranks, spreads
 from executor.records.reading import records_in
 from executor.records.statistics import Measurements, Series
@@ -120,11 +121,11 @@ def test_last_values_of_many_ranks_are_the_least_and_the_greatest() -> None:
     assert (row.name, row.between) == ("rate (12 ranks)", (0, 11))
 
 
-values = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=4)
+values = st.lists(st.floats(-LIMIT, LIMIT), min_size=1, max_size=4)
 
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from(list(OverRanks)))
-@example([[1.7976931348623157e308]] * 3, OverRanks.MEAN)
+@example([[LIMIT]] * 3, OverRanks.MEAN)
 def test_whatever_ranks_print_figures_are_finite(ranks: list[list[float]], how: OverRanks) -> None:
     lines = b"".join(record(value, rank=str(rank)) for rank, found in enumerate(ranks) for value in found)
     for row in measured(how, lines):

@@ -14,6 +14,7 @@ from handmade_job import START, HandmadeJob
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bai_agent.job.figures import LIMIT
 from executor.records.points import Points, SeriesKey, read_points
 from executor.records.reading import records_in
 
@@ -60,9 +61,12 @@ def test_columns_hold_exactly_the_records_that_are_valid(lines: list[bytes]) -> 
 
     expected = [record for each in lines for record in records_in(each)]
     assert points.records == len(expected)
+    assert points.beyond == sum(abs(each["value"]) > LIMIT for each in expected)
     assert points.malformed.count == len(lines) - len(expected)
     found: dict[SeriesKey, list[tuple[int, float]]] = {}
     for record in expected:
+        if abs(record["value"]) > LIMIT:
+            continue
         labels = dict(record.get("labels") or {})
         key = SeriesKey(
             src=record["src"],
@@ -109,7 +113,7 @@ def test_what_the_extractor_writes_needs_no_careful_reading(
         careful.append(lines)
         return records_in(lines)
 
-    monkeypatch.setattr("executor.records.points.records_in", note)
+    monkeypatch.setattr("executor.records.series_lines.records_in", note)
     points = Points(sources=["log"])
 
     points.add_lines(content + compact)

@@ -6,15 +6,27 @@ import json
 import math
 import random
 import statistics
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy
 import pytest
 
-from bai_agent.job.descriptor import Arm, Benchmark, Better, Headline, Identity, Job, Metric, Repeat
-from executor.records.statistics import SAMPLE, Measurements, Sample, Series, Trend
+from bai_agent.job.descriptor import (
+    Arm,
+    Benchmark,
+    Better,
+    Headline,
+    Identity,
+    Job,
+    Metric,
+    OverRanks,
+    Repeat,
+)
+from executor.documents.metrics import metric_notes
+from executor.records.over_ranks import over_ranks
+from executor.records.statistics import Measurements, Series, Trend
 
 
 def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:
@@ -40,21 +52,6 @@ def test_statistics_do_not_depend_on_how_the_values_came_in_pieces(seed: int) ->
     assert series.mean == pytest.approx(math.fsum(values) / len(values))
     assert series.stdev == pytest.approx(statistics.stdev(values) if len(values) > 1 else None)
     assert series.median == pytest.approx(statistics.median(values))
-
-
-def test_the_mean_of_huge_values_does_not_overflow() -> None:
-    series = Series("huge")
-    series.add_all([1.7e308] * 10)
-    series.add_all([1.7e308] * 10)
-
-    assert series.mean == pytest.approx(1.7e308)
-
-    # A third of the largest float, three times, is more than that
-    largest = Series("largest")
-    largest.add_all([sys.float_info.max] * 3)
-    largest.add_all([sys.float_info.max] * 3)
-
-    assert largest.mean == sys.float_info.max
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -170,32 +167,49 @@ def test_a_record_with_labels_that_are_none_is_passed_over() -> None:
     assert (measured.records, measured.malformed.count) == (0, 1)
 
 
-@pytest.mark.parametrize("piece", [1, 97, 100_000])
-def test_quantiles_of_many_samples_are_close_and_need_bounded_memory(piece: int) -> None:
+def test_quantiles_of_a_machines_samples_are_made_of_all() -> None:
+    piece = 97
     # Given values in an order that repeats itself, which regular picking would fall for
-    count = 100_000 if piece > 1 else 20_000
-    values = [float(i % 1000) for i in range(count)]
-    series = Series("cpu", sample=Sample())
-    for start in range(0, count, piece):
-        series.add_all(values[start : start + piece])
+    measured = Measurements()
+    values = [float(i % 1000) for i in range(9_999)]
+    for start in range(0, len(values), piece):
+        measured.add_lines(b"".join(record("cpu", each, "host") for each in values[start : start + piece]))
 
-    # Then p95 is between p94 and p96, and the median between p48 and p52
-    assert series.sample is not None
-    assert len(series.sample.values) == SAMPLE
-    assert 940 <= series.p95 <= 960
-    assert 475 <= series.median <= 525
+    series = measured.host["cpu"]
+    assert (series.median, series.p95) == pytest.approx((numpy.median(values), numpy.quantile(values, 0.95)))
+    assert "headline" not in series.as_table()
 
 
-def test_the_deviation_of_huge_values_is_finite() -> None:
-    huge = Series("huge")
-    huge.add_all([1.7e308, -1.7e308])
-    huge.add_all([1.7e308])
-
-    assert huge.stdev is not None
-    assert math.isfinite(huge.stdev)
+def test_one_value_has_no_deviation() -> None:
     one = Series("one")
     one.add_all([3.0])
     assert one.stdev is None
+
+
+@pytest.mark.parametrize("huge", [1.1e300, -1.7e308])
+def test_values_beyond_the_limit_count_in_no_figure(huge: float) -> None:
+    # Given one in front, which is no warm-up, and one last
+    measured = Measurements(described(warmup_values=1))
+    for value in (huge, 90, 2, 1e300, huge):
+        measured.add_lines(at(0, value))
+
+    series = measured.benchmark["loss"]
+    assert (series.count, series.left_out, series.beyond) == (2, 1, 2)
+    assert (series.first, series.last, series.newest, series.mean) == (2, 1e300, 1e300, 5e299)
+    assert series.as_table()["beyond_left_out"] == 2
+    _, (note, tone, *_) = metric_notes([series]).rows
+    assert (note, tone) == (
+        "without values beyond 1e+300, which are recorded and count in no figure, of loss (2)",
+        "caution",
+    )
+
+
+def test_a_metric_with_no_other_values_was_seen_all_the_same() -> None:
+    measured = Measurements(described())
+    measured.add_lines(at(0, 1e301, labels={"k": "1"}))
+
+    (series,) = measured.benchmark.values()
+    assert (series.name, series.count, series.seen) == ("loss{k=1}", 0, True)
 
 
 def described(**metric: Any) -> Job:
@@ -294,3 +308,67 @@ def test_arms_are_rows_of_their_own() -> None:
 
     found = {name: (each.headline, each.count) for name, each in measured.benchmark.items()}
     assert found == {"loss{arm=old}": (1, 2), "loss{arm=new}": (20, 2), "loss{arm=third}": (300, 2)}
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_of_each_metric_the_last_generation_with_values_counts_in_whatever_order_they_come(
+    pieces: int,
+) -> None:
+    # Given two sources of a job that was restarted, one of which is read further than the other
+    told = [("a", 1, 0), ("a", 2, 0), ("a", 30, 1), ("b", 5, 0), ("b", 7, 1), ("only before", 9, 0)]
+    lines = [
+        record(name, value).replace(b"}\n", b', "generation": %d}\n' % generation)
+        for name, value, generation in told
+    ]
+    measured = Measurements()
+    size = -(-len(lines) // pieces)
+    for start in range(0, len(lines), size):
+        measured.add_lines(b"".join(lines[start : start + size]))
+
+    found = {name: (each.count, each.of_earlier) for name, each in measured.benchmark.items()}
+    assert found == {"a": (1, 2), "b": (1, 1), "only before": (1, 0)}
+    assert measured.benchmark["a"].headline == 30
+    assert all(each.seen for each in measured.benchmark.values())
+
+
+def test_a_generation_without_values_leaves_those_before_it() -> None:
+    # Given a generation that failed before it printed anything: only what it took is told
+    lines = [
+        record("loss", 3).replace(b"}\n", b', "generation": 0}\n'),
+        record("bai_run_wall_seconds", 5, src="run").replace(b"}\n", b', "generation": 0}\n'),
+        record("bai_run_wall_seconds", 1, src="run").replace(b"}\n", b', "generation": 1}\n'),
+    ]
+    measured = Measurements()
+    for each in lines:
+        measured.add_lines(each)
+
+    assert (measured.benchmark["loss"].count, measured.benchmark["loss"].headline) == (1, 3)
+    assert measured.run["bai_run_wall_seconds"].count == 1
+
+
+def of_generation(content: bytes, generation: int) -> bytes:
+    return content.replace(b"}\n", b', "generation": %d}\n' % generation)
+
+
+def test_all_ranks_of_a_figure_are_of_one_generation() -> None:
+    # Given a node that was lost with the first generation
+    measured = Measurements()
+    for rank, value, generation in ((0, 1, 0), (1, 20, 0), (0, 4, 1)):
+        measured.add_lines(of_generation(record("loss", value), generation), rank=rank)
+
+    found = {name: (each.count, each.of_earlier) for name, each in measured.benchmark.items()}
+    assert found == {"loss{rank=0}": (1, 1), "loss{rank=1}": (0, 1)}
+    (row,) = over_ranks(measured.benchmark.values(), {"loss": OverRanks.SUM})
+    assert (row.name, row.headline, row.of_earlier) == ("loss", 4, 2)
+
+
+def test_a_generation_with_nothing_but_warm_up_leaves_the_numbers_before_it() -> None:
+    measured = Measurements(described(warmup_values=2))
+    for value, generation in ((1, 0), (2, 0), (3, 0), (10, 1), (20, 1)):
+        measured.add_lines(of_generation(record("loss", value), generation))
+    assert (measured.benchmark["loss"].headline, measured.benchmark["loss"].left_out) == (3, 4)
+
+    measured.add_lines(of_generation(record("loss", 30), 1))
+
+    series = measured.benchmark["loss"]
+    assert (series.headline, series.count, series.left_out, series.of_earlier) == (30, 1, 2, 3)

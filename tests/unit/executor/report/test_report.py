@@ -11,7 +11,6 @@ import re
 import subprocess
 from dataclasses import replace
 from datetime import timedelta
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 
@@ -21,15 +20,16 @@ from cli_harness import BAI
 from handmade_job import START, HandmadeJob
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from bai_agent.job.descriptor import Arm, Headline, Job, OverRanks, Repeat, Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
 from executor.report.contents import Report, report_of
 from executor.report.html import html_report, script_json
 from executor.report.lines import chosen
-from executor.report.machine import write_csv, write_json
 from executor.report.markdown import markdown_report
 from executor.report.plots import plot_data
+from executor.report.report_json import write_csv, write_json
 from executor.report.words import cost_of, cost_sentence, headlines_of
 
 _FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -183,7 +183,7 @@ def test_a_report_of_arms_shows_the_comparison_that_compare_makes(tmp_path: Path
     assert json.loads(as_json.getvalue())["comparison"] == [expected]
     assert (loss["verdict"], round(loss["change"], 2)) == ("worse", 0.2)
     low, high = loss["interval"]
-    assert markdown_report(made).index("| compared |") < markdown_report(made).index("| metric |")
+    assert markdown_report(made).index("| 95 % interval |") < markdown_report(made).index("| headline |")
     for text in (html_report(made), markdown_report(made)):
         for shown in (
             "digits-1 old (6 runs)" if text.startswith("<") else r"digits-1 old \(6 runs\)",
@@ -225,6 +225,27 @@ def test_phases_launch_and_boot_have_bars_and_prices(tmp_path: Path) -> None:
     assert "can be written under [prices]" in cost_sentence(report(job))
 
 
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_is_set_moves_no_bar(tmp_path: Path, hours: int) -> None:
+    job = HandmadeJob(tmp_path)
+    set_by = hours * 3_600_000
+    job.event("agent_started", pid=1, boot_id="b", time=START)
+    job.event("phase", phase="pull", state="started", uptime=50.0, time=START)
+    job.event("agent_started", pid=2, boot_id="b", time=START + 20_000 + set_by)
+    job.event(
+        "phase", phase="pull", state="finished", seconds=25.0, uptime=75.0, time=START + 25_000 + set_by
+    )
+    job.event("phase", phase="run", state="started", uptime=75.0, time=START + 25_000 + set_by)
+    job.event("phase", phase="run", state="finished", seconds=5.0, uptime=80.0, time=START + 30_000 + set_by)
+
+    (lane,) = report(job).lanes
+
+    assert [(bar.phase, bar.start - START, bar.seconds) for bar in lane.bars] == [
+        ("pull", 0, 25.0),
+        ("run", 25_000, 5.0),
+    ]
+
+
 def test_what_bai_itself_took_is_told_of_each_node(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     usage = {
@@ -241,7 +262,9 @@ def test_what_bai_itself_took_is_told_of_each_node(tmp_path: Path) -> None:
         "while the benchmark ran; its own start and end are counted in."
     )
     assert f"<caption>{escape(sentence)}</caption>" in html_report(made)
-    row = re.search(r'<th scope="row">node 1</th>(.*?)</tr>', html_report(made).split(escape(sentence))[1])
+    row = re.search(
+        r'<th scope="row">node 1</th>(.*?)</tr>', html_report(made).split(str(escape(sentence)))[1]
+    )
     assert row is not None
     assert re.findall(r">([^<]+)<", row[1]) == [
         "0.70 s, 40.0 MiB",
@@ -251,7 +274,7 @@ def test_what_bai_itself_took_is_told_of_each_node(tmp_path: Path) -> None:
     ]
     text = markdown_report(made)
     assert sentence.replace(":", "&#58;") in text
-    assert "- bai itself, node 0: agent 0.70 s, 40.0 MiB; extractor 0.25 s, 40.0 MiB; shim 0.05 s" in text
+    assert "| node 0 | 0.70 s, 40.0 MiB | 0.25 s, 40.0 MiB | 0.05 s, 40.0 MiB |" in text
     written = io.StringIO()
     write_json(made, written)
     assert json.loads(written.getvalue())["result"]["own_usage"][1]["extractor"]["at_least"] is True
@@ -353,7 +376,7 @@ def test_hostile_text_is_no_markup_in_markdown(tmp_path: Path) -> None:
     assert "http://" not in text
     rows = [line for line in text.splitlines() if line.startswith("| a")]
     assert len(rows) == 2
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 13 for row in rows)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 14 for row in rows)
 
 
 @settings(max_examples=40)
@@ -365,7 +388,7 @@ def test_nothing_in_the_pages_json_ends_its_script(text: str) -> None:
     assert json.loads(written)["text"] == text.encode(errors="replace").decode()
 
 
-def test_what_has_not_settled_is_marked(tmp_path: Path) -> None:
+def test_unsteady_series_are_marked(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("loss", *[100.0 - each / 2 for each in range(100)])
     job.measures("accuracy", *[5.0 + each % 3 / 1000 for each in range(100)])
@@ -398,7 +421,7 @@ def test_json_and_csv_hold_every_point(tmp_path: Path) -> None:
     assert len(rows) == 32
     assert rows[29] | {"timestamp": ""} == {
         "src": "log", "name": "loss", "labels": "", "rank": "0", "process_rank": "", "arm": "", "repeat": "",
-        "timestamp": "", "step": "29.0", "value": "14.5", "units": "",
+        "timestamp": "", "step": "29.0", "value": "14.5", "units": "", "generation": "",
     }  # fmt: skip
 
 
@@ -407,6 +430,13 @@ def test_a_job_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
 
     assert "The job has no result yet" in html_report(made)
     assert "loss, accuracy" in markdown_report(made)
+
+
+def test_a_page_keeps_the_lines_of_the_log(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    job.prints("first <b>\n  second\n")
+
+    assert '<pre class="log" tabindex="0">first &lt;b&gt;\n  second</pre>' in html_report(report(job))
 
 
 def test_the_plot_library_is_the_one_that_its_page_names() -> None:
@@ -419,3 +449,33 @@ def test_the_plot_library_is_the_one_that_its_page_names() -> None:
     for name, digest in named.items():
         assert hashlib.sha256((room / name).read_bytes()).hexdigest() == digest
     assert "MIT License" in (room / "LICENSE").read_text()
+
+
+def test_over_steps_a_plot_draws_what_a_later_generation_computed_again(tmp_path: Path) -> None:
+    # Given a resume from the checkpoint of step 2, in a metric with two sets of labels, and a generation without a step
+    job = HandmadeJob(tmp_path)
+    told = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, None)]
+    for generation, step in told:
+        more = {} if step is None else {"step": step}
+        for test in ("a", "b") if generation == 0 else ("a",):
+            job.record_of(
+                "loss", generation + (step or 0) / 10, generation=generation, labels={"of": test}, **more
+            )
+    job.ends()
+
+    made = report(job)
+
+    series = plot_data(made).table["plots"][0]["series"]
+    assert {each["label"]: (each["v"], each.get("s")) for each in series} == {
+        "of=a, generation 0": ([0.1, 0.2, 0.3, 0.4], [1, 2, None, None]),
+        "of=a, generation 1": ([1.3, 1.4], [3, 4]),
+        "of=a, generation 2": ([2], None),
+        "of=b, generation 0": ([0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4]),
+    }
+    # What no later generation has a number of counts.
+    assert [(line.label, line.superseded) for line in made.metrics[0].lines] == [
+        ("of=a, generation 0", True),
+        ("of=a, generation 1", True),
+        ("of=a, generation 2", False),
+        ("of=b, generation 0", False),
+    ]

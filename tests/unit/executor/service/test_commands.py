@@ -14,6 +14,7 @@ from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
+from executor.configuration.service_config import Topics
 from executor.planning.job_toml import job_toml
 from executor.service.commands import (
     CancelArguments,
@@ -24,9 +25,8 @@ from executor.service.commands import (
 )
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
-from executor.service.event import read_event
-from executor.service.messages import Message, MessageWriter
-from executor.service_config import Topics
+from executor.service.events.event import read_event
+from executor.service.events.messages import Message, MessageWriter
 
 
 @pytest.mark.parametrize(

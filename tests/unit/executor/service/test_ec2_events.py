@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from instance_events import INSTANCE, REGION, interruption, scheduled, state_change
 from service_events import JSON
 
-from executor.service.ec2_events import InstanceEvent, UnreadableInstanceEventError, read_instance_event
-from executor.service.event_queue import region_of_queue
+from executor.service.event_queue import queue_region
+from executor.service.events.ec2_events import (
+    InstanceEvent,
+    UnreadableInstanceEventError,
+    read_instance_event,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,4 +91,4 @@ def test_a_text_is_no_event(text: str) -> None:
     ],
 )
 def test_the_queues_region_is_in_its_address(url: str, region: str | None) -> None:
-    assert region_of_queue(url) == region
+    assert queue_region(url) == region

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from service_events import ACTION, CLIENT, cancel_event, encoded, fetcher_event
 
-from bai_agent.job.store import RecordError
+from bai_agent.errors import RecordError
 from bai_agent.job.store.directory import DirectoryStore
 from executor.service.entries import MAX_EVENT, Entries, Entry, Kind
-from executor.service.event import read_event
+from executor.service.events.event import read_event
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service_events import CLIENT, cancel_event, encoded, fetcher_event
 
-from executor.service.event import Event, UnreadableEventError, read_event
-from executor.service.messages import AppStatus, MessageWriter, ReturnCode
-from executor.service_config import Topics
+from executor.configuration.service_config import Topics
+from executor.errors import UnreadableEventError
+from executor.service.events.event import Event, read_event
+from executor.service.events.messages import AppStatus, MessageWriter, ReturnCode
 
 ENVELOPE = {
     *("action_id", "parent_action_id", "message_id", "client_id", "client_version", "client_username"),

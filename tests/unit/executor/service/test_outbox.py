@@ -8,11 +8,11 @@ import pytest
 from service_events import cancel_event, encoded, fetcher_event
 
 from bai_agent.job.store.directory import DirectoryStore
-from executor.service.broker import MessageTooLargeError, SendError
-from executor.service.event import read_event
-from executor.service.messages import AppStatus, Message, MessageWriter, ReturnCode
+from executor.configuration.service_config import Topics
+from executor.errors import MessageTooLargeError, SendError
+from executor.service.events.event import read_event
+from executor.service.events.messages import AppStatus, Message, MessageWriter, ReturnCode
 from executor.service.outbox import Outbox
-from executor.service_config import Topics
 
 
 class Wire:

@@ -12,11 +12,13 @@ from bai_agent.errors import StoreError
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from executor.service.entries import Entries, Kind
-from executor.service.event import read_event
-from executor.service.recovery import Recovery
-from executor.service.share import Share, partition_of
+from executor.service.events.event import read_event
+from executor.service.partition_ownership import PartitionOwnership, client_partition
+from executor.service.service import Recovery
 
-OURS, THEIRS = (next(f"c{n}" for n in range(99) if partition_of(f"c{n}", 2) == wanted) for wanted in (0, 1))
+OURS, THEIRS = (
+    next(f"c{n}" for n in range(99) if client_partition(f"c{n}", 2) == wanted) for wanted in (0, 1)
+)
 
 
 class AwayStore(DirectoryStore):
@@ -35,7 +37,7 @@ class Replica:
     """A recovery, and what it takes up."""
 
     entries: Entries
-    share: Share = field(default_factory=Share)
+    share: PartitionOwnership = field(default_factory=PartitionOwnership)
     taken: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

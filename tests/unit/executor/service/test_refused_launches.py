@@ -13,15 +13,14 @@ from service_events import ACTION, cancel_event, encoded, fetcher_event
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends import Backends
-from executor.backends.ec2.launch.launch import LaunchError
-from executor.errors import UsageError
+from executor.configuration.service_config import Bounds, Topics
+from executor.errors import LaunchError, UsageError
 from executor.service.commands import Commands
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry, Kind
-from executor.service.event import read_event
-from executor.service.jobs import Jobs
-from executor.service.messages import Message, MessageWriter
-from executor.service_config import Bounds, Topics
+from executor.service.events.event import read_event
+from executor.service.events.messages import Message, MessageWriter
+from executor.service.service_jobs import Jobs
 
 
 @dataclass

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from service_events import DATASET, JSON, encoded, fetcher_event
 
 from bai_agent.job.descriptor import Source, SourceKind, Unpack, is_job_id
-from executor.config import LimitSettings
-from executor.service.event import Event, UnreadableEventError, read_event
-from executor.service.requests import RefusedError, ServiceJob, is_ours, job_id_of, read_request
-from executor.service.trust import bounded_limits
-from executor.service_config import Bounds
+from executor.configuration.job_limits import JobLimits
+from executor.configuration.service_config import Bounds
+from executor.errors import RefusedError, UnreadableEventError
+from executor.service.events.event import Event, read_event
+from executor.service.events.policy import bounded_limits
+from executor.service.events.requests import ServiceJob, action_job_id, is_ours, read_request
 
 RUN = "aws.ec2.run_instances"
 RESERVATION = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
@@ -212,6 +213,11 @@ def test_provisioned_volumes_pass_where_the_configuration_allows_them() -> None:
             Bounds(nodes=8),
             "hardware.distributed.num_instances: ",
         ),
+        (
+            {"hardware.strategy": "torchrun", "hardware.distributed": {"num_instances": "2:9"}},
+            Bounds(nodes=8),
+            "hardware.distributed.num_instances: 9 machines are more",
+        ),
         ({"limits": {"max_runtime": "25h"}}, Bounds(duration=timedelta(hours=24)), "limits.max_runtime: "),
         ({"limits": {"pull_timeout": "9d"}}, Bounds(duration=timedelta(hours=24)), "limits.pull_timeout: "),
         (volumes(1, VolumeType="io2", Iops=100), Bounds(), 'Ebs.VolumeType: "io2" is not allowed here'),
@@ -275,9 +281,9 @@ def test_data_is_pulled_from_where_it_was_fetched_to() -> None:
 
     found = [(each.src, each.path, each.md5, each.unpack) for each in job.descriptor.data.sources]
     assert found == [
-        ("s3://data-pull-ab12/data_sets/0f/x.gz", "/data/x.gz", "0" * 32, "into"),
-        ("s3://other-bucket/train/", "/t", None, False),
-        ("s3://third/m", "/m", None, False),
+        ("s3://data-pull-ab12/data_sets/0f/x.gz", "/data/x.gz", "0" * 32, Unpack.INTO),
+        ("s3://other-bucket/train/", "/t", None, Unpack.NO),
+        ("s3://third/m", "/m", None, Unpack.NO),
     ]
     service = job.job_request.service
     assert service is not None
@@ -318,9 +324,9 @@ def test_a_job_that_names_no_limit_has_no_more_time(
         None if hours is None else timedelta(hours=hours) for hours in (configured, longest, found)
     )
 
-    bounded = bounded_limits(LimitSettings(max_runtime=limits), Bounds(duration=bound))
+    bounded = bounded_limits(JobLimits(max_runtime=limits), Bounds(duration=bound))
 
-    assert bounded == LimitSettings(max_runtime=wanted)
+    assert bounded == JobLimits(max_runtime=wanted)
 
 
 def test_an_address_is_named_without_what_opens_it() -> None:
@@ -388,13 +394,13 @@ def test_names_that_no_job_descriptor_can_hold_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("action_id", ["ffea52eb-c24b-4dd0-b32e-61230db34ad5", "ACTION-ID-12345678", "a.b_c"])
 def test_an_action_id_is_the_job_id_where_it_can_be_one(action_id: str) -> None:
-    assert job_id_of(action_id) == action_id
+    assert action_job_id(action_id) == action_id
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()), st.text(min_size=1))
 def test_any_action_id_has_a_job_id_of_its_own(one: str, other: str) -> None:
     try:
-        ids = [job_id_of(each) for each in (one, other)]
+        ids = [action_job_id(each) for each in (one, other)]
     except UnicodeEncodeError:
         return
     assert all(map(is_job_id, ids))
@@ -403,9 +409,9 @@ def test_any_action_id_has_a_job_id_of_its_own(one: str, other: str) -> None:
 
 
 def test_derived_job_ids_are_readable() -> None:
-    assert re.fullmatch(r"my-job-[0-9a-f]{12}", job_id_of("my job!"))
-    assert re.fullmatch(r"last-[0-9a-f]{12}", job_id_of("last"))
-    assert re.fullmatch(r"action-[0-9a-f]{12}", job_id_of("../.."))
+    assert re.fullmatch(r"my-job-[0-9a-f]{12}", action_job_id("my job!"))
+    assert re.fullmatch(r"last-[0-9a-f]{12}", action_job_id("last"))
+    assert re.fullmatch(r"action-[0-9a-f]{12}", action_job_id("../.."))
 
 
 @given(

@@ -20,20 +20,20 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, as_table
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
-from executor.config import Settings
+from executor.configuration.config import Settings
+from executor.configuration.service_config import Topics
 from executor.planning.job_toml import job_toml
 from executor.service.counters import ServiceCounters
-from executor.service.ec2_events import InstanceEvent
 from executor.service.entries import Entries, Kind
-from executor.service.event import read_event
-from executor.service.jobs import EXECUTOR
-from executor.service.life import Life
-from executor.service.messages import AppStatus, Message, MessageWriter
+from executor.service.events.ec2_events import InstanceEvent
+from executor.service.events.event import read_event
+from executor.service.events.messages import AppStatus, Message, MessageWriter
 from executor.service.outbox import Outbox
+from executor.service.partition_ownership import PartitionOwnership
 from executor.service.reconciler import Reconciler
-from executor.service.share import Share
+from executor.service.service_jobs import EXECUTOR
+from executor.service.status_reporter import StatusReporter
 from executor.service.supervision import Supervisor
-from executor.service_config import Topics
 
 LIFE = [
     "Benchmark starting",
@@ -66,16 +66,17 @@ class MortalStore(DirectoryStore):
 
 
 class BusyStore(DirectoryStore):
-    """A job store in which something happens between two requests: when somebody looks whether the job was cancelled."""
+    """A job store in which something happens between two requests: right after the job's own folder was listed."""
 
     def __init__(self, folder: Path, happens: Callable[[], None]) -> None:
         super().__init__(folder)
         self.happens = happens
 
-    def find(self, prefix: str) -> list[StoredObject]:
-        if prefix.endswith("/cancel.json"):
+    def around(self, folder: str) -> tuple[list[StoredObject], list[str]]:
+        found = super().around(folder)
+        if folder == ACTION:
             self.happens()
-        return super().find(prefix)
+        return found
 
 
 class SupervisionHarness:
@@ -128,16 +129,18 @@ class SupervisionHarness:
 
         looks: between two. begun: called when it has begun.
         """
-        share = Share()
+        share = PartitionOwnership()
         share.update([0] if holds else [], 1)
         mortal = MortalStore(self.folder, lives=lives)
         reconciler = Reconciler(
             Entries(mortal),
             BusyStore(self.folder / "jobs", happens),
             Settings(),
-            life=Life(writer=self.writer, dashboard="http://d/{action_id}", said=lambda status: None),
+            reporter=StatusReporter(
+                writer=self.writer, dashboard="http://d/{action_id}", said=lambda status: None
+            ),
             send=self.sent.append,
-            holds=share.holds,
+            holds=share.owns,
             counters=ServiceCounters(),
         )
         supervisor = Supervisor(reconciler, share=share, every=looks)

@@ -8,10 +8,11 @@ import json
 from rich.console import Console, RenderableType
 
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric, OverRanks
+from executor.documents.job_view import JobView
+from executor.documents.machines import host_line, node_table
+from executor.documents.screen import Screen
+from executor.documents.summary import show_summary
 from executor.records.statistics import Measurements
-from executor.view.host import host_line, node_table
-from executor.view.summary import print_summary
-from executor.view.watch import JobView
 
 
 def line(src: str, name: str, value: float, units: str = "", **labels: str) -> bytes:
@@ -48,8 +49,7 @@ def job(*, over_ranks: OverRanks = OverRanks.EACH) -> Job:
 def test_each_node_has_its_network_throughput() -> None:
     table = node_table(measured(host_samples(0, 1, 10)).host)
 
-    assert table is not None
-    assert [each.split() for each in drawn(table)] == [
+    assert [each.split() for each in drawn(Screen(width=120).grid(table))] == [
         ["node", "cpu", "memory", "gpu", "network", "in", "network", "out"],
         ["0", "10", "%", "-", "-", "1.0", "KiB/s", "4.0", "KiB/s"],
         ["1", "20", "%", "-", "-", "2.0", "KiB/s", "4.0", "KiB/s"],
@@ -61,22 +61,20 @@ def test_one_node_needs_no_table() -> None:
     lines = json.loads(line("host", "bai_host_cpu_percent", 50, "%"))
     del lines["labels"]
     host = measured(json.dumps(lines).encode() + b"\n").host
-    assert node_table(host) is None
+    assert not node_table(host).rows
     assert host_line(host) == "cpu 50 %"
 
 
 def test_the_line_of_several_nodes_says_how_far_they_lie_apart() -> None:
     host = measured(host_samples(0, 1)).host
-    assert host_line(host, separator=" | ") == (
-        "2 nodes | cpu 10-20 % | in 1.0 KiB/s-2.0 KiB/s | out 4.0 KiB/s-4.0 KiB/s"
-    )
+    assert host_line(host) == ("2 nodes · cpu 10-20 % · in 1.0 KiB/s-2.0 KiB/s · out 4.0 KiB/s-4.0 KiB/s")
 
 
 def summary(lines: bytes, *, over_ranks: OverRanks = OverRanks.EACH) -> str:
     view = JobView("one", job(over_ranks=over_ranks), "/somewhere")
     view.measurements.add_lines(lines)
     screen = io.StringIO()
-    print_summary(Console(file=screen, width=120), view)
+    show_summary(Console(file=screen, width=120), view)
     return screen.getvalue()
 
 

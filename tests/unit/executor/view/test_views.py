@@ -18,14 +18,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from bai_agent.job.descriptor import Better, Headline, Metric, Source, SourceKind
+from bai_agent.job.figures import LIMIT
+from executor.documents.job_view import JobView
+from executor.documents.metrics import metric_table
+from executor.documents.screen import Screen
+from executor.documents.summary import show_summary
 from executor.records.reading import result_of
 from executor.records.statistics import Series
-from executor.view.json_lines import JsonView
 from executor.view.live import LiveView
-from executor.view.metrics import metric_table
-from executor.view.plain import PlainView
-from executor.view.summary import print_summary
-from executor.view.watch import JobView, View, watch
+from executor.view.plain import JsonView, PlainView
+from executor.view.watch import View, watch
 
 
 def finished_job(folder: Path, **details: Any) -> HandmadeJob:
@@ -273,7 +275,7 @@ def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
     job_view = picture_of(job)
     job_view.result = result_of(job.record)
 
-    print_summary(console, job_view)
+    show_summary(console, job_view)
 
     plain = without_control(raw.getvalue().decode())
     for expected in (
@@ -288,6 +290,29 @@ def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
         assert expected in plain
 
 
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        (96, "30.0 MiB (largest process) · 96.0 MiB (all processes, with cached files)"),
+        # Pages of libraries that were in memory before: the largest process has them, and the tree's count does not.
+        (20, "30.0 MiB (largest process)"),
+        (None, "30.0 MiB (largest process)"),
+    ],
+)
+def test_memory_of_all_processes_is_told_if_it_is_more(tmp_path: Path, tree: int | None, said: str) -> None:
+    peaks = {"peak_memory_bytes": 30 << 20, "tree_peak_memory_bytes": tree and tree << 20}
+    job = finished_job(tmp_path, outcome="succeeded", exit_code=0, benchmark={"code": 0, **peaks})
+    console, raw = terminal(width=200)
+    job_view = picture_of(job)
+    job_view.result = result_of(job.record)
+
+    show_summary(console, job_view)
+
+    lines = without_control(raw.getvalue().decode()).splitlines()
+    (line,) = (each for each in lines if "peak memory" in each)
+    assert line.strip().endswith(f"peak memory {said}")
+
+
 def test_of_a_benchmark_whose_end_nobody_saw_nothing_is_told(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("code", "signal", "exec_error", "wall_seconds", "peak_memory_bytes"))
     job = finished_job(tmp_path, outcome="lost", exit_code=5, benchmark={**nothing, "lost": True})
@@ -295,7 +320,7 @@ def test_of_a_benchmark_whose_end_nobody_saw_nothing_is_told(tmp_path: Path) -> 
     job_view = picture_of(job)
     job_view.result = result_of(job.record)
 
-    print_summary(console, job_view)
+    show_summary(console, job_view)
 
     assert "benchmark" not in without_control(raw.getvalue().decode()).replace("The benchmark finished", "")
 
@@ -318,7 +343,7 @@ def test_a_table_says_bytes_as_sizes_without_another_unit() -> None:
     drawn = io.StringIO()
     memory = _filled(Series("memory", "B"), [2.269e10])
 
-    Console(file=drawn, width=120).print(metric_table([memory], width=120))
+    Console(file=drawn, width=120).print(Screen(width=120).grid(metric_table([memory])))
 
     assert drawn.getvalue().splitlines()[1].split() == ["memory", "▄", *["21.1", "GiB"] * 4, "1"]
 
@@ -328,7 +353,7 @@ series = st.builds(
     st.text(st.characters(codec="utf-8"), max_size=60),
     st.text(st.characters(codec="ascii"), max_size=12) | st.sampled_from(["B", "B/s"]),
     st.sampled_from([None, *Better]),
-    st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=20),
+    st.lists(st.floats(-LIMIT, LIMIT), max_size=20),
 )
 
 
@@ -339,12 +364,12 @@ def _filled(one: Series, values: list[float]) -> Series:
 
 @given(st.lists(series, min_size=1, max_size=5), st.integers(60, 200), st.booleans())
 def test_a_table_of_metrics_never_is_wider_than_the_screen(
-    every: list[Series], width: int, summary: bool
+    every: list[Series], width: int, final: bool
 ) -> None:
     drawn = io.StringIO()
     console = Console(file=drawn, width=300)
 
-    console.print(metric_table(every, width=width, summary=summary))
+    console.print(Screen(width=width).grid(metric_table(every, final=final)))
 
     assert max(cell_len(line.rstrip()) for line in drawn.getvalue().splitlines()) <= width
     assert {"metric", "last"} <= set(drawn.getvalue().split())

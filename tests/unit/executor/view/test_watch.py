@@ -7,24 +7,24 @@ import json
 import os
 import signal
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from handmade_job import HandmadeJob
 
-from bai_agent.errors import StoreError
+from bai_agent.errors import StoreError, StoreRefusedError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
-from bai_agent.job.store import StoredObject, StoreRefusedError
+from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.local.watcher import AgentWatcher
+from bai_agent.light_dataclass import dataclass, field
+from executor.backends.local.local_watcher import AgentWatcher
+from executor.documents.job_view import JobView
 from executor.errors import NextStep, NoResultError
 from executor.records.follower import News
-from executor.view.json_lines import JsonView
-from executor.view.plain import PlainView
-from executor.view.watch import JobView, LeftError, watch
+from executor.view.plain import JsonView, PlainView
+from executor.view.watch import LeftError, watch
 
 
 @dataclass
@@ -39,7 +39,13 @@ class MortalAgent:
     at_look: list[int] = field(default_factory=list)
     """Signals that this process gets at the first looks."""
 
+    others_live: bool = False
+    """Whether other nodes' agents live, of an elastic job."""
+
     def alive(self) -> bool:
+        return self.others_live
+
+    def complete(self) -> bool:
         if self.at_look:
             os.kill(os.getpid(), self.at_look.pop(0))
         return False
@@ -137,6 +143,21 @@ def test_a_reader_that_was_slow_is_not_made_to_wait_longer(tmp_path: Path) -> No
     )
 
     assert view.pictures < 10
+
+
+def test_an_elastic_job_is_followed_without_a_node_whose_agent_dies_again_and_again(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path, nodes=4, min_nodes=2)
+    agent = MortalAgent(job, others_live=True)
+    watcher = AgentWatcher(agent, job.record, lambda sentence: None, look_s=0)
+
+    said = [watcher.observe(news=False, cancelling=False) for _ in range(6)]
+
+    assert agent.starts == 3
+    assert said == [
+        *[None] * 3,
+        "the agent died 4 times. Its log ends with: d is wrong; the job goes on without it",
+        *[None] * 2,
+    ]
 
 
 def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_of_several_last_words_the_last_one_counts() -> None:
     assert read_console("BAI-END boot-hung\nBAI-END too-many-boots\n").end == "too-many-boots"
 
 
+def test_a_guardian_that_the_power_off_ends_does_not_hide_its_reason() -> None:
+    console = read_console("BAI-END no-python\r\nBAI 61.2 asked to end\r\nBAI-END terminated\r\n")
+
+    assert console.end == "no-python"
+    assert read_console("BAI 61.2 asked to end\r\nBAI-END terminated\r\n").end == "terminated"
+
+
 def test_an_empty_console_says_nothing() -> None:
     assert read_console("") == Console()
     assert read_console("").last_step is None

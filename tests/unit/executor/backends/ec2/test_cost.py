@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, over_budget, price
+from bai_agent.light_dataclass import replace
+from executor.backends.ec2.launch.cost import (
+    Cost,
+    VolumeCost,
+    dearest,
+    is_bound,
+    not_included,
+    over_budget,
+    price,
+    volume_cost,
+)
 from executor.backends.ec2.launch.images import Image
-from executor.backends.ec2.launch.volume_cost import VolumeCost, volume_cost
 from executor.backends.ec2.session import AwsSession
 
 LINUX = Image(id="ami-1", architecture="x86_64", root_device="/", root_gib=8, operation="RunInstances")
@@ -181,3 +190,17 @@ def test_an_unknown_price_is_over_every_budget() -> None:
 
     assert "[prices]" in str(over_budget(cost, 1e6))
     assert over_budget(cost, None) is None
+
+
+def test_replacements_are_in_the_bound_and_named() -> None:
+    cost = Cost(
+        instances=4, longest=timedelta(hours=26.3), hourly=1.0, origin="a list", bound=True, replacements=10
+    )
+
+    # EC2 takes at least a minute of each.
+    assert cost.hours == pytest.approx(4 * 26.3 + 10 / 60)
+    assert cost.sentence().startswith(
+        "at most 4 × 26.3 instance hours and 10 replacements, at most 105.37 USD"
+    )
+    alone = replace(cost, instances=1, replacements=1)
+    assert alone.sentence().startswith("at most 26.3 instance hours and 1 replacement, ")

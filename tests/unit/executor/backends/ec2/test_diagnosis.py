@@ -13,7 +13,8 @@ from bai_agent.job.outcome import ExitCode, Outcome
 from executor.backends.ec2.console import Console, Step
 from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.monitor.diagnosis import Diagnosis, JobStage, Observation, diagnose
+from executor.backends.ec2.monitor.diagnosis import diagnose
+from executor.backends.ec2.monitor.job_observation import Diagnosis, JobStage, Observation
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 FRESH, OLD = timedelta(seconds=10), timedelta(minutes=5)
@@ -130,6 +131,23 @@ PAST = NOW - timedelta(hours=1)
             judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=Console(end="no-python")),
             Outcome.BOOT_FAILED,
             "Python 3.10",
+        ),
+        (
+            judged(
+                machine("terminated", code="Client.InstanceInitiatedShutdown"),
+                signs={0: OLD},
+                console=Console(end="no-python"),
+            ),
+            Outcome.LOST,
+            "the benchmark must not kill processes",
+        ),
+        (
+            judged(
+                machine("terminated", code="Client.InstanceInitiatedShutdown"),
+                console=Console((Step(1, "python /usr/bin/python3"),), end="no-python"),
+            ),
+            Outcome.LOST,
+            "was killed",
         ),
         (
             judged(machine("terminated", code="Client.InstanceInitiatedShutdown"), console=Console(end="deadline")),

@@ -1,4 +1,4 @@
-"""A result that is written on a machine's behalf holds no secret of the benchmark's."""
+"""A result that is written on a machine's behalf tells what the store knows, and holds no secret of the benchmark's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from elastic_record import ElasticRecord
 
 from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.generation_records import Change
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.ec2.inferred_result import write_result
+from executor.records import reading
 
 _JOB = """
 version = 1
@@ -105,3 +108,24 @@ def test_credentials_in_an_address_are_redacted(record: JobRecord) -> None:
 
     assert "pl4nted" not in json.dumps(result_of(record))
     assert result_of(record)["sentence"] == "https://***@host did not answer."
+
+
+def test_the_generations_of_an_elastic_job_are_told_as_far_as_the_store_knows(tmp_path: Path) -> None:
+    # Given a job whose first node was lost, and whose machines were all taken away while the second generation ran
+    it = ElasticRecord(tmp_path)
+    it.decides(0, 0, 1, 2)
+    for node in (0, 1, 2):
+        it.starts(node, 0, "")
+    it.decides(1, 1, 2, why=Change.LOST, nodes=(0,))
+    for node in (1, 2):
+        it.starts(node, 1, "step=1\n")
+
+    assert write_result(it.record, Outcome.INTERRUPTED, "EC2 took the machines away.")
+
+    found = reading.result_of(it.record)
+    assert found is not None
+    told = [(each.generation, each.members, each.outcome, each.sentence) for each in found.generations or ()]
+    assert told == [
+        (0, [0, 1, 2], "peer_lost", "Node 0 gave no sign of life."),
+        (1, [1, 2], "interrupted", "EC2 took the machines away."),
+    ]

@@ -18,7 +18,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from bai_agent.job.outcome import Outcome
-from executor.backends.ec2.launch.errors import RetryAction, classify_error
+from executor.backends.ec2.launch.error_classes import RetryAction, classify_error
 from executor.backends.ec2.session import aws_error
 
 

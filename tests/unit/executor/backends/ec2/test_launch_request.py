@@ -16,9 +16,15 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Source, Store, StrategyTable, Unpack
+from bai_agent.job.descriptor import Benchmark, Elastic, Identity, Job, Source, Store, StrategyTable, Unpack
 from executor.backends.ec2.launch.images import Image, InstanceType, NetworkCard, check_processes
-from executor.backends.ec2.launch.request import candidate_token, for_candidate, launch_request, merge
+from executor.backends.ec2.launch.launch_request import (
+    candidate_token,
+    for_candidate,
+    launch_request,
+    machines_in_words,
+    merge,
+)
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.tags import job_tags
 from executor.descriptor.ec2_table import Ec2, Volume
@@ -89,6 +95,17 @@ def test_all_nodes_come_in_one_call_or_none() -> None:
     job = dataclasses.replace(JOB, strategy=StrategyTable(name="torchrun", nodes=8))
 
     assert (sent(job=job)["MinCount"], sent(job=job)["MaxCount"]) == (8, 8)
+
+
+@pytest.mark.parametrize(("desired", "most", "words"), [(None, 8, "2 to 8"), (5, 5, "2 to 5"), (2, 2, "2")])
+def test_an_elastic_job_takes_as_many_machines_as_there_is_room_for(
+    desired: int | None, most: int, words: str
+) -> None:
+    strategy = StrategyTable(name="torchrun", nodes=8, min_nodes=2)
+    job = dataclasses.replace(JOB, strategy=strategy, elastic=Elastic(nodes=desired))
+
+    assert (sent(job=job)["MinCount"], sent(job=job)["MaxCount"]) == (2, most)
+    assert machines_in_words(job) == words
 
 
 def test_every_volume_is_deleted_and_the_root_keeps_its_name() -> None:

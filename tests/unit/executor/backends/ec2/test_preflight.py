@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor.backends.ec2.launch.draft import preflight
-from executor.config import Settings
+from executor.configuration.config import Settings
 from executor.descriptor import Finding, load
 from executor.planning.request import JobRequest
 
@@ -50,7 +50,7 @@ def test_every_reason_is_named_at_once(tmp_path: Path) -> None:
 
     strategy, cores = sorted(each.problem for each in findings(tmp_path, text))[::-1]
 
-    assert "inference needs a server beside the benchmark" in strategy
+    assert "inference needs a server in addition to the benchmark" in strategy
     assert 'did you mean "CoreCount"?' in cores
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from executor.backends.ec2.doctor.quotas import quota_name
+from executor.backends.ec2.doctor.node_checks import quota_name
 
 STANDARD = "Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances"
 NAMES = [

@@ -139,7 +139,7 @@ def test_another_version_is_named_without_control_characters(record: JobRecord) 
 
 
 def test_a_launch_without_a_job_is_not_sent(record: JobRecord) -> None:
-    assert "job.toml is not" in str(problem(record, OURS, job=None))
+    assert "exists without the job's job.toml" in str(problem(record, OURS, job=None))
 
 
 def _touched(record: JobRecord) -> bytes:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import TokenRetrievalError
 
+from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.instances import described
-from executor.backends.ec2.job_store import bucket_store
-from executor.backends.ec2.session import AwsSession, CredentialsError, aws_error, aws_of
+from executor.backends.ec2.session import AwsSession, aws_error, aws_session
 from executor.backends.ec2.staging_bucket import staging_bucket
-from executor.config import Settings, read_settings
+from executor.configuration.config import Settings, read_settings
+from executor.errors import AwsCredentialsError
 
 _CONFIG = """\
 [profile sign-on]
@@ -65,7 +66,7 @@ def test_an_unusable_profile_is_explained_by_whoever_needs_it(
 ) -> None:
     settings = Settings(bucket="bucket", region="eu-central-1", profile=profile)
 
-    with pytest.raises(CredentialsError) as raised:
+    with pytest.raises(AwsCredentialsError) as raised:
         wants(settings)
 
     assert str(raised.value).startswith(told)
@@ -82,7 +83,7 @@ def test_keys_of_the_environment_win_over_awss_own_variable_alone(
     monkeypatch.setenv("BAI_REGION", "eu-central-1")
     monkeypatch.setenv(named_by, "keys")
 
-    assert aws_of(read_settings()).credentials().access_key == used
+    assert aws_session(read_settings()).credentials().access_key == used
 
 
 @pytest.mark.parametrize("named_by", ["AWS_PROFILE", "BAI_PROFILE"])
@@ -92,7 +93,7 @@ def test_a_profile_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setenv(named_by, "nope")
 
-    with pytest.raises(CredentialsError, match='has no profile "nope"'):
+    with pytest.raises(AwsCredentialsError, match='has no profile "nope"'):
         wants(read_settings())
 
 

@@ -19,7 +19,8 @@ from executor.backends.ec2.launch.waiting import (
     next_time,
     plan_sentence,
 )
-from executor.backends.ec2.monitor.diagnosis import JobStage, Observation, diagnose
+from executor.backends.ec2.monitor.diagnosis import diagnose
+from executor.backends.ec2.monitor.job_observation import JobStage, Observation
 from executor.backends.ec2.tags import parse_timestamp, tag_time
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)

@@ -19,11 +19,12 @@ def test_the_bundle_has_every_package_at_an_accepted_version() -> None:
     for python in PYTHONS:
         pinned = {each.partition("==")[0]: each.partition("==")[2] for each in (*native(python), *PURE)}
         for line in setup["options"]["install_requires"].split("\n"):
-            found = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:; .*)?", line.strip())
+            found = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:,<([\d.]+))?(?:; .*)?", line.strip())
             if found is None or (found[1] == "zstandard" and python == "314"):
                 assert found is not None or not line.strip() or line.startswith("#")
                 continue
             assert _number(pinned[found[1]]) >= _number(found[2])
+            assert found[3] is None or _number(pinned[found[1]]) < _number(found[3])
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -12,10 +12,10 @@ import pytest
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.local import submission
-from executor.backends.local.submission import job_draft, remove_abandoned
+from executor.backends.local import local_submission as submission
+from executor.backends.local.local_submission import job_draft, remove_abandoned
 from executor.errors import UsageError
-from executor.jobs.jobs import job_ids
+from executor.jobs.job_lookup import job_ids
 from executor.planning.request import JobRequest, Submitted, read_request
 
 _DESCRIPTOR = """\
@@ -94,7 +94,7 @@ def test_a_refused_submission_leaves_nothing(job_request: JobRequest, store: Dir
             '[env.secrets]\nTOKEN = "env:BAI_TEST_UNSET"\n',
             r"env\.secrets\.TOKEN: .* BAI_TEST_UNSET is not set",
         ),
-        ("", r'kafka\.brokers: "broker:99999" is not a broker'),
+        ("", r'BAI_KAFKA_BROKERS: "broker:99999" is not a broker'),
     ],
 )
 def test_what_cannot_start_is_refused_before_anything_is_made(
@@ -121,7 +121,7 @@ _WAITS = """
 import sys, time
 from pathlib import Path
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.local.submission import job_draft
+from executor.backends.local.local_submission import job_draft
 with job_draft(DirectoryStore(Path(sys.argv[1])), "one") as draft:
     draft.scripts().mkdir()
     print("copying", flush=True)

@@ -1,0 +1,247 @@
+"""`bai` as a process that is forked from one which has imported all that it needs; else imports take most of a start.
+
+What is forked is as real as a program that is started: a process of its own, with its arguments, folder, environment, streams,
+signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from multiprocessing.connection import wait
+from pathlib import Path
+from select import select
+from typing import Any
+
+_LARGEST = 100_000
+"""Bytes of arguments and environment that one message to the process takes."""
+_SECONDS = 120
+"""Far beyond what the imports, and then a fork, take."""
+_LOCALE = ("LC_", "LANG")
+_READ_AT_START = ("PYTHON", "TZ", "LD_", "MALLOC_", "OPENSSL_", *_LOCALE)
+"""How variables begin that Python and C libraries read before a program's first line, or once."""
+_USUAL_LOCALE = "C.UTF-8"
+
+
+class PreloadedBai(subprocess.Popen[str]):
+    """A `bai` that was forked. Its parent is the process that it was forked from, which tells us how it ended."""
+
+    def _execute_child(self, *given: Any) -> None:
+        arguments, cwd, env = given[0], given[5], given[6]
+        child_in, our_in, our_out, child_out, our_err, child_err = given[10:16]
+        ended, says_end = os.pipe()
+        self._ended, self._reading = ended, threading.Lock()
+        weakref.finalize(self, os.close, ended).atexit = False
+        try:
+            streams = [
+                own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
+            ]
+            self.pid = _starter().fork(_message(arguments, cwd, env), [*streams, says_end])
+        finally:
+            os.close(says_end)
+            for ours, childs in ((our_in, child_in), (our_out, child_out), (our_err, child_err)):
+                if ours != -1:
+                    os.close(childs)
+            if (null := getattr(self, "_devnull", None)) is not None:
+                os.close(null)
+            self._closed_child_pipe_fds = True
+        self._child_created = True
+
+    # By these two all others wait, also while an exception or Ctrl-C leaves a `with`.
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        try:
+            return self._wait(timeout=0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _wait(self, timeout: float | None) -> int:
+        if self.returncode is None:
+            if not wait([self._ended], timeout):
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            # Several threads may wait for it.
+            with self._reading:
+                if self.returncode is None:
+                    said = os.read(self._ended, 4)
+                    assert said, "the process that it was forked from has ended"
+                    self.returncode = os.waitstatus_to_exitcode(*struct.unpack("i", said))
+        return self.returncode
+
+
+def can_be_preloaded(
+    arguments: Sequence[str | Path], cwd: Path, env: Mapping[str, str], options: Mapping[str, Any]
+) -> bool:
+    """Return whether a start with these differs from others in nothing that only a process's own start can give it."""
+    special = [name for name in env if name.startswith(_READ_AT_START)]
+    return (
+        options.keys() <= {"stdin", "stdout", "stderr"}
+        and all(name.startswith(_LOCALE) and env[name] == _USUAL_LOCALE for name in special)
+        and len(_message(arguments, cwd, env)) < _LARGEST
+    )
+
+
+def _message(arguments: Sequence[str | Path], cwd: str | Path, env: Mapping[str, str]) -> bytes:
+    return json.dumps([[str(each) for each in arguments], str(cwd), dict(env), _umask()]).encode()
+
+
+def _umask() -> int:
+    """Return this process's, which `os.umask` only tells while it sets another one, for all threads."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [umask] = (line.split()[1] for line in lines if line.startswith("Umask:"))
+    return int(umask, 8)
+
+
+class _Starter:
+    """The process with all imports. It is the same whichever test is the first to need it: environment and folder are nobody's."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(_SECONDS)
+        with its:
+            self._process = subprocess.Popen(
+                (sys.executable, __file__, str(its.fileno())),
+                pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env={"HOME": "/nonexistent"},
+            )
+        atexit.register(self.close)
+
+    def fork(self, message: bytes, streams: Sequence[int]) -> int:
+        with self._lock:
+            socket.send_fds(self._socket, [message], streams)
+            pid = self._socket.recv(20)
+        assert pid, "the process to fork from has ended; its stderr tells why"
+        return int(pid)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(timeout=_SECONDS)
+
+
+@cache
+def _starter() -> _Starter:
+    return _Starter()
+
+
+def _preload() -> None:
+    """Import what any command needs, build the schemas of descriptors, and read AWS's descriptions of its services."""
+    for package in (bai_agent, executor):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            # These two do their work when they are imported.
+            if not module.name.endswith(("__main__", "sitecustomize")):
+                importlib.import_module(module.name)
+    for table in _subclasses(DescriptorTable):
+        table.model_rebuild()
+    load_file = JSONFileLoader.load_file
+    read = cache(lambda path: load_file(JSONFileLoader(), path))
+    JSONFileLoader.load_file = lambda self, file_path: read(file_path)  # type: ignore[method-assign]
+    # It looks into two thousand folders, for each client of a new session.
+    list_services = Loader.list_available_services
+    services = list_services(Loader(), "service-2")
+    Loader.list_available_services = lambda self, type_name: (  # type: ignore[method-assign]
+        services if type_name == "service-2" else list_services(self, type_name)
+    )
+    # Of a service's hundreds of calls, a client's class has a method each.
+    creator: Any = ClientCreator
+    make_class, classes = creator._create_client_class, {}
+
+    def class_of(self: Any, name: str, model: Any) -> Any:
+        if name not in classes:
+            classes[name] = make_class(self, name, model)
+        return classes[name]
+
+    creator._create_client_class = class_of
+    session: Any = boto3.Session("key", "secret", region_name="eu-central-1")
+    for service in ("cloudformation", "ec2", "iam", "pricing", "s3", "service-quotas", "sqs", "ssm", "sts"):
+        session.client(service)
+    tempfile.tempdir = None
+
+
+def _subclasses(table: Any) -> list[Any]:
+    """Return a class with all that are derived from it."""
+    return [table, *(each for derived in table.__subclasses__() for each in _subclasses(derived))]
+
+
+def _reopened(stream: Any) -> Any:
+    """Return a standard stream anew: whether it can seek, and where it stands, is another file's."""
+    buffering = 1 if stream.line_buffering else -1
+    return os.fdopen(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
+
+
+def _fork_when_asked(asked: socket.socket) -> None:
+    """Return in each process that is forked, with what it was given in place; the first ends with who asks."""
+    # Ctrl-C is for those that are forked: who asks is still told how they ended. Not ignored, lest they miss one.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    ends: dict[int, tuple[int, int]] = {}
+    while True:
+        for ready in select([asked.fileno(), *ends], [], [])[0]:
+            if ready != asked.fileno():
+                pid, says_end = ends.pop(ready)
+                with suppress(BrokenPipeError):
+                    os.write(says_end, struct.pack("i", os.waitpid(pid, 0)[1]))
+                os.close(says_end)
+                os.close(ready)
+                continue
+            message, given, _, _ = socket.recv_fds(asked, _LARGEST, 4)
+            if not message:
+                os._exit(0)
+            if not (pid := os.fork()):
+                arguments, cwd, env, umask = json.loads(message)
+                for number, name in enumerate(("stdin", "stdout", "stderr")):
+                    os.dup2(given[number], number)
+                    setattr(sys, name, _reopened(getattr(sys, name)))
+                asked.detach()
+                os.closerange(3, 4096)
+                os.umask(umask)
+                os.chdir(cwd)
+                os.environ.clear()
+                os.environ.update(env)
+                if not any(name in env for name in ("LC_ALL", "LC_CTYPE", "LANG")):
+                    # As Python itself does (PEP 538).
+                    os.environ["LC_CTYPE"] = _USUAL_LOCALE
+                sys.argv[1:] = arguments
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                return
+            for stream in given[:3]:
+                os.close(stream)
+            ends[os.pidfd_open(pid)] = (pid, given[3])
+            asked.send(str(pid).encode())
+
+
+if __name__ == "__main__":
+    import gc
+    import importlib
+    import pkgutil
+    import tempfile
+
+    import boto3
+    from botocore.client import ClientCreator
+    from botocore.loaders import JSONFileLoader, Loader
+
+    import bai_agent
+    import executor
+    from executor.cli import main
+    from executor.descriptor.values import DescriptorTable
+
+    asked = socket.socket(fileno=int(sys.argv.pop()))
+    # As with BAI.
+    sys.argv[0], sys.path[0] = "-c", ""
+    _preload()
+    assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
+    gc.collect()
+    gc.freeze()
+    _fork_when_asked(asked)
+    main()

@@ -1,0 +1,80 @@
+"""What a training of examples/torch-digits by two nodes must have left, wherever they ran."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafka_brokers import Broker
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "torch-digits"
+NAMES = ["accuracy", "loss", "share_loss", "throughput"]
+
+
+class Measured(NamedTuple):
+    """A record, as a node's file or Kafka has it."""
+
+    rank: str
+    process_rank: str | None
+    seq: int
+    name: str
+    value: float
+
+
+def records_in(stored: Mapping[str, bytes]) -> dict[int, list[Any]]:
+    """Return the records of both nodes, by rank. stored: the objects of the job."""
+    found: dict[int, list[Any]] = {}
+    for rank in (0, 1):
+        keys = [key for key in sorted(stored) if key.startswith(f"attempts/0/nodes/{rank}/metrics/")]
+        found[rank] = [json.loads(line) for key in keys for line in stored[key].splitlines()]
+    return found
+
+
+def assert_trained_together(logs: Sequence[str], *, epochs: int) -> None:
+    """Both processes ended with the same weights, learned from different images, and their loss fell. logs: of the nodes, by rank."""
+    weights = [re.findall(r"^weights of process (\d): ([0-9a-f]{16})$", log, re.MULTILINE) for log in logs]
+    assert [[process for process, _ in each] for each in weights] == [["0"], ["1"]], logs
+    assert len({checksum for each in weights for _, checksum in each}) == 1
+    shares = [re.findall(r" share_loss=(\S+) of (\d+) images$", log, re.MULTILINE) for log in logs]
+    assert [len(each) for each in shares] == [epochs, epochs]
+    # Each saw a half of the images, and not the same half.
+    sizes = [{int(size) for _, size in each} for each in shares]
+    assert all(6000 < size < 7000 for each in sizes for size in each)
+    assert all(mine != others for (mine, _), (others, _) in zip(*shares, strict=True))
+    losses = [float(value) for value in re.findall(r"^epoch=\d+ step=\d+ loss=(\S+)", logs[0], re.MULTILINE)]
+    assert len(losses) == epochs
+    assert losses[-1] < losses[0] / 2
+
+
+def assert_measured_once(
+    kafka: Broker, job: str, records: Mapping[int, Sequence[Any]], *, epochs: int, apart: bool = False
+) -> None:
+    """Kafka has each record of the benchmark once, with its node's rank. records: of metrics.jsonl, by rank.
+
+    apart: whether each process is told apart too; there is one on each node.
+    """
+    stored = [
+        Measured(str(rank), str(rank) if apart else None, each["seq"], each["name"], each["value"])
+        for rank, found in records.items()
+        for each in found
+        if each["src"].partition("/")[0] == "log"
+    ]
+    sent = [
+        _measured(each) for each in kafka.read("BAI_METRICS") if dict(each.headers)["job"] == job.encode()
+    ]
+    sent = [each for each in sent if each.name in NAMES]
+    assert sorted(sent, key=repr) == sorted(stored, key=repr)
+    count = {rank: [each.name for each in sent if each.rank == rank] for rank in ("0", "1")}
+    assert sorted(count["0"]) == sorted(NAMES * epochs)
+    assert count["1"] == ["share_loss"] * epochs
+
+
+def _measured(message: Any) -> Measured:
+    value, headers = json.loads(message.value), dict(message.headers)
+    rank = headers["rank"].decode()
+    assert value["labels"]["rank"] == rank
+    process_rank = value["labels"].get("process_rank")
+    return Measured(rank, process_rank, int(headers["seq"]), value["name"], value["value"])

@@ -1,0 +1,132 @@
+"""Calls of the watcher as Lambda makes them: its own archive, in a process of its own with the function's memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sandbox.fake_aws.control_plane.images import IMAGES
+from sandbox.fake_aws.iam.policies import Policies
+
+from executor.backends.ec2.watcher.archive import HANDLER, WatcherArchive, build_watcher
+from executor.owned_folders import cache_folder
+
+MEMORY = 512 * 2**20
+"""Bytes of the function."""
+_CALL = """
+import importlib, json, logging, resource, sys, time
+resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[3]), int(sys.argv[3])))
+# As Lambda does.
+logging.basicConfig()
+sys.path[:0] = [sys.argv[1]]
+begun = time.process_time()
+module, _, name = sys.argv[2].rpartition(".")
+handler = getattr(importlib.import_module(module), name)
+imported = sorted(sys.modules)
+cold = time.process_time() - begun
+class Context:
+    def get_remaining_time_in_millis(self):
+        return 60_000
+event = json.loads(sys.stdin.read())
+answer = handler(event, Context()) if event is not None else None
+# What getrusage tells may be what the parent had.
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+peak = int(status["VmHWM"].split()[0]) * 1024
+print(json.dumps({"answer": answer, "imported": imported, "cold_s": cold, "peak": peak}))
+"""
+
+
+@dataclass(frozen=True)
+class WatcherCall:
+    """What a call did."""
+
+    answer: dict[str, Any] | None
+    imported: list[str]
+    """Modules after the import of the handler."""
+    cold_s: float
+    """Processor time of that import."""
+    peak: int
+    """Most memory (bytes)."""
+    log: str
+
+
+def grant(
+    policies: Policies, profile: str, *, subnets: list[str], types: list[str], name: str = "bai"
+) -> None:
+    """Give the identity "watcher" the rights that its stack would give it, for these parameters."""
+    lists = {"SUBNETS": subnets, "TYPES": types, "GROUPS": ["sg-1"], "OWNERS": ["amazon"], "NAME": [name]}
+    policies.around = replace(
+        policies.around,
+        roles={**policies.around.roles, profile: profile},
+        owners={each.image_id: "amazon" for each in IMAGES},
+        default_group="sg-1",
+    )
+    words = {word: '","'.join(each) for word, each in lists.items()}
+    policies.attach("watcher", policies.documented("watcher", **words))
+
+
+def own_archive() -> WatcherArchive:
+    """Return the watcher's archive for this Python."""
+    python = f"{sys.version_info.major}{sys.version_info.minor}"
+    return build_watcher(cache=cache_folder(os.environ), python=python, architecture=platform.machine())
+
+
+def unpack(folder: Path) -> Path:
+    """Unpack the archive, as Lambda does."""
+    with zipfile.ZipFile(own_archive().path) as archive:
+        archive.extractall(folder / "task")
+    return folder / "task"
+
+
+def call(code: Path, event: Any, environment: Mapping[str, str]) -> WatcherCall:
+    """Import the handler of the unpacked archive, and call it; None as the event: only import it."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-B", "-c", _CALL, str(code), HANDLER, str(MEMORY)],
+        input=json.dumps(event),
+        # Lambda's user has no folder of its own.
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return WatcherCall(**json.loads(done.stdout.splitlines()[-1]), log=done.stderr)
+
+
+def state_change(instance: str, state: str, *, region: str, account: str) -> dict[str, Any]:
+    """Return a message of the queue with an event of EC2: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html"""
+    return _message(
+        {
+            "version": "0",
+            "id": "7bf73129-1428-4cd3-a780-95db273d1602",
+            "detail-type": "EC2 Instance State-change Notification",
+            "source": "aws.ec2",
+            "account": account,
+            "time": "2026-11-11T21:29:54Z",
+            "region": region,
+            "resources": [f"arn:aws:ec2:{region}:{account}:instance/{instance}"],
+            "detail": {"instance-id": instance, "state": state},
+        }
+    )
+
+
+def scheduled() -> dict[str, Any]:
+    """Return a message of the queue that the schedule sends."""
+    return _message({"version": "0", "detail-type": "Scheduled Event", "source": "aws.events", "detail": {}})
+
+
+def _message(event: dict[str, Any]) -> dict[str, Any]:
+    body = json.dumps(event)
+    record = {"messageId": "059f36b4-87a3-44ab-83d2-661975830a7d", "body": body, "eventSource": "aws:sqs"}
+    return {"Records": [record]}

@@ -1,0 +1,39 @@
+"""Checkpoints with the rights of an instance: executor/backends/ec2/iam/instance.json allows all that an agent asks for, and markers are refused to no one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent_runs import environment, python_job, result_of, run_agent
+from moto_aws import REGION, MotoAws
+from sandbox.fake_aws.control_plane.access import environment as environment_of
+from saved_files import saved
+
+_COUNTS = """
+import os, sys
+folder = os.environ["BAI_CHECKPOINT_DIR"]
+step = int(open(f"{folder}/step").read()) if os.environ["BAI_RESUMED"] else 0
+open(f"{folder}/large", "wb").write(b"x" * (17 << 20))
+open(f"{folder}/step", "w").write(str(step + 1))
+sys.exit(os.environ["BAI_GENERATION"] != "2")
+"""
+
+
+def test_an_instance_may_keep_and_restore_checkpoints(tmp_path: Path, moto_aws: MotoAws) -> None:
+    moto_aws.policies.attach("instance")
+    rundir = tmp_path / "run"
+    job = python_job(
+        tmp_path,
+        _COUNTS,
+        restart={"max_restarts": 2, "backoff": "0s"},
+        checkpoint={"path": "checkpoints", "every": "off"},
+        store={"url": f"s3://{moto_aws.bucket}/jobs", "region": REGION, "endpoint": moto_aws.endpoint},
+    )
+    theirs = environment_of(moto_aws.identities.of("instance"), endpoint=moto_aws.endpoint)
+
+    code = run_agent(job, rundir, env={**environment(), **theirs})
+
+    assert code == 0, result_of(rundir)
+    assert result_of(rundir)["warnings"] == []
+    assert result_of(rundir)["checkpoints"]["kept"] == 3
+    assert saved(rundir / "work" / "checkpoints")["step"] == "3"

@@ -1,0 +1,238 @@
+"""An AWS account with real APIs on a real socket, whose instances are on moto_aws only: none of them boots.
+
+The control plane is the sandbox's: permissions, tokens, capacity errors, lost answers, 403 for missing keys.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from moto.awslambda.models import lambda_backends
+from moto.cloudformation.models import cloudformation_backends
+from moto.ec2.models import ec2_backends
+from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
+from moto.efs.models import efs_backends
+from moto.events.models import events_backends
+from moto.iam.models import iam_backends
+from moto.logs.models import logs_backends
+from moto.s3.models import s3_backends
+from moto.sqs.models import sqs_backends
+from moto.ssm.models import ssm_backends
+from sandbox.fake_aws.answers import Answer, error
+from sandbox.fake_aws.calls import Call
+from sandbox.fake_aws.control_plane import access
+from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
+from sandbox.fake_aws.control_plane.endpoint import ControlPlane
+from sandbox.fake_aws.control_plane.faults import Fault, Faults
+from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
+from sandbox.fake_aws.control_plane.price_list import price_list
+from sandbox.fake_aws.control_plane.quotas import CapacityBlocks, PlacementGroups, Quotas
+from sandbox.fake_aws.control_plane.s3_rules import S3Rules
+from sandbox.fake_aws.control_plane.stacks import Stacks, service_linked_roles
+from sandbox.fake_aws.iam.identities import SETUP, Identities
+from sandbox.fake_aws.iam.permissions import Surroundings
+from sandbox.fake_aws.iam.policies import Policies
+
+REGION = "eu-central-1"
+HELLO = """\
+spec_version = "0.1.0"
+[info]
+description = "Says hello"
+execution_engine = "aws.ec2"
+[hardware]
+instance_type = "t3.small"
+[ml]
+benchmark_code = "echo hello"
+[aws.ec2]
+image = "ami-0deb1200000000001"
+"""
+"""A benchmark descriptor that this account can launch."""
+
+
+class _Fleet:
+    """Takes note of what is launched; its consoles stay empty, unless a test says what they show."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.console = b""
+
+    def launch(self, instance_ids: list[str], parameters: dict[str, str]) -> None:
+        return
+
+    def knows(self, instance_id: str) -> bool:
+        return any(each.id == instance_id for each in self.backend.all_instances())
+
+    def is_nitro(self, instance_id: str) -> bool:
+        return True
+
+    def console_output(self, instance_id: str, *, latest: bool) -> bytes:
+        return self.console
+
+    def zone_of(self, call: Call) -> str | None:
+        subnet = call.parameters.get("SubnetId") or call.parameters.get("NetworkInterface.1.SubnetId")
+        found = [each for each in self.backend.describe_subnets() if each.id == subnet]
+        return str(found[0].availability_zone) if found else None
+
+
+def _find_tags_by_id(backend: Any) -> None:
+    """Have the tags of resources looked up by id; moto compares each id with that of every tag of the account."""
+    describe_tags = backend.describe_tags
+
+    def describe(filters: dict[str, list[str]] | None = None) -> list[dict[str, str]]:
+        ids = (filters or {}).get("resource-id", [])
+        if (
+            filters is None
+            or list(filters) != ["resource-id"]
+            or any("*" in each or "?" in each for each in ids)
+        ):
+            found: list[dict[str, str]] = describe_tags(filters)
+            return found
+        return [
+            {"resource_id": each, "key": key, "value": value, "resource_type": _type_of(each)}
+            for each in ids
+            for key, value in backend.tags.get(each, {}).copy().items()
+        ]
+
+    backend.describe_tags = describe
+
+
+def _type_of(resource_id: str) -> str:
+    return str(EC2_PREFIX_TO_RESOURCE.get(get_prefix(resource_id), ""))
+
+
+class MotoAws:
+    """One account in one region, with a bucket, the default VPC and the sandbox's images."""
+
+    def __init__(self) -> None:
+        self.answered: Callable[[Call], None] = lambda call: None
+        """Called when a call has been carried out and before it is answered."""
+        self.prevents: Callable[[Call], bool] = lambda call: False
+        """Asked before a call is carried out: whether it is not to be."""
+        self.account = f"3{secrets.randbelow(10**11):011d}"
+        self.identities, self.faults = Identities(), Faults()
+        self.bucket = f"bai-{self.account}"
+        self._ec2 = new_ec2(self.account, REGION)
+        _find_tags_by_id(self._ec2)
+        around = Surroundings(account=self.account, region=REGION, roles={}, tags=self._ec2.tags)
+        names = {"BUCKET": self.bucket, "ACCOUNT": self.account, "NAME": "bai", "ROLE": "bai-instance"}
+        self.policies = Policies(around, names)
+        self.policies.attach("user")
+        fleet: Any = _Fleet(self._ec2)
+        self._fleet = fleet
+        self.quotas, self.placement_groups = Quotas(), PlacementGroups()
+        self.capacity_blocks = CapacityBlocks()
+        self._ec2_rules = Ec2Rules(fleet)
+        self.control_plane = ControlPlane(
+            account=self.account,
+            identities=self.identities,
+            faults=self.faults,
+            zone_of=fleet.zone_of,
+            rules=[
+                self._watched,
+                price_list,
+                self.quotas,
+                self.placement_groups,
+                self.capacity_blocks,
+                S3Rules(),
+                Stacks(self.policies.allows_stack),
+                service_linked_roles,
+                self._ec2_rules,
+            ],
+            permit=self.policies.refusal,
+        )
+        self.endpoint = f"http://127.0.0.1:{self.control_plane.port}"
+        for image in IMAGES:
+            register(image, ec2=self._ec2, ssm=ssm_backends[self.account][REGION])
+        self.client("s3", SETUP).create_bucket(
+            Bucket=self.bucket, CreateBucketConfiguration={"LocationConstraint": REGION}
+        )
+        self.subnets = {each.availability_zone: each.id for each in self._ec2.get_default_subnets().values()}
+
+    def client(self, service: Any, identity: str = "user", *, region: str = REGION) -> Any:
+        return access.client(service, self.identities.of(identity), endpoint=self.endpoint, region=region)
+
+    def environment(self, identity: str = "user") -> dict[str, str]:
+        """Return the variables with which `bai` works in this account, and has no other credentials."""
+        mine = access.environment(self.identities.of(identity), endpoint=self.endpoint)
+        return {**mine, "BAI_REGION": REGION, "BAI_BUCKET": self.bucket, "BAI_CONFIG": "/dev/null"}
+
+    def fail(self, action: str, **what: Any) -> Fault:
+        """Let calls of `action` fail: see `Fault`."""
+        return self.faults.fail(action, **what)
+
+    def no_capacity(self, zone: str, *, times: int | None = None) -> Fault:
+        return self.faults.no_capacity(zone, times=times)
+
+    def room(self, machines: int) -> None:
+        """Let a launch have no more machines than these, or than it needs at least."""
+        self._ec2_rules.room = machines
+
+    def charge_for_images(self, operation: str) -> None:
+        """Let all images have this code of charges (UsageOperation)."""
+        self._ec2_rules.operation = operation
+
+    def _watched(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if call.identity != SETUP and self.prevents(call):
+            return error(call.service, 503, "ServiceUnavailable", "The caller is gone.")
+        answer = ask()
+        if call.identity != SETUP:
+            self.answered(call)
+        return answer
+
+    def instances(self, *filters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return DescribeInstances' answer; those that have ended are left out. filters: as EC2 has them."""
+        there = {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}
+        answer = self.client("ec2", SETUP).describe_instances(Filters=[there, *filters])
+        return [each for reservation in answer["Reservations"] for each in reservation["Instances"]]
+
+    def hang(self, console: bytes, ages: Mapping[str, timedelta]) -> None:
+        """Let all consoles show this, and machines of these jobs have been on for so long as soon as they are launched."""
+        self.show_console(console)
+
+        def grow_old(call: Call) -> None:
+            if call.action == "RunInstances":
+                for each in self._ec2.all_instances():
+                    job_id = next(tag["value"] for tag in each.get_tags() if tag["key"] == "bai:job-id")
+                    each.launch_time = datetime.now(timezone.utc) - ages[job_id]
+
+        self.answered = grow_old
+
+    def show_console(self, console: bytes) -> None:
+        """Let all consoles show this."""
+        self._fleet.console = console
+
+    def age(self, by: timedelta) -> None:
+        """Let all machines have been launched so much earlier."""
+        for each in self._ec2.all_instances():
+            each.launch_time -= by
+
+    def calls(self, action: str) -> list[Call]:
+        return [each for each in self.control_plane.calls if each.action == action]
+
+
+@contextmanager
+def open_moto_aws() -> Iterator[MotoAws]:
+    """Make an account; at the end it is gone."""
+    aws = MotoAws()
+    try:
+        yield aws
+        aws.policies.check()
+    finally:
+        aws.control_plane.close()
+        for backends in (
+            cloudformation_backends,
+            ec2_backends,
+            efs_backends,
+            events_backends,
+            iam_backends,
+            lambda_backends,
+            logs_backends,
+            s3_backends,
+            sqs_backends,
+            ssm_backends,
+        ):
+            backends.pop(aws.account, None)

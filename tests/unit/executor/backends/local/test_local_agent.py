@@ -1,0 +1,133 @@
+"""The agents of an elastic job on this machine: which of them are started when it is scaled or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from elastic_record import ElasticRecord
+
+from bai_agent.job.run_directory import RunDir, locked
+from executor.backends.backend import BackendOptions
+from executor.backends.local.agent import local_agent
+from executor.backends.local.local_backend import LocalBackend
+from executor.configuration.config import read_settings
+from executor.errors import UsageError
+from executor.records.generation_status import desired_nodes
+
+
+class Agents:
+    """Stands for agents, which hold the locks that agents hold."""
+
+    def __init__(self, made: ElasticRecord, stack: ExitStack) -> None:
+        self.made = made
+        self.started: list[int] = []
+        self._locks: dict[int, ExitStack] = {}
+        self._stack = stack
+
+    def start(self, descriptor: Path, rundir: RunDir, options: list[str]) -> None:
+        number = int(options[0].removeprefix("--rank="))
+        self.started.append(number)
+        self.live(number)
+
+    def live(self, *numbers: int) -> None:
+        for number in numbers:
+            rundir = self.rundir(number)
+            rundir.path.mkdir(parents=True, exist_ok=True)
+            self._locks[number] = self._stack.enter_context(ExitStack())
+            self._locks[number].enter_context(locked(rundir.agent_lock))
+
+    def die(self, number: int) -> None:
+        self._locks.pop(number).close()
+
+    def end(self, number: int) -> None:
+        self.die(number)
+        self.rundir(number).result.write_text("{}")
+
+    def rundir(self, number: int) -> RunDir:
+        return RunDir(self.made.job.store.folder / self.made.record.node(number).place)
+
+
+@pytest.fixture
+def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
+    """The agents of a job of 2 to 4 nodes; all of the four nodes live."""
+    with ExitStack() as stack:
+        made = Agents(ElasticRecord(tmp_path), stack)
+        monkeypatch.setattr("executor.backends.local.agent.start_agent", made.start)
+        made.live(0, 1, 2, 3)
+        yield made
+
+
+@pytest.fixture
+def backend() -> LocalBackend:
+    return LocalBackend(BackendOptions(settings=read_settings))
+
+
+def test_a_larger_job_gets_nodes_with_numbers_that_none_had(agents: Agents, backend: LocalBackend) -> None:
+    record = agents.made.record
+    assert backend.scale(record, 2) == "scaling to 2 nodes"
+    agents.end(2)
+    agents.end(3)
+
+    said = backend.scale(record, 4)
+
+    assert said == "scaling to 4 nodes; started node 4, 5"
+    assert agents.started == [4, 5]
+    assert desired_nodes(agents.made.attempt, agents.made.job.job) == 4
+
+
+def test_a_dead_node_comes_before_a_new_one(agents: Agents, backend: LocalBackend) -> None:
+    agents.end(3)
+    agents.die(1)
+
+    assert backend.scale(agents.made.record, 4) == "scaling to 4 nodes; started node 1, 4"
+
+
+def test_a_size_outside_the_range_starts_nothing(agents: Agents, backend: LocalBackend) -> None:
+    with pytest.raises(UsageError, match="runs on 2 to 4 nodes"):
+        backend.scale(agents.made.record, 5)
+
+    assert (agents.started, agents.made.attempt.scale_requests()) == ([], {})
+
+
+def test_a_scale_that_was_killed_is_completed_by_resume(agents: Agents, backend: LocalBackend) -> None:
+    agents.made.asks(2)
+    agents.end(2)
+    agents.end(3)
+    # Killed before it started an agent.
+    agents.made.asks(3)
+
+    assert backend.resume(agents.made.record) == "its agent is running; started node 4"
+    assert backend.resume(agents.made.record) == "its agent is running"
+
+
+def test_resume_starts_the_agent_of_a_killed_node(agents: Agents, backend: LocalBackend) -> None:
+    agents.die(1)
+    assert backend.status(agents.made.record).agent_alive
+
+    assert backend.resume(agents.made.record) == "its agent is running again"
+    assert agents.started == [1]
+
+
+def test_a_job_without_agents_is_dead_and_all_of_them_are_started_again(
+    agents: Agents, backend: LocalBackend
+) -> None:
+    for number in range(4):
+        agents.end(number)
+    assert backend.status(agents.made.record).status == "DIED"
+
+    backend.resume(agents.made.record)
+
+    # None of them wrote the result of the job.
+    assert agents.started == [0, 1, 2, 3]
+
+
+def test_the_nodes_of_a_job_are_known_without_its_descriptor(agents: Agents) -> None:
+    agents.made.job.store.put(agents.made.record.key("job.toml"), b"broken")
+
+    found = local_agent(agents.made.record)
+
+    assert found is not None
+    assert [each.rank for each in found.nodes] == [0]

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import threading
+
+import pytest
+
+from bai_agent.files.pipes import read_to_end, write_within
+
+
+def test_all_that_was_said_is_heard_even_through_a_high_descriptor() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    reader, writer = os.pipe()
+    high = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, 1500)
+    os.close(reader)
+    os.write(writer, b"it runs")
+    os.close(writer)
+
+    assert read_to_end(high, timeout_s=30) == b"it runs"
+    os.close(high)
+
+
+def test_who_says_nothing_is_not_waited_for_for_ever() -> None:
+    reader, writer = os.pipe()
+
+    with pytest.raises(TimeoutError):
+        read_to_end(reader, timeout_s=0.01)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_all_is_written_to_who_listens() -> None:
+    reader, writer = os.pipe()
+    heard: list[bytes] = []
+    listener = threading.Thread(target=lambda: heard.append(read_to_end(reader, timeout_s=30)))
+    listener.start()
+
+    write_within(writer, bytes(range(256)) * 4096, timeout_s=30)
+    os.close(writer)
+
+    listener.join(30)
+    os.close(reader)
+    assert heard == [bytes(range(256)) * 4096]
+
+
+def test_who_does_not_listen_is_not_waited_for_for_ever() -> None:
+    reader, writer = os.pipe()
+
+    with pytest.raises(TimeoutError):
+        write_within(writer, bytes(2**20), timeout_s=0.01)
+    os.close(reader)
+    with pytest.raises(BrokenPipeError):
+        write_within(writer, b"x", timeout_s=30)
+    os.close(writer)

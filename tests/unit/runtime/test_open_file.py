@@ -1,0 +1,40 @@
+"""A file stays in reach although its name is taken away."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bai_agent.runtime.open_file import OpenFile
+
+
+def test_a_file_with_a_name_left_gets_its_other_back(tmp_path: Path) -> None:
+    (tmp_path / "output.log").write_text("content")
+    (tmp_path / "kept").hardlink_to(tmp_path / "output.log")
+    with closing(OpenFile(tmp_path / "kept")) as file:
+        assert file.size() == 7
+        (tmp_path / "kept").unlink()
+
+        file.link_again()
+
+    assert (tmp_path / "kept").samefile(tmp_path / "output.log")
+
+
+def test_a_file_without_any_name_cannot_be_put_back(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("content")
+    with closing(OpenFile(tmp_path / "kept")) as file:
+        assert file.size() == 7
+        (tmp_path / "kept").unlink()
+
+        with pytest.raises(OSError):
+            file.link_again()
+
+
+def test_a_fifo_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "emit.log")
+
+    with closing(OpenFile(tmp_path / "emit.log")) as file:
+        assert file.size() == 0
