@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeAlias
@@ -134,6 +134,11 @@ class Leader:
     def outcomes(self) -> Sequence[NodeOutcome]:
         """How the part of each of these ended."""
         return [each for _, (_, each) in sorted(self._outcomes.items())]
+
+    @property
+    def members(self) -> Mapping[int, Sequence[int]]:
+        """The members of each generation, in the order of their group ranks."""
+        return {number: word.members for number, word in self._decisions.items()}
 
     @property
     def known_nodes(self) -> set[int]:

@@ -97,6 +97,7 @@ def _measured_by(
         ctx.job,
         [elastic.attempt.job.node(node) for node in sorted(lost)],
         heard,
+        members=elastic.leader.members,
         folder=ctx.rundir.path,
         over=lambda: _has_to_go(ctx, elastic) or ctx.clock.monotonic() > deadline,
     )

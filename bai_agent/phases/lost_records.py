@@ -6,7 +6,7 @@ import json
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bai_agent.errors import StoreError
@@ -30,12 +30,13 @@ def outcomes_of_lost(
     nodes: Iterable[NodeRecord],
     heard: Sequence[NodeOutcome],
     *,
+    members: Mapping[int, Sequence[int]],
     folder: Path,
     over: Callable[[], bool],
 ) -> list[NodeOutcome]:
     """Return what these nodes measured, as far as it can be read before `over`; a warning says of which nodes it is missing.
 
-    heard: how the parts of the others ended.
+    heard: how the parts of the others ended. members: those of each generation, by its number.
     """
     starts: dict[int | None, int] = {}
     for each in (each for node in heard for each in node.generations or ()):
@@ -46,7 +47,7 @@ def outcomes_of_lost(
         try:
             with tempfile.NamedTemporaryFile(dir=folder, prefix=f"lost-{node.rank}-") as file:
                 _copy(node, Path(file.name), over=over)
-                found.append(_outcome(job, node.rank, Path(file.name), starts, over=over))
+                found.append(_outcome(job, node.rank, Path(file.name), starts, members=members, over=over))
         except (OSError, StoreError) as error:
             log.warning("what node %d measured is not in the result: %s", node.rank, error)
             missing = f"What this node measured is not in the result: {error}."
@@ -68,7 +69,13 @@ def _copy(node: NodeRecord, path: Path, *, over: Callable[[], bool]) -> None:
 
 
 def _outcome(
-    job: Job, rank: int, path: Path, starts: dict[int | None, int], *, over: Callable[[], bool]
+    job: Job,
+    rank: int,
+    path: Path,
+    starts: dict[int | None, int],
+    *,
+    members: Mapping[int, Sequence[int]],
+    over: Callable[[], bool],
 ) -> NodeOutcome:
     headlines = Headlines(job.named_metrics(), started=starts.get, restarts=True)
     headlines.miss()
@@ -89,7 +96,12 @@ def _outcome(
             required_results_missing=[each.path for each in job.results if each.required],
         ),
         generations=[
-            GenerationOutcome(generation=number, outcome=Outcome.PEER_LOST.value, headlines=each)
+            GenerationOutcome(
+                generation=number,
+                outcome=Outcome.PEER_LOST.value,
+                members=list(members.get(number, ())),
+                headlines=each,
+            )
             for number, each in found.of_generations.items()
         ],
     )

@@ -25,6 +25,7 @@ HEARD = NodeOutcome(
         GenerationOutcome(generation=each, outcome="", started=START + 10_000 * each) for each in (0, 2)
     ],
 )
+MEMBERS = {0: [2, 1], 2: [0, 1]}
 
 
 @pytest.fixture
@@ -61,7 +62,9 @@ def test_its_headlines_counts_and_generations_are_those_of_its_records(
 ) -> None:
     job = described(lost)
 
-    (found,) = outcomes_of_lost(job, [lost.record.node(1)], [HEARD], folder=tmp_path, over=lambda: False)
+    (found,) = outcomes_of_lost(
+        job, [lost.record.node(1)], [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: False
+    )
 
     assert found.metrics is not None
     assert (found.rank, found.metrics.records, found.metrics.per_metric) == (1, 4, {"loss": 4, "accuracy": 0})
@@ -77,12 +80,33 @@ def test_its_headlines_counts_and_generations_are_those_of_its_records(
     assert not list(tmp_path.glob("lost-*"))
 
 
+def test_a_generation_whose_members_were_all_lost_has_them_in_the_result(
+    tmp_path: Path, lost: HandmadeJob
+) -> None:
+    nodes = [lost.record.node(1)]
+
+    found = outcomes_of_lost(
+        described(lost), nodes, [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: False
+    )
+
+    end = NextGeneration(kind=DecisionKind.END, members=[0], outcome="succeeded")
+    only_last = replace(
+        HEARD, generations=[replace((HEARD.generations or [])[1], outcome="succeeded", members=[0, 1])]
+    )
+    result = elastic_result("job", end, [only_last], lost={1: "Node 1", 2: "Node 2"}, measured=found)
+    told = {each.generation: each for each in result.generations or ()}
+    assert {number: each.members for number, each in told.items()} == MEMBERS
+    assert told[0].outcome == "peer_lost"
+
+
 def test_files_of_results_that_were_not_looked_into_count_as_missing(
     tmp_path: Path, lost: HandmadeJob
 ) -> None:
     job = described(lost)
 
-    (found,) = outcomes_of_lost(job, [lost.record.node(1)], [HEARD], folder=tmp_path, over=lambda: False)
+    (found,) = outcomes_of_lost(
+        job, [lost.record.node(1)], [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: False
+    )
 
     assert found.metrics is not None
     assert (found.metrics.results_missing, found.metrics.required_results_missing) == (["b.json"], ["a.json"])
@@ -91,7 +115,9 @@ def test_files_of_results_that_were_not_looked_into_count_as_missing(
 def test_a_warm_up_counts_from_the_start_of_the_others(tmp_path: Path, lost: HandmadeJob) -> None:
     job = described(lost, warmup=timedelta(seconds=1.5))
 
-    (found,) = outcomes_of_lost(job, [lost.record.node(1)], [HEARD], folder=tmp_path, over=lambda: False)
+    (found,) = outcomes_of_lost(
+        job, [lost.record.node(1)], [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: False
+    )
 
     told = [(each.generation, each.headlines["loss"].value) for each in found.generations or []]
     assert told == [(0, 2.0), (2, 4.0)]
@@ -102,9 +128,9 @@ def test_without_time_or_with_too_many_records_a_warning_says_what_is_missing(
 ) -> None:
     nodes = [lost.record.node(1)]
 
-    (late,) = outcomes_of_lost(lost.job, nodes, [HEARD], folder=tmp_path, over=lambda: True)
+    (late,) = outcomes_of_lost(lost.job, nodes, [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: True)
     monkeypatch.setattr(lost_records, "_MOST_BYTES", 100)
-    (many,) = outcomes_of_lost(lost.job, nodes, [HEARD], folder=tmp_path, over=lambda: False)
+    (many,) = outcomes_of_lost(lost.job, nodes, [HEARD], members=MEMBERS, folder=tmp_path, over=lambda: False)
 
     end = NextGeneration(kind=DecisionKind.END, members=[0], outcome="succeeded")
     for found, why in ((late, "there was no time left"), (many, "its records have more than 100 bytes")):
