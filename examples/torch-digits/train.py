@@ -41,7 +41,7 @@ def main() -> None:
     torch.manual_seed(options.seed)
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", team.local_rank % torch.cuda.device_count())
+        device = torch.device("cuda", team.place % torch.cuda.device_count())
     if team.rank == 0:
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
         print(f"torch {torch.__version__} on {where}, {team.size} × {team.name}")
@@ -104,6 +104,7 @@ class Alone:
 
     name = "alone"
     rank, size, local_rank = 0, 1, 0
+    place = 0  # among the processes of this machine, on which several nodes may be
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the sum of all processes' tensors."""
@@ -118,9 +119,10 @@ class TorchrunTeam(Alone):
 
     def __init__(self) -> None:
         self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.place, processes = place_on_machine()
         backend = "gloo"
-        if torch.cuda.is_available() and torch.cuda.device_count() > self.local_rank:
-            torch.cuda.set_device(self.local_rank)
+        if torch.cuda.device_count() >= processes:
+            torch.cuda.set_device(self.place)
             backend = "nccl"
         torch.distributed.init_process_group(backend, timeout=timedelta(minutes=1))
         self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -133,6 +135,18 @@ class TorchrunTeam(Alone):
         torch.distributed.destroy_process_group()
 
 
+def place_on_machine() -> tuple[int, int]:
+    """Return the number of this process among those of its machine, and how many there are: NCCL refuses two on one GPU.
+
+    Under torchrun. Nodes of a local job are all on one machine.
+    """
+    addresses = os.environ.get("BAI_NODE_ADDRS", "").split(",")
+    node, local = int(os.environ.get("BAI_NODE_RANK", "0")), int(os.environ["LOCAL_RANK"])
+    here = [rank for rank, address in enumerate(addresses) if address == addresses[node]]
+    of_node = int(os.environ["LOCAL_WORLD_SIZE"])
+    return here.index(node) * of_node + local, len(here) * of_node
+
+
 class HorovodTeam(Alone):
     name = "Horovod"
 
@@ -142,7 +156,7 @@ class HorovodTeam(Alone):
         self.horovod = horovod.torch
         self.horovod.init()
         self.rank, self.size = self.horovod.rank(), self.horovod.size()
-        self.local_rank = self.horovod.local_rank()
+        self.place = self.local_rank = self.horovod.local_rank()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         # By way of the CPU: that a Horovod can reduce on GPUs depends on how it was built.

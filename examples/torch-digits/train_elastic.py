@@ -25,7 +25,15 @@ signal.signal(signal.SIGTERM, stop_after_this_step)
 
 import torch  # noqa: E402
 from torch import distributed, nn  # noqa: E402
-from train import BATCH, TEST_IMAGES, checksum, load, new_network, shifted  # noqa: E402
+from train import (  # noqa: E402
+    BATCH,
+    TEST_IMAGES,
+    checksum,
+    load,
+    new_network,
+    place_on_machine,
+    shifted,
+)
 
 STOPPED = 128 + signal.SIGTERM
 PATIENCE = timedelta(seconds=30)
@@ -112,11 +120,11 @@ def main() -> int:
 
 def meet() -> torch.device:
     """Wait for the other processes; return where this one computes."""
-    local = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.device_count() > local:
-        torch.cuda.set_device(local)
+    place, processes = place_on_machine()
+    if torch.cuda.device_count() >= processes:
+        torch.cuda.set_device(place)
         distributed.init_process_group("nccl", timeout=PATIENCE)
-        return torch.device("cuda", local)
+        return torch.device("cuda", place)
     distributed.init_process_group("gloo", timeout=PATIENCE)
     return torch.device("cpu")
 

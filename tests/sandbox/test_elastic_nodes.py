@@ -189,7 +189,7 @@ def test_all_spot_machines_lose_their_power_at_once_and_new_ones_go_on_from_the_
     stored = cli.objects("jobs/job/attempts/0/control/")
     decided = [json.loads(stored[name]) for name in sorted(stored) if name.startswith("generation-")]
     runs = [each["members"] for each in decided if each["kind"] == "run"]
-    assert runs[0] == [0, 1, 2]
+    assert runs[0] == result["generations"][0]["members"] == [0, 1, 2]
     assert runs[-1] == result["generations"][-1]["members"] == [3, 4, 5]
     assert not {0, 1, 2} & {node for each in runs[1:] for node in each}
     assert result["replaced"] == [0, 1, 2]

@@ -84,6 +84,28 @@ def test_an_elastic_training_goes_on_after_a_kill_and_stops_all_at_one_step(cli:
     assert int(done.stdout) == steps["1"][-1]
 
 
+def test_processes_of_all_nodes_on_one_machine_are_told_apart_and_those_on_others_are_not_counted() -> None:
+    python = pytorch(hosts_version()) / "bin" / "python"
+    asked = {
+        ("", "0", "1", "2"): (1, 2),  # torchrun alone
+        ("127.0.0.1,127.0.0.1,127.0.0.1", "2", "1", "2"): (5, 6),
+        ("10.0.0.1,10.0.0.2,10.0.0.3", "1", "1", "2"): (1, 2),
+        ("10.0.0.2,10.0.0.1,10.0.0.2", "2", "0", "4"): (4, 8),
+    }
+    names = ("BAI_NODE_ADDRS", "BAI_NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    ask = [
+        f"os.environ.update({dict(zip(names, each, strict=True))}); print(*train.place_on_machine())"
+        for each in asked
+    ]
+    code = "\n".join(["import os, train", *ask])
+
+    done = subprocess.run(
+        [python, "-c", code], cwd=EXAMPLES, capture_output=True, text=True, timeout=120, check=True
+    )
+
+    assert [tuple(map(int, each.split())) for each in done.stdout.splitlines()] == list(asked.values())
+
+
 def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
