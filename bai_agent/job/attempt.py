@@ -56,7 +56,7 @@ from bai_agent.job.launches import (
     launched_machines,
     launches_seen,
 )
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import OUTCOMES, Outcome
 from bai_agent.job.peers import Members, Peer, members_table, peers_table, read_members, read_peers
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, NodeOutcome, Text, Truth, as_table
@@ -75,7 +75,6 @@ _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re
 _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
 """Name of a leader's sign of life: its node."""
 _LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
-_OUTCOMES = frozenset(each.value for each in Outcome)
 _UNUSABLE = "This node's report of its end cannot be used"
 _RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
 """Name of a node's object: its rank."""
@@ -421,7 +420,7 @@ class AttemptRecord:
         """Return the same; a report that no agent writes counts as a failure of that node alone. Raises StoreError."""
         try:
             outcome = self.node_outcome(rank)
-            if outcome.outcome in _OUTCOMES:
+            if outcome.outcome in OUTCOMES:
                 return outcome
             why = f'the outcome "{outcome.outcome[:40]}" is unknown to this version'
         except RecordError as error:

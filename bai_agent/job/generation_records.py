@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from bai_agent.decode import Rule, checked, shown_value, wrong_value
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import OUTCOMES, Outcome
 from bai_agent.job.peers import Members, Peer, members_table, read_members
 from bai_agent.job.record_types import Count, Counts, Moment, Seconds, Text, Texts, Truth
 from bai_agent.light_dataclass import dataclass, field, replace
@@ -214,6 +214,8 @@ def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGenerat
     word = checked(NextGeneration, table, where=where)
     if len(set(word.members)) < len(word.members) or (word.runs and not word.members):
         raise wrong_value(where, "different nodes as members", word.members)
+    if word.outcome not in OUTCOMES and (word.outcome or word.kind is DecisionKind.END):
+        raise wrong_value(f"{where}: outcome", "the outcome of a job", word.outcome)
     return word
 
 

@@ -84,6 +84,8 @@ class Outcome(str, Enum):
         return _MEANING[self][1]
 
 
+OUTCOMES = frozenset(each.value for each in Outcome)
+"""Their values."""
 _STATUS: dict[ExitCode, Status] = {
     ExitCode.SUCCEEDED: Status.SUCCEEDED,
     ExitCode.BENCHMARK_FAILED: Status.FAILED,

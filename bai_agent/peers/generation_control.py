@@ -165,7 +165,8 @@ class GenerationControl:
         if isinstance(decision, GoOn):
             return None
         if isinstance(decision, EndJob) or cause is None:
-            return NextGeneration(kind=DecisionKind.END)
+            outcome = Outcome.SUCCEEDED if cause is None else Outcome(cause.outcome)
+            return NextGeneration(kind=DecisionKind.END, outcome=outcome.value)
         outcome = Outcome(cause.outcome)
         return NextGeneration(
             kind=DecisionKind.RUN,

@@ -43,7 +43,7 @@ def test_an_instance_may_do_all_that_generations_need(attempt: AttemptRecord, mo
     attempt.leave(Leaving(node=0, seconds=110.0))
     attempt.end_generation(0, GenerationEnd(rank=0, outcome="failed"))
     settled = attempt.settle_generation(1, word)
-    again = attempt.settle_generation(1, NextGeneration(kind=DecisionKind.END))
+    again = attempt.settle_generation(1, NextGeneration(kind=DecisionKind.END, outcome="failed"))
     begun = attempt.begin_generation(1, Members(peers=PEERS), checkpoint="g000000-0")
     attempt.launch_generation(1)
 

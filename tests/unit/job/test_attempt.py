@@ -63,7 +63,7 @@ def attempt(store: LyingStore) -> AttemptRecord:
 
 def test_a_decision_is_settled_once_and_read_as_it_was_written(attempt: AttemptRecord) -> None:
     assert attempt.settle_generation(1, NEXT) == NEXT
-    assert attempt.settle_generation(1, NextGeneration(kind=DecisionKind.END)) == NEXT
+    assert attempt.settle_generation(1, NextGeneration(kind=DecisionKind.END, outcome="failed")) == NEXT
     assert attempt.generation(1) == NEXT
     assert set(attempt.control().generations) == {1}
 
@@ -117,9 +117,9 @@ def test_a_decision_that_no_agent_writes_is_refused(
 
 def test_a_decision_of_another_version_may_have_more_keys(store: LyingStore, attempt: AttemptRecord) -> None:
     key = attempt.key("control/generation-000001.json")
-    store.put(key, b'{"kind": "end", "weather": "fine"}')
+    store.put(key, b'{"kind": "end", "outcome": "failed", "weather": "fine"}')
 
-    assert attempt.generation(1) == NextGeneration(kind=DecisionKind.END)
+    assert attempt.generation(1) == NextGeneration(kind=DecisionKind.END, outcome="failed")
 
 
 @pytest.mark.parametrize("checkpoint", [None, "g000002-1"])
@@ -258,7 +258,7 @@ def test_of_a_decision_that_cannot_be_read_all_nodes_think_the_same(
     number = 0 if before is None else 1
     store.put(attempt.key(f"control/generation-{number:06}.json"), b"{")
     # One after a gap is not a leader's.
-    attempt.settle_generation(9, NextGeneration(kind=DecisionKind.END))
+    attempt.settle_generation(9, NextGeneration(kind=DecisionKind.END, outcome="failed"))
 
     control = attempt.control()
     found = attempt.decision(number, control)
@@ -267,6 +267,20 @@ def test_of_a_decision_that_cannot_be_read_all_nodes_think_the_same(
     assert (found.kind, found.members, found.why, found.planned) == (kind, members, "unreadable", False)
     assert found.ledger.began is not None
     assert f"generation-{number:06}.json" in found.sentence
+
+
+@pytest.mark.parametrize("content", [{"kind": "end"}, {"kind": "end", "outcome": "won"}, {"outcome": "won"}])
+def test_a_decision_with_an_unknown_outcome_cannot_be_used(
+    store: LyingStore, attempt: AttemptRecord, content: dict[str, Any]
+) -> None:
+    attempt.settle_generation(0, NEXT)
+    table = {"kind": "run", "members": [3, 0], **content}
+    store.put(attempt.key("control/generation-000001.json"), json.dumps(table).encode())
+
+    found = attempt.decision(1, attempt.control())
+
+    assert (found.kind, found.members, found.why) == (DecisionKind.RUN, [3, 0], "unreadable")
+    assert "generation-000001.json: outcome" in found.sentence
 
 
 def test_an_end_stands_whatever_is_put_after_it(store: LyingStore, attempt: AttemptRecord) -> None:

@@ -15,10 +15,11 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import replace
 from bai_agent.peers.generation_control import GenerationControl
 
 TWICE = Restart(max_restarts=2, backoff=timedelta(seconds=10))
-END = NextGeneration(kind=DecisionKind.END)
+SUCCESS = NextGeneration(kind=DecisionKind.END, outcome="succeeded")
 PEERS = tuple(Peer(rank=rank, address=f"10.0.0.{rank}", port=1000 + rank) for rank in range(3))
 
 
@@ -156,7 +157,7 @@ def test_no_other_generation_follows_what_would_happen_again_or_the_last_restart
 
     job.look()
 
-    assert [each.decision for each in job.nodes] == [END] * 3
+    assert [each.decision for each in job.nodes] == [replace(SUCCESS, outcome=outcome.value)] * 3
     assert [each.reason() for each in job.nodes] == [None] * 3
 
 
@@ -165,7 +166,7 @@ def test_the_job_ends_where_all_have_ended_well(job: Job) -> None:
         job.end(rank)
         job.look()
 
-    assert [each.decision for each in job.nodes] == [END] * 3
+    assert [each.decision for each in job.nodes] == [SUCCESS] * 3
 
 
 def test_nodes_that_only_serve_are_not_waited_for_where_the_others_ended_well(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_nodes_that_only_serve_are_not_waited_for_where_the_others_ended_well(tm
     job.end(0)
     job.look()
 
-    assert job.nodes[1].decision == END
+    assert job.nodes[1].decision == SUCCESS
 
 
 def test_only_the_first_failure_has_to_have_an_exit_code_of_the_policy(tmp_path: Path) -> None:
