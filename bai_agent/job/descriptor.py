@@ -858,6 +858,9 @@ class Checkpoint(DeclaredTable):
         if self.shared and not self.path.startswith("/"):
             problem = f"{shown(self.path)} is relative, so it is in a working folder of each machine's own"
             yield "path", (problem, "write the absolute path of the shared folder, or remove shared")
+        elif self.shared and ":" in self.path:
+            problem = f'{shown(self.path)} has a ":", which separates the folders in BAI_CHECKPOINTS'
+            yield "path", (problem, "name the folder by a path without one")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,6 +165,7 @@ def test_checkpoints_are_kept_at_times_or_at_the_end_alone(every: str, read: tim
         ("[checkpoint]\npath = '..'", r'\[checkpoint\] path: "\.\." leaves its folder'),
         ("[checkpoint]\npath = '.'", r'\[checkpoint\] path: "\." is the working folder itself'),
         ("[checkpoint]\npath = 'out'\nshared = true", r'\[checkpoint\] path: "out" is relative'),
+        ("[checkpoint]\npath = '/efs/a:b'\nshared = true", r'\[checkpoint\] path: "/efs/a:b" has a ":"'),
         ("[checkpoint]\npath = 'out'\nevery = 'never'", r'\[checkpoint\] every: "never" is not a duration'),
         ("[checkpoint]\npath = 'out'\nevery = '1ms'", r"\[checkpoint\] every: must be at least 1s"),
     ],

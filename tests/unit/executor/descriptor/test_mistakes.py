@@ -217,6 +217,12 @@ MISTAKES = [
         "checkpoint.path",
         "absolute path of the shared folder",
     ),
+    (
+        "shared folder whose path separates",
+        "[checkpoint]\npath = '/efs/run:1'\nshared = true",
+        "checkpoint.path",
+        "a path without one",
+    ),
     ("checkpoints never", "[checkpoint]\npath = 'out'\nevery = 'never'", "checkpoint.every", 'or "off"'),
     ("hasty checkpoints", "[checkpoint]\npath = 'out'\nevery = '10ms'", "checkpoint.every", 'or "off"'),
     (
