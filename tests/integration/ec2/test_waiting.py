@@ -23,6 +23,7 @@ from bai_agent.job.record import JobRecord
 from executor.backends.backend import CapacityWait, SubmitListener
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.launch.ec2_submission import submit
+from executor.backends.ec2.monitor.ec2_job_status import make_monitor
 from executor.configuration.config import read_settings
 from executor.errors import LaunchError, UsageError
 from executor.owned_folders import cache_folder
@@ -318,6 +319,40 @@ def test_a_round_that_somebody_else_wrote_is_not_sent(submitter: Submitter) -> N
 
     # then it is never sent
     assert len(submitter.aws.calls("RunInstances")) == len(submitter.aws.subnets)
+
+
+def test_rounds_that_an_instance_plants_change_nothing(submitter: Submitter) -> None:
+    # Given a submission that is interrupted after its third round, and a machine of another job, which makes folders of rounds
+    no_room(submitter.aws)
+
+    def interrupt() -> None:
+        if len(submitter.waits) == 3:
+            raise KeyboardInterrupt
+
+    submitter.clock.on_sleep = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        submitter.submit()
+    submitter.aws.policies.attach("instance")
+    theirs = submitter.aws.client("s3", "instance")
+    for name in ("3", "4", "5", "999999", "9" * 400, "-1", "\u0665", "007"):
+        key = f"jobs/job-1/attempts/0/rounds/{name}/nodes/launch.json"
+        theirs.put_object(Bucket=submitter.aws.bucket, Key=key, Body=b"{}")
+    submitter.aws.policies.take_refused()
+    monitor = make_monitor(submitter.record, read_settings())
+    assert "The job waits for capacity: no zone has room" in monitor.observe().sentence
+    third = json.loads(submitter.record.store.get("job-1/attempts/0/rounds/2/launch.json"))
+    assert (monitor.launch or {})["expires"] == third["expires"]
+
+    # When there is room, and it is submitted again
+    submitter.aws.faults.clear()
+    submitter.clock.on_sleep = lambda: None
+    submitter.submit()
+
+    # Then the next round launches it
+    [tags] = submitter.tags()
+    last = json.loads(submitter.record.store.get("job-1/attempts/0/rounds/3/launch.json"))
+    assert tags["bai:expires"] == last["expires"] > third["expires"]
+    assert len(submitter.aws.calls("RunInstances")) == 3 * len(submitter.aws.subnets) + 1
 
 
 def test_a_kill_in_a_later_round_leaves_one_machine(moto_aws: MotoAws, cli: CliHarness) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Annotated, Any
 
 from bai_agent import __version__
@@ -28,6 +31,9 @@ VERSION = 1
 """Version of `launch.json`."""
 LAUNCH_WINDOW = timedelta(minutes=30)
 """Time after its submission in which a job may be launched: enough to ask each of six zones for five minutes."""
+
+_ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
+"""Name of a round's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,9 +273,21 @@ class _DecidedAgainst:
 
 
 def latest_round(record: JobRecord, *, attempt: int) -> int:
-    """Return the number of the latest round of a launch that waits for capacity. Raises StoreError."""
-    there = record.store.folders(attempt_key(record, attempt, "rounds/"))
-    return max((int(each) for each in there if each.isdecimal()), default=0)
+    """Return the number of the latest round of a launch that waits for capacity; 0 if there is only the first one. Raises StoreError.
+
+    Rounds follow each other without a gap. An instance may make folders of any name here, but by its policy no `launch.json` in them.
+    """
+    names = record.store.folders(attempt_key(record, attempt, "rounds/"))
+    numbers = {int(each) for each in names if _ROUND.fullmatch(each)}
+    last = next(number for number in count(1) if number not in numbers) - 1
+    if last == 0 or _has_round(record, attempt, last):
+        return last
+    return bisect_left(range(1, last), True, key=lambda number: not _has_round(record, attempt, number))
+
+
+def _has_round(record: JobRecord, attempt: int, number: int) -> bool:
+    key = round_key(record, attempt, number, "launch.json")
+    return any(each.key == key for each in record.store.find(key))
 
 
 def read_launch_table(
