@@ -16,7 +16,7 @@ _NAMES = {
     "heavy-tailed": "heavy_tailed",
     "one slow run in ten": "one_slow_in_ten",
     "two levels, 10 % apart": "bimodal",
-    "each 60 % like the one before": "autocorrelated",
+    "each run 60 % like the previous one": "autocorrelated",
     "rounded to 0.1, a noise of 0.05": "quantised",
 }
 
