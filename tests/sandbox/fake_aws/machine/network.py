@@ -15,7 +15,8 @@ METADATA = "169.254.169.254"
 
 _SET_UP = f"""
 ip link set lo up
-ip link add br0 type bridge
+# A bridge without an address of its own takes that of a port, and another one when the port goes: for seconds machines reach nothing.
+ip link add br0 address 0e:00:00:00:00:01 type bridge
 ip addr add {GATEWAY}/16 dev br0
 ip addr add {METADATA}/32 dev br0
 ip link set br0 up
