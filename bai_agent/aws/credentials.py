@@ -86,9 +86,11 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
             f"{name} is set, but without botocore only S3 takes credentials from it; set AWS_ACCESS_KEY_ID and "
             f"AWS_SECRET_ACCESS_KEY, or unset {name} to take the instance's role"
         )
-    if find_token(environment) is None:
+    role = _shared_role(environment)
+    # A service that has given credentials and is away for a moment is no reason to have none.
+    if not role.is_known and find_token(environment) is None:
         raise CredentialsError(_NONE)
-    return _shared_role(environment).keys
+    return role.keys
 
 
 def for_obstore(keys: Callable[[], Keys]) -> Callable[[], S3Credential]:
@@ -150,6 +152,11 @@ class RenewedRole:
         self._lock = threading.Lock()
         self._keys: Keys | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there have been credentials."""
+        return self._keys is not None
 
     def keys(self) -> Keys:
         """Return credentials, without waiting if there are valid ones. Raises MetadataError."""

@@ -167,6 +167,20 @@ def test_credentials_outlive_a_metadata_service_that_goes() -> None:
     assert role.keys().access == "ROLEKEY"
 
 
+def test_another_client_has_the_credentials_of_a_metadata_service_that_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with metadata_service() as (address, _):
+        environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}
+        first = credential_provider(environment)
+        assert first is not None
+        assert first()["access_key_id"] == "ROLEKEY"
+    second = credential_provider(environment)
+    assert second is not None
+    assert second()["access_key_id"] == "ROLEKEY"
+
+
 def test_expired_credentials_are_not_used_again() -> None:
     pauses: list[float] = []
     with metadata_service(expires="2001-01-01T00:00:00Z") as (address, _):
