@@ -266,7 +266,8 @@ class Reconciler:
             return None
         store = LookStore(self._store)
         record = JobRecord(store, name)
-        if not record.exists():
+        is_there = record.exists()
+        if not is_there:
             write_result(record, Outcome.LOST, "The job's record is gone from the bucket.")
         monitor = JobMonitor(record, self._aws_in, replacer=self._replacer(record, entry))
         job = _Job(
@@ -274,11 +275,11 @@ class Reconciler:
             record=record,
             monitor=monitor,
             outbox=outbox,
-            events=LineStream(record.node(attempt=monitor.attempt), "events"),
-            pulls=record.exists() and bool(monitor.job.sources),
+            events=LineStream(record.node(attempt=monitor.attempt if is_there else 0), "events"),
+            pulls=is_there and bool(monitor.job.sources),
             action_id=entry.event.action_id,
             metrics=self._reporter.metrics_sentence(entry.event),
-            is_elastic=record.exists() and monitor.job.is_elastic,
+            is_elastic=is_there and monitor.job.is_elastic,
         )
         self._jobs[name] = job
         return job
