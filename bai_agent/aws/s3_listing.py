@@ -33,7 +33,7 @@ _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Listing:
+class UsableListing:
     """The keys below a prefix; both relative to the client's own prefix, as obstore gives them."""
 
     objects: list[ObjectMeta] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Listing:
     """Folders directly in the listed one; empty if everything below was listed."""
 
 
-def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timedelta) -> Listing:
+def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timedelta) -> UsableListing:
     """List what is below `folder` ("" or without a slash at its end) with keys that can be used. Raises S3Error.
 
     timeout: the longest time of one request.
@@ -54,7 +54,7 @@ def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timed
     }
     if not recursive:
         query["delimiter"] = "/"
-    found = Listing()
+    found = UsableListing()
     while True:
         page = _page(client, query, timeout_s=timeout.total_seconds())
         for each in page.iterfind(f"{_NAMESPACE}Contents"):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
     from obstore.store import S3Store as Client
 
-    from bai_agent.aws.s3_listing import Listing
+    from bai_agent.aws.s3_listing import UsableListing
 
 PATIENCE = RetryPolicy(
     retries=4,
@@ -181,7 +181,7 @@ class S3Store:
         except obstore.exceptions.InvalidPathError:
             return [_described(each) for each in self._usable(folder, recursive=True).objects]
 
-    def _usable(self, folder: str, *, recursive: bool) -> Listing:
+    def _usable(self, folder: str, *, recursive: bool) -> UsableListing:
         """List a folder with keys that obstore refuses, without them. Raises S3Error."""
         # Only here: hardly any folder has such keys.
         from bai_agent.aws.s3_listing import list_usable
