@@ -301,7 +301,7 @@ def test_a_member_that_never_has_its_checkpoint_is_left_out(tmp_path: Path, torn
 
     assert second is not None
     assert (second.members, second.why, second.nodes) == ([0, 2], Change.NOT_RESTORED.value, [1])
-    assert second.sentence == "Node 1 did not restore the checkpoint in time."
+    assert second.sentence == "Node 1 did not restore the checkpoint."
     assert not it.attempt.control().launches
 
 
@@ -499,7 +499,8 @@ def test_a_shared_folder_is_not_left_for_ever_to_a_node_that_does_not_end(
         assert it.begins(1, without, after_s=unshared_s + 1)
     else:
         limit_s = POLICY.stop_s + unshared_s
-        assert not it.begins(1, without, decided_s=limit_s - 1)
+        # The store's clock goes on meanwhile.
+        assert not it.begins(1, without, decided_s=limit_s - 30)
         assert it.begins(1, without, decided_s=limit_s + 1)
 
 
