@@ -8,6 +8,7 @@ node of a generation. The first row of `ROWS` that fits decides:
 | every member has ended with success; in an elastic job a node may have been lost in the last 25 s | end: succeeded |
 | the job was cancelled | end |
 | a failure that would happen again, or an exit code that is not to be retried; before generation 0: a node cannot prepare | end with it |
+| members could not restore the checkpoint, and too few others are left | end with it |
 | a failure, and no restart is left | end with it |
 | `max_runtime` is over; in a fixed job only between two generations, as its agents stop what runs | end |
 | a late node cannot prepare | only that node ends |
@@ -176,12 +177,19 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
         unfit = tuple(each.node for each in seen.waiting if each.end is not None)
         return EndJob(why=Why.HOPELESS, nodes=unfit) if unfit else None
     failures = _failures(seen, policy)
-    bad = [each for each in failures if not _may_get_better(each, seen, policy)]
+    bad = [each for each in failures if not _may_get_better(each, seen, policy)] or _unrestored(seen, policy)
     # Without a failure something else has ended all of them.
     is_over = bool(seen.members) and seen.all_ended and not failures and not _gone(seen, policy)
     if bad or is_over:
         return EndJob(why=Why.HOPELESS, nodes=tuple(each.node for each in bad))
     return None
+
+
+def _unrestored(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members that could not restore the checkpoint, if the job cannot go on without them: others would fail likewise."""
+    gone = _gone(seen, policy)
+    found = [each for each in gone if each.could_not_restore]
+    return [] if policy.has_enough(len(seen.members) - len(gone)) else found
 
 
 def _used_up(seen: GenerationObservation, policy: Policy) -> Decision | None:
@@ -391,6 +399,8 @@ def _gone(seen: GenerationObservation, policy: Policy) -> list[Member]:
 
 
 def _loss(gone: Member, policy: Policy) -> Change:
+    if gone.could_not_restore:
+        return Change.NOT_RESTORED
     if gone.was_lost:
         return Change.BROKE
     if gone.is_missing(policy):

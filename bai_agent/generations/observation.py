@@ -15,8 +15,17 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.light_dataclass import dataclass
 
 _OF_A_SIGNAL = 128
+NOT_RESTORED = Outcome.PULL_FAILED
+"""End of a member that could not restore the checkpoint, which is all that a member pulls."""
 LOSSES = frozenset(
-    {Outcome.LOST, Outcome.PEER_LOST, Outcome.INTERRUPTED, Outcome.STORE_FAILED, Outcome.AGENT_ERROR}
+    {
+        Outcome.LOST,
+        Outcome.PEER_LOST,
+        Outcome.INTERRUPTED,
+        Outcome.STORE_FAILED,
+        Outcome.AGENT_ERROR,
+        NOT_RESTORED,
+    }
 )
 """Ends that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not failed."""
 
@@ -78,6 +87,10 @@ class Member:
     def was_lost(self) -> bool:
         """Whether its own end says that the node, not the benchmark, was in trouble."""
         return self.end is not None and self.end.outcome in LOSSES
+
+    @property
+    def could_not_restore(self) -> bool:
+        return self.end is not None and self.end.outcome is NOT_RESTORED
 
     def is_silent(self, policy: Policy) -> bool:
         return self.silent_s > policy.silence_s

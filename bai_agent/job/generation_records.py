@@ -80,7 +80,7 @@ _DID = {
     Change.LOST: "gave no sign of life",
     Change.BROKE: "lost the benchmark",
     Change.NOT_STOPPED: "did not stop in time",
-    Change.NOT_RESTORED: "did not restore the checkpoint in time",
+    Change.NOT_RESTORED: "did not restore the checkpoint",
     Change.LEFT: "left",
     Change.JOINED: "joined",
     Change.SCALED: "left because the job was scaled down",

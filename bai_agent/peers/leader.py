@@ -55,6 +55,8 @@ Decided: TypeAlias = tuple[int, NextGeneration, Version]
 """The number of a decision, what it says, and when it was put."""
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.UNREADABLE)
 """Changes for which no node was lost."""
+_TOLD = (Change.BROKE, Change.NOT_RESTORED)
+"""Changes for which a node may have said more."""
 TOGETHER_S = 8.0
 """Seconds after a planned decision, by the store's clock, after which members stop if it is not known that all have seen it."""
 _A_LITTLE_S = 0.001
@@ -560,7 +562,7 @@ class Leader:
             outcome = Outcome(cause.outcome)
             return outcome, sentence_of_node(cause.rank, outcome, cause.sentence)
         sentence = decision.why.sentence(decision.nodes)
-        told = self._cause(seen, decision.nodes) if decision.why is Change.BROKE else None
+        told = self._cause(seen, decision.nodes) if decision.why in _TOLD else None
         more = f": {told.sentence}" if told is not None and told.sentence else "."
         outcome = Outcome.INTERRUPTED if decision.why in _NO_LOSS else Outcome.PEER_LOST
         return outcome, f"{sentence[0].upper()}{sentence[1:]}{more}"

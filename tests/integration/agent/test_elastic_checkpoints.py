@@ -13,6 +13,8 @@ from node_agents import WAIT_FOR_BEGUN, Nodes
 from s3_gate import Gate
 from saved_files import saved
 
+from bai_agent.checkpoint.snapshot import STAGING
+
 COUNTS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -76,8 +78,11 @@ class Job:
         (folder / f"{number}.json").write_text(json.dumps({"desired": nodes}))
 
     def beginning(self, generation: int) -> dict[str, Any]:
+        return self.control("begin", generation)
+
+    def control(self, kind: str, generation: int) -> dict[str, Any]:
         control = self.nodes.store / "job" / "attempts" / "0" / "control"
-        found: dict[str, Any] = json.loads((control / f"begin-{generation:06}.json").read_bytes())
+        found: dict[str, Any] = json.loads((control / f"{kind}-{generation:06}.json").read_bytes())
         return found
 
     def finish(self) -> None:
@@ -131,6 +136,31 @@ def test_when_the_first_node_is_lost_the_next_one_leads_with_its_last_checkpoint
     # It writes the checkpoints from now on.
     assert (signs / "checkpoint-1-0.json").exists()
     assert json.loads((signs / "checkpoint-1-0.json").read_bytes())["node"] == 1
+
+
+def test_a_member_that_cannot_restore_is_left_out(tmp_path: Path, make: Callable[..., Nodes]) -> None:
+    job = Job(tmp_path, make)
+    job.nodes.start_all(0, 1, 2)
+    job.wait(0, 0, 1, 2)
+    # A file where the restore needs a folder
+    (job.nodes.rundir(1) / "work" / "checkpoints" / STAGING).touch()
+
+    job.nodes.lose(2)
+    job.wait(2, 0)
+    job.finish()
+
+    assert [job.nodes.wait(node) for node in (0, 1)] == [0, 5]
+    result = job.nodes.result
+    assert result["outcome"] == "succeeded"
+    assert [(each["generation"], each["members"]) for each in result["generations"]] == [
+        (0, [0, 1, 2]),
+        (2, [0]),
+    ]
+    why = "The checkpoint could not be restored: "
+    assert job.control("generation", 2)["sentence"].startswith(
+        f"Node 1 did not restore the checkpoint: {why}"
+    )
+    assert [each for each in result["warnings"] if each.startswith(f"Node 1: {why}")]
 
 
 def test_when_the_first_node_is_scaled_away_the_next_one_leads_with_all_that_it_saved(

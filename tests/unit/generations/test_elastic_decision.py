@@ -18,7 +18,15 @@ from bai_agent.generations.decision import (
     decide,
     desired_nodes,
 )
-from bai_agent.generations.observation import LOSSES, GenerationObservation, Member, MemberEnd, Stage, Waiting
+from bai_agent.generations.observation import (
+    LOSSES,
+    NOT_RESTORED,
+    GenerationObservation,
+    Member,
+    MemberEnd,
+    Stage,
+    Waiting,
+)
 from bai_agent.generations.policy import Policy
 from bai_agent.job.descriptor import Restart
 from bai_agent.job.generation_records import Change, Ledger
@@ -208,8 +216,19 @@ def test_a_node_that_lost_its_part_is_left_out_as_a_lost_one(outcome: Outcome) -
     decision = started(decide(seen(0, broken, 2), NO_RESTART))
 
     assert decision.members == (0, 2)
-    assert decision.why is Change.BROKE
+    assert decision.why is (Change.NOT_RESTORED if outcome is NOT_RESTORED else Change.BROKE)
     assert decision.ledger.losses == {"1": 1}
+
+
+def test_a_checkpoint_that_too_many_cannot_restore_ends_the_job() -> None:
+    first = Member(node=1, end=MemberEnd(outcome=NOT_RESTORED, ended_s=999.0))
+    second = replace(first, node=2)
+
+    assert decide(seen(0, first), POLICY) == EndJob(why=Why.HOPELESS, nodes=(1,))
+    assert decide(seen(0, first, second), POLICY) == EndJob(why=Why.HOPELESS, nodes=(1, 2))
+    assert started(decide(seen(0, first, second, 3), POLICY)).members == (0, 3)
+    # One that is lost is waited for as before: it may come back.
+    assert isinstance(decide(seen(0, lost(1)), POLICY), Park)
 
 
 def test_a_leaving_node_is_left_out_as_planned_after_five_seconds() -> None:
