@@ -103,12 +103,16 @@ class Nodes:
         self.agents[rank].kill()
         self.agents[rank].wait()
 
-    def lose(self, rank: int) -> None:
-        """End all of a node at once, as a machine that is powered off."""
-        for pid in self.processes(rank):
+    def lose(self, *ranks: int) -> None:
+        """End all of these nodes at once, as machines that are powered off."""
+        running = [self.processes(rank) for rank in ranks]
+        # Agents first: none of them may hear of another's end.
+        agents = [self.agents[rank].pid for rank in ranks]
+        for pid in [*agents, *(pid for each in running for pid in each if pid not in agents)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.agents[rank].wait()
+        for rank in ranks:
+            self.agents[rank].wait()
 
     def hang(self, rank: int, hung: bool = True) -> None:
         """Stop all that runs on a node, as a machine that hangs; or let it go on."""

@@ -144,8 +144,7 @@ def test_the_leader_is_followed_by_the_next_living_member(job: Callable[..., Job
     it.start(0, 1, 2)
 
     # Two at once, and the first two in order
-    it.nodes.lose(0)
-    it.nodes.lose(1)
+    it.nodes.lose(0, 1)
     it.wait(1, 2)
     it.finish()
 
