@@ -741,7 +741,7 @@ class WrittenRepeat(DeclaredTable):
     min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
     """With `max_time`: so many runs are done in any case. That further ones had no time left is then no warning."""
     keep_going: bool = False
-    """Whether a run that fails is followed by the next one. The job has failed all the same. Not for `torchrun` on several nodes."""
+    """Whether a run that fails is followed by the next one. The job has failed all the same. Not for `torchrun` or `each_node` on several nodes."""
     ignore_failure: bool = False
     """Whether a run counts whatever its exit code is. A signal, or a command that cannot be started, is a failure all the same."""
     seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
@@ -945,8 +945,8 @@ class Job:
             )
         if self.runs_together and self.repeat.keep_going:
             raise ValueError(
-                "[repeat] keep_going is not for the strategy torchrun on several nodes: where a run fails on one of them, the others "
-                "may wait for it for ever"
+                f"[repeat] keep_going is not for the strategy {self.strategy.name} on several nodes: where a run fails on one of "
+                "them, the others may wait for it for ever"
             )
         if self.arms_apart and self.strategy.nodes > 1 and self.strategy.name in ("mpi", "horovod"):
             raise ValueError(
@@ -1011,7 +1011,7 @@ class Job:
     @property
     def runs_together(self) -> bool:
         """Whether, of several nodes, each starts its own part of every run."""
-        return self.strategy.name == "torchrun" and self.strategy.nodes > 1
+        return self.strategy.name in ("each_node", "torchrun") and self.strategy.nodes > 1
 
     def named_metrics(self) -> tuple[Metric, ...]:
         """Return what is said of metrics by their names: of those with a pattern, and of those in files, which have none."""

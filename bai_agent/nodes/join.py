@@ -26,7 +26,7 @@ from bai_agent.nodes.members_file import write_members
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.clock import CLOCK, Clock, call_with_deadline
 from bai_agent.runtime.stop import RunEndedError, StopReason
-from bai_agent.strategy import SetsUp, strategy_of
+from bai_agent.strategy import PlacesNodes, SetsUp, Strategy, strategy_of
 
 if TYPE_CHECKING:
     from bai_agent.benchmark.node_setup import NodeFacts
@@ -56,7 +56,7 @@ def join(ctx: RunContext) -> None:
     facts = None
     if isinstance(strategy, SetsUp) and ctx.others is not None:
         facts = _set_up(ctx, strategy)
-    address = _address(ctx)
+    address = _address(ctx, strategy)
     if ctx.port is None:
         ctx.port = hold_port()
     if ctx.agent_port is None and ctx.others is not None:
@@ -256,10 +256,13 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
         raise RunEndedError(reason) from None
 
 
-def _address(ctx: RunContext) -> str:
+def _address(ctx: RunContext, strategy: Strategy) -> str:
     """Return where other nodes reach this one: on EC2 its address in the subnet, elsewhere all nodes are on this machine."""
-    if ctx.others is None or ctx.node.instance_id is None:
+    if ctx.others is None:
         return _ALONE
+    if ctx.node.instance_id is None:
+        placed = isinstance(strategy, PlacesNodes)
+        return strategy.local_address(ctx.job, ctx.node.rank) if placed else _ALONE
     from bai_agent.aws import imds
 
     try:

@@ -52,8 +52,18 @@ class SetsUp(Strategy, Protocol):
         ...
 
 
+@runtime_checkable
+class PlacesNodes(Strategy, Protocol):
+    """A strategy whose nodes need different addresses, also if all of them are on this machine."""
+
+    def local_address(self, job: Job, node: int) -> str:
+        """Return the loopback address of the node with this number. Pure."""
+        ...
+
+
 _STRATEGIES: Mapping[str, str] = {
     "single_node": "single_node:SingleNode",
+    "each_node": "each_node:EachNode",
     "horovod": "mpi:Horovod",
     "mpi": "mpi:Mpi",
     "torchrun": "torchrun:Torchrun",

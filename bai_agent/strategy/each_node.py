@@ -1,59 +1,35 @@
-"""Runs a command once on each node, by SSH: `python -I -S each_node.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
-
-It is what stands around a run of a job with `[repeat]`. All nodes run it at once; it fails where one of them fails, after all have ended.
-The other nodes get our own variables of these names. Values can be read in ps: none may be a secret.
-It runs as a plain file: standard library only.
-"""
+"""The benchmark's command once on each node: it finds the other nodes by `BAI_NODE_ADDRS`, and needs no launcher."""
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
+import zlib
+from collections.abc import Sequence
 
-_NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
-"""Values emitted around a run are not metrics; elsewhere they could not be distinguished from the run's."""
-_IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
+from bai_agent.errors import DescriptorError
+from bai_agent.job.descriptor import Job
+from bai_agent.job.peers import Peer
+from bai_agent.strategy.launch import Launch
 
-
-def main() -> int:
-    """Run the command of our arguments; return 0, or what the first node ended with on which it failed."""
-    at = sys.argv.index("--")
-    addresses, rest = sys.argv[1:at], sys.argv[at + 1 :]
-    at = rest.index("--")
-    names, command = rest[:at], rest[at + 1 :]
-    # sshd hands it to a shell: each word is quoted.
-    words = [
-        "env",
-        *(f"{name}={os.environ[name]}" for name in names if name in os.environ),
-        _NO_METRICS,
-        "/bin/sh",
-        "-c",
-        _IN_ITS_FOLDER,
-        "sh",
-        *command,
-    ]
-    started = [("this node", _start(command))]
-    started += [(each, _start(["ssh", each, shlex.join(words)])) for each in addresses]
-    failed = 0
-    for where, child in started:
-        code = child if isinstance(child, int) else child.wait()
-        if code:
-            ended = f"exited with code {code}" if code > 0 else f"was ended by signal {-code}"
-            sys.stderr.write(f"[bai] on {where} it {ended}\n")
-            failed = failed or (code if code > 0 else 128 - code)
-    return failed
+_JOBS = 2**14 - 2
+"""Networks below 127.0.0.0/8, without the first, in which 127.0.0.1 is, and the last."""
+_NODES = 2**10 - 1
+"""Addresses in each of them, without the first."""
 
 
-def _start(words: list[str]) -> subprocess.Popen[bytes] | int:
-    """Return the child; if it could not be started, the exit code of a shell."""
-    try:
-        return subprocess.Popen(words, stdin=subprocess.DEVNULL)
-    except OSError as error:
-        sys.stderr.write(f'[bai] "{words[0]}" cannot be started: {error.strerror}\n')
-        return 127 if isinstance(error, FileNotFoundError) else 126
+class EachNode:
+    """The benchmark's command as it stands, on each node of one or several."""
 
+    def check(self, job: Job) -> None:
+        if job.strategy.processes_per_node.lstrip("0") != "1":
+            raise DescriptorError(
+                "[strategy] processes_per_node: each_node starts the command once on each node, so it must be 1, not "
+                f'"{job.strategy.processes_per_node}"; the command starts more processes itself'
+            )
 
-if __name__ == "__main__":
-    sys.exit(main())
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        return Launch(argv=tuple(command))
+
+    def local_address(self, job: Job, node: int) -> str:
+        network = 1 + zlib.crc32(job.job.id.encode()) % _JOBS
+        address = network << 10 | 1 + node % _NODES
+        return f"127.{address >> 16}.{address >> 8 & 255}.{address & 255}"

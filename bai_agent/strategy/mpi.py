@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from bai_agent.job.attempt import COORDINATOR
 from bai_agent.job.descriptor import ARM, Job, MpiLaunch
 from bai_agent.job.peers import Peer
-from bai_agent.strategy import each_node, mpi_process
+from bai_agent.strategy import mpi_process, ssh_steps
 from bai_agent.strategy.failure import Cause, Remains
 from bai_agent.strategy.launch import Launch, Needs, Role, Setup, SshFrom, SshTo
 from bai_agent.strategy.mpi_failure import explain
@@ -34,7 +34,7 @@ _AS_ROOT = {
 _PROCESS = (sys.executable, "-I", "-S", mpi_process.__file__)
 """Starts a process of the benchmark, and keeps its output apart; see there."""
 
-_EACH_NODE = (sys.executable, "-I", "-S", each_node.__file__)
+_SSH_STEPS = (sys.executable, "-I", "-S", ssh_steps.__file__)
 
 _FOR_USERS_MPIRUN = {
     # What our own mpirun is told by options, for Open MPI 4 and 5.
@@ -101,7 +101,7 @@ class Mpi:
         env = {name: value for name, value in ours.items() if name not in job.benchmark.env}
         addresses = tuple(peer.address for peer in peers[1:])
         shown = [name for name in _handed_on(job) if name not in job.benchmark.secrets]
-        each = () if alone else (*_EACH_NODE, *addresses, "--", *shown, "--")
+        each = () if alone else (*_SSH_STEPS, *addresses, "--", *shown, "--")
         if job.strategy.launch is MpiLaunch.USER:
             return Launch(
                 argv=tuple(command),

@@ -53,7 +53,7 @@ from executor.descriptor.values import (
     wrong,
 )
 
-Strategy = Literal["single_node", "horovod", "mpi", "torchrun", "inference"]
+Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "inference"]
 NOT_STARTED: Mapping[Strategy, str] = {
     "inference": "a server in addition to the benchmark",
 }
@@ -106,7 +106,7 @@ class Distributed(DescriptorTable):
     """Number of machines, or the least and the most of them: then the job is elastic. `single_node` always uses one, as does a
     descriptor without this table."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
-    """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU."""
+    """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
     """The starter of `mpirun`, with `horovod` and `mpi`: `mpirun` means this program, once for all processes; `user` means the
     benchmark's own command, which then runs alone."""
@@ -125,7 +125,8 @@ class Hardware(DescriptorTable):
     instance_type: str = Field(min_length=1, examples=["t3.small"])
     """The EC2 instance type. A run on this machine ignores it; write `"local"` then."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
-    """The way in which machines work together: one machine; `mpirun` over all (`horovod`, `mpi`); `torchrun` on each; a server and its client."""
+    """The way in which machines work together: one machine; the command once on each (`each_node`); `mpirun` over all (`horovod`, `mpi`);
+    `torchrun` on each; a server and its client."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. It comes before `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])

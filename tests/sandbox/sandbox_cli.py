@@ -58,9 +58,10 @@ class SandboxCli(CliHarness):
         more: str = "",
         image: MachineImage = DEBIAN,
         nodes: int | str = 1,
+        strategy: str = "torchrun",
     ) -> Path:
-        """Write a benchmark descriptor; `code`: a script for sh. Several nodes run it under torchrun."""
-        strategy = "single_node" if nodes == 1 else "torchrun"
+        """Write a benchmark descriptor; `code`: a script for sh. strategy: of several nodes."""
+        strategy = "single_node" if nodes == 1 else strategy
         hardware = "" if nodes == 1 else f"[hardware.distributed]\nnum_instances = {json.dumps(nodes)}"
         path = self.folder / "benchmark.toml"
         path.write_text(

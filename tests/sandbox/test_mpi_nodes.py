@@ -40,9 +40,10 @@ def machines_of(cli: SandboxCli, code: str, *, distributed: str, more: str) -> l
 
 def described(cli: SandboxCli, code: str, *, limits: str, distributed: str = "", more: str = "") -> Path:
     """Write the descriptor of a job of two nodes under mpirun."""
-    file = cli.descriptor(code, nodes=2, more=more, limits=limits)
-    text = file.read_text().replace('strategy = "torchrun"', 'strategy = "mpi"')
-    file.write_text(text.replace("[hardware.distributed]", f"[hardware.distributed]\n{distributed}"))
+    file = cli.descriptor(code, nodes=2, strategy="mpi", more=more, limits=limits)
+    file.write_text(
+        file.read_text().replace("[hardware.distributed]", f"[hardware.distributed]\n{distributed}")
+    )
     return file
 
 

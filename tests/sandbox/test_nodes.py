@@ -42,6 +42,47 @@ END
 """
 
 
+# All listen on one port, each at its own address, and each tells the others who it is.
+FINDS = """\
+exec python3 - <<'END'
+import os, socket, time
+addresses, rank = os.environ["BAI_NODE_ADDRS"].split(","), int(os.environ["BAI_NODE_RANK"])
+with socket.create_server((addresses[rank], 7000)) as server:
+    for address in addresses:
+        while address != addresses[rank]:
+            try:
+                with socket.create_connection((address, 7000), 60) as peer:
+                    peer.sendall(b"node %d" % rank)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.2)
+    for _ in addresses[1:]:
+        peer, (address, _) = server.accept()
+        with peer, peer.makefile() as said:
+            print(f"node {rank} of {len(addresses)} heard {said.read()} at {address}")
+print("loss=0.5")
+END
+"""
+
+
+def test_a_command_on_each_machine_finds_the_others_by_their_addresses(cli: SandboxCli) -> None:
+    machines = cli.submit_nodes(cli.descriptor(FINDS, nodes=2, strategy="each_node", more=LOSS))
+    wait_off(cli, machines)
+
+    status = cli.status()
+
+    assert (status["status"], status["outcome"]) == ("SUCCEEDED", "succeeded"), status
+    addresses = [each.facts.address for each in machines]
+    for rank in (0, 1):
+        pieces = cli.objects(f"jobs/job/attempts/0/nodes/{rank}/log/")
+        said = b"".join(pieces[key] for key in sorted(pieces)).decode()
+        assert f"node {rank} of 2 heard node {1 - rank} at {addresses[1 - rank]}\n" in said
+    # Nothing was prepared for logins between them.
+    joined = json.loads(cli.objects("jobs/job/attempts/0/joined/")["1.json"])
+    assert joined["public_key"] is None
+    assert json.loads(cli.objects("jobs/job/")["result.json"])["metrics"]["per_metric"] == {"loss": 2}
+
+
 def test_four_machines_meet_and_make_one_result(cli: SandboxCli) -> None:
     machines = cli.submit_nodes(described(cli, GREETS, nodes=4, more=LOSS))
     wait_off(cli, machines)

@@ -33,12 +33,13 @@ def repeats(table: Raw) -> Iterator[RawFinding]:
 
 
 def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
-    if repeat.get("keep_going") is not True or text_at(at(table, "hardware"), "strategy") != "torchrun":
+    strategy = text_at(at(table, "hardware"), "strategy")
+    if repeat.get("keep_going") is not True or strategy not in ("each_node", "torchrun"):
         return
     if (nodes := node_range(table)) is not None and nodes.most > 1:
         yield error(
             ("repeat", "keep_going"),
-            "does not work with torchrun on several nodes: if a run fails on one of them, the others may wait for it for ever",
+            f"does not work with {strategy} on several nodes: if a run fails on one of them, the others may wait for it for ever",
             "remove it: the first run that fails then ends the job",
         )
 

@@ -148,6 +148,7 @@ def _distributed(table: Raw) -> Iterator[RawFinding]:
         # A number is ignored. A range would be an elastic job, which cannot be.
         report, fix = (warning, "remove it") if many.least is None else (error, 'remove it, or write "1:1"')
         yield report((*place, "num_instances"), problem, fix)
+    yield from _processes(strategy, distributed.get("processes_per_instance"))
     for key, users in _OF_STRATEGIES.items():
         if key in distributed and strategy not in users:
             problem = f"is for {' or '.join(users)}, and the strategy is {strategy}"
@@ -155,6 +156,17 @@ def _distributed(table: Raw) -> Iterator[RawFinding]:
     if text_at(distributed, "launch") == "user" and "mpirun_options" in distributed:
         problem = 'is for an mpirun that is started here, and launch = "user" leaves that to the command'
         yield warning((*place, "mpirun_options"), problem, "remove it")
+
+
+def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
+    """Check that each_node, which starts the command once on each machine, is not asked for more processes."""
+    is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
+    if strategy == "each_node" and is_many:
+        yield error(
+            ("hardware", "distributed", "processes_per_instance"),
+            f'"{processes}" is not for each_node, which starts the command once on each machine',
+            "remove it, and let the command start its processes; or use torchrun, mpi or horovod",
+        )
 
 
 def _zone(table: Raw) -> Iterator[RawFinding]:

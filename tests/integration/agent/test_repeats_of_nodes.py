@@ -1,4 +1,4 @@
-"""`[repeat]` with torchrun on several nodes: each node starts its part of every run, and no node begins one alone."""
+"""`[repeat]` with torchrun and each_node on several nodes: each node starts its part of every run, and no node begins one alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bai_agent.job.figures import relative_half_width
 PROGRAM = """
 import json, os, sys, time
 here = os.path.dirname(os.path.abspath(sys.argv[0]))
-run, rank = os.environ["BAI_REPEAT"], int(os.environ["RANK"])
+run, rank = os.environ["BAI_REPEAT"], int(os.environ["BAI_NODE_RANK"])
 mine = f"{here}/running-{run}-{rank}"
 open(mine, "w").close()
 with open("starts", "a") as file:
@@ -98,12 +98,12 @@ def test_nodes_do_each_run_together(make: Callable[..., Nodes]) -> None:
     ]
 
 
-@pytest.mark.parametrize("slow", [0, 1])
+@pytest.mark.parametrize(("strategy", "slow"), [("torchrun", 0), ("torchrun", 1), ("each_node", 1)])
 def test_agents_killed_while_a_node_is_behind_cost_and_double_nothing(
-    make: Callable[..., Nodes], tmp_path: Path, slow: int
+    make: Callable[..., Nodes], tmp_path: Path, strategy: str, slow: int
 ) -> None:
     # Given a node that is still in a run when the other one is ready for the next
-    nodes = make(f"pause-1-{slow}", repeat={"runs": 4})
+    nodes = make(f"pause-1-{slow}", repeat={"runs": 4}, strategy={"name": strategy})
     nodes.start_all(0, 1)
     wait_until(nodes.printed(slow, "pausing in 1"))
     wait_until(lambda: is_ready(nodes, 1 - slow, run=2))

@@ -130,6 +130,22 @@ def test_emit_sends_what_it_measures(newcomer: Newcomer) -> None:
         assert min(ended.values[name]) > 0
 
 
+def test_network_measures_from_each_node_to_each_other(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("network", "--nodes", "3", "--", "--rounds", "20", "--megabytes", "2")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")
+    for rank in range(3):
+        run = newcomer.home / ".bai" / "jobs" / "network" / "attempts" / "0" / "nodes" / str(rank)
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        # The next one by rank first
+        others = [str((rank + 1) % 3), str((rank + 2) % 3)]
+        for name in ("round_trip", "throughput"):
+            found = [each for each in records if each["name"] == name]
+            assert [each["labels"]["peer"] for each in found] == others
+            assert all(each["value"] > 0 for each in found)
+
+
 def test_fails_ends_with_one_and_shows_its_last_lines(newcomer: Newcomer) -> None:
     ended = newcomer.runs("fails")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from agent_runs import is_alive, wait_until
+from agent_runs import wait_until
 from local_cli import LocalCli
+from local_nodes import kill_node, node_output
 from stand_in_torchrun import put_torchrun
 from stand_in_training import TRAINS
 
@@ -60,9 +59,13 @@ def test_a_job_shrinks_grows_and_outlives_a_killed_node(nodes: LocalCli) -> None
 
             # The first node is killed, with all that it has started. The next one leads, and goes on without it until it is back.
             wait_until(lambda: makes_steps(nodes, 0, generation=2), seconds=WAIT_S)
-            kill(nodes, 0)
-            wait_until(lambda: "node=0 rank=2 of 3 goes on" in output(nodes, 0), seconds=WAIT_S)
-            last = int(re.findall(r"^generation=([0-9]+) node=0 rank=2 ", output(nodes, 0), re.MULTILINE)[0])
+            kill_node(nodes, "e1", 0)
+            wait_until(lambda: "node=0 rank=2 of 3 goes on" in node_output(nodes, "e1", 0), seconds=WAIT_S)
+            last = int(
+                re.findall(r"^generation=([0-9]+) node=0 rank=2 ", node_output(nodes, "e1", 0), re.MULTILINE)[
+                    0
+                ]
+            )
             wait_until(lambda: makes_steps(nodes, 1, generation=last), seconds=WAIT_S)
             nodes.go_file.touch()
             shown, said = run.communicate(timeout=WAIT_S)
@@ -84,31 +87,13 @@ def test_a_job_shrinks_grows_and_outlives_a_killed_node(nodes: LocalCli) -> None
     assert {each.name.split("-")[1] for each in kept.glob("checkpoint-*.json")} >= {"0", "1", "2"}
 
 
-def output(nodes: LocalCli, node: int) -> str:
-    path = nodes.store / nodes.record("e1").node(node).place / "output.log"
-    return path.read_text() if path.exists() else ""
-
-
 def printed(nodes: LocalCli, node: int, text: str) -> bool:
-    return text in output(nodes, node)
+    return text in node_output(nodes, "e1", node)
 
 
 def makes_steps(nodes: LocalCli, node: int, *, generation: int) -> bool:
     """Return whether the first process of a generation, which runs on that node, has made some steps."""
-    return output(nodes, node).partition(f"generation={generation} ")[2].count("step=") > 5
-
-
-def kill(nodes: LocalCli, node: int) -> None:
-    """End all of a node at once, as a machine that is powered off."""
-    folder = nodes.store / nodes.record("e1").node(node).place
-    found = [int(json.loads((folder / "ready.json").read_text())["pid"])]
-    for file in folder.glob("**/started.json"):
-        started = json.loads(file.read_text())
-        found += [started["shim_pid"], started["pid"]]
-    for pid in found:
-        if is_alive(pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    return node_output(nodes, "e1", node).partition(f"generation={generation} ")[2].count("step=") > 5
 
 
 def steps_of(nodes: LocalCli) -> dict[int, list[int]]:

@@ -757,6 +757,10 @@ def test_shell_syntax_is_told_what_to_write_instead(tmp_path: Path, command: str
             "hardware.distributed.cpus_per_process",
         ),
         (
+            "benchmark_code = 'train'\n[hardware.distributed]\nnum_instances = 1\nmpirun_options = ['-v']",
+            "hardware.distributed.mpirun_options",
+        ),
+        (
             "benchmark_code = 'train'\n[[aws.ec2.run_instances.BlockDeviceMappings]]\n"
             "DeviceName = '/dev/sdf'\nEbs = { VolumeType = 'gp2', VolumeSize = 10 }",
             "aws.ec2.run_instances.BlockDeviceMappings[0].Ebs.VolumeType",
@@ -904,3 +908,18 @@ def test_what_is_probably_not_meant_is_warned_of(tmp_path: Path, keys: str, key:
 )
 def test_a_pattern_that_may_be_a_number_is_taken(tmp_path: Path, keys: str) -> None:
     assert findings_of(tmp_path, GOOD + METRIC + keys.replace("; ", "\n") + "\n") == []
+
+
+@pytest.mark.parametrize("processes", ["2", "'2'", "'gpus'"])
+def test_each_node_starts_one_process_on_each_machine(tmp_path: Path, processes: str) -> None:
+    text = GOOD.replace("[ml]", 'strategy = "each_node"\n[ml]')
+    table = "[hardware.distributed]\nprocesses_per_instance = "
+
+    finding = only(tmp_path, f"{text}{table}{processes}\n")
+
+    assert (finding.key, finding.severity) == (
+        "hardware.distributed.processes_per_instance",
+        Severity.ERROR,
+    )
+    assert "starts the command once on each machine" in finding.problem
+    assert findings_of(tmp_path, f"{text}{table}1\n") == []

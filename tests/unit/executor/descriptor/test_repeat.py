@@ -70,6 +70,13 @@ def test_until_is_about_the_only_metric_that_has_better(tmp_path: Path) -> None:
             "repeat.keep_going",
             "torchrun on several nodes",
         ),
+        (
+            "runs = 3\nkeep_going = true\n[hardware.distributed]\nnum_instances = 2",
+            "",
+            "each_node",
+            "repeat.keep_going",
+            "each_node on several nodes",
+        ),
         ("until = '2%'", "", "single_node", "repeat.metric", "no metric has better"),
         (
             "until = '2%'",
@@ -98,11 +105,12 @@ def test_what_is_wrong_is_named(
     assert said in f"{findings[0].problem}; {findings[0].fix}"
 
 
-@pytest.mark.parametrize("strategy", ["torchrun", "mpi", "horovod"])
+@pytest.mark.parametrize("strategy", ["each_node", "torchrun", "mpi", "horovod"])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) -> None:
     file = tmp_path / "benchmark.toml"
-    keep_going = "keep_going = true" if (strategy, nodes) != ("torchrun", 2) else ""
+    together = nodes == 2 and strategy in ("each_node", "torchrun")
+    keep_going = "" if together else "keep_going = true"
     text = f"{HEAD.format(strategy=strategy)}[hardware.distributed]\nnum_instances = {nodes}\n[repeat]\nruns = 3\n{keep_going}\n"
     file.write_text(text)
 
@@ -124,6 +132,10 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
         (
             "[strategy]\nname = 'torchrun'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
             "keep_going is not for the strategy torchrun on several nodes",
+        ),
+        (
+            "[strategy]\nname = 'each_node'\nnodes = 2\n[repeat]\nruns = 3\nkeep_going = true",
+            "keep_going is not for the strategy each_node on several nodes",
         ),
         (
             "[strategy]\nname = 'mpi'\nnodes = 2\n[[sources]]\nsrc = 'file:///d'\npath = '/d'\narm = 'a'\n"

@@ -324,7 +324,9 @@ def test_git_and_store_are_passed_on() -> None:
 
 
 def test_what_needs_more_than_this_machine_is_refused_in_a_sentence() -> None:
-    with pytest.raises(PlanError, match=r"inference needs .* runs single_node, horovod, mpi, torchrun"):
+    with pytest.raises(
+        PlanError, match=r"inference needs .* runs single_node, each_node, horovod, mpi, torchrun"
+    ):
         planned(hardware={"instance_type": "local", "strategy": "inference"})
 
 
@@ -352,6 +354,15 @@ def test_what_torchrun_is_to_do_reaches_the_job() -> None:
 
     assert job.strategy == StrategyTable(name="torchrun", nodes=3, cpus_per_process=4)
     assert job.restart.max_restarts == 2
+
+
+def test_nodes_of_each_node_stay_several_on_this_machine() -> None:
+    hardware = {"instance_type": "local", "strategy": "each_node", "distributed": {"num_instances": "2:3"}}
+
+    job = planned(hardware=hardware)
+
+    assert job.strategy == StrategyTable(name="each_node", nodes=3, min_nodes=2)
+    assert one_node_note(descriptor(hardware=hardware)) is None
 
 
 RANGE = {
