@@ -261,8 +261,9 @@ def _address(ctx: RunContext, strategy: Strategy) -> str:
     if ctx.others is None:
         return _ALONE
     if ctx.node.instance_id is None:
-        placed = isinstance(strategy, PlacesNodes)
-        return strategy.local_address(ctx.job, ctx.node.rank) if placed else _ALONE
+        if isinstance(strategy, PlacesNodes):
+            return strategy.local_address(ctx.job, ctx.node.rank)
+        return _ALONE
     from bai_agent.aws import imds
 
     try:
