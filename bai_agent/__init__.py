@@ -5,7 +5,7 @@ import sys
 __version__ = "0.2.0"
 
 if sys.platform == "win32":
-    # Half of what is imported next is not there; a traceback would name the first of it.
+    # Half of the next imports do not exist on Windows; a traceback would name the first missing one.
     sys.stderr.write(
         "bai: Windows is not supported; use the Windows Subsystem for Linux (WSL 2), a Mac or a Linux machine\n"
     )

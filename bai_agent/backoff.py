@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """The pauses between tries, in seconds: each `factor` times as long as the one before, up to the longest."""
+    """The pauses between tries, in seconds: each is `factor` times the previous one, up to the longest."""
 
     def __init__(self, first_s: float, longest_s: float = float("inf"), *, factor: float = 2.0) -> None:
         self._first = self._next = min(first_s, longest_s)
@@ -20,7 +20,7 @@ class Backoff:
         self._factor = factor
 
     def next(self) -> float:
-        """Return the pause that is due now."""
+        """Return the next pause (seconds)."""
         pause = self._next
         self._next = min(pause * self._factor, self._longest)
         return pause
@@ -33,7 +33,8 @@ class Backoff:
 def retry(
     work: Callable[[], T], *, tries: int, backoff: Backoff, sleep: Callable[[float], object] = time.sleep
 ) -> T:
-    """Return what `work` returns; what it raises that passes is met by another try, `tries` in all."""
+    """Return the result of `work`; after a temporary error it is tried again, at most `tries` times in
+    all."""
     for _ in range(tries - 1):
         try:
             return work()

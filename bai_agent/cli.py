@@ -44,13 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.job.outcome`)."""
     if arguments is None:
         speak_utf8()
-        # Loaded modules make very many objects that stay, so frequent searches for cycles are useless.
+        # The loaded modules consist of very many objects that are never freed, so frequent garbage collection
+        # is useless.
         gc.set_threshold(20_000)
     parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bai-agent {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser(
-        "run", help="run a job, or go on with one, to its end", description=run_job.__doc__
+        "run", help="run a job, or resume one, to its end", description=run_job.__doc__
     )
     command.add_argument("descriptor", type=Path, metavar="JOB.toml", help="the job descriptor")
     command.add_argument(
@@ -75,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         type=_rank,
         default=0,
         metavar="K",
-        help="the number of the launch that this machine is of, if the job had others before",
+        help="number of the launch of this machine, if it is not of the job's first launch",
     )
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -103,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        # A defect of ours, a panic of a library's, or a run directory that went away: never to be taken for the benchmark's
-        # failure (code 1).
+        # A defect of ours, a panic of a library, or a run directory that disappeared must not look like the
+        # benchmark's failure (code 1).
         log.exception("the agent met an error of its own")
         kind = type(error).__name__
         code = refuse(BaiError(f"an error of its own: {kind}: {error}"), ExitCode.OURS)
@@ -121,8 +122,8 @@ def run_job(
     ready: int | None = None,
     redactor: Redactor,
 ) -> ExitCode:
-    """Run a job, or go on with one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark failed,
-    2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
+    """Run a job, or resume one, to its end. The exit code says how it ended: 0 succeeded, 1 the benchmark
+    failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
     job = read_job(descriptor)
@@ -136,8 +137,8 @@ def run_job(
         where += [f"--launch={node.launch}"] if node.launch else []
         start_agent(descriptor, rundir, [f"--rank={node.rank}", *where])
         return ExitCode.SUCCEEDED
-    # What of ours is private is so by its own permissions. What the benchmark's user reads (data, packages) must not depend on
-    # the umask of whoever started us.
+    # Our private files are private by their own permissions. The files that the benchmark's user reads (data,
+    # packages) must not depend on the umask of our caller.
     umask = os.umask(0o022)
     with locked(rundir.agent_lock, wait_s=2):
         _claim(rundir, record, descriptor)
@@ -175,7 +176,8 @@ def _run(
         finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
     rundir = rundir.newest_generation()
-    # These two first: the shim imports beside what follows, and the probe looks twice at other processes.
+    # These two first: the shim imports during the following steps, and the probe looks twice at other
+    # processes.
     prepared_shim = PreparedShim(rundir) if state(rundir) is State.NOT_STARTED else None
     from bai_agent.machine.probe import EnvironmentProbe
 
@@ -295,7 +297,7 @@ def _record_of(job: Job, *, patience: RetryPolicy | None = None) -> JobRecord | 
 
 
 def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank: int) -> Path:
-    """Return the run directory. A job store in a folder holds it: nothing is copied."""
+    """Return the run directory. If the job store is a folder, this directory is in it: nothing is copied."""
     if record is None or not isinstance(record.store, DirectoryStore):
         return (wanted or Path(job.job.id)).absolute()
     place = record.store.folder / record.node(rank, attempt=job.job.attempt).place
@@ -318,12 +320,12 @@ def _make(rundir: RunDir, record: JobRecord | None) -> None:
             probe.unlink(missing_ok=True)
     except OSError as error:
         if error.errno in FULL and rundir.job.exists():
-            return  # a run that has begun has set aside what it needs to end
+            return  # a run has reserved space for its end before it begins
         raise BaiError(f"the run directory {rundir.path} cannot be written: {error.strerror}") from error
 
 
 def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
-    """Make this directory the run of this descriptor, or see that it is already."""
+    """Make this directory the run of this descriptor, or check that it already is."""
     content = descriptor.read_bytes()
     if not rundir.job.exists():
         if record is not None and isinstance(record.store, DirectoryStore) and record.exists():
@@ -338,7 +340,8 @@ def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
 
 
 def _register(record: JobRecord | None, descriptor: Path) -> None:
-    """Record the job in a store that is a folder, unless it was recorded, so that listings of the store find it."""
+    """If the store is a folder, record the job in it, unless it was recorded, so that listings of the store
+    find it."""
     if record is None or not isinstance(record.store, DirectoryStore) or record.exists():
         return
     record.store.put(record.key("job.toml"), descriptor.read_bytes(), if_absent=True)
@@ -352,9 +355,7 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
     ]
     if not quiet:
         handlers.append(logging.StreamHandler(sys.stderr))
-    logging.raiseExceptions = (
-        False  # a log that cannot be written is no reason to say so on a stderr that cannot either
-    )
+    logging.raiseExceptions = False  # if the log cannot be written, neither can a message on stderr
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in handlers:

@@ -23,7 +23,7 @@ from bai_agent.light_dataclass import dataclass
 T = TypeVar("T")
 
 _Reader: TypeAlias = Callable[[Any], Any]
-"""Returns a JSON value as its field has it. Raises _WrongValueError."""
+"""Returns a JSON value in the type of its field. Raises _WrongValueError."""
 
 _SHOWN = 40
 """Characters of a wrong value that are shown."""
@@ -80,7 +80,7 @@ def checked(kind: type[T], value: Any, *, where: str) -> T:
 
 
 def wrong_value(where: str, words: str, value: Any) -> RecordError:
-    """Return the error for a value of the object `where` that is not what `words` says: "a text"."""
+    """Return the error for a value of the object `where` that should be `words`: "a text"."""
     return RecordError(_WrongValueError.of(words, value).sentence(where))
 
 
@@ -94,7 +94,7 @@ def shown_value(value: Any, *, limit: int = 200) -> str:
 
 
 class _WrongValueError(Exception):
-    """A value is not what its field asks for. `path` grows on the way up: ".repeats[0].code"."""
+    """A value has the wrong type or content for its field. `path` grows on the way up: ".repeats[0].code"."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -112,7 +112,8 @@ class _WrongValueError(Exception):
 
 @cache
 def _reader(hint: Any, rule: Rule | None = None) -> _Reader:
-    """Return what reads a value of the type `hint`; made once for each type, as a million records come by."""
+    """Return the reader of values of the type `hint`; it is made once for each type, because a million
+    records may be read."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: value

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 
 class BaiError(Exception):
-    """Something that we foresee and can say in a sentence; its text is for the user as it stands."""
+    """An expected error that one sentence describes; its text is shown to the user unchanged."""
 
 
 class DescriptorError(BaiError):
@@ -51,15 +51,17 @@ class StoreError(BaiError):
 
 
 class RecordError(StoreError):
-    """An object is not what its name says: corrupt, written by another tool, or of another version."""
+    """The content of an object does not fit its name: corrupt, written by another tool, or of another
+    version."""
 
 
 class StoreRefusedError(StoreError):
-    """The store says no, and will say so again: a wrong bucket, no rights, no credentials."""
+    """The store refuses permanently: a wrong bucket, missing rights, no credentials."""
 
 
 class MissingObjectError(StoreError):
-    """There is no object of this key. S3 may say so only to those who may list; so ask by `find` what may be absent."""
+    """No object has this key. S3 reports this only to callers who may list; so use `find` for objects that
+    may be absent."""
 
 
 class PullError(BaiError):
@@ -79,16 +81,17 @@ class PassingError(BaiError):
 
 
 class ServiceError(PassingError):
-    """A service did not do what was asked; the message is half a sentence with its code."""
+    """A service refused or failed a request; the message is half a sentence with its code."""
 
     def __init__(self, message: str, *, passes: bool = False, code: str = "") -> None:
         super().__init__(message, passes=passes)
         self.code = code
-        """The service's own word for it; empty where it said none."""
+        """The service's own error code; empty if it gave none."""
 
 
 class MetadataError(PassingError):
-    """The service does not tell what was asked; the message is half a sentence. status: of its answer, where it gave one."""
+    """The service did not give the requested value; the message is half a sentence. status: of its answer, if
+    there was one."""
 
     def __init__(self, message: str, *, status: int | None = None, passes: bool = False) -> None:
         super().__init__(message, passes=passes)
@@ -104,7 +107,7 @@ class PushError(PassingError):
 
 
 class S3Error(BaiError):
-    """A bucket cannot be used as asked; the message is half a sentence that goes on behind the address."""
+    """A bucket cannot be used as requested; the message is half a sentence that follows the address."""
 
 
 class SecretError(BaiError):
@@ -112,7 +115,7 @@ class SecretError(BaiError):
 
 
 class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed, no error
-    """The caller asked for the end; what has arrived so far is kept for the next attempt."""
+    """The caller asked to stop; the data that has arrived is kept for the next attempt."""
 
 
 class CheckpointError(BaiError):
@@ -125,7 +128,7 @@ class ConnectError(BaiError):
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
-        """Waiting does not help: somebody has to change something."""
+        """Retrying does not help: a person has to change something."""
 
 
 class NotAcknowledgedError(BaiError):
@@ -137,11 +140,11 @@ class ClaimedError(BaiError):
 
 
 class WrongFormatError(BaiError):
-    """The file is not of the format that it was said to be."""
+    """The file does not have the declared format."""
 
 
 class NotReadyError(BaiError):
-    """The machine is not as the benchmark needs it, and time is up."""
+    """The machine is not ready for the benchmark, and the time for that is over."""
 
 
 class ShimError(BaiError):
@@ -153,4 +156,4 @@ class NoAnswerError(BaiError):
 
 
 class SetupError(BaiError):
-    """What the benchmark is to be run with does not exist on this machine."""
+    """A requirement of the benchmark does not exist on this machine."""

@@ -25,7 +25,7 @@ else:
         """Make a class a dataclass. `order`, `slots` and `InitVar` are not supported."""
 
         def make(cls: type) -> type:
-            # Else the standard library composes one from the signature.
+            # Otherwise the standard library composes it from the signature.
             cls.__doc__ = cls.__doc__ or cls.__name__
             dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
             own = vars(cls)
@@ -152,6 +152,7 @@ def _refuse_delete(self: Any, name: str) -> None:
 
 
 def _refuse(self: Any, name: str, act: str) -> None:
-    """Raise FrozenInstanceError. A class that derives from a dataclass without being one may have attributes of its own."""
+    """Raise FrozenInstanceError. A class that derives from a dataclass but is not one may have attributes of
+    its own."""
     if "__dataclass_fields__" in vars(type(self)) or name in type(self).__dataclass_fields__:
         raise dataclasses.FrozenInstanceError(f"cannot {act} field {name!r}")

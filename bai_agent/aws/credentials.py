@@ -1,8 +1,8 @@
 """Finds AWS credentials: in the environment, a person's AWS configuration, or the instance's role.
 
-botocore handles a person's configuration: profiles, single sign-on, assumed roles. An agent from a bundle runs on an
-instance and never uses the botocore of the image: that one waits once, for 1 s, for the metadata service and then
-goes on without a token, which an instance with HttpTokens=required refuses.
+botocore handles a person's configuration: profiles, single sign-on, assumed roles. An agent from a bundle
+runs on an instance and never uses the image's botocore: botocore waits only once, for 1 s, for the metadata
+service and then continues without a token, which an instance with HttpTokens=required refuses.
 https://docs.aws.amazon.com/sdkref/latest/guide/feature-imds-credentials.html
 """
 
@@ -94,7 +94,7 @@ def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
 
 
 def for_obstore(keys: Callable[[], Keys]) -> Callable[[], S3Credential]:
-    """Return a provider for obstore, which asks again soon since `keys` is cheap."""
+    """Return a provider for obstore, which asks again after a short time because `keys` is cheap."""
 
     def provide() -> S3Credential:
         found, soon = keys(), datetime.now(timezone.utc) + _LIVE
@@ -119,7 +119,8 @@ class InstanceRole:
         self._last: Keys | None = None
 
     def keys(self) -> Keys:
-        """Return valid credentials; wait for a while if a service that answered before is away. Raises MetadataError."""
+        """Return valid credentials; wait for a while if a service that answered before does not answer now.
+        Raises MetadataError."""
         for pause in (*_AWAY_PAUSES, None):
             try:
                 self._last = role_keys(self._environment, sleep=self._sleep)
@@ -137,8 +138,8 @@ class InstanceRole:
 class RenewedRole:
     """An instance's role whose credentials a thread renews ahead of time.
 
-    A request finds valid credentials and never waits for a slow metadata service: after a late sign of life the node
-    would count as lost.
+    A request finds valid credentials and never waits for a slow metadata service: if a sign of life is late,
+    the node counts as lost.
     """
 
     def __init__(
@@ -198,7 +199,8 @@ _roles_lock = threading.Lock()
 
 
 def _shared_role(environment: Mapping[str, str]) -> RenewedRole:
-    """Return the one role of this process, so that further clients (one for each of a service's stores) share a thread."""
+    """Return the only role of this process, so that further clients (one for each of a service's stores)
+    share a thread."""
     key = tuple(environment.get(name) for name in _METADATA_VARIABLES)
     with _roles_lock:
         if key not in _roles:

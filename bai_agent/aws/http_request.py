@@ -35,8 +35,8 @@ def imds_request(path: str, token: Optional[str], environment: Mapping[str, str]
     """Return the arguments of open_url for a request to the instance metadata service at `path` below `latest/`.
 
     Without a token the request asks for one (`api/token`), valid for five minutes.
-    `AWS_EC2_METADATA_SERVICE_ENDPOINT` replaces the usual address, as in AWS's own tools. A proxy could never reach
-    the service. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
+    `AWS_EC2_METADATA_SERVICE_ENDPOINT` replaces the usual address, as in AWS's own tools. A proxy could never
+    reach the service. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
     """
     address = environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or "http://169.254.169.254"
     method, headers = "GET", {"X-aws-ec2-metadata-token": token}

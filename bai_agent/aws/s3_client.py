@@ -239,4 +239,4 @@ _SIGNS = (
     ),
     ("without LOCATION", _ELSEWHERE),
 )
-"""Pattern of the error's type and text, and what it means, in the order in which they are tried."""
+"""Pattern of the error's type and text, and its meaning, in the order in which they are tried."""

@@ -1,1 +1,1 @@
-"""Starts the benchmark, adopts it after a restart, and ends all of it."""
+"""Starts the benchmark, adopts it after a restart, and ends all of its processes."""

@@ -14,7 +14,7 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 10.0
-"""Seconds for a killed process to be gone."""
+"""Seconds for a killed process to disappear."""
 _GRACE_SECONDS = 5.0
 """Seconds from SIGTERM to SIGKILL for a child that takes too long."""
 _TICK_SECONDS = 0.05

@@ -14,9 +14,9 @@ _SHELL_SIGNAL = 128
 def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome, str]:
     """Return the outcome of `ended`, and a sentence for a person.
 
-    cause: the process that failed first, if a launcher started several and its own exit code says little. Checked in
-    this order: the end was not recorded; it never ran; we ended it; we were told to end; the kernel killed it for
-    memory; a signal from elsewhere; its own exit code.
+    cause: the process that failed first, if a launcher started several and its own exit code says little.
+    Checked in this order: the end was not recorded; it never ran; we ended it; we were told to end; the
+    kernel killed it for memory; a signal from elsewhere; its own exit code.
     """
     if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence
@@ -50,7 +50,8 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
 
 def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
-    """Return the same for a node that only serves another one: what it started ends when told to, and not before."""
+    """Return the same for a node that only serves another node: its processes end when they are told to, and
+    not before."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is not None:
         return outcome, sentence
@@ -115,7 +116,7 @@ def _failed_process(cause: Cause, after: str) -> tuple[Outcome, str]:
 
 
 def _end_of(cause: Cause) -> str:
-    """Describe the end of a process; its own last words follow, without their full stop."""
+    """Describe the end of a process, followed by its last output without the full stop."""
     said = f": {cause.message.rstrip('.')}" if cause.message else ""
     if cause.signal is not None:
         verb = "crashed with" if cause.signal in _CRASHES else "ended by"

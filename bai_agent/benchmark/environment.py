@@ -26,7 +26,8 @@ STARTUP = Path(__file__).parent / "startup"
 """Folder for PYTHONPATH, whose sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
-"""Place of the frameworks in AWS's deep learning images. If there is only one, it is used without being asked for."""
+"""Place of the frameworks in AWS's deep learning images. If exactly one exists, it is used without being
+asked for."""
 
 _STDBUF_FOLDERS = (
     "/usr/libexec/coreutils",  # Debian, Ubuntu, Fedora, Amazon Linux
@@ -74,7 +75,7 @@ def prepare_environment(
     env.update(_account(env, user))
     env["PATH"] = env.get("PATH") or DEFAULT_PATH
     if benchmark.buffering is Buffering.TIMED:
-        env.pop("PYTHONUNBUFFERED", None)  # the caller's: it would undo what the job asks for
+        env.pop("PYTHONUNBUFFERED", None)  # from the caller: it would undo the job's own setting
     env.update(benchmark.env)
     env.update(secrets)
     _put_python_first(env, benchmark, rundir)
@@ -93,7 +94,7 @@ def prepare_environment(
 def expand(text: str, env: Mapping[str, str]) -> str:
     """Replace each `$(NAME)` in `text` by the variable's value, as Kubernetes does in a container's command.
 
-    An unknown name stays as it stands; `$$` becomes `$`, so `$$(NAME)` gives a literal `$(NAME)`. Values are not
+    An unknown name is not replaced; `$$` becomes `$`, so `$$(NAME)` gives a literal `$(NAME)`. Values are not
     expanded again. Source: Kubernetes, "Define a Command and Arguments for a Container".
     """
 
@@ -139,7 +140,8 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
 def make_command_executable(
     argv: tuple[str, ...], *, scripts: Path | None, cwd: Path, user: User | None
 ) -> None:
-    """Make the command executable for everybody who may read it, if it is in the scripts' folder: that copy is ours.
+    """Make the command executable for all users who may read it, if it is in the scripts' folder: that copy
+    is ours.
 
     Archives and object stores lose the x bit, and users of the benchmark service rely on not needing it.
     """
@@ -153,7 +155,7 @@ def make_command_executable(
 
 
 def benchmark_python(benchmark: Benchmark) -> Path | None:
-    """Return the first Python on the benchmark's PATH as the job chose it; None: any on PATH."""
+    """Return the first Python on the benchmark's PATH if the job chose it; None: any Python on PATH."""
     if benchmark.python is not None:
         return Path(benchmark.python)
     found = [python for python in IMAGE_PYTHONS if python.exists()]
@@ -200,7 +202,8 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
 
 
 def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
-    """Python and C write whole blocks into a file: nothing would appear live, and a SIGTERM would lose the last block."""
+    """Python and C write whole blocks into a file: no output would appear live, and a SIGTERM would lose the
+    last block."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value

@@ -39,7 +39,8 @@ def set_up_node(
     scripts: Path | None,
     stopping: Callable[[], bool],
 ) -> NodeFacts:
-    """Return this node's facts for the others once it has all that `setup` asks for. Raises SetupError, Stopped.
+    """Return this node's facts for the other nodes, after everything that `setup` asks for is available.
+    Raises SetupError, Stopped.
 
     serves: others log in to it, and it does not log in to them; None: both. may_install: this machine is the job's alone.
     """
@@ -66,7 +67,7 @@ def _version(program: str, env: Mapping[str, str], user: User | None) -> str:
     said = next(iter(answer.lines), "nothing")
     if answer.code:
         raise SetupError(f"{program} cannot report its version: it printed {said[:200]}")
-    # As the others read it: see `Peer`.
+    # In the form in which the other nodes read it: see `Peer`.
     return "".join(
         each if each.isascii() and (each.isalnum() or each in " ().,+~_-") else "_" for each in said
     )[:100]

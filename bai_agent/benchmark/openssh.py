@@ -49,7 +49,8 @@ _RUN_SSHD = Path("/run/sshd")
 """Folder without which Debian's sshd does not start as root, and which only its service creates."""
 _PLAIN = re.compile(r"[A-Za-z0-9/._+,=@-]+")
 _INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-"""Variables of the agent's environment that a process gets which another node starts here; others may hold secrets."""
+"""Variables of the agent's environment for processes that another node starts here; other variables may hold
+secrets."""
 _APT = "apt-get -o DPkg::Lock::Timeout=120"
 _INSTALLERS = {
     "apt-get": f"{_APT} update; {_APT} install --yes --no-install-recommends openssh-server openssh-client",
@@ -94,8 +95,8 @@ def require_openssh(
 def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
     """Return the public part of this node's key, creating the key if needed. Raises SetupError.
 
-    The key belongs to the benchmark's user and never leaves this machine. Its folder remains ours, so that no other
-    user can replace its files.
+    The key belongs to the benchmark's user and never leaves this machine. Its folder remains ours, so that no
+    other user can replace its files.
     """
     folder = rundir.ssh
     key = folder / KEY

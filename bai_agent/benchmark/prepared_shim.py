@@ -1,4 +1,5 @@
-"""Starts the benchmark's shim before its order is known: it imports in parallel with the agent, and then waits for the order."""
+"""Starts the benchmark's shim before its order is known: the shim imports in parallel with the agent, and
+then waits for the order."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ class PreparedShim:
         self._child: subprocess.Popen[bytes] | None = self._start()
 
     def take(self) -> subprocess.Popen[bytes]:
-        """Return the waiting shim, or a new one if it has died or was taken."""
+        """Return the waiting shim, or a new one if it has died or is already in use."""
         child, self._child = self._child, None
         return child if child is not None and child.poll() is None else self._start()
 
     def close(self) -> None:
-        """End a shim that was not taken."""
+        """End a shim that was not used."""
         if self._child is not None:
             kill(self._child)
             for stream in (self._child.stdin, self._child.stderr):

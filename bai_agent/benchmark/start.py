@@ -89,9 +89,9 @@ def make_order(
 ) -> Order:
     """Return the order for `job`. Creates the work folder, and the script's file if the job contains its text.
 
-    launch: the strategy's function from the job and the benchmark's command to the start of this node. node: the
-    variables that describe the nodes. secrets: resolved. umask: the caller's, for a benchmark that runs as the same
-    user. Raises SetupError.
+    launch: the strategy's function from the job and the benchmark's command to the start of this node. node:
+    the variables that describe the nodes. secrets: resolved. umask: the caller's, for a benchmark that runs
+    as the same user. Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
     # If another node starts the processes, it also does the runs.
@@ -225,7 +225,7 @@ def _job_of_arm(job: Job, arm: Arm) -> Job:
 def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -> State:
     """Start the benchmark, unless it was started before; return the state afterwards.
 
-    Raises ShimError if it did not come to run and may be launched again.
+    Raises ShimError if it did not run and may be launched again.
     """
     if (now := state(rundir)) is not State.NOT_STARTED:
         return now
@@ -236,7 +236,7 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
     except TimeoutError:
         said = f"its shim did not answer within {_LAUNCH_LIMIT_S:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
-            # After this SIGKILL it does nothing more; but its lock would make it look alive.
+            # It does nothing more after this SIGKILL, but its lock would make it look alive.
             raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
@@ -252,8 +252,8 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
 
 
 def find_py_spy() -> Path | None:
-    """Return the py-spy that came with the agent, else the one on PATH."""
-    # In an environment it is beside its Python, in a bundle beside our package.
+    """Return the py-spy that was installed with the agent, else the one on PATH."""
+    # In a virtual environment py-spy is beside its Python, in a bundle beside our package.
     for folder in (Path(sys.executable).parent, SHIM.parents[2] / "bin"):
         if (folder / "py-spy").exists():
             return folder / "py-spy"
@@ -357,6 +357,6 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
         with child.stdin:
             write_within(child.stdin.fileno(), order, timeout_s=_LAUNCH_LIMIT_S)
     except BrokenPipeError:
-        pass  # it died; its state tells the rest
+        pass  # it died; its state says more
     with child.stderr:
         return read_to_end(child.stderr.fileno(), timeout_s=_LAUNCH_LIMIT_S).decode(errors="replace").strip()

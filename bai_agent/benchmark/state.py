@@ -163,7 +163,7 @@ def state(rundir: RunDir) -> State:
 
 
 class StartedBenchmark:
-    """The benchmark's first process, by started.json. A look reads one small file of /proc."""
+    """The benchmark's first process, by started.json. Each check reads one small file of /proc."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir

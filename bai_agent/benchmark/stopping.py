@@ -1,4 +1,5 @@
-"""Ends a benchmark: by an order to its shim, by a signal if the disk has no room for an order, or without a shim that is dead or hangs."""
+"""Ends a benchmark: by an order to its shim; by a signal if the disk has no room for an order; or directly,
+if its shim is dead or hangs."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
 
 
 def ordered_grace(rundir: RunDir) -> timedelta | None:
-    """Return the grace of the first request; None if there is none, or it is not one of ours."""
+    """Return the grace of the first request; None if there is none, or it is malformed."""
     order = read_json(rundir.stop) or {}
     seconds = order.get("grace_seconds")
     try:
@@ -117,7 +118,7 @@ def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
 
 
 def end_without_order(rundir: RunDir) -> None:
-    """End a benchmark whose disk has no room for a stop.json: the shim ends it on SIGTERM, too.
+    """End a benchmark if the disk has no room for a stop.json: the shim also ends it on SIGTERM.
 
     Raises the errors of `end_lost`, which is the last resort.
     """

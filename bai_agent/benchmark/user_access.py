@@ -34,7 +34,8 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 
 def give_to(user: User, path: Path) -> None:
-    """Give a file or folder to the user, without its content. Only we can write in its parent. Raises SetupError."""
+    """Change the owner of a file or folder to the user, but not of its content. Only we can write in its
+    parent. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)
@@ -47,7 +48,8 @@ def give_to(user: User, path: Path) -> None:
 def give_all_to(user: User, folder: Path) -> None:
     """Give a folder of ours to the user, with its content; a folder that is the user's already stays as it is. Raises SetupError.
 
-    The folder is closed meanwhile, and changes its owner last: nobody can exchange a name in it before.
+    Other users cannot enter the folder meanwhile, and its owner changes last: nobody can exchange a name in
+    it before.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

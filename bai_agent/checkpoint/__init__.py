@@ -1,1 +1,2 @@
-"""Checkpoints: holds the files of the benchmark's folder as they are at one moment, uploads them, and restores them elsewhere."""
+"""Checkpoints: captures the files of the benchmark's folder at one moment, uploads them, and restores them
+elsewhere."""

@@ -1,7 +1,7 @@
-"""The checkpoints of a run: what is done for each generation, before its launch, while it runs and at its end.
+"""The checkpoints of a run: the actions before the launch of each generation, while it runs, and at its end.
 
-`restore` comes before a launch on each member, `follow` after it, and `wait_until_kept`, when nothing of the benchmark is left, before the
-next generation begins or the job ends.
+`restore` is called on each member before a launch, and `follow` after it. `wait_until_kept` is called when no
+process of the benchmark is left, before the next generation begins or the job ends.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ T = TypeVar("T")
 
 _TICK_S = 0.05
 _TRIED = 3 * SLOTS
-"""Checkpoints before the newest that are tried: files of earlier ones have been overwritten. Of a shared folder, those that are named."""
+"""Number of checkpoints before the newest that are tried: the files of earlier ones have been overwritten.
+Number of earlier folders that are named, if the folder is shared."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
@@ -77,7 +78,8 @@ def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
 
 
 def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Do what `restore` does, with the checkpoint that the leader has named, and wait for the other members. Raises RunEndedError."""
+    """Do the same as `restore`, with the checkpoint that the leader has named, and wait for the other
+    members. Raises RunEndedError."""
     generation, name = ctx.rundir.generation, ctx.begins_with
     at = checkpoint_number(name) if name is not None else None
     restore(ctx, None if at is None else _insist(ctx, lambda: checkpoint_record(ctx).marker(at)))
@@ -94,7 +96,7 @@ def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def restore_newest(ctx: RunContext) -> None:
-    """Do what `restore` does, with the newest checkpoint of the generations before. Raises RunEndedError."""
+    """Do the same as `restore`, with the newest checkpoint of earlier generations. Raises RunEndedError."""
     checkpoint, marker = ctx.job.checkpoint, None
     if checkpoint is not None and not checkpoint.shared and ctx.rundir.generation:
         marker = _insist(ctx, lambda: checkpoint_record(ctx).newest(before=ctx.rundir.generation))
@@ -104,7 +106,7 @@ def restore_newest(ctx: RunContext) -> None:
 def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
 
-    One whose files are not what its marker says is passed over for the one before it, with a warning.
+    If the files of a checkpoint do not match its marker, the previous one is restored, with a warning.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -131,7 +133,7 @@ def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
 
 @contextmanager
 def _plain_errors(ctx: RunContext, folder: Path) -> Iterator[None]:
-    """Raise RunEndedError for what a restore fails of."""
+    """Raise RunEndedError with the reason if a restore fails."""
     try:
         yield
     except OSError as error:
@@ -155,7 +157,7 @@ def follow(ctx: RunContext) -> None:
         return
     started = read_started(ctx.rundir)
     if started is not None and not started.of_this_boot:
-        # The benchmark's last writes before the machine went down may not be on the disk.
+        # The benchmark's last writes before the machine's shutdown may not be on the disk.
         return
     keeper = Keeper(
         record=checkpoint_record(ctx),
@@ -177,7 +179,7 @@ def follow(ctx: RunContext) -> None:
 
 
 def wait_until_kept(ctx: RunContext) -> None:
-    """Wait until the last checkpoint of this generation is kept, or there is no time left for it."""
+    """Wait until the last checkpoint of this generation is kept, or no time is left for it."""
     if ctx.began("drain") is None:
         # An agent before this one may have been killed while it waited.
         follow(ctx)
@@ -189,7 +191,7 @@ def wait_until_kept(ctx: RunContext) -> None:
     hurry = math.inf
     while thread.is_alive():
         if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
-            # Counted once: half of what is left each time would never be over.
+            # Computed once: half of the remaining time would never be over.
             hurry = min(hurry, ctx.drain_deadline())
         if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
             thread.give_up()
@@ -200,7 +202,7 @@ def wait_until_kept(ctx: RunContext) -> None:
 
 
 def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
-    """Return what this node's checkpoints took."""
+    """Return the resources that this node's checkpoints used."""
     kept = [each for each in ctx.events.seen if isinstance(each, CheckpointEvent)]
     restores = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
     # An agent that was started again restores again.
@@ -238,11 +240,11 @@ def _is_first(ctx: RunContext) -> bool:
 
 
 def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
-    """Make the folder if it is not there. Raises RunEndedError, OSError."""
+    """Make the folder if it does not exist. Raises RunEndedError, OSError."""
     working = working_folder(ctx.job, ctx.rundir, scripts=scripts_folder(ctx.job, ctx.rundir))
     is_absolute = Path(checkpoint.path).is_absolute()
     if not is_absolute and not working.is_dir():
-        return  # starting the benchmark says what is wrong with it
+        return  # starting the benchmark reports the error
     if working.is_relative_to(folder) or ctx.rundir.path.is_relative_to(folder):
         raise _bad(
             f'[checkpoint] path "{checkpoint.path}" is the folder of the job itself; name one in it, or elsewhere'
@@ -291,7 +293,7 @@ def _has_files(folder: Path, user: User | None) -> bool:
 
 
 def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
-    """Return the folders of the last generations before that have left something, newest first."""
+    """Return the non-empty folders of the last earlier generations, newest first."""
     folders = (path / f"g{each}" for each in reversed(range(generation)))
     with user_rights(user):
         left = (str(each) for each in folders if each.is_dir() and any(each.iterdir()))
@@ -299,11 +301,12 @@ def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
 
 
 def _restore(ctx: RunContext, folder: Path, user: User | None, newest: CheckpointMarker) -> int:
-    """Restore `newest`, or the last one before it whose files are whole; return the bytes that were brought."""
+    """Restore `newest`, or the last checkpoint before it whose files are complete; return the number of
+    restored bytes."""
     record, checkpoint = checkpoint_record(ctx), ctx.job.checkpoint
     assert checkpoint is not None
     if Path(checkpoint.path).is_absolute() and ctx.node.instance_id is None and not _is_first(ctx):
-        # Of several nodes on one machine the first one restores the folder that all have.
+        # If several nodes share a machine, the first one restores the folder that all share.
         ctx.resumed = newest.name
         return 0
     restorer = Restorer(
@@ -330,7 +333,8 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
 
 
 def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
-    """Return what the job store says; one that is away is asked again within `limits.pull_timeout`. Raises RunEndedError."""
+    """Return the answer of the job store; requests to an unreachable one are retried within
+    `limits.pull_timeout`. Raises RunEndedError."""
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     give_up_at = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     while True:
@@ -347,7 +351,7 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:
     generation = ctx.rundir.generation
     told = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
-    # That there is none is said once.
+    # A missing checkpoint is reported once.
     if generation == 0 or (not ctx.resumed and told):
         return
     marker = ctx.restored

@@ -46,19 +46,20 @@ class Keeper:
     node: int
     generation: int
     patience: timedelta
-    """How long a store that is away is asked again."""
+    """Time for which requests to an unreachable store are retried."""
 
     def keep(
         self, snapshot: Snapshot, *, last: CheckpointMarker | None, over: Callable[[], bool]
     ) -> CheckpointMarker | None:
-        """Upload a snapshot; return its marker, or None if it is what `last` has. Raises CheckpointError.
+        """Upload a snapshot; return its marker, or None if `last` has the same content. Raises
+        CheckpointError.
 
-        over: whether there is no time for more; asked on several threads.
+        over: returns whether no time is left; called on several threads.
         """
         begun = time.monotonic()
         files = self._sums(snapshot, over)
         if last is None:
-            # An agent before this one may have kept it.
+            # An earlier agent may have kept it already.
             generation = self.generation
             last = self._insist(lambda: self.record.newest(before=generation + 1, since=generation), over)
         if last is not None and files == last.files:
@@ -117,7 +118,7 @@ class Keeper:
             )
 
     def _insist(self, work: Callable[[], T], over: Callable[[], bool]) -> T:
-        """Return what `work` returns. What the store fails of is tried again for a while. Raises CheckpointError."""
+        """Return what `work` returns. Errors of the store are retried for a while. Raises CheckpointError."""
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         give_up_at = time.monotonic() + self.patience.total_seconds()
         while True:
@@ -176,7 +177,8 @@ def require_time(over: Callable[[], bool]) -> None:
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """Return what the tasks return, in their order. The first error ends all; what is under way then is waited for."""
+    """Return the results of the tasks, in order. The first error ends all; tasks that are running at that
+    time are waited for."""
     if not tasks:
         return []
     with ThreadPoolExecutor(min(AT_ONCE, len(tasks)), thread_name_prefix="checkpoint") as pool:

@@ -1,4 +1,5 @@
-"""Keeps a checkpoint now and then while a generation runs, and the last one at its end, on a thread of its own."""
+"""Keeps a checkpoint periodically while a generation runs, and the last one at its end, on a thread of its
+own."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ from bai_agent.run.run_context import KeepsCheckpoints
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 10.0
-"""Seconds for a folder that is being written to, until this checkpoint is left out."""
+"""Seconds for which a folder that is being written to is tried before this checkpoint is skipped."""
 _SKIPPED = 5
 """Names in a warning."""
 
 
 class CheckpointThread(threading.Thread):
-    """Keeps the checkpoints of a generation. Events are made here and taken by the run's own thread."""
+    """Events are created on this thread and read by the run's own thread. Events are made here and taken by
+    the run's own thread."""
 
     def __init__(
         self,
@@ -40,9 +42,11 @@ class CheckpointThread(threading.Thread):
         before: KeepsCheckpoints | None,
         before_s: float,
     ) -> None:
-        """every_s: None: only at the end. last: what the folder was restored from.
+        """every_s: seconds between two checkpoints; None: only at the end. last: the checkpoint from which
+        the folder was restored.
 
-        before: the one of the generation before, which ends first; before_s: how long that is waited for, at most (seconds).
+        before: the checkpoints of the previous generation, which end first; before_s: longest wait for that
+        (seconds).
         """
         super().__init__(name="checkpoints", daemon=True)
         self._folder, self._keeper, self._user, self._place = folder, keeper, user, place
@@ -58,7 +62,7 @@ class CheckpointThread(threading.Thread):
         self._is_given_up = False
         self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
         self._failure: str | None = None
-        """Reason why the last one was not kept. None if it was."""
+        """Reason why the last checkpoint was not kept. None if it was."""
         self._skipped: tuple[str, ...] = ()
 
     @property
@@ -66,22 +70,22 @@ class CheckpointThread(threading.Thread):
         return self._keeper.generation
 
     def events(self) -> Iterator[RunEvent]:
-        """Yield what has happened since the last call."""
+        """Yield the events since the last call."""
         while not self._events.empty():
             yield self._events.get()
 
     def end(self) -> None:
-        """Keep the last checkpoint now: nothing of the benchmark is left."""
+        """Keep the last checkpoint now: no process of the benchmark is left."""
         if not self._ends.is_set():
             self._ended_s = time.monotonic()
             self._ends.set()
 
     def keeps_within(self, limit_s: float) -> bool:
-        """Return whether it is at the last checkpoint, for less than so many seconds."""
+        """Return whether it has been keeping the last checkpoint for less than this number of seconds."""
         return self.is_alive() and time.monotonic() < self._ended_s + limit_s
 
     def give_up(self) -> None:
-        """Keep nothing more, and say so if something was to be kept."""
+        """Keep no more checkpoints, and report one that was still to be kept."""
         self._is_given_up = True
         self.end()
         if self.is_alive():
@@ -111,7 +115,7 @@ class CheckpointThread(threading.Thread):
             if seen.files and (self._seen is None or seen.files != self._seen.files):
                 self._keep_changed(over)
         except (CheckpointError, OSError) as error:
-            # Another one follows at the generation's end, and `give_up` has said so itself.
+            # Another checkpoint follows at the generation's end, and `give_up` has already reported this one.
             if is_last is self._ends.is_set() and not self._is_given_up:
                 self._warn(str(error) if isinstance(error, CheckpointError) else _words(error))
 
@@ -135,7 +139,8 @@ class CheckpointThread(threading.Thread):
             )
 
     def _is_outdated(self) -> bool:
-        """Return whether the upload that goes on is in vain: the generation has ended, and has left other files."""
+        """Return whether the present upload is useless: the generation has ended, and the files have
+        changed."""
         if self._is_given_up:
             return True
         if not self._ends.is_set() or self._held is None:
@@ -162,7 +167,7 @@ class CheckpointThread(threading.Thread):
         self._skipped = names
 
     def _warn(self, why: str) -> None:
-        """Warn, once for each row of checkpoints that fail of the same."""
+        """Warn once for consecutive checkpoints that fail for the same reason."""
         if why != self._failure:
             size = f" of {self._held.listing.bytes:,} bytes" if self._held is not None else ""
             counts = f"{self._last.name} counts" if self._last is not None else "there is none before it"

@@ -1,7 +1,7 @@
-"""Makes the folder what a checkpoint says, with the rights of the benchmark's user.
+"""Makes the folder equal to a checkpoint, with the rights of the benchmark's user.
 
-The files arrive beside those of the folder, and replace them once all have the sums that the marker says. A kill anywhere leaves a folder
-that is restored again: a generation begins only after that.
+The files arrive beside those of the folder, and replace them after all have the marker's checksums. After a
+kill at any point the folder is restored again, because a generation begins only after a complete restore.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Restorer:
     stopping: Callable[[], bool]
 
     def is_there(self, marker: CheckpointMarker) -> bool:
-        """Return whether the folder is that checkpoint already. Raises CheckpointError, OSError."""
+        """Return whether the folder already equals that checkpoint. Raises CheckpointError, OSError."""
         listing = list_folder(self.folder, user=self.user)
         wanted = {each.name: (each.size, each.link) for each in marker.files}
         return (
@@ -46,7 +46,8 @@ class Restorer:
         )
 
     def restore(self, marker: CheckpointMarker) -> bool:
-        """Make the folder that checkpoint; return False, with the folder as it was, if the store has other files than the marker says.
+        """Make the folder equal to that checkpoint; return False, and leave the folder as it was, if the
+        store's files do not match the marker.
 
         Raises PullError, PullStopped, StoreError, CheckpointError, OSError.
         """
@@ -74,7 +75,8 @@ class Restorer:
         return True
 
     def _pull(self, marker: CheckpointMarker, staging: Path) -> None:
-        # What an earlier restore finished may be of another checkpoint in the same slot: the store is asked what is there now.
+        # Files from an earlier restore may be of another checkpoint in the same slot, so the store is asked
+        # for its present files.
         self.manifest.unlink(missing_ok=True)
         key = self.record.folder(marker)
         source = Source(

@@ -1,7 +1,8 @@
-"""Holds all files of the checkpoint's folder as they are at one moment, while the benchmark goes on.
+"""Captures all files of the checkpoint's folder at one moment, while the benchmark continues.
 
-Each file gets a second name in the run directory, so it stays whatever the benchmark renames or deletes. Two listings of the folder
-around that must be equal. Against a file that is rewritten in place only its size and time help: they are looked at again after the upload.
+Each file gets a hard link in the run directory, so its content stays even if the benchmark renames or deletes
+it. Two listings of the folder around that must be equal. Files that are rewritten in place are only detected
+by their size and time, which are checked again after the upload.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from bai_agent.job.run_directory import make_folder
 from bai_agent.light_dataclass import dataclass
 
 STAGING = ".bai-restore"
-"""The name in the folder below which a checkpoint arrives before it replaces what is there."""
+"""The name in the folder below which a restored checkpoint arrives before it replaces the content."""
 _STEPS_S = 0.05
 """Seconds within which two writes of a file may leave the same time: the kernel's clock for files has steps of up to 10 ms."""
 _PAUSE_S = 0.2
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
-"""Errors of a name that is another file's by now, or none."""
+"""Errors if a name meanwhile belongs to another file, or to none."""
 
 
 class FileVersion(NamedTuple):
-    """A file as a listing saw it."""
+    """A file at the time of a listing."""
 
     inode: int
     size: int
@@ -48,7 +49,8 @@ class FolderListing:
     files: Mapping[str, FileVersion]
     """Files and links to names in the folder, by their paths."""
     skipped: tuple[str, ...] = ()
-    """Names of what is neither: pipes, sockets, devices, links that lead out."""
+    """Names of entries that are neither files nor inner links: pipes, sockets, devices, links out of the
+    folder."""
 
     @property
     def bytes(self) -> int:
@@ -60,7 +62,7 @@ class _ChangedError(Exception):
 
 
 def list_folder(folder: Path, *, user: User | None) -> FolderListing:
-    """Return what is in the folder, as `user` finds it. Raises CheckpointError, OSError."""
+    """Return the content of the folder, with the rights of `user`. Raises CheckpointError, OSError."""
     found: dict[str, FileVersion] = {}
     skipped: list[str] = []
     pending = [""]
@@ -117,7 +119,7 @@ class Snapshot:
                 raise _ChangedError(name) from error  # it has no name any more
             if error.errno not in NO_LINKS:
                 raise
-            # Another file system: it is held open instead.
+            # The place is on another file system, so the file is held open instead.
             path = Path(f"/proc/self/fd/{descriptor}")
             self._descriptors.append(descriptor)
             descriptor = -1
@@ -127,7 +129,7 @@ class Snapshot:
         self.paths[name] = path
 
     def rewritten(self) -> str | None:
-        """Return the name of a file that was written to since it is held; None if none was."""
+        """Return the name of a file that was written to after it was captured; None if there is none."""
         for name, path in self.paths.items():
             if _version(path.stat()) != self.listing.files[name]:
                 return name
@@ -150,9 +152,10 @@ def take_snapshot(
     over: Callable[[], bool],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Snapshot:
-    """Return the files of `folder` at one moment, held below `place`; it is released by the caller.
+    """Return the files of `folder` at one moment, linked below `place`; the caller releases it.
 
-    until: when to give up a folder that changes all the time (`time.monotonic()`). Raises CheckpointError.
+    until: the time at which to give up if the folder keeps changing (`time.monotonic()`). Raises
+    CheckpointError.
     """
     while True:
         try:
@@ -193,7 +196,7 @@ def _list_again(folder: Path, *, user: User | None) -> FolderListing:
     try:
         return list_folder(folder, user=user)
     except OSError as error:
-        # A folder in it went away while it was listed.
+        # A folder in it disappeared while it was listed.
         if error.errno in _GONE and folder.exists():
             raise _ChangedError(os.path.relpath(error.filename or folder, folder)) from error
         raise

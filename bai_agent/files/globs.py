@@ -7,9 +7,10 @@ from pathlib import Path
 
 
 def matching_files(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the files that `pattern` matches and that lie in `folder`, wherever links in it lead. Raises OSError."""
+    """Yield the files that `pattern` matches and that are in `folder`, even if links in it lead elsewhere.
+    Raises OSError."""
     root = folder.resolve()
-    # "**" alone means folders to pathlib and everything to people.
+    # pathlib takes "**" alone for folders only, people for everything.
     for path in folder.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
         if path.is_file() and path.resolve().is_relative_to(root):
             yield path

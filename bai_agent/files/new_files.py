@@ -1,4 +1,4 @@
-"""Files that get their name only once they are complete."""
+"""Files that get their name only when they are complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
-"""What `link` fails with on file systems without hard links: FAT, many of FUSE and SMB; link(2), "ERRORS"."""
+"""Errors of `link` on file systems without hard links: FAT, many FUSE and SMB mounts; link(2), "ERRORS"."""
 
 _LONGEST = 255
 """Bytes of a name, NAME_MAX of Linux's file systems."""
@@ -19,16 +19,17 @@ def draft_beside(path: Path, suffix: str) -> Path:
     """Return the hidden name beside `path` that ends in `suffix`; a name too long for that is shortened to its checksum."""
     name = os.fsencode(path.name)
     if len(name) + len(suffix) + 1 > _LONGEST:
-        import hashlib  # few names are so long, and this loads OpenSSL
+        import hashlib  # such long names are rare, and this import loads OpenSSL
 
         return path.with_name(f".{hashlib.sha256(name).hexdigest()[:32]}{suffix}")
     return path.with_name(f".{path.name}{suffix}")
 
 
 def place_new(draft: Path, path: Path) -> None:
-    """Move the complete file `draft` to `path`. Raises FileExistsError where that exists; `draft` stays then."""
+    """Move the complete file `draft` to `path`. Raises FileExistsError if `path` exists; `draft` stays
+    then."""
     try:
-        # Fails where the name exists, which a rename does not.
+        # This fails if the name exists; a rename does not.
         os.link(draft, path)
     except FileExistsError:
         raise
@@ -58,7 +59,7 @@ def _rename_new(draft: Path, path: Path) -> None:
 
 
 def link_descriptor(descriptor: int, path: Path) -> None:
-    """Give the open file `descriptor` the name `path`, whatever became of the name that it was opened by. Raises OSError."""
+    """Give the open file `descriptor` the name `path`, even if its original name is gone. Raises OSError."""
     # With a folder's descriptor Python calls linkat, which follows the link in /proc to the file itself.
     folder = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -10,9 +10,10 @@ _PIECE = 65536
 
 
 def read_to_end(descriptor: int, *, timeout_s: float, most: int | None = None) -> bytes:
-    """Return what a pipe yields until its last writer closes it, or the first `most` bytes.
+    """Return the content of a pipe until its last writer closes it, or the first `most` bytes.
 
-    Raises TimeoutError where that takes longer than `timeout_s`. Uses poll: select() fails for descriptors from 1024 on.
+    Raises TimeoutError if that takes longer than `timeout_s`. Uses poll: select() fails for descriptors from
+    1024 on.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -30,7 +31,7 @@ def read_to_end(descriptor: int, *, timeout_s: float, most: int | None = None) -
 
 
 def write_within(descriptor: int, content: bytes, *, timeout_s: float) -> None:
-    """Write all of `content` into a pipe. Raises TimeoutError where its reader is too slow."""
+    """Write all of `content` into a pipe. Raises TimeoutError if its reader is too slow."""
     os.set_blocking(descriptor, False)
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)

@@ -1,4 +1,4 @@
-"""Lets a thread of root's work on files as the benchmark's user, in folders that this user can write.
+"""Lets a thread of root's agent work on files as the benchmark's user, in folders that this user can write.
 
 Names in such a folder may become links at any moment, between two system calls too. So root checks none of them: it works with the
 user's own user id and groups, and the kernel refuses what the user could not do. Linux keeps the ids for files per thread
@@ -42,9 +42,10 @@ class User:
 
 @contextmanager
 def user_rights(user: User | None) -> Iterator[None]:
-    """Have this thread open, make, change and remove files as `user`; None: as before.
+    """Let this thread open, make, change and remove files as `user`; None: as before.
 
-    Threads and processes must not be started inside: they would begin with these rights. Raises PermissionError if we are not root.
+    Do not start threads or processes inside: they would begin with these rights. Raises PermissionError if we
+    are not root.
     """
     if user is None:
         yield
@@ -62,9 +63,10 @@ def user_rights(user: User | None) -> Iterator[None]:
 
 
 def folder_owner(folder: Path) -> User | None:
-    """Return the other user that `folder` belongs to, if we are root; None: it is our own, or is not there.
+    """Return the owner of `folder`, if it is another user and we are root; None: it is our own, or does not
+    exist.
 
-    The folder that `folder` is in must not be writable by that user.
+    That user must not be able to write in the parent of `folder`.
     """
     if os.geteuid() != 0:
         return None
@@ -111,13 +113,13 @@ def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
 def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
     """Yield the arguments with which `subprocess` starts a child as `user` in the folder `cwd`. Raises OSError.
 
-    By a name, `subprocess` would enter the folder while it still is root.
+    Given a path, `subprocess` would enter the folder while it is still root.
     """
     if user is None:
         yield {"cwd": cwd}
         return
     with user_rights(user):
-        # With the dot it is refused where the user cannot enter.
+        # With the dot the kernel refuses it if the user cannot enter.
         folder = os.open(f"{cwd}/.", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _require_reach(user, folder, cwd)
@@ -132,7 +134,7 @@ def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
 
 
 def _require_reach(user: User, descriptor: int, path: Path) -> None:
-    """Raise PermissionError if `user` cannot reach what was opened as `path` by its real name.
+    """Raise PermissionError if `user` cannot reach the file that was opened as `path` by its real name.
 
     The kernel lets a process pass through its own /proc/self/cwd and /proc/self/fd without asking for the folders above.
     """
@@ -145,7 +147,7 @@ def _require_reach(user: User, descriptor: int, path: Path) -> None:
 def may_change(user: User, path: Path) -> bool:
     """Return whether `user` can write into a folder on the way to `path`, in `path` itself or below it.
 
-    If not, no name there can become another one. Missing parent folders are made by root. Raises OSError.
+    If not, nobody can replace a name there. Missing parent folders are made by root. Raises OSError.
     """
     if writable_folder(user, path) is not None:
         return True
@@ -185,7 +187,7 @@ def _can_exchange(user: User, folder: Path, status: os.stat_result, name: str | 
         return False
     if name is None or not status.st_mode & stat.S_ISVTX or status.st_uid == user.uid:
         return True
-    # In a folder like /tmp only the owner of a name may take it away; path_resolution(7), inode(7).
+    # In a folder like /tmp only the owner of a name may remove it; path_resolution(7), inode(7).
     try:
         return (folder / name).lstat().st_uid == user.uid
     except FileNotFoundError:
@@ -198,13 +200,13 @@ def _can_write(user: User, folder: Path) -> bool:
         return True
     if not status.st_mode & stat.S_IWGRP:
         return False
-    # The bits of the group are those of an access list's mask; acl(5).
+    # With an access list, the bits of the group are those of its mask; acl(5).
     return status.st_gid in user.groups or _ACL in os.listxattr(folder)
 
 
 @cache
 def _libc() -> Any:
-    # Only here: most jobs run as our own user, and every start would pay for the import.
+    # Imported here: most jobs run as our own user, and every start would pay for the import.
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -215,13 +217,13 @@ def _libc() -> Any:
 
 
 def _file_id(function: str) -> int:
-    """Return an id of this thread for files. To set it to -1 changes nothing."""
+    """Return an id of this thread for files. Setting it to -1 changes nothing."""
     return int(getattr(_libc(), function)(_NO_ID))
 
 
 def _change_id(function: str, number: int) -> None:
     getattr(_libc(), function)(number)
-    # It does not say whether it worked.
+    # The call does not report whether it worked.
     if _file_id(function) != number:
         raise PermissionError(
             errno.EPERM, f"{function} to {number} is refused; only root may work as another user"
@@ -229,7 +231,7 @@ def _change_id(function: str, number: int) -> None:
 
 
 def _set_groups(groups: Sequence[int]) -> None:
-    """Set the groups of this thread alone: the C library's own function does it for all threads."""
+    """Set the groups of this thread alone: the C library's own function sets them for all threads."""
     import ctypes
 
     numbers = (ctypes.c_uint * len(groups))(*groups)

@@ -1,4 +1,4 @@
-"""Names of files are bytes, and UTF-8 wherever we write them down: in descriptors, JSON and addresses."""
+"""File names are bytes; in descriptors, JSON and addresses we write them as UTF-8."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _TERMINAL = "bai_terminal"
 
 
 def speak_utf8() -> None:
-    """Start this program again in Python's UTF-8 mode where a locale such as de_DE.ISO-8859-1 would give names another encoding.
+    """Restart this program in Python's UTF-8 mode if a locale such as de_DE.ISO-8859-1 would give names
+    another encoding.
 
-    A name that is not UTF-8 is kept by its bytes, as lone surrogates (PEP 383). The environment stays as it is: it is the
-    benchmark's as well.
+    A name that is not UTF-8 is kept by its bytes, as lone surrogates (PEP 383). The environment does not
+    change: the benchmark uses it too.
     """
     if sys.getfilesystemencoding() == "utf-8" or sys.flags.utf8_mode or not sys.executable:
         return
@@ -23,6 +24,6 @@ def speak_utf8() -> None:
 
 
 def terminal_encoding() -> str | None:
-    """Return the encoding of the locale where `speak_utf8` started us again; else None."""
+    """Return the encoding of the locale if `speak_utf8` restarted us; else None."""
     found = sys._xoptions.get(_TERMINAL)
     return found if isinstance(found, str) else None

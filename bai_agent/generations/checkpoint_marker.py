@@ -2,7 +2,8 @@
 
 Its files are `nodes/<n>/checkpoint/<slot>/<place>`, where `place` is a file's place in the marker's list: a node overwrites its oldest
 slot, so its checkpoints need no more room than their largest three, whatever the files are called. The marker is written after them,
-and once. Without a marker there is no checkpoint, and one whose files were overwritten meanwhile has other sums than its marker says.
+and once. Without a marker there is no checkpoint. If its files were overwritten meanwhile, their checksums
+differ from the marker's.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from bai_agent.job.record_types import Count, Moment, Seconds, Text
 from bai_agent.light_dataclass import asdict, dataclass
 
 SLOTS = 3
-"""Checkpoints of a node whose files are kept: the newest two are whole while the next one is written."""
+"""Number of checkpoints of a node whose files are kept: the newest two are complete while the next one is
+written."""
 MOST_FILES = 50_000
-"""Files of a checkpoint: the marker that names them is read as one object."""
+"""Most files of a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
-"""Markers among which a node looks for its newest one: what a generation goes on from is among them."""
+"""Number of markers among which a node looks for its newest one, and for the checkpoint from which a
+generation continues."""
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})", re.ASCII)
 _SUM = re.compile(r"[0-9a-f]{64}")
 
@@ -80,7 +83,7 @@ def checkpoint_name(at: CheckpointNumber) -> str:
 
 
 def checkpoint_number(name: str) -> CheckpointNumber | None:
-    """Return what `checkpoint_name` made a name of; None if it did not."""
+    """Return the generation and number in a name from `checkpoint_name`; None if it is not such a name."""
     found = _NAME.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -99,7 +102,7 @@ class CheckpointRecord:
         return sorted((at for at in numbers if at is not None), reverse=True)
 
     def marker(self, at: CheckpointNumber) -> CheckpointMarker:
-        """Return a checkpoint that was listed. Raises RecordError if its marker is not one."""
+        """Return a checkpoint that was listed. Raises RecordError if its marker is malformed."""
         key = self._key(at)
         where = f"{self.attempt.job.store.url}/{key}"
         found = self.attempt.job.read_listed(key)
@@ -108,7 +111,8 @@ class CheckpointRecord:
         return read_marker(found, at, where=where)
 
     def markers(self, *, before: CheckpointNumber | None = None) -> Iterator[CheckpointMarker]:
-        """Yield the checkpoints before that number, else all, newest first, without malformed markers."""
+        """Yield the checkpoints before that number, or all of them, newest first, without malformed
+        markers."""
         for at in self.numbers():
             if before is None or at < before:
                 try:
@@ -119,10 +123,11 @@ class CheckpointRecord:
     def newest(
         self, *, before: int, since: int = 0, base: CheckpointNumber | None = None
     ) -> CheckpointMarker | None:
-        """Return the checkpoint from which the generation `before` goes on.
+        """Return the checkpoint from which the generation `before` continues.
 
-        It is the newest one of a generation from `since` on, else `base`: the one that the generation `since` began with. What a node
-        that was given up writes later, as of a generation before `since`, does not count.
+        It is the newest one of a generation from `since` on, else `base`: the checkpoint with which the
+        generation `since` began. Checkpoints of a lost node are ignored if it writes them later, in a
+        generation before `since`.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:
@@ -134,7 +139,8 @@ class CheckpointRecord:
         return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1
 
     def next_slot(self, node: int) -> int:
-        """Return the slot of that node which its next checkpoint overwrites: the one after that of its newest."""
+        """Return the slot that the next checkpoint of that node overwrites: the one after the slot of its
+        newest checkpoint."""
         for each in islice(self.markers(), _LOOKED_AT):
             if each.node == node:
                 return (each.slot + 1) % SLOTS
@@ -157,11 +163,13 @@ class CheckpointRecord:
         )
 
     def write(self, marker: CheckpointMarker) -> bool:
-        """Make a checkpoint known whose files are there; return False if another one has its number."""
+        """Publish a checkpoint whose files are complete; return False if another checkpoint has its
+        number."""
         job, key, content = self.attempt.job, self._key(marker.at), marker_bytes(marker)
         if job.store.put(key, content, if_absent=True):
             return True
-        # A put whose answer was lost finds itself. An answer that there is one may be wrong: then it is put again.
+        # A repeated put, after an answer was lost, finds its own object. The answer "exists" may be wrong:
+        # then the object is put again.
         found = job.read_object(key)
         if found is None:
             raise StoreError(f"{job.store.url}/{key} was not stored")
@@ -172,13 +180,13 @@ class CheckpointRecord:
 
 
 def marker_bytes(marker: CheckpointMarker) -> bytes:
-    """Return a marker as its object holds it."""
+    """Return a marker from the bytes of its object."""
     # ASCII: a name that is not UTF-8 has lone surrogates.
     return json.dumps(asdict(marker)).encode("ascii") + b"\n"
 
 
 def read_marker(table: object, at: CheckpointNumber, *, where: str) -> CheckpointMarker:
-    """Return what `marker_bytes` wrote for that number. Raises RecordError."""
+    """Return the marker of that number from the output of `marker_bytes`. Raises RecordError."""
     marker = checked(CheckpointMarker, table, where=where)
     if marker.at != at:
         raise RecordError(f"{where}: it is of {marker.name}; nothing is taken from it")
@@ -192,9 +200,9 @@ def read_marker(table: object, at: CheckpointNumber, *, where: str) -> Checkpoin
 
 
 def _problem(file: CheckpointFile, names: Collection[str]) -> str | None:
-    """Return what is wrong with a file of a marker that has these names; None if nothing is."""
+    """Return the mistake in a file of a marker that has these names; None if there is none."""
     if not is_below(file.name):
-        return "is not the name of a file"
+        return "is not a file name"
     if any(folder in names for folder in _parents(file.name)):
         return "is in a file"
     if file.link is not None:

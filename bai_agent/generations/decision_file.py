@@ -32,7 +32,8 @@ def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
 
 
 def read_ledger(rundir: RunDir) -> Ledger:
-    """Return what the generations before that of `rundir` have used up. Without the file the generation's number says it."""
+    """Return what the generations before that of `rundir` have used (restarts, losses). Without the file, the
+    generation's number gives the restarts."""
     try:
         return checked(_Record, read_json(rundir.decision), where=str(rundir.decision)).ledger
     except RecordError:
@@ -48,7 +49,7 @@ def read_members(rundir: RunDir) -> list[int] | None:
 
 
 def generation_environment(rundir: RunDir) -> dict[str, str]:
-    """Return the variables that tell the benchmark which generation it is of."""
+    """Return the variables that tell the benchmark its generation."""
     return {
         "BAI_GENERATION": str(rundir.generation),
         "BAI_RESTARTS": str(read_ledger(rundir).restarts),

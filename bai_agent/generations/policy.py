@@ -15,7 +15,7 @@ class Policy:
 
     restart: Restart
     min_nodes: int | None = None
-    """Fewest members of a generation. None in a fixed job, whose members stay the same."""
+    """Fewest members of a generation. None in a fixed job, whose members do not change."""
     nodes: int = 1
     """Most members of a generation."""
     wait_s: float = 600.0
@@ -27,10 +27,10 @@ class Policy:
     stop_s: float = 60.0
     """Seconds within which a member has to stop its benchmark."""
     look_s: float = 6.0
-    """Most seconds by which a sign of life may be older than is known."""
+    """Most seconds by which a sign of life may be older than observed."""
 
     notice_s: float = 5.0
-    """Seconds within which notices of several nodes are one change."""
+    """Seconds within which notices of several nodes count as one change."""
 
     @property
     def is_elastic(self) -> bool:
@@ -46,7 +46,7 @@ class Policy:
 
 
 def backoff_s(policy: Restart, *, restarts: int) -> float:
-    """Return how many seconds after a failure the next generation begins, after so many restarts."""
+    """Return how many seconds after a failure the next generation begins, after this number of restarts."""
     first = policy.backoff.total_seconds()
     return min(doubled(first, restarts), max(first, LONGEST_BACKOFF_S))
 

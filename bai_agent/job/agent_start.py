@@ -22,13 +22,13 @@ _KILL_LIMIT_S = 5.0
 """Seconds in which a killed process is gone."""
 _READY = b"ready"
 
-# Neither -m nor PYTHONPATH: the one looks into the current folder first, the other would leak into the benchmark. What -c
-# puts in front, the current folder too, is replaced.
+# Neither -m nor PYTHONPATH: -m looks into the current folder first, PYTHONPATH would leak into the benchmark.
+# The path entries that -c adds, such as the current folder, are replaced.
 _PROGRAM = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; from bai_agent.cli import main; main()"
 
 
 class AgentStartError(BaiError):
-    """An agent does not run. `code`: what it ended with."""
+    """An agent does not run. `code`: its exit code."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.OURS) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class AgentStartError(BaiError):
 def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -> None:
     """Start `bai-agent run` in a session of its own; return when it runs. Raises AgentStartError.
 
-    Whoever is killed meanwhile leaves an agent that runs, or none. `rundir` must exist.
+    A kill of the starter meanwhile leaves an agent that runs, or none. `rundir` must exist.
     """
     reader, writer = os.pipe()
     try:
@@ -50,12 +50,12 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
             ) from error
         finally:
             os.close(writer)
-        # Nobody else takes note of its end.
+        # No other thread observes its end.
         threading.Thread(target=agent.wait, name="agent", daemon=True).start()
         try:
             answer = read_to_end(reader, timeout_s=_START_LIMIT_S)
         except TimeoutError:
-            # It has started nothing yet, and shall not do so when its user has been told that it does not run.
+            # It has started nothing yet, and must not do so after its user was told that it does not run.
             agent.kill()
             with suppress(subprocess.TimeoutExpired):
                 agent.wait(_KILL_LIMIT_S)  # until then its lock says that it runs
@@ -91,9 +91,10 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
 
 
 def say_ready(descriptor: int) -> None:
-    """Report to the starter of this agent that it runs; a starter that is gone is ignored."""
+    """Report to the starter of this agent that it runs; if the starter is gone, ignore that."""
     _say(descriptor, _READY)
-    # The number stays taken: an error that the agent meets later is not written into whatever file has it next.
+    # The descriptor's number stays in use, so that a later error of the agent is not written into another
+    # file that gets this number.
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)

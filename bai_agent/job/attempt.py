@@ -22,7 +22,7 @@ and an elastic one, whose coordinator is the leader, the first member of the new
     requests/<k>.json                the k-th request for another number of nodes
 
 A worker lists `control/` alone: three keys, and two or three more for each later generation. The coordinator lists the other
-folders. The cost of a look depends neither on the number of nodes nor on the length of their logs.
+folders. The cost of a check depends neither on the number of nodes nor on the length of their logs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Control:
 
     @property
     def decided(self) -> range:
-        """Numbers of the decisions of an elastic job. Those after a gap are not its leaders'."""
+        """Numbers of the decisions of an elastic job. Decisions after a gap are not from its leaders."""
         return range(next(each for each in count() if each not in self.generations))
 
     @property
@@ -206,7 +206,8 @@ class AttemptRecord:
         return {int(name[1]) for name in names if name is not None and int(name[2]) == generation}
 
     def generation_end(self, generation: int, rank: int) -> GenerationEnd:
-        """Return the reported end of a generation on a node; an unreadable one counts as an agent's error. Raises StoreError."""
+        """Return the reported end of a generation on a node; an unreadable report counts as an agent's error.
+        Raises StoreError."""
         key = self.key(f"ended/{rank}-{generation}.json")
         where = self._url(key)
         try:
@@ -229,7 +230,8 @@ class AttemptRecord:
         return read_next_generation(self._read(key), where=self._url(key))
 
     def decision(self, number: int, control: Control) -> NextGeneration:
-        """Return the same in an elastic job, with a stand-in for an unreadable decision. Raises StoreError."""
+        """Return the settled decision in an elastic job, with a stand-in for an unreadable one. Raises
+        StoreError."""
         problem, found = None, None
         for each in range(number, -1, -1):
             try:
@@ -261,7 +263,8 @@ class AttemptRecord:
         self._settle(f"control/launch-{number:06}.json", {"generation": number})
 
     def stop_together(self, number: int) -> None:
-        """Announce, as the leader, that all members of the generation before have seen this decision, and stop now. Raises StoreError."""
+        """Announce, as the leader, that all members of the previous generation have seen this decision, and
+        stop now. Raises StoreError."""
         self._settle(f"control/together-{number:06}.json", {"generation": number})
 
     def order_stop(self, order: StopOrder) -> bool:
@@ -417,7 +420,8 @@ class AttemptRecord:
         return outcome
 
     def usable_outcome(self, rank: int) -> NodeOutcome:
-        """Return the same; a report that no agent writes counts as a failure of that node alone. Raises StoreError."""
+        """Return the reported outcome; a malformed report counts as a failure of that node alone. Raises
+        StoreError."""
         try:
             outcome = self.node_outcome(rank)
             if outcome.outcome in OUTCOMES:
@@ -459,7 +463,8 @@ class AttemptRecord:
         return f"{self.job.store.url}/{key}"
 
     def _named(self, folder: str) -> dict[str, StoredObject]:
-        """Return the objects in `folder` itself by their names: a benchmark may write below it what has the name of such an object."""
+        """Return the objects in `folder` itself by their names: a benchmark may write objects with the same
+        names below it."""
         place = self.key(folder)
         named = ((each.key.removeprefix(place), each) for each in self.job.store.find(place))
         return {name: each for name, each in named if "/" not in name}

@@ -10,13 +10,15 @@ from contextlib import suppress
 from typing import Any
 
 MOST_CONNECTIONS = 32
-"""Most connections at a time. Another one ends the oldest: a normal client is done in milliseconds."""
+"""Most connections at a time. A further connection ends the oldest: a normal client is done in
+milliseconds."""
 _NO_DESCRIPTOR_S = 0.1
-"""Pause where a connection cannot be taken, so that waiting ones do not keep a CPU busy."""
+"""Pause (seconds) after a connection could not be accepted, so that waiting ones do not keep a CPU busy."""
 
 
 class BoundedServer(socketserver.ThreadingTCPServer):
-    """A thread for each connection, and a bound on both. It asks no DNS for its own name, as the library's HTTP server does."""
+    """A thread for each connection, and a bound on both. Unlike the library's HTTP server, it makes no DNS
+    query for its own name."""
 
     allow_reuse_address = True
     daemon_threads = True

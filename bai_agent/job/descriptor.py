@@ -1,4 +1,4 @@
-"""The job descriptor's tables: what one job's agents need, fully resolved, nothing left to look up.
+"""The job descriptor's tables: all facts that one job's agents need, with nothing left to look up.
 
 `descriptor_file.py` reads and writes them as TOML. `docs/job-descriptor.md` is their reference.
 """
@@ -76,14 +76,15 @@ class NumberForm(str, Enum):
 
 
 class Repaint(str, Enum):
-    """Which states of a progress bar, each ended by a carriage return within one line, a metric is taken from."""
+    """States of a progress bar, each ended by a carriage return within one line, from which a metric is
+    taken."""
 
     ALL = "all"
     LAST = "last"
 
 
 class OverRanks(str, Enum):
-    """What a person is shown of a metric that several nodes or processes print."""
+    """How a metric is shown that several nodes or processes print."""
 
     EACH = "each"
     MEAN = "mean"
@@ -93,7 +94,7 @@ class OverRanks(str, Enum):
 
 
 class Headline(str, Enum):
-    """Which number of all that a run gives for a metric stands for the run."""
+    """How a run's values of a metric become one number."""
 
     LAST = "last"
     MIN = "min"
@@ -103,7 +104,7 @@ class Headline(str, Enum):
 
 
 class ResultFormat(str, Enum):
-    """What wrote a file of results, or how it is built; `metrics/results/formats.py` reads them."""
+    """The program or structure of a file of results; `metrics/results/formats.py` reads them."""
 
     HYPERFINE = "hyperfine"
     GOOGLE_BENCHMARK = "google-benchmark"
@@ -116,18 +117,18 @@ class ResultFormat(str, Enum):
 
 
 class Unpack(str, Enum):
-    """What becomes of a pulled archive."""
+    """How a pulled archive is unpacked."""
 
     NO = "no"
-    """It stays as it is, at `path`."""
+    """It stays packed, at `path`."""
     INTO = "into"
-    """Its members land in the folder `path`; the archive itself is not kept."""
+    """Its members are written into the folder `path`; the archive itself is not kept."""
     IN_PLACE = "in_place"
-    """It lands at `path` and its members beside it; the archive itself is not kept."""
+    """Its members are written beside `path`; the archive itself is not kept."""
 
 
 class SourceKind(str, Enum):
-    """What a source is for: it decides which folder its relative path starts at."""
+    """The purpose of a source, which decides where its relative path starts."""
 
     DATA = "data"
     SCRIPTS = "scripts"
@@ -142,14 +143,14 @@ class Buffering(str, Enum):
 
 
 class MpiLaunch(str, Enum):
-    """Who starts mpirun, with the strategies `horovod` and `mpi`."""
+    """Which program starts mpirun, with the strategies `horovod` and `mpi`."""
 
     MPIRUN = "mpirun"
     USER = "user"
 
 
 class Power(str, Enum):
-    """What becomes of the machine after the end."""
+    """What happens to the machine after the end."""
 
     STAY = "stay"
     OFF = "off"
@@ -157,17 +158,17 @@ class Power(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Who this job is: the `[job]` table."""
+    """The identity of the job: the `[job]` table."""
 
     id: str
     name: str = ""
     action_id: str | None = None
-    """The service's id of the request; the job id unless said."""
+    """The service's id of the request. Unset: the job id."""
     parent_action_id: str | None = None
     client_id: str = "local"
-    """Whose job it is: the Kafka messages' key and their label `client-id`."""
+    """The client of the job: the Kafka messages' key and their label `client-id`."""
     username: str | None = None
-    """Who asked for it, as the service knows them."""
+    """The user who requested the job, as the service knows them."""
     created_by: str | None = None
     """The program that took the request from the service."""
     attempt: int = 0
@@ -187,28 +188,30 @@ class StrategyTable:
 
     name: str = "single_node"
     nodes: int = 1
-    """Number of nodes; the most, if there is a least."""
+    """Number of nodes; the largest number, if there is a range."""
     min_nodes: int | None = None
     """Least number of nodes that an elastic job runs with. None if the job is fixed."""
     processes_per_node: str = "1"
     """A number, or "gpus" for one process per GPU."""
     launch: MpiLaunch = MpiLaunch.MPIRUN
-    """`user`: the command runs alone, and starts mpirun itself. Of the strategies `horovod` and `mpi`."""
+    """`user`: the command runs alone, and starts mpirun itself. For the strategies `horovod` and `mpi`."""
     max_restarts: int = 0
-    """The same as that of `[restart]`, of the strategy `torchrun`."""
+    """The same as that of `[restart]`, for the strategy `torchrun`."""
     cpus_per_process: int | None = None
-    """CPUs for each process; unset: its launcher's own way."""
+    """CPUs for each process; unset: decided by its launcher."""
     gpus: int | None = None
-    """How many GPUs each node has by its instance type, where `processes_per_node` counts them; one with another number of them
-    does not start. Unset: any number."""
+    """Number of GPUs of each node by its instance type, if `processes_per_node` counts them; a node with
+    another number does not start. Unset: any number."""
     mpirun_options: tuple[str, ...] = ()
-    """Put behind those that mpirun is started with, as they are. Of `launch` `mpirun`."""
+    """Options of mpirun, placed unchanged after our own. Of `launch` `mpirun`."""
     efa: bool = False
-    """The machines have Elastic Fabric Adapters: a library that moves data between them by sockets is warned of."""
+    """Whether the machines have Elastic Fabric Adapters: then a library that moves data between them by
+    sockets causes a warning."""
 
     @property
     def process_logs(self) -> bool:
-        """Whether each process keeps its output in a file of its own, which metrics are taken from: where we start mpirun."""
+        """Whether each process keeps its output in a file of its own, from which metrics are taken: if we
+        start mpirun."""
         return self.name in ("horovod", "mpi") and self.launch is MpiLaunch.MPIRUN
 
     def __post_init__(self) -> None:
@@ -228,17 +231,19 @@ class StrategyTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """What runs: the `[benchmark]` table. Either `argv` or `script` is set."""
+    """The command and its environment: the `[benchmark]` table. Either `argv` or `script` is set."""
 
     argv: tuple[str, ...] = ()
     """The command and its arguments; no shell sees it. `$(NAME)` is expanded from the environment."""
     script: str | None = None
     """The text of a script; without a first line `#!` it is run by /bin/sh. `argv` are then its arguments."""
     cwd: str | None = None
-    """Absolute, or relative to the work folder; unset: the scripts' folder if there is one, else the work folder."""
+    """The folder in which the command starts: absolute, or relative to the work folder. Unset: the scripts'
+    folder if there is one, else the work folder."""
     env: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
-    """Environment name → reference ("env:NAME", "secretsmanager:…", "ssm:…"), resolved where it runs."""
+    """Environment variables by reference: name → "env:NAME", "secretsmanager:…" or "ssm:…", resolved where
+    the benchmark runs."""
     inherit_env: bool = False
     """Whether the agent's own environment is passed on (locally it is the caller's)."""
     python: str | None = None
@@ -248,7 +253,8 @@ class Benchmark:
     user: str | None = None
     buffering: Buffering = Buffering.LINE
     exclusive: bool = False
-    """Whether the run begins only when no other job runs on this machine, and keeps others that want the same away."""
+    """Whether the run begins only when no other job runs on this machine, and makes other exclusive jobs
+    wait."""
 
     def __post_init__(self) -> None:
         if not self.argv and self.script is None:
@@ -264,9 +270,9 @@ class Benchmark:
 ELASTIC_SILENCE = timedelta(seconds=20)
 """`limits.peer_silence` of an elastic job that does not set it."""
 EC2_MAX_RUNTIME = timedelta(hours=24)
-"""Where a job on EC2 names no limit: a machine costs as long as it is on."""
+"""Limit of a job on EC2 that sets none, because a machine costs as long as it is on."""
 _MACHINE_SLACK = timedelta(minutes=15)
-"""Beyond a job's own limits: for the boot, and for what no limit covers."""
+"""Time in addition to a job's own limits: for the boot, and for steps that no limit covers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +284,7 @@ class Limits(DeclaredTable):
     pull_timeout: Annotated[PositiveDuration, Example("1h")] = timedelta(hours=1)
     """For all data together."""
     join: Annotated[PositiveDuration, Example("10m")] = timedelta(minutes=10)
-    """For a node that gives no sign of life, while the others wait for it."""
+    """For how long the other nodes wait for a node without signs of life."""
     peer_silence: Annotated[
         Duration,
         at_least(
@@ -287,21 +293,23 @@ class Limits(DeclaredTable):
         ),
         Example("20s"),
     ] = timedelta(seconds=60)
-    """Of several nodes, one that gives no sign of life for so long, nor answers when it is asked directly, is lost. At least 20s, which
-    is the default of elastic jobs."""
+    """A node of several is lost after this time without a sign of life or an answer to a direct question. At
+    least 20s, which is the default of elastic jobs."""
     store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
-    """Several nodes go on for so long while none of them reaches the job store. One that misses it alone ends after `peer_silence`."""
+    """For how long several nodes continue if none of them reaches the job store. A single node that does not
+    reach it ends after `peer_silence`."""
     grace: Annotated[Duration, Example("30s")] = timedelta(seconds=30)
     """From SIGTERM to SIGKILL when a benchmark is ended."""
     extract_timeout: Annotated[Duration, Example("2h")] = timedelta(minutes=30)
-    """After the benchmark's exit, for metrics that are still to be taken from its output. What is left then, `bai extract` takes."""
+    """Time after the benchmark's exit for the rest of the extraction, while it makes progress. `bai extract`
+    can search the rest later."""
     drain: Annotated[Duration, Example("60s")] = timedelta(seconds=60)
-    """After that, for what is still to be sent."""
+    """Time after that for records and files that are still to be sent."""
     no_output: Annotated[PositiveDuration | None, Example("10m")] = None
-    """A benchmark that neither prints nor emits for so long is ended. Unset: off."""
+    """Time without output or `emit` after which the benchmark is ended. Unset: off."""
 
     def machine_time(self, *, max_runtime: timedelta, nodes: int = 1) -> timedelta:
-        """Return how long a machine that is there for such a run may be on, when the benchmark may take `max_runtime`.
+        """Return how long a machine for such a run may be on, if the benchmark may take `max_runtime`.
 
         Several nodes may wait for each other, and for the store through which they meet.
         """
@@ -321,7 +329,7 @@ def _unpack(value: object) -> Unpack:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenSource(DeclaredTable):
-    """One thing that is pulled before the run."""
+    """Data or scripts that are pulled before the run."""
 
     src: Annotated[str, Example("s3://bucket/train.npz")]
     path: Annotated[str, Example("/data/train.npz")]
@@ -345,12 +353,13 @@ class WrittenSource(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Source(WrittenSource):
-    """One thing to pull, as an agent finds it: an item of `[[sources]]`."""
+    """A source as an agent pulls it: an item of `[[sources]]`."""
 
     src: str
     """An address of one of the schemes in `job/schema/source_schemes.py`."""
     path: str
-    """Where it lands: absolute, or relative to the folder that the benchmark starts in (data), or the scripts' (scripts)."""
+    """Its place on the machine: absolute, or relative to the folder in which the benchmark starts (data), or
+    the scripts' folder (scripts)."""
     kind: SourceKind = SourceKind.DATA
     directory: bool = False
     """The source is a prefix or folder even though `src` does not end in a slash."""
@@ -359,11 +368,12 @@ class Source(WrittenSource):
     endpoint: str | None = None
     """Another S3 server than AWS's own; unset: the environment's, if it names one."""
     arm: str | None = None
-    """The arm of `[repeat]` that it is for. Where a source has one, each arm has folders of its own; unset: it is for both."""
+    """The arm of `[repeat]` that needs it. If a source has one, each arm has folders of its own; unset: it is
+    for both."""
 
 
 class OfRun(str, Enum):
-    """What a run itself took, of which a metric can be made."""
+    """Resources of a run of which a metric can be made."""
 
     WALL_TIME = "wall_time"
     CPU_TIME = "cpu_time"
@@ -374,13 +384,13 @@ class OfRun(str, Enum):
 
     @property
     def units(self) -> str:
-        """The units that it is measured in."""
+        """The units of its values."""
         return "bytes" if self is OfRun.PEAK_MEMORY else "s"
 
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenMetric(DeclaredTable):
-    """One number to take from the benchmark's output."""
+    """A metric that is taken from the benchmark's output."""
 
     name: Annotated[MetricName, Example("train_loss")]
     """The metric's name."""
@@ -392,36 +402,41 @@ class WrittenMetric(DeclaredTable):
     axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`.
     Required, unless `json` or `of_run` says what to take."""
     of_run: Annotated[OfRun | None, Example("wall_time")] = None
-    """In place of `pattern`: what the run itself took. Times are in seconds (`units = "s"`), the memory of its largest process in
-    `"bytes"`. `cpu_time` is user and system time together."""
+    """In place of `pattern`: a resource of the run itself. Times are in seconds (`units = "s"`), the memory
+    of its largest process in `"bytes"`. `cpu_time` is user and system time together."""
     json: Annotated[JsonPathText | None, Example("train.loss")] = None
-    """In place of `pattern`, where lines are JSON objects: the way to the value, keys with dots between; `'"a.b".c'` where a key has
-    dots itself, `losses[0]` in an array."""
+    """In place of `pattern`, for lines that are JSON objects: the path of the value, keys with dots between;
+    `'"a.b".c'` if a key has a dot itself, `losses[0]` in an array."""
     json_step: Annotated[JsonPathText | None, Example("step")] = None
-    """With `json`: the way to the step in the same object."""
+    """With `json`: the path of the step in the same object."""
     json_labels: Annotated[tuple[JsonPathText, ...], Example(["split"])] = ()
-    """With `json`: the ways to labels in the same object. Each has the name of its last key."""
+    """With `json`: the ways to labels in the same object. Each label has the name of its path's last key."""
     after: Annotated[Pattern | None, Example("^== Latency")] = None
-    """A regular expression: the metric counts only behind a line that matches it. For logs with several tables of one shape."""
+    """A regular expression: the metric counts only after a line that matches it. Use it for logs with several
+    tables of the same shape."""
     until: Annotated[Pattern | None, Example("^== ")] = None
-    """A regular expression: a line that matches it ends what `after` began; without `after`, what began with the log."""
+    """A regular expression: the metric does not count from a matching line until `after` matches again;
+    without `after` it counts from the beginning of the log."""
     context: Annotated[tuple[Pattern, ...], Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])] = ()
-    """Regular expressions for lines that say something about the values that follow: their named groups become labels, or the unit or step.
-    Several matches in one line are about the first value of a line, the second, and so on: the heads of columns."""
+    """Regular expressions for lines that describe the values that follow: their named groups become labels,
+    or the unit or step. If one matches several times in a line, the matches are heads of columns: for the
+    first value of a line, the second, and so on."""
     number: Annotated[NumberForm, Example("thousands")] = NumberForm.PLAIN
-    """How numbers are written: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
+    """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
     repaint: Annotated[Repaint, Example("last")] = Repaint.ALL
-    """Of the states that a progress bar repaints in one line: `all`, as they come, or the `last` one alone."""
+    """States of a progress bar in one line from which the metric is taken: `all` of them, or only the
+    `last`."""
     over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
-    """Where several nodes or processes print it: what summary, `bai status` and `bai metrics` show. Records are of `each`, always."""
+    """How the summary, `bai status` and `bai metrics` show the metric if several nodes or processes print it.
+    Records are of `each`, always."""
     better: Annotated[Better | None, Example("lower")] = None
     """Which direction is an improvement."""
     headline: Annotated[Headline, Example("max")] = Headline.LAST
-    """Which number of all values of a run stands for the run, in lists and comparisons."""
+    """How a run's values become the one number that lists and comparisons use."""
     tolerance: Annotated[Percentage | None, Example("2%")] = None
-    """A difference between runs that is no larger than this is of no importance. Unset: any counts."""
+    """Share up to which differences between runs do not matter. Unset: any counts."""
     required: bool = False
-    """Whether a run in which it never matched has failed."""
+    """Whether a run without a match has failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,11 +445,13 @@ class Metric(WrittenMetric):
 
     name: str
     warmup: timedelta | None = None
-    """Values of so long from the benchmark's start, in each repeat of it, are left out of statistics and headline. They are records all the same."""
+    """Time from the benchmark's start, in each repeat, whose values are left out of statistics and headline.
+    They are records all the same."""
     warmup_values: int = 0
-    """So many first values of each series are left out in the same way."""
+    """Number of first values of each series that are left out in the same way."""
     revision: str | None = None
-    """The definition that a preset gave it, "fio/2": the preset, and a number that is raised only if the metric's numbers change."""
+    """The preset's definition, "fio/2": its name, and a number that is raised only if the metric's numbers
+    change."""
 
     @property
     def preset(self) -> str | None:
@@ -459,30 +476,32 @@ class Metric(WrittenMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class Results(DeclaredTable):
-    """Files that the benchmark writes: after its end, metrics are taken from them."""
+    """Files that the benchmark writes, from which metrics are taken after its end."""
 
     path: Annotated[RelativeGlob, Example("out/*.json")]
-    """A glob, relative to the benchmark's working folder. Files that were there before it began are not read."""
+    """A glob, relative to the benchmark's working folder. Files that existed before the benchmark began are
+    not read."""
     format: Annotated[ResultFormat, Example("hyperfine")]
-    """What wrote the files, or how they are built: [extraction.md](extraction.md#results-in-files) names the metrics and labels of each."""
+    """The program that wrote the files, or their structure: [extraction.md](extraction.md#results-in-files)
+    names the metrics and labels of each."""
     metrics: Annotated[tuple[MetricName, ...], Example(["mean"])] = ()
-    """The names of the metrics that are taken. Unset: all that the files hold."""
+    """Names of the metrics to take. Unset: all that the files hold."""
     required: bool = False
-    """Whether a run in which these files gave no value has failed."""
+    """Whether a run without a value from these files has failed."""
     better: Annotated[Better | None, Example("lower")] = None
     """Which direction is an improvement, for the metrics that `metrics` names."""
     over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
-    """As in `[[output.metrics]]`, where several nodes write such files."""
+    """As in `[[output.metrics]]`, if several nodes write such files."""
     headline: Annotated[Headline, Example("median")] = Headline.LAST
-    """Which number of all values of a run stands for the run, for the metrics that `metrics` names."""
+    """How a run's values become one number, for the metrics that `metrics` names."""
     tolerance: Annotated[Percentage | None, Example("2%")] = None
-    """A difference between runs that is no larger than this is of no importance, for the metrics that `metrics` names."""
+    """Share up to which differences between runs do not matter, for the metrics that `metrics` names."""
     values: Annotated[tuple[FilledText, ...], Example(["seconds"])] = ()
     """With `csv` the columns that hold values, with `json` the paths to them: `results[*].mean`."""
     name: Annotated[MetricName | None, Example("latency")] = None
     """With `csv` and `json`: the metric's name. Unset: the column's, or the path's last key."""
     name_from: Annotated[FilledText | None, Example("metric")] = None
-    """With `csv` and `json`: the column, or the path, of the metric's name, where each value has its own."""
+    """With `csv` and `json`: the column or path of the metric's name, if each value has its own."""
     units: Annotated[str, Example("ms")] = ""
     """With `csv` and `json`: the units."""
     units_from: Annotated[FilledText | None, Example("unit")] = None
@@ -492,13 +511,14 @@ class Results(DeclaredTable):
     labels: Annotated[dict[LabelName, FilledText], Example({"job": "jobname"})] = field(default_factory=dict)
     """With `csv` and `json`: labels of the records, each with the column, or the path, of its value."""
     delimiter: Annotated[str, Example(";")] = ","
-    """With `csv`: what stands between two cells."""
+    """With `csv`: the character between two cells."""
     header: bool = True
-    """With `csv`: whether the first line names the columns. Else they are called `1`, `2`, `3` and so on."""
+    """With `csv`: whether the first line names the columns. Otherwise they are called `1`, `2`, `3` and so
+    on."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its metrics, as far as they are known before a file is there."""
+        """The names of its metrics, as far as they are known before a file exists."""
         if self.metrics or self.name_from is not None:
             return self.metrics
         if self.name is not None:
@@ -544,7 +564,7 @@ class Results(DeclaredTable):
 
     @property
     def places(self) -> tuple[str | None, ...]:
-        """Where it finds what belongs to a value."""
+        """The columns or paths of all that belongs to a value."""
         return (self.name_from, self.units_from, self.step, *self.labels.values())
 
 
@@ -571,7 +591,8 @@ class SinkTable(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Kafka(SinkTable):
-    """Where metric messages are sent. Without this table none are, unless the configuration names brokers."""
+    """The Kafka brokers to which metrics are sent. Without this table none are sent, unless the configuration
+    names brokers."""
 
     brokers: Annotated[Brokers, Example(["broker-1:9092", "broker-2:9092"])]
     """Bootstrap brokers, `host:port`."""
@@ -613,26 +634,32 @@ class Kafka(SinkTable):
 
 @dataclass(frozen=True, kw_only=True)
 class LogLines(SinkTable):
-    """What the benchmark prints, as JSON lines in a file of the machine that runs it. Without this table there is none, unless the configuration names it."""
+    """A file on the benchmark's machine for its output as JSON lines. Without this table no such file is
+    written, unless the configuration names one."""
 
     path: Annotated[AbsolutePath, Example("/var/log/bai/benchmark.jsonl")]
-    """The file, which is appended to; a log shipper of the machine takes it on. See [docs/service.md](service.md#results)."""
+    """Path of the file. Lines are appended, for a log shipper on the machine. See
+    [docs/service.md](service.md#results)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prometheus(SinkTable):
-    """The last value of each metric, and how many there were, for Prometheus; at least one of the two addresses. See [docs/sinks.md](sinks.md#prometheus)."""
+    """The last value of each metric and the number of its values, for Prometheus; at least one of the two
+    addresses is required. See [docs/sinks.md](sinks.md#prometheus)."""
 
     pushgateway: Annotated[WebAddress | None, Example("http://pushgateway:9091")] = None
-    """A Pushgateway to which they are pushed every few seconds. It keeps a run's group for ever, unless someone deletes it."""
+    """A Pushgateway to which metrics are pushed every few seconds. It keeps a run's group until it is
+    deleted."""
     username: Annotated[FilledText | None, Example("metrics")] = None
-    """The user, where the Pushgateway asks for one (HTTP basic authentication)."""
+    """The user, if the Pushgateway asks for one (HTTP basic authentication)."""
     password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
     """A reference to the password, as in `[env.secrets]`; never the password."""
     delete_on_end: bool = False
-    """Whether the run's group is deleted from the Pushgateway at the end. Prometheus may then not have seen the last values."""
+    """Whether the run's group is deleted from the Pushgateway at the end. Prometheus may then miss the last
+    values."""
     listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
-    """An address of the machine that runs the job where Prometheus can scrape `/metrics` while the run lasts. Whoever reaches it may read."""
+    """An address of the machine that runs the job, at which Prometheus can scrape `/metrics` during the run.
+    Whoever reaches it may read."""
     host_metrics: bool = False
     """Whether host metrics are among them."""
 
@@ -653,14 +680,14 @@ class CloudWatch(SinkTable):
     """Metrics as log events in CloudWatch's embedded metric format. See [docs/sinks.md](sinks.md#cloudwatch)."""
 
     log_group: Annotated[LogGroup, Example("/bai/metrics")]
-    """The log group; it must be there. Each node of a job writes a log stream of its own, `JOB/RANK`."""
+    """The log group, which must exist. Each node of a job writes a log stream of its own, `JOB/RANK`."""
     namespace: Annotated[Namespace, Example("Team/Benchmarks")] = "bai"
     """CloudWatch's namespace of the metrics."""
     dimensions: Annotated[Dimensions | None, Example(["task_name", "rank"])] = None
     """Names of labels that become dimensions, at most 30; all labels can be searched for in the log. Each combination of values is a metric
     that CloudWatch charges for. Unset: the labels of the job and of the record, and the rank, without the job's id."""
     high_resolution: bool = False
-    """Whether CloudWatch keeps a value for each second, and not for each minute."""
+    """Whether CloudWatch keeps a value for each second, not only each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None
     """The log group's region; unset: the machine's."""
     host_metrics: bool = False
@@ -677,7 +704,7 @@ class Output:
     """Whether the benchmark's standard output is /dev/null; its standard error is in the log all the same."""
 
     def __post_init__(self) -> None:
-        # Found out only at the end, it would cost a whole run its result.
+        # Detected only at the end, it would cost a whole run its result.
         for pattern in self.artifacts:
             if not is_glob_below(pattern):
                 raise ValueError(
@@ -689,31 +716,32 @@ ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
 LEAST_RUNS = 10
-"""Runs after which `until` is looked at for the first time: an interval of fewer, chosen by its width, is often too narrow."""
+"""Number of runs after which `until` is evaluated for the first time: an interval of fewer runs, chosen by
+its width, is often too narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One of those that a job compares: an item of `[[repeat.arms]]`."""
+    """One of the arms that a job compares: an item of `[[repeat.arms]]`."""
 
     name: str
     labels: dict[str, str] = field(default_factory=dict)
-    """Its own, in addition to those of `[job]`. For people."""
+    """The arm's labels, in addition to those of `[job]`. For people."""
     argv: tuple[str, ...] = ()
-    """As those of `[benchmark]`, in their place."""
+    """The arm's values, in place of those of `[benchmark]`."""
     script: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     """All that `[benchmark] env` would be."""
     prepare: tuple[str, ...] = ()
-    """Its command before each run; empty: that of `[repeat]`."""
+    """The arm's command before each run; empty: that of `[repeat]`."""
     cleanup: tuple[str, ...] = ()
     """One after each run."""
     requirements: str | None = None
-    """As that of `[benchmark]`, in its place, where arms have folders of their own."""
+    """The arm's requirements in place of those of `[benchmark]`, if arms have folders of their own."""
     scripts_sha256: str | None = None
-    """A sum over names and contents of its own scripts, as they were at submission. For people."""
+    """A checksum over names and contents of the arm's own scripts at submission. For people."""
     git: Git | None = None
-    """The commit that its own descriptor's folder stood at."""
+    """The commit of the folder of the arm's own descriptor."""
 
     def __post_init__(self) -> None:
         if not is_job_id(self.name):
@@ -727,25 +755,31 @@ class WrittenRepeat(DeclaredTable):
     """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
 
     runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """How many runs there are. With `until` at most so many, 50 of each arm where it is unset."""
+    """How many runs there are. With `until` the largest number of runs. Unset: 50 of each arm."""
     warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
-    """Runs before those, which no metric is taken from."""
+    """Number of runs before those, from which no metric is taken."""
     until: Annotated[PositivePercentage | None, Example("2%")] = None
-    """Goes on, after 10 runs, until the 95 % confidence interval of the mean of `metric` reaches at most so far to either side, at two looks
-    in a row, and the runs have no trend. With arms: the interval of their difference."""
+    """Precision of the mean of `metric`: after 10 runs, runs continue until its 95 % confidence interval
+    extends at most this share to either side after two consecutive runs, and the runs have no trend. With
+    arms: the interval of their difference."""
     metric: Annotated[FilledText | None, Example("throughput")] = None
-    """Whose headline `until` is about: one of `[[output.metrics]]`, or what each run takes: `wall_time`, `cpu_time`, `user_time`,
-    `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
+    """The metric whose headline `until` evaluates: one of `[[output.metrics]]`, or a resource of each run:
+    `wall_time`, `cpu_time`, `user_time`, `system_time`, `peak_memory`. Unset: the only metric that has
+    `better`."""
     max_time: Annotated[PositiveDuration | None, Example("2h")] = None
-    """After so long no new run begins, with arms no new block. Unset: no limit but `[limits] max_runtime`, which is for all runs together."""
+    """Time after which no new run begins (with arms: no new block). Unset: no limit except `[limits]
+    max_runtime`, which is for all runs together."""
     min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """With `max_time`: so many runs are done in any case. That further ones had no time left is then no warning."""
+    """With `max_time`: so many runs are done in any case. If no time is left for further runs, that is then
+    not a warning."""
     keep_going: bool = False
-    """Whether a run that fails is followed by the next one. The job has failed all the same. Not for `torchrun` or `each_node` on several nodes."""
+    """Whether runs continue after one failed. The job has failed all the same. Not for `torchrun` or
+    `each_node` on several nodes."""
     ignore_failure: bool = False
-    """Whether a run counts whatever its exit code is. A signal, or a command that cannot be started, is a failure all the same."""
+    """Whether a run counts with any exit code. A signal, or a command that cannot be started, is a failure
+    all the same."""
     seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
-    """Of the order in which the arms take turns."""
+    """Seed of the order in which the arms take turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -760,7 +794,7 @@ class Repeat(WrittenRepeat):
     cleanup: tuple[str, ...] = ()
     """One after each run."""
     arms: tuple[Arm, ...] = ()
-    """Two or more that take turns, each for an equal part of `runs`; none: the benchmark itself."""
+    """Two or more arms that take turns, each for an equal part of `runs`; none: the benchmark itself."""
 
     def __post_init__(self) -> None:
         if (self.until is None) != (self.metric is None):
@@ -794,18 +828,19 @@ class Repeat(WrittenRepeat):
         count = len(self.arms)
         blocks = range((self.warmup_runs + self.runs) // count)
         if count == 2:
-            # As jobs of two arms have always drawn: a job that exists has the order that it began with.
+            # The same draws as for two arms in earlier versions: an existing job keeps its order.
             return [arm for _ in blocks for arm in draw.choice(([0, 1], [1, 0]))]
         return [arm for _ in blocks for arm in draw.sample(range(count), count)]
 
     @property
     def arms_of_runs(self) -> list[str]:
-        """The name of the arm that each run is of, by its number in records; empty without arms."""
+        """The name of each run's arm, by its number in records; empty without arms."""
         return [self.arms[arm].name for arm in self.sequence[self.warmup_runs :]] if self.arms else []
 
     @property
     def decided_after(self) -> int | None:
-        """After how many runs it is looked for the first time whether they are enough; None where their number is fixed."""
+        """Number of runs after which `until` is evaluated for the first time; None if the number of runs is
+        fixed."""
         least = LEAST_RUNS * max(1, len(self.arms))
         return None if self.until is None else min(least, self.runs)
 
@@ -817,10 +852,10 @@ class Restart(DeclaredTable):
     max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
     """How often, over the whole job. Later failures end it."""
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
-    """Time between a failure and the first restart. It doubles with each further one, up to 5m."""
+    """Time between a failure and the first restart. It doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
-    """Only a benchmark that exits with one of these is started again; 128 and a signal's number stand for the signal. Unset: after every
-    failure but those that would happen again, such as a command that is not found."""
+    """Exit codes after which the benchmark is restarted; 128 and a signal's number stand for the signal.
+    Unset: after every failure except those that would happen again, such as a command that is not found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -845,7 +880,8 @@ def _interval(every: timedelta | None) -> Mistake | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(DeclaredTable):
-    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and are there again after a restart."""
+    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and restored
+    before a restart."""
 
     path: Annotated[OwnFolder, Example("checkpoints")]
     """The folder: in the working folder, or absolute. `BAI_CHECKPOINT_DIR` is its path in the environment of the benchmark."""
@@ -865,7 +901,7 @@ class Checkpoint(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The `[store]` table: where the job's record is kept, beside the run directory."""
+    """The `[store]` table: the place of the job's record, in addition to the run directory."""
 
     url: str
     """file:///absolute/folder or s3://bucket/prefix; the job is `<url>/<job id>/`."""
@@ -881,7 +917,7 @@ class End:
 
     power: Power = Power.STAY
     keep_on_failure: timedelta | None = None
-    """A machine on which the job did not succeed is kept so long, to be looked into; unset: not at all."""
+    """How long a machine is kept for inspection if the job did not succeed; unset: not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -919,7 +955,7 @@ class Job:
     end: End = End()
     git: Git | None = None
     set: dict[str, str] = field(default_factory=dict)
-    """Keys of the benchmark descriptor → the texts that were set for them in place of what the file says. For people."""
+    """Keys of the benchmark descriptor → texts of `--set`, which replace the file's values. For people."""
 
     def __post_init__(self) -> None:
         arms = {each.name for each in self.repeat.arms} if self.repeat is not None else set()
@@ -992,13 +1028,14 @@ class Job:
 
     @property
     def arms_apart(self) -> tuple[Arm, ...]:
-        """The arms where each has folders of its own, as there is a source for one of them alone; none where they share all."""
+        """The arms, if each has folders of its own because a source is for one arm alone; empty if they share
+        all folders."""
         if self.repeat is None or all(each.arm is None for each in self.sources):
             return ()
         return self.repeat.arms
 
     def of_arm(self, arm: Arm) -> Job:
-        """Return the job as if `arm` were all that it runs."""
+        """Return the job with `arm` as its only command."""
         benchmark = replace(self.benchmark, argv=arm.argv, script=arm.script, env=arm.env)
         if self.arms_apart:
             benchmark = replace(benchmark, requirements=arm.requirements)
@@ -1010,11 +1047,12 @@ class Job:
 
     @property
     def runs_together(self) -> bool:
-        """Whether, of several nodes, each starts its own part of every run."""
+        """Whether each of several nodes starts its own part of every run."""
         return self.strategy.name in ("each_node", "torchrun") and self.strategy.nodes > 1
 
     def named_metrics(self) -> tuple[Metric, ...]:
-        """Return what is said of metrics by their names: of those with a pattern, and of those in files, which have none."""
+        """Return the settings of metrics by name: of those with a pattern, and of those in files, which have
+        none."""
         of_files = (
             Metric(
                 name=name,
@@ -1032,7 +1070,7 @@ class Job:
 
 
 def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> None:
-    """Raise ValueError where a metric's pattern does not compile, or its groups contradict what the metric is.
+    """Raise ValueError if a metric's pattern does not compile, or its groups contradict the metric's keys.
 
     labels: the names of the job's own.
     """
@@ -1084,7 +1122,7 @@ def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
 
 
 def marker_problem(text: str) -> str | None:
-    """Return why a section cannot begin or end at lines that match `text`; None where it can."""
+    """Return why a section cannot begin or end at lines that match `text`; None if it can."""
     try:
         pattern = compile_pattern(text)
     except ValueError as error:

@@ -18,7 +18,8 @@ _DESCRIPTOR_LIMIT = 16 * 2**20
 def read_job(path: Path, *, checked: bool = False) -> Job:
     """Return the job descriptor in the file `path`. Raises DescriptorError.
 
-    With `checked` the same content was read before: patterns, which take the longest, are not compiled once more.
+    `checked`: the same content was validated before, so patterns, which take the longest, are not compiled
+    again.
     """
     try:
         with path.open("rb") as file:
@@ -62,14 +63,14 @@ def job_table(job: Job) -> dict[str, Any]:
     """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
     table = {"version": job.version, **write_table(job)}
     if job.is_elastic:
-        # Its default depends on another table, so that it is never left out.
+        # Its default depends on another table, so it is never left out.
         limits = table.setdefault("limits", {})
         limits["peer_silence"] = format_duration(job.limits.peer_silence)
     return table
 
 
 def without_credentials(job: Job) -> Job:
-    """Return `job` as everybody may see it: no address of a source holds a password or a query, which may be a key."""
+    """Return `job` without secrets: no address of a source has a password or a query, which may be a key."""
     # Imported here: an extractor starts without it.
     from bai_agent.job.schema.source_schemes import shown_address
 

@@ -1,4 +1,4 @@
-"""How an elastic job ended, made from the decision that ended it and from how the part of each node did."""
+"""The end of an elastic job, from the last decision and from the end of each node's part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.light_dataclass import replace
 
 _OF_ONE_NODE = frozenset({"hopeless", "used_up"})
-"""Reasons of an end that are one node's failure, of which that node's outcome has more to tell."""
+"""Reasons of an end that are one node's failure, about which that node's outcome says more."""
 
 
 def elastic_result(
@@ -25,10 +25,11 @@ def elastic_result(
     replaced: Sequence[int] = (),
     git: GitCommit | None = None,
 ) -> JobResult:
-    """Return how a job ended. end: the decision. nodes: how the parts of these ended. replaced: nodes in whose place machines were launched.
+    """Return the end of a job. end: the decision. nodes: the ends of these nodes' parts. replaced: nodes in
+    whose place machines were launched.
 
-    lost: nodes that were given up, each with what a person calls it. seen: required metrics of which those had a value. measured: what those
-    measured, by their records.
+    lost: nodes that were given up, each with its name for people. seen: required metrics with a value on
+    those nodes. measured: values of those nodes, from their records.
     """
     unheard = sorted(set(lost) - {each.rank for each in nodes})
     warnings = [f"{lost[each]} was lost." for each in unheard]
@@ -45,7 +46,8 @@ def elastic_result(
 
 
 def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return the outcomes of nodes with what lost ones measured: some had said why they fail, and no more."""
+    """Return the outcomes of nodes, completed with the values of lost ones: some of those had only reported
+    why they fail."""
     said = {each.rank: each for each in nodes}
     for each in measured:
         before = said.get(each.rank, each)
@@ -59,24 +61,26 @@ def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list
 
 
 def _successes(nodes: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return all nodes as if each had succeeded: the job went on without those that failed, and what they measured counts."""
+    """Return all nodes as if each had succeeded: the job continued without the failed ones, and their values
+    count."""
     return [replace(each, outcome=Outcome.SUCCEEDED.value) for each in nodes]
 
 
 def _succeeded(result: JobResult, nodes: Sequence[NodeOutcome], end: NextGeneration) -> JobResult:
-    """Return the result with what the first member of the last generation has to tell, unless it lacks a required metric."""
+    """Return the result with the report of the first member of the last generation, unless it lacks a
+    required metric."""
     good = {each.rank: each for each in nodes if each.outcome == Outcome.SUCCEEDED.value}
     first = next((good[each] for each in end.members if each in good), None)
     if first is None or result.outcome != Outcome.SUCCEEDED.value:
         return result
     number = first.generations[-1].generation if first.generations else 0
-    # The time that the sentence names is that of the last generation.
+    # The sentence names the time of the last generation.
     sentence = f"{first.sentence.removesuffix('.')} in generation {number}." if number else first.sentence
     return replace(result, sentence=sentence, benchmark=first.benchmark, last_lines=first.last_lines or [])
 
 
 def _ended(result: JobResult, end: NextGeneration) -> JobResult:
-    """Return the result with the outcome of the decision, unless the failure of one node has more to tell."""
+    """Return the result with the outcome of the decision, unless the failure of one node says more."""
     if end.why in _OF_ONE_NODE and result.outcome != Outcome.SUCCEEDED.value:
         return result
     outcome = Outcome(end.outcome)

@@ -11,14 +11,16 @@ from itertools import chain
 from operator import neg
 
 LIMIT = 1e300
-"""Values beyond it are recorded and left out of all figures: sums and distances of the others are finite."""
+"""Absolute value above which values are recorded but left out of all figures: sums and differences of the
+others are finite."""
 _SORTED_AT_ONCE = 2**16
-"""Values of an array that are sorted or compared together: as a list they take five times the memory of an array."""
+"""Number of values of an array that are sorted or compared together: as a list they take five times the
+memory."""
 _SAMPLE = 2**16
 _LEAST = 8
-"""Values that are kept in any case: with fewer of them a search comes no nearer."""
+"""Number of values that are always kept: with fewer a search would make no progress."""
 _MARGIN = 64
-"""The median of all values is looked for within a 64th of the sample on both sides of its median."""
+"""The median of all values is searched for within a 64th of the sample on both sides of its median."""
 _NORMAL = 1.959963984540054
 """The normal distribution's quantile at 0.975."""
 _STUDENT = (
@@ -76,7 +78,7 @@ def middle_ranks(count: int) -> tuple[int, int]:
 def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, float]:
     """Return the values with these two ranks, from 0 and next to each other or the same; `values` may be reordered.
 
-    Nearly all other values are only compared with bounds, and not sorted: a third of the time.
+    Nearly all other values are only compared with bounds, not sorted, which takes a third of the time.
     """
     if len(values) > _SORTED_AT_ONCE:
         low, high = likely_bounds(values, *ranks)
@@ -92,7 +94,8 @@ def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, floa
 
 
 def likely_bounds(values: array[float], first: int, last: int) -> tuple[float, float]:
-    """Return what the values with the ranks from `first` to `last` are probably between, by a sample."""
+    """Return two bounds, from a sample, between which the values with the ranks from `first` to `last`
+    probably are."""
     sample = sorted(values[:: len(values) // _SAMPLE + 1])
     margin = len(sample) // _MARGIN + 1
     low, high = first * len(sample) // len(values) - margin, last * len(sample) // len(values) + margin
@@ -114,7 +117,8 @@ def ranked(values: array[float], rank: int) -> float:
     starts = range(0, len(values), _SORTED_AT_ONCE)
     blocks = [(start, min(start + _SORTED_AT_ONCE, len(values))) for start in starts]
     low, high = _order(-math.inf), _order(math.inf)
-    # Between the two lies the least number that more values than `rank` do not exceed: halved 64 times at most.
+    # The value is the least number that is not exceeded by more than `rank` values; it is found by at most 64
+    # halvings.
     while low < high:
         middle = (low + high) // 2
         number = _number(middle)
@@ -126,24 +130,24 @@ def ranked(values: array[float], rank: int) -> float:
 
 
 def _order(number: float) -> int:
-    """Return the number's place in the order of all that a float can be."""
+    """Return the number's rank among all floats."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF) - 1
 
 
 def _number(order: int) -> float:
-    """Return the number with this place in the order."""
+    """Return the float with this rank."""
     sign = 0 if order >= 0 else 1 << 63
     number: float = struct.unpack("<d", struct.pack("<Q", sign | (order if order >= 0 else -order - 1)))[0]
     return number
 
 
 class ExactSum:
-    """A sum of values that come in pieces, as exact as `math.fsum` of all of them at once."""
+    """A sum of values that arrive in pieces, as exact as `math.fsum` of all of them at once."""
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        """Numbers with the same exact sum: each is what the ones before it leave, rounded."""
+        """Numbers with the same exact sum: each is the rounded remainder of the previous ones."""
 
     def add(self, values: Sequence[float]) -> None:
         """Add `values`, none beyond `LIMIT`."""
@@ -158,7 +162,8 @@ class ExactSum:
 
 
 class RunningMedian:
-    """Looks for the median of values that come in pieces, between `low` and `high`, and keeps those that are nearer to it."""
+    """Searches for the median of values that arrive in pieces, between `low` and `high`, and keeps those that
+    are nearer to it."""
 
     def __init__(
         self,
@@ -169,7 +174,7 @@ class RunningMedian:
     ) -> None:
         """within: the bounds of the search that chose `low` and `high`."""
         self.kept = array("d")
-        """Values between the two, without those that equal them: all, or every `_step`th."""
+        """Values between the bounds, without those that equal them: all, or every `_step`th."""
         self._step = 1
         self._low, self._high = low, high
         self._below = self._at_low = self._between = self._at_high = 0
@@ -187,7 +192,7 @@ class RunningMedian:
             self._below += len([0 for value in values if value < low])
             near = [value for value in values if low <= value <= high]
             self._at_low += near.count(low)
-            # Each value has one rank, also if both are the same.
+            # Each value has one rank, even if both are equal.
             self._at_high += near.count(high) if low < high else 0
             values = [value for value in near if low < value < high]
         first = -self._between % self._step
@@ -201,7 +206,7 @@ class RunningMedian:
             self._step *= 2
 
     def value(self, count: int) -> float | None:
-        """Return the median of all `count` values; None if they must come once more."""
+        """Return the median of all `count` values; None if all values must be added once more."""
         first, last = middle_ranks(count)
         before = self._below + self._at_low
         low: float | None
@@ -215,7 +220,7 @@ class RunningMedian:
         return low if low == high else (low + high) / 2
 
     def narrowed(self, count: int) -> RunningMedian:
-        """Return the search for the next time that all `count` values come."""
+        """Return the search to which all `count` values are added next."""
         ranks = middle_ranks(count)
         within = self._within or (self._low, self._high)
         if ranks[0] < self._below:
@@ -263,7 +268,8 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def relative_half_width(values: Sequence[float]) -> float:
-    """Return the same as a share of the mean; infinite where that is zero and values differ."""
+    """Return the standard deviation as a share of the mean; infinite if the mean is zero and values
+    differ."""
     half = half_width(values)
     if half in (0, math.inf):
         return half

@@ -1,11 +1,12 @@
-"""The headline of each metric of a job, computed from its values here alone, for the agent and every view.
+"""The headline of each metric of a job, computed from its values only in this module, for the agent and every
+view.
 
-- Of one series in one run it is what the metric's `headline` asks for, without the warm-up.
-- Of a run's ranks it is what `over_ranks` asks for; their mean, where that is "each".
-- Of several runs it is the median over those that succeeded.
-- Of a job with generations it is that of the last generation with a number for this metric and these labels.
+- For one series in one run, it is the value that the metric's `headline` selects, without the warm-up.
+- Over a run's ranks, it is combined as `over_ranks` says; by their mean if that is "each".
+- Over several runs, it is the median of those that succeeded.
+- In a job with generations, it is that of the last generation with a number for this metric and these labels.
 
-Labels and arms are dimensions: numbers with different ones are never put together.
+Labels and arms are dimensions: numbers that differ in them are never combined.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SeriesNumber:
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """Sorted, without those that say where a record comes from."""
+    """Sorted, without the labels that say where a record comes from."""
     arm: str | None = None
     repeat: int | None = None
     generation: int | None = None
@@ -62,7 +63,7 @@ class JobHeadline:
     runs: Mapping[int | None, float]
     """The number of each run that counts, by repeat; None: the only run."""
     ranks: int = 1
-    """Most ranks of which a run's number is made."""
+    """Largest number of ranks that contributed to a run's number."""
     over_ranks: OverRanks = OverRanks.EACH
     generation: int | None = None
     """The generation of its numbers. None if the job has no generations."""
@@ -78,7 +79,7 @@ class JobHeadline:
 
     @property
     def title(self) -> str:
-        """The same, with the number of ranks if there are several."""
+        """The label, with the number of ranks if there are several."""
         return f"{self.labelled}{_of_ranks(self.over_ranks, self.ranks)}"
 
 
@@ -109,9 +110,11 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
 
 
 class RunningHeadline:
-    """The headline of values that come in pieces, none beyond `LIMIT`: what `headline_of` makes of all of them at once.
+    """The headline of values that arrive in pieces, none beyond `LIMIT`: the same as `headline_of` of all of
+    them at once.
 
-    Only a median keeps values, 8 bytes each. If it keeps not all of them, they must come once more.
+    Only a median keeps values, 8 bytes each. If it does not keep all of them, all values must be added once
+    more.
     """
 
     def __init__(self, how: Headline) -> None:
@@ -138,7 +141,7 @@ class RunningHeadline:
         self._median.thin()
 
     def add(self, values: Sequence[float]) -> None:
-        """Take in the next values, in their order."""
+        """Add the next values, in their order."""
         if not values:
             return
         self.count += len(values)
@@ -167,7 +170,8 @@ class RunningHeadline:
                 return self._last
 
     def again(self) -> RunningHeadline:
-        """Return what finds the headline, nearer each time, if it is given the same values again."""
+        """Return an object that finds the headline if the same values are added again, possibly several
+        times."""
         found = RunningHeadline(self._how)
         found._median = self._median.narrowed(self.count)
         return found
@@ -179,7 +183,8 @@ def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
 
 
 def mean_or(how: OverRanks) -> OverRanks:
-    """Return what one number over ranks is: the mean, if the descriptor wants each rank shown."""
+    """Return how ranks are combined into one number: by their mean, if the descriptor wants each rank
+    shown."""
     return OverRanks.MEAN if how is OverRanks.EACH else how
 
 
@@ -198,7 +203,8 @@ class LastGenerations:
             self.add(group, generation)
 
     def add(self, group: Hashable, generation: int | None) -> bool:
-        """Note that a generation has a number; return whether it now counts instead of an earlier one, or none."""
+        """Note that a generation has a number; return whether it now counts instead of an earlier one, or of
+        none."""
         is_later = generation is not None and generation > self._last.get(group, -1)
         if generation is not None and is_later:
             self._last[group] = generation
@@ -253,7 +259,8 @@ def headline_values(
     failed: Collection[int | None] = (),
     with_runs: bool = False,
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines as a result has them, by name with labels. with_runs: with what those of several nodes are made of."""
+    """Return the headlines by name with labels, as in a result. with_runs: include the numbers of each run,
+    for jobs of several nodes."""
     found = {}
     for each in job_headlines(numbers, metrics, failed=failed):
         runs: dict[str, list[float]] = {}
@@ -336,7 +343,7 @@ def headline_title(name: str, headline: HeadlineValue) -> str:
 
 
 def _how(headline: HeadlineValue) -> OverRanks:
-    """Return what a result says; a word that only a newer version knows is like "each"."""
+    """Return the value in a result; a word that only a newer version knows is read as "each"."""
     known = {each.value: each for each in OverRanks}
     return known.get(headline.over_ranks or "", OverRanks.EACH)
 

@@ -43,10 +43,10 @@ _KILLED = frozenset({Outcome.OOM.value, Outcome.KILLED.value, Outcome.PEER_LOST.
 """Outcomes that no other node's failure causes. The loss of a node counts from its last sign of life."""
 _SUMMED = ("records", "lines", "log_bytes", "emit_bad_lines", "lost_bytes", "remaining_bytes")
 _MISSING = ("required_missing", "empty_presets", "results_missing", "required_results_missing")
-"""Lists of an extraction that keep what is missing on all nodes."""
+"""Keys of an extraction that list what is missing on all nodes."""
 _CONSEQUENCE_MS = 5000
 _OF_THE_JOB = frozenset({Outcome.CANCELLED.value, Outcome.MAX_RUNTIME.value})
-"""Outcomes of all nodes at once. Computing nodes explain them better than serving ones."""
+"""Outcomes of all nodes at once. Computing nodes explain them better than serving nodes."""
 
 
 def job_result(
@@ -126,7 +126,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
     succeeded = verdict.outcome is Outcome.SUCCEEDED
     warnings: list[str] = []
     if several:
-        # The extractor of a single node has reported where it looked.
+        # The extractor of a single node has already reported where it searched.
         warnings += [
             f'output.results "{path}" gave no value on any node.' for path in metrics.results_missing
         ]
@@ -153,7 +153,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
 
 
 def _missing(metrics: ExtractionSummary) -> str | None:
-    """Return which required values are certainly missing; None if there are none."""
+    """Return the required values that are certainly missing; None if there are none."""
     if metrics.required_results_missing:
         paths = ", ".join(f'"{path}"' for path in metrics.required_results_missing)
         return f"these required result files gave no value: {paths}"
@@ -178,12 +178,13 @@ def _checkpoints(outcomes: Sequence[NodeOutcome]) -> CheckpointSummary | None:
 
 
 def _numbers(checkpoint: str | None) -> list[int]:
-    """Return generation and number from a checkpoint's name; they grow."""
+    """Return generation and number from a checkpoint's name; later checkpoints have greater ones."""
     return [int(each) for each in re.findall(r"[0-9]{1,9}", checkpoint or "")]
 
 
 def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary:
-    """Return the summary of two nodes' checkpoints. Each node restores by itself, so the slower one counts."""
+    """Return the summary of two nodes' checkpoints. Each node restores by itself, so the slowest one
+    counts."""
     return CheckpointSummary(
         kept=one.kept + other.kept,
         bytes=one.bytes + other.bytes,
@@ -207,7 +208,8 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
         return None
     told = min(own, key=_when)
     if told.outcome in _OF_THE_JOB:
-        # Each node learns of it at its next look. Later failures are consequences, such as that of mpirun after another node ended its sshd.
+        # Each node detects this at its next check. Later failures are consequences, such as that of mpirun
+        # after another node ended its sshd.
         return min(
             (node for node in own if node.outcome == told.outcome),
             key=lambda node: (node.serves, _when(node), node.rank),
@@ -329,7 +331,7 @@ def generations_of_nodes(
     cause: the node whose report counts for its generations; None: the first node of each.
     """
     parts: dict[int, dict[int, GenerationOutcome]] = {}
-    # Two nodes may report the same end in other words.
+    # Two nodes may report the same end in different words.
     for node in (*([cause] if cause is not None else []), *nodes):
         for each in node.generations or ():
             parts.setdefault(each.generation, {}).setdefault(node.rank, each)
@@ -358,8 +360,9 @@ def _generation(
 ) -> GenerationOutcome:
     """Return the outcome of a generation from its parts, by node.
 
-    told: parts of the nodes that know why and when it ended, because a hung node may have run it beside the next one.
-    before: end of the generation before (ms UTC). several: whether the job has several nodes.
+    told: parts of the nodes that know why and when it ended, because a hung node may have run it at the same
+    time as the next one. before: end of the previous generation (ms UTC). several: whether the job has
+    several nodes.
     """
     first = next(iter(told.values()))
     # A lost node has reported nothing, but is a member.

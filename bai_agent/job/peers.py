@@ -1,4 +1,4 @@
-"""The nodes of an attempt, as they know each other: `peers.json`."""
+"""`peers.json`: the nodes of an attempt, with the addresses by which they reach each other."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ENGINE = re.compile(r"[A-Za-z0-9 ().,+~_-]{1,100}")
 
 @dataclass(frozen=True, kw_only=True)
 class Members:
-    """Who takes part in an attempt."""
+    """The members of an attempt."""
 
     peers: tuple[Peer, ...]
     key: bytes | None = field(default=None, repr=False)
-    """With which they ask each other directly; None: they ask nothing."""
+    """Key for direct questions between nodes; None: they ask no questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +32,24 @@ class Peer:
     rank: int
     """Its position among the nodes that it works with: its group rank in a generation."""
     address: str
-    """Where the others reach it: an IP address or a host name."""
+    """Address for the other nodes: an IP address or a host name."""
     slots: int = 1
-    """How many of the benchmark's processes it runs."""
+    """Number of the benchmark's processes on this node."""
     port: int = 0
     """A port that was free there when it joined; 0: it has none for the others."""
     instance_id: str | None = None
-    """Of the EC2 instance, where it is one."""
+    """Id of its EC2 instance; None if it is none."""
     public_key: str | None = None
-    """Where the nodes reach each other by SSH: the coordinator's is the one that it logs in with, a worker's that of its sshd."""
+    """Public SSH key, if the strategy uses SSH: the coordinator's client key, or a worker's host key."""
     interface: str | None = None
     """The network interface there that has the address: "ens5"."""
     agent_port: int = 0
-    """On which its agent answers the other nodes' questions (`run/direct_question.py`); 0: it does not."""
+    """Port on which its agent answers the other nodes' questions (`run/direct_question.py`). 0 if there is
+    none."""
     engine: str | None = None
-    """What the strategy's launcher there says that it is: "mpirun (Open MPI) 4.1.4"."""
+    """Name and version of the strategy's launcher there: "mpirun (Open MPI) 4.1.4"."""
     node: int = -1
-    """Its number in the job's record, which no other node ever has; `rank` unless said."""
+    """Its number in the job's record, which no other node ever has. Unset: `rank`."""
 
     def __post_init__(self) -> None:
         if self.node < 0:
@@ -56,7 +57,7 @@ class Peer:
 
     @property
     def title(self) -> str:
-        """What a person calls it: "Node 1 (i-0123, 10.0.0.2)"."""
+        """Its name for people: "Node 1 (i-0123, 10.0.0.2)"."""
         return f"Node {self.node} ({', '.join(filter(None, (self.instance_id, self.address)))})"
 
     @property
@@ -86,7 +87,7 @@ def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
 
 
 def peer_of(peers: Sequence[Peer], node: int) -> Peer:
-    """Return the peer that is the node with this number. Raises RecordError if it is not among them."""
+    """Return the peer of the node with this number. Raises RecordError if it is not among them."""
     for peer in peers:
         if peer.node == node:
             return peer
@@ -94,7 +95,8 @@ def peer_of(peers: Sequence[Peer], node: int) -> Peer:
 
 
 def read_peers(table: Any, *, where: str) -> tuple[Peer, ...]:
-    """Return the peers that `table` holds, in the order of their ranks. where: starts an error. Raises RecordError."""
+    """Return the peers in `table`, in the order of their ranks. where: beginning of error messages. Raises
+    RecordError."""
     try:
         peers = tuple(_peer(each) for each in table)
     except (TypeError, KeyError, ValueError) as error:
@@ -117,7 +119,8 @@ def _peer(table: Mapping[str, Any]) -> Peer:
     public_key, engine, interface = (table.get(key) for key in ("public_key", "engine", "interface"))
     node = table.get("node", rank)
     numbers = all(type(each) is int for each in (rank, slots, port, agent_port, node))
-    # They become lines of configuration files: none of them may hold a line break, or anything else that means more there.
+    # These texts become lines of configuration files: none may hold a line break or another special
+    # character.
     texts = _is(_ADDRESS, address) and all(
         each is None or _is(pattern, each)
         for pattern, each in ((_PUBLIC_KEY, public_key), (_ENGINE, engine), (INTERFACE, interface))

@@ -18,7 +18,7 @@ Stream: TypeAlias = str
 """A growing stream of a node: "log", "metrics", "events", or another folder below the node's."""
 
 LARGEST_OBJECT = 16 << 20
-"""Largest object that is read whole (bytes); ours have some KiB."""
+"""Largest object that is read whole (bytes); our own objects have some KiB."""
 _TRIES = 3
 """Number of times that an object is put if the store says that it exists, but does not list it."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
@@ -163,7 +163,7 @@ class NodeRecord:
 
         A stream is a sequence of objects, named by the position of their first byte; the last one may still grow.
         """
-        # Sizes in the listing save a request if there is nothing new, as in most looks of a follower.
+        # Sizes in the listing save a request if there is nothing new, which is the usual case for a follower.
         chunks = {start: each for start, each in self._chunks(stream) if start <= position}
         if not chunks:
             return b""

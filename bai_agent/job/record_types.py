@@ -504,10 +504,10 @@ Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOutcome:
-    """The end of one generation of a job with restarts. Unknown values of a lost one are None."""
+    """The end of one generation of a job with restarts. Unknown values of a lost run are None."""
 
     generation: Count
-    """Number from 0: the restarts before it."""
+    """Number from 0: the number of restarts before it."""
     outcome: Text
     """The value of an `Outcome`."""
     sentence: Text = ""
@@ -542,7 +542,7 @@ class CheckpointSummary:
     """Duration of their uploads, beside the benchmark or after its end."""
     newest: Text | None = None
     restored: Count = 0
-    """Number of generations that began from one."""
+    """Number of generations that began from a checkpoint."""
     restored_bytes: Count = 0
     restore_seconds: Seconds = 0.0
 

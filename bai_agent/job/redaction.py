@@ -1,6 +1,7 @@
 """Redacts secrets in all text that leaves this process: logs, events, results, warnings, examples.
 
-What the benchmark prints into its own files is the benchmark's: it is stored as it is. Whatever we quote of it is redacted.
+The files that the benchmark writes itself belong to it: they are stored unchanged. Our quotations of them are
+redacted.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from urllib.parse import quote, quote_plus
 _SHORTEST = 4
 """Shorter texts do not count as secrets, since they would blacken ordinary words."""
 _SHORTEST_LINE = 8
-"""The same for one line of a secret with several: "}" or "EOF" is in many texts."""
+"""Shortest line of a secret with several lines that is redacted: "}" or "EOF" occurs in many texts."""
 _STARS = "***"
 _KEY = 3
-"""Characters by which forms are looked up: as many as the shortest has, two lines of one character each."""
+"""Characters by which forms are looked up: as many as the shortest form has, two lines of one character
+each."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
     r"|(?P<key>[?&](?:X-(?:Amz|Goog)-(?:Signature|Security-Token|Credential)|AWSAccessKeyId|Signature|sig)=)[^&\s\"'<>]+"
 )
-"""Credentials before a host, and the parts of a signed address that make it one."""
+"""Credentials before a host, and the parts of a signed address that sign it."""
 _AS_TEXT = logging.Formatter()
 
 
@@ -74,7 +76,7 @@ class Redactor(logging.Filter):
         return value
 
     def prepare(self, handler: logging.Handler) -> None:
-        """Have `handler` write lines as the agent's processes do: times are UTC, and what is secret is left out."""
+        """Let `handler` write lines as the agent's processes do: with times in UTC, and without secrets."""
         formatter = logging.Formatter(
             "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
         )
@@ -102,7 +104,8 @@ class _Forms:
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """Forms by their first characters, the longest first: a text that contains another one is replaced as a whole."""
+        """Forms by their first characters, the longest first: a text that contains another one is replaced as
+        a whole."""
         self._first = re.compile(r"(?!)")
         """Any first character."""
 

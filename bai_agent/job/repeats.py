@@ -44,7 +44,7 @@ class RepeatedRun:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended well, and was not stopped."""
+        """Whether it succeeded, and was not stopped."""
         ended = self.ended
         return ended is not None and ended.code == 0 and not ended.lost and not ended.was_stopped
 
@@ -67,7 +67,7 @@ class RepeatedRuns:
     runs: list[RepeatedRun] = field(default_factory=list)
     failed_step: FailedStep | None = None
     ready: int | None = None
-    """Number, among all from 0, of the run that waits for permission to begin; None if none waits."""
+    """Number of the run, among all from 0, that waits for permission to begin; None if none waits."""
 
     @property
     def measured(self) -> list[RepeatedRun]:

@@ -1,4 +1,4 @@
-"""Space that is set aside, so that a run which fills the disk can still say so."""
+"""Space that is reserved, so that a run which fills the disk can still report that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RESULT_BYTES = 2**18
 
 
 def reserve_space(rundir: RunDir) -> None:
-    """Reserve space. Raises OSError if there is none."""
+    """Reserve space. Raises OSError if there is not enough space."""
     for path, size in zip(_reserved(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -26,16 +26,16 @@ def reserve_space(rundir: RunDir) -> None:
 
 
 def make_room(rundir: RunDir) -> None:
-    """Give back what was set aside for the last records and events."""
+    """Free the space for the last records and events."""
     _reserved(rundir)[0].unlink(missing_ok=True)
 
 
 def make_room_for_result(rundir: RunDir) -> None:
-    """Give back all that was set aside."""
+    """Free all reserved space."""
     for path in _reserved(rundir):
         path.unlink(missing_ok=True)
 
 
 def _reserved(rundir: RunDir) -> tuple[Path, Path]:
-    """Return what is set aside for the last records and events, and what for the result alone."""
+    """Return the bytes reserved for the last records and events, and those for the result alone."""
     return rundir.path / "reserved", rundir.path / "reserved.result"

@@ -186,9 +186,10 @@ class RunDir:
 
 
 def make_folder(folder: Path, *, private: Path) -> None:
-    """Make `folder`, and what is missing above it: from `private` on for this user alone, whatever the umask. Raises OSError.
+    """Make `folder` and its missing parents; those from `private` on for this user alone, whatever the umask.
+    Raises OSError.
 
-    What is there already keeps its permissions.
+    Existing folders keep their permissions.
     """
     missing = []
     for each in (folder, *folder.parents):
@@ -224,7 +225,7 @@ def write_atomic(path: Path, content: bytes) -> None:
         write_all(descriptor, content)
         os.fsync(descriptor)
     except OSError:
-        # On a full disk a half of it would keep others from being written.
+        # An incomplete file would keep others from being written on a full disk.
         temporary.unlink(missing_ok=True)
         raise
     finally:
@@ -246,7 +247,8 @@ def write_new(path: Path, content: bytes) -> bool:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace `path` by `value` as JSON, atomically. Half characters (a file's name that is not UTF-8) become "?"."""
+    """Replace `path` by `value` as JSON, atomically. Lone surrogates (from a file's name that is not UTF-8)
+    become "?"."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
     # Emitted values and file names of a benchmark must not end the agent.
     write_atomic(path, text.encode(errors="replace"))
@@ -326,10 +328,10 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the lock file `path`; it goes with the process, however that dies.
+    """Hold the lock file `path`; the kernel releases it when the process ends, for any reason.
 
-    Waits up to `wait_s` seconds for a predecessor that is just dying (or for a reader's look at the lock).
-    Raises BusyError where another live process keeps it.
+    Waits up to `wait_s` seconds for a predecessor that is just ending (or for a reader that checks the lock).
+    Raises BusyError if another live process holds it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -11,7 +11,8 @@ else:
     import tomli as tomllib
 
 _DEEPEST = 64
-"""Lists and tables inside each other. Some parsers stop at the interpreter's own depth, others far beyond it."""
+"""Lists and tables inside each other. Some parsers fail at the interpreter's own recursion depth, others far
+beyond it."""
 _WHOLE = range(-(2**63), 2**63)
 """Range of integers: https://toml.io/en/v1.0.0#integer"""
 
@@ -30,7 +31,7 @@ def read_toml_text(text: str) -> dict[str, Any]:
         raise
     except RecursionError:
         raise TomlBoundsError("is nested too deep") from None
-    except ValueError:  # int's own, which reads 4,300 digits at most
+    except ValueError:  # Python's own limit: int reads at most 4,300 digits
         raise TomlBoundsError("holds a number of thousands of digits") from None
     _check_bounds(table)
     return table

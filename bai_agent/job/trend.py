@@ -1,4 +1,4 @@
-"""Whether numbers rise or fall in their order: Kendall's test, of one series or of several that are judged together."""
+"""Whether numbers rise or fall in their order: Kendall's test, for one series or for several together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from functools import cache
 from itertools import combinations
 
 _EXACT = 30
-"""Values of a series up to which its score's distribution is counted; beyond, it is normal to four digits."""
+"""Number of values of a series up to which its score's exact distribution is counted; beyond, it is normal to
+four digits."""
 
 
 def trend_p(*series: Sequence[float]) -> float:
-    """Return the p of there being no common trend within `series`, two-sided.
+    """Return the two-sided p value for no common trend within `series`.
 
-    Each series has a score of its own: pairs that rise less pairs that fall (Kendall, Biometrika 1938). Their sum is exact without
-    equal values, else approximately normal with the variance corrected for those. 1 if there is nothing to judge.
+    Each series has a score of its own: the number of rising pairs minus that of falling pairs (Kendall,
+    Biometrika 1938). The distribution of their sum is exact without equal values, else approximately normal
+    with the variance corrected for those. 1 if there is nothing to judge.
     """
     score = abs(sum(map(_score, series)))
     if all(len(set(each)) == len(each) <= _EXACT for each in series):
@@ -43,7 +45,7 @@ def _variance(values: Sequence[float]) -> float:
 
 @cache
 def _distribution(count: int) -> list[float]:
-    """Return how likely each number of rising pairs is, among so many values in an order by chance."""
+    """Return the probability of each number of rising pairs among this number of values in random order."""
     chances = [1.0]
     for size in range(2, count + 1):
         chances = _added(chances, [1 / size] * size)

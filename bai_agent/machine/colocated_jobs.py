@@ -1,4 +1,4 @@
-"""Waits until no other job runs on this machine, and reports jobs that ran beside this one."""
+"""Waits until no other job runs on this machine, and reports jobs that ran at the same time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOREIGN_WAIT = timedelta(minutes=30)
 _LOOK_SECONDS = 1.0
 _WAIT_SECONDS = 0.5
 _MOST = 16
-"""Most neighbours that are reported, and most visits of each."""
+"""Most other jobs that are reported, and most periods of each."""
 
 
 def wait_until_alone(
@@ -34,14 +34,15 @@ def wait_until_alone(
     stopping: Callable[[], bool],
     clock: Clock,
 ) -> list[Announcement]:
-    """Wait until no other job runs on this machine, or until `stopping()`; return what keeps others away while it is open.
+    """Wait until no other job runs on this machine, or until `stopping()`; return an object that keeps other
+    jobs away while it is open.
 
     `tell` is called with each change of the jobs that it waits for. Jobs of this user and of root are waited for
     without a limit, other users' jobs for FOREIGN_WAIT.
 
     If several jobs want the machine, the next one is the first that announces itself and then sees no other
-    announcement. Each announces before it looks, so two never both win. If two see each other, the one with the
-    greater key withdraws.
+    announcement. Each job announces itself before it looks, so two never both win. If two jobs see each
+    other, the one with the greater key withdraws.
     """
     turn = _Turn(me)
     told: list[str] = []
@@ -73,15 +74,18 @@ class _Turn:
     def __init__(self, me: ThisJob) -> None:
         self._me, self._is_next = me, False
         self.claim: Announcement | None = None
-        """Keeps others away while it is open."""
+        """Keeps other jobs away while it is open."""
 
     def awaited(self, *, foreign: bool) -> list[ColocatedJob]:
-        """Announce or withdraw this job; return the jobs that it waits for. foreign: include other users' jobs. Raises OSError."""
+        """Announce or withdraw this job; return the jobs that it waits for. foreign: include other users'
+        jobs. Raises OSError."""
         others = [each for each in self._me.others() if foreign or each.job_id is not None]
         rivals = _announced(others, Use.NEXT)
         if self.claim is None and not rivals and (claim := self._me.announce(Use.NEXT)) is not None:
             self.claim = claim
-            return self.awaited(foreign=foreign)  # Another job may have done the same since this one looked.
+            return self.awaited(
+                foreign=foreign
+            )  # Another job may have announced itself since this one looked.
         self._is_next = self._is_next or not rivals
         if self._is_next:
             return _announced(others, Use.RUNS)
@@ -175,7 +179,7 @@ class ColocationWatch:
 
 
 def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
-    """Return a sentence for each job that ran beside this one, with its duration."""
+    """Return a sentence for each job that ran at the same time, with its duration."""
     seconds: dict[str | None, float] = {}
     for event in events:
         seconds.setdefault(event.job_id, 0.0)
@@ -188,12 +192,13 @@ def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
 
 
 def neighbour_name(job_id: str | None) -> str:
-    """Return the beginning of a sentence about a job; None: of another user, about which nothing is known."""
+    """Return the beginning of a sentence about a job; None: a job of another user, about which nothing is
+    known."""
     return f"The job {job_id}" if job_id is not None else "Another user's job"
 
 
 def _for(seconds: float) -> str:
-    # 0: this job's agent was killed before it could record it.
+    # 0: this job's agent was killed before it could record the end.
     return f", for {seconds:.1f} s" if seconds else ""
 
 

@@ -91,7 +91,8 @@ def _figures(nvml: Any, handle: Any) -> list[tuple[str, str, Callable[[], float]
 
 
 def describe_gpus(*, driver: Path = DRIVER) -> dict[str, Any]:
-    """Return each GPU with its settings, and the versions of driver and CUDA; {} if there is no GPU, or no way to ask.
+    """Return each GPU with its settings, and the versions of driver and CUDA; {} if there is no GPU, or it
+    cannot be asked.
 
     May hang if the driver does.
     """

@@ -25,9 +25,11 @@ _ENTRIES = 64
 _BUSY_CORES = 0.5
 """Cores that another process uses, from which it distorts a measurement."""
 _BUSY_SECONDS = 2.0
-"""The same for its total processor time (seconds): the look is short, and a program that starts in it may end soon."""
+"""The same for its total processor time (seconds): the two looks are close together, and a program that
+starts between them may end soon."""
 _BUSY_SHARE = 0.1
-"""Share of all processors below which other processes leave a benchmark room, unless it uses all of them."""
+"""Share of all processors up to which other processes do not disturb a benchmark, unless it uses all
+processors."""
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp")
 """Drivers whose usual setting "powersave" reaches the full speed: https://docs.kernel.org/admin-guide/pm/intel_pstate.html"""
 _LOAD_SHARE = 0.5
@@ -272,7 +274,8 @@ def busiest(
     ours: int,
     root: Path,
 ) -> list[Facts]:
-    """Return the processes that used most processor time between two looks, without `ours`, its ancestors and descendants."""
+    """Return the processes that used most processor time between two looks, without `ours`, its ancestors and
+    descendants."""
     left_out = _family(now, ours)
     ticks = os.sysconf("SC_CLK_TCK") * max(elapsed_s, 1e-3)
     cores = {
@@ -298,14 +301,14 @@ def host_warnings(
 ) -> dict[str, bool]:
     """Return a sentence for each fact that certainly distorts a measurement, and whether it is minor.
 
-    Minor ones are usual on machines that people sit at, so summaries omit them.
+    Minor facts are usual on desktop machines, so summaries omit them.
     """
     processors = facts.get("cpu", {})
     load, count = facts.get("load", {}), processors.get("count")
     warnings = {**_governor_warnings(processors), **_busy_warnings(load.get("busiest", ()), count)}
     averages = load.get("average") or [0.0]
     earlier = [*load_before, 0.0][0]
-    # All three: the average alone may come from our own pull, or from a boot that is over.
+    # All three values: the average alone may come from our own pull, or from a finished boot.
     if count and min(averages[0], earlier, float(runnable_now)) > _LOAD_SHARE * count:
         warnings[
             f"The load average was {averages[0]:g} just before the benchmark, with {count} processors."

@@ -23,7 +23,8 @@ Sample = tuple[str, float, str]
 """Name, value, units."""
 
 _UNREADABLE = (OSError, RuntimeError, NotImplementedError, ValueError, psutil.Error)
-"""Errors of psutil for figures that a machine or a container does not offer; RuntimeError, ValueError: a /proc that psutil cannot parse.
+"""Errors of psutil if a machine or a container does not have a figure; RuntimeError, ValueError: a /proc that
+psutil cannot parse.
 """
 
 
@@ -84,7 +85,8 @@ class HostSampler:
         samples: list[Sample] = []
         if self._last_time is not None and now > self._last_time:
             for name, value in counters.items():
-                # A counter that decreased has wrapped, or its device was replaced: this interval is not known.
+                # If a counter decreased, it has wrapped or its device was replaced: the rate of this interval
+                # is unknown.
                 if name in self._last and value >= self._last[name]:
                     samples.append((name, (value - self._last[name]) / (now - self._last_time), "B/s"))
         self._last, self._last_time = counters, now
@@ -98,7 +100,7 @@ class HostSampler:
         interfaces = {
             name: interface
             for name, interface in psutil.net_io_counters(pernic=True, nowrap=False).items()
-            # Not the traffic of the machine with itself.
+            # Traffic of the machine with itself is not counted.
             if name != "lo"
         }
         if interfaces:

@@ -56,7 +56,7 @@ class Use(Enum):
 
     RUNS = "runs"
     NEXT = "next"
-    """The job is to have the machine for itself, and has not begun."""
+    """The job waits to have the machine for itself, and has not begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class ColocatedJob:
     job_id: str | None
     """Job id, shortened if it is long. None for the jobs of other users."""
     key: str
-    """Digest that tells jobs apart; for other users' jobs that of any of them."""
+    """Digest that identifies the job; for other users' jobs that of any of them."""
     since: int
     """Start (ms UTC); for other users' jobs the time at which they were seen."""
     use: Use
@@ -108,7 +108,8 @@ class Announcement:
         self._socket.close()
 
     def _take(self) -> None:
-        # Otherwise connections that nobody accepts would fill the queue, and later jobs could not ask for its owner.
+        # Otherwise connections that are not accepted would fill the queue, and later jobs could not ask for
+        # the socket's owner.
         while not self._over.is_set():
             try:
                 connection, _ = self._socket.accept()
@@ -160,7 +161,7 @@ class ThisJob:
                     except ConnectionRefusedError:
                         continue  # It has ended since the kernel listed it.
                     except BlockingIOError:
-                        # That job's socket takes no connection now: the next look asks again.
+                        # That job's socket accepts no connection now; the next look asks again.
                         believed = False
                     else:
                         known[line] = believed

@@ -1,8 +1,8 @@
-"""`environment.json`: what a node's benchmark ran on, so that runs can be compared much later.
+"""`environment.json`: the facts about a node's machine and software, so that runs can be compared much later.
 
 Slow questions (to the metadata service, drivers, the benchmark's Python) run on threads while data and scripts are
-pulled. Just before the benchmark starts, missing answers are left out: they delay a run by at most `WAIT_SECONDS`,
-and never fail one.
+pulled. When the benchmark starts, missing answers are left out: they delay a run by at most `WAIT_SECONDS`,
+and never fail it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 VERSION = 1
 
 WAIT_SECONDS = 2.5
-"""Seconds to wait for answers when the benchmark could start; longer than a child process may take that is asked only then."""
+"""Seconds to wait for answers when the benchmark could start; longer than a child process that is only asked
+then may take."""
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at all processes during a pull."""
 _SHORTEST_LOOK_S = 0.05
@@ -59,8 +60,8 @@ _ROOT = Path("/")
 class EnvironmentProbe:
     """Asks about this machine in the background, without waiting for any answer before `finish`.
 
-    The first look at other processes is taken when the probe is created, so that imports and phases lie between it
-    and the last one.
+    The first look at other processes is taken when the probe is created, so that imports and phases are
+    between it and the last one.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class EnvironmentProbe:
             "missing": missing,
             "warnings": warnings,
             "minor": [sentence for sentence, is_minor in own.items() if is_minor],
-            # Last, since they count from here on.
+            # Last, because they count from this point on.
             "counters": counters(_ROOT, gpus=self._tasks["gpu_heat"].facts),
             "waited_seconds": round(time.monotonic() - began, 3),
         }
@@ -259,7 +260,7 @@ class _Task(threading.Thread):
         try:
             self._facts = self._question()
         except Exception as error:
-            # Any error of a library: the run can do without an answer.
+            # The run does not depend on this answer, so any error of a library is ignored.
             self._trouble = short(str(error)) or type(error).__name__
             log.info("what the benchmark runs on: %s: %s", self.name, self._trouble)
 

@@ -1,7 +1,7 @@
 """The machine of a job: its identity, and when it is ready.
 
-An instance answers before everything is there: drivers start, the fabric between GPUs is trained, and the AMI's own
-services mount the local disks. A benchmark that starts earlier fails, or measures something else.
+An instance answers before it is ready: drivers start, the fabric between GPUs is initialised, and the AMI's
+own services mount the local disks. A benchmark that starts earlier fails, or gives different results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Node:
     instance_id: str | None = None
     """Id of the EC2 instance. None on any other machine."""
     launch: int = 0
-    """Number of the launch that it is of. 0 if it was launched at the job's start."""
+    """Number of its launch. 0 if it was launched at the job's start."""
 
 
 def wait_for_machine(stopping: Callable[[], bool], clock: Clock) -> list[str]:
@@ -65,8 +65,8 @@ def wait_for_gpus(
 ) -> list[str]:
     """Wait until every NVIDIA GPU of this machine answers and the fabric between them is up, or until `stopping()`.
 
-    Returns warnings: GPUs without a driver do not keep a benchmark from running that needs none. Raises NotReadyError
-    after `seconds`.
+    Returns warnings: GPUs without a driver do not stop a benchmark that does not need them. Raises
+    NotReadyError after `seconds`.
     """
     expected = count_gpus(root)
     if expected == 0:

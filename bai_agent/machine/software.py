@@ -1,4 +1,4 @@
-"""The software that a benchmark runs on: the packages of its Python, Open MPI, and the libraries below them."""
+"""The software below a benchmark: the packages of its Python, Open MPI, and libraries."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def python_facts(
     asked_at = time.time()
     facts, sources = _ask_python(python, env=env, user=user)
     if not launcher and os.path.realpath(str(facts.get("executable"))) != os.path.realpath(python):
-        return facts  # a program that stands for a Python and chooses it by unknown files
+        return facts  # a wrapper program that chooses a Python by unknown files
     cache.keep(question, facts, sources=[python, *launcher, *sources], asked_at=asked_at)
     return facts
 
 
 def _launcher_files(python: str) -> list[str] | None:
-    """Return the files by which a script that stands for a Python chooses one; None if they are not known.
+    """Return the files by which a wrapper script chooses a Python; None if they are not known.
 
     Those of pyenv are known: https://github.com/pyenv/pyenv#understanding-python-version-selection (programs are
     asked in "/").

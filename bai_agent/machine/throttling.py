@@ -1,4 +1,5 @@
-"""Reports what slowed this machine down while a benchmark ran, by counters of the kernel and of GPUs before and after."""
+"""Reports what slowed this machine down during a benchmark, from counters of the kernel and of GPUs before
+and after."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Follows the benchmark's output and writes the numbers in it to metrics.jsonl."""
+"""Follows the benchmark's output and writes the extracted numbers to metrics.jsonl."""

@@ -26,9 +26,11 @@ _TRUNCATIONS = "generation"
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionCheckpoint:
-    """The size (bytes) and number of records of `metrics.jsonl` when all logs were done up to these places.
+    """The size (bytes) and number of records of `metrics.jsonl` when all logs had been searched up to these
+    places.
 
-    It may have contained records from beyond the places already, if a restart was catching up: `last` tells.
+    It may already have contained records from beyond the places, if a restarted extractor was repeating them:
+    `last` tells.
     """
 
     size: int

@@ -26,7 +26,7 @@ from bai_agent.metrics.sections import LineMarkers
 Said = tuple[Mapping[str, str], ...]
 """Groups of a pattern in its last line, by match. One match applies to all values; each of several applies to one value of a line."""
 State = Mapping[int, Said]
-"""The same by the number of each pattern."""
+"""The same groups, by the number of each pattern."""
 
 _MOST_MATCHES = 64
 """Most matches of a pattern in one line that are kept."""
@@ -41,7 +41,8 @@ class ContextChange(NamedTuple):
 
 
 class ContextMarkers:
-    """The lines that define something for the values of some metrics. Metrics with the same pattern share them."""
+    """The lines that define labels, steps or units for the values of some metrics. Metrics with the same
+    pattern share them."""
 
     def __init__(self, metrics: Sequence[Metric], *, guard: Guard, fast: bool) -> None:
         users: dict[str, list[int]] = {}

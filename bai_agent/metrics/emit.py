@@ -38,8 +38,8 @@ def begun_run(line: bytes) -> int | None:
 def parse_emitted(line: bytes) -> Emitted:
     """Return the content of `line`.
 
-    A writer that died within a line leaves a fragment before the next writer's object. So the longest end of the line
-    that is a complete object counts, and text before it makes the line bad.
+    A writer that died within a line leaves a fragment before the next writer's object. So the longest end of
+    the line that is a complete object counts, and text before it makes the line bad.
     """
     text = line.decode("utf-8", "surrogateescape").strip(" \t\r")
     start = text.find("{")

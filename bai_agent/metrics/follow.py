@@ -103,8 +103,8 @@ class Follower:
     def read(self) -> tuple[bool, list[LineBlock]]:
         """Read one chunk; return whether there was new content, and the lines that ended in it.
 
-        If the file became shorter nothing is read: the place is the start of the truncated file, for the caller to
-        make durable before the next call.
+        If the file became shorter, nothing is read: the place is then the start of the truncated file. The
+        caller makes it durable before the next call.
         """
         if not self._open():
             return False, []

@@ -23,11 +23,13 @@ from bai_agent.metrics.search.reading import LABELS
 from bai_agent.metrics.spilled_values import SpilledValues, SpillFile
 
 MOST_KEPT = 2_000_000
-"""Most values that memory keeps for all medians (16 MB). Of more, it keeps a sample."""
+"""Most values that memory keeps for all medians (16 MB). Most values kept in memory; beyond that, it keeps a
+sample."""
 _MOST_SEARCHED = 500_000
 """Most values that memory keeps while a file is searched for a median."""
 MOST_SERIES = 4096
-"""Most series and runs; with more, the oldest generations are forgotten, and listings show no headline of other jobs."""
+"""Most series and runs; with more, the oldest generations are forgotten, and jobs without generations have no
+headlines in listings."""
 _MOST_METRICS = 16
 _MOST_READS = 20
 _PLACES = ("rank", "process_rank")
@@ -58,7 +60,7 @@ class _Series:
         self._warmup = metric.warmup_values
         """Number of warm-up values that are still to come."""
         self.spilled: SpilledValues | None = None
-        """All values, if memory keeps only a sample of them. None also if the file has no room."""
+        """All values, if memory keeps only a sample of them. None also if the disk has no room."""
 
     def add(self, texts: Sequence[str | bytes]) -> None:
         """Add the next values, in their order. Values beyond `LIMIT` are ignored."""
@@ -82,7 +84,7 @@ class _Series:
                 self.spilled = None
 
     def thin(self, file: SpillFile | None) -> None:
-        """Keep half of the values in memory, and from now on all of them in `file`."""
+        """Keep half of the values in memory, and from now on write all of them to `file`."""
         if file is not None and (values := self.running.all_values) is not None:
             with suppress(OSError):
                 spilled = file.begin()
@@ -129,7 +131,7 @@ class Headlines:
     ) -> None:
         """metrics: by their indexes, those with patterns first. restarts: whether each repeat is a generation.
 
-        spill_folder: where values that memory cannot keep are put. None: they are found in the records again.
+        spill_folder: folder for values that do not fit in memory. None: they are read from the records again.
         """
         first = metrics[:_MOST_METRICS]
         self._started = started

@@ -94,8 +94,8 @@ class Log:
 class Logs:
     """All logs of a run: output.log, or those of its processes, as they appear.
 
-    places, opened, known: position, open sections and context of each log. last: the last record of each. again:
-    whether an earlier process of ours had begun.
+    places, opened, known: position, open sections and context of each log. last: the last record of each log.
+    again: whether an earlier process of ours had begun.
     """
 
     def __init__(

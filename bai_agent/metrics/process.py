@@ -63,7 +63,8 @@ class _Where(TypedDict):
 
 
 class Extractor:
-    """One process's share of the extraction of a run. It continues where the last process was killed."""
+    """The extraction of a run, as far as one process does it. It continues where the last process was
+    killed."""
 
     def __init__(
         self,
@@ -224,8 +225,8 @@ class Extractor:
     def _leave_to_others(self, *, exited: bool) -> None:
         """Stop reading at the benchmark's end: later output of processes that it left behind is not searched for metrics.
 
-        Output that exists before a look that finds it alive is its own. Once it is dead nothing more is read until
-        exit.json tells its end.
+        Output that exists before a look that finds it alive is its own. After its death nothing more is read
+        until exit.json exists.
         """
         if not exited:
             sizes = [each.size() for each in self._shared]
@@ -475,7 +476,8 @@ class Extractor:
             log.warning("%s", not_a_number_warning(name, 1, text, metric=metric))
 
     def _quoted(self, text: str) -> str:
-        """Return `text` as it may be quoted. Secrets are removed before it is cut: half a secret is not recognised."""
+        """Return `text` as it may be quoted: redacted and cut. Secrets are removed before it is cut: half a
+        secret is not recognised."""
         return self._quote(text[:_QUOTABLE])
 
     def _sample_host(self) -> None:

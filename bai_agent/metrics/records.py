@@ -1,7 +1,7 @@
 """`metrics.jsonl`: one writer, numbered without a gap, and without repetition whenever it is killed.
 
-A restarted writer extracts again from its last checkpoint, with the same result. So records up to the last one of
-their source are in the file already.
+A restarted writer extracts again from its last checkpoint, with the same result. So records up to the last
+one of their source are already in the file.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Value(NamedTuple):
     value: str
     units: str = ""
     more: str = ""
-    """Further members of its record, as JSON that each begin with a comma."""
+    """Further members of its record, as JSON, each beginning with a comma."""
     timestamp: int | None = None
     """Time (ms UTC), if it differs from that of all."""
 
@@ -70,9 +70,9 @@ class Value(NamedTuple):
 class RecordFile:
     """Appends records to the file at `path`.
 
-    Its first `size` bytes are the first `seq` records, and `last` is the last one of each source among them. sources:
-    all that may have records in the file. restarts: whether `repeat` below is the generation of a job with restarts.
-    headlines: gets each added record.
+    Its first `size` bytes are the first `seq` records, and `last` is the last one of each source among them.
+    sources: all sources that may have records in the file. restarts: whether `repeat` below is the generation
+    of a job with restarts. headlines: receives each added record.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class RecordFile:
         self.last[src] = Key(truncations, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
         end = self._end(truncations=truncations, late=late, repeat=repeat)
-        # Most of a thousand metrics may have no value.
+        # Most metrics of a job with a thousand may have no value.
         middles = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
         own = f"{_LABELS}{labels}}}" if labels else ""
         tails = {i: f"{middle}{own}{end}" for i, middle in middles.items()}
@@ -177,8 +177,8 @@ class RecordFile:
         self.last[src] = Key(truncations, columns.offsets[-1], columns.columns[-1].metric, 0)
         end = self._end(truncations=truncations, late=late, repeat=repeat)
         own = f"{_LABELS}{labels}}}" if labels else ""
-        # Each record is a fixed number of pieces. The pieces of all records are in one list, in which each kind has its
-        # places.
+        # Each record is a fixed number of pieces. The pieces of all records are in one list, in which each
+        # kind has fixed positions.
         pieces: list[str] = [""] * (_PIECES * count)
         pieces[0::_PIECES], pieces[1::_PIECES] = _numbers(self.seq, count)
         places = [f',"src":"{src}","off":{offset}' for offset in columns.offsets]
@@ -322,7 +322,7 @@ def wait_for_room(
 ) -> None:
     """Call `write` until the disk has room for it; `undo` removes what a failed call has written.
 
-    If the process ended instead, it would find the disk full again after its restart.
+    If the process ended instead, the disk would still be full after its restart.
     """
     backoff = Backoff(0.1, 2.0)
     told = False

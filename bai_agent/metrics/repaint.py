@@ -1,8 +1,8 @@
 """Recognises states of a progress bar that were repainted, for metrics that want only the last one of a line.
 
 A bar prints its states into one line, each ended by a carriage return. The last one is known when the line ends, or
-the next state has come. So one state is held back, and the position is before it: a process that restarts there
-decides the same.
+the next state has come. So one state is held back, and the recorded position is before it: a process that
+restarts there makes the same decision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Line(NamedTuple):
 
 
 class RepaintFollower(Follower):
-    """A follower whose blocks name the states that later ones repainted.
+    """A follower whose blocks also name the states that later ones repainted.
 
     A state before 64 KiB of blank ones also counts as the last of its line.
     """

@@ -1,4 +1,5 @@
-"""Leads the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts, and over the output between them."""
+"""Guides the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts, and
+over the output between them."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class GenerationRuns:
         return self._known
 
     def _next_number(self) -> int | None:
-        """Return the next generation that has begun here; None if none has. The node may not be a member of each, nor launch each."""
+        """Return the next generation that has begun here; None if none has. The node may not be a member of
+        every generation, and may not have launched every one."""
         following = len(self._known.runs)
         decided = sorted(each for each in self._rundir.generations() if each >= following)
         for number in decided if following else [0, *decided]:
@@ -51,7 +53,7 @@ class GenerationRuns:
         return None
 
     def _left_out(self, number: int, following: RepeatedRun) -> RepeatedRun:
-        """Return a generation in which nothing ran here. following: the next one in which something did."""
+        """Return a generation that did not run on this node. following: the next one that did."""
         ended = RunEnd(output_bytes=following.output_bytes, emit_bytes=following.emit_bytes)
         return replace(following, run=number, repeat=number, pid=0, start=0, ended=ended)
 
@@ -104,7 +106,7 @@ class RepeatGuide:
     def __init__(
         self, runs: RepeatsFile | GenerationRuns, *, extract: Callable[[Log, Sequence[LineBlock]], None]
     ) -> None:
-        """extract: called with the last blocks of a log in a run."""
+        """extract: called with the last blocks of each log of a run."""
         self._file = runs
         self._extract = extract
         self._runs: list[RepeatedRun] = []
@@ -116,7 +118,7 @@ class RepeatGuide:
     def lead(self, logs: Sequence[Log], *, exited: bool) -> bool:
         """Update the ends of `logs`; return whether a log moved on to its next run.
 
-        exited: exit.json existed before, so no file grows any more.
+        exited: whether exit.json existed before, so that no file grows any more.
         """
         # Sizes first: bytes that exist before a look that finds a run alive were printed by that run.
         sizes = [each.follower.size() for each in logs]
@@ -176,7 +178,8 @@ class RepeatGuide:
                     follower.end = max(size, follower.position)
                     return False
                 else:
-                    # The run has ended, and exit.json is about to tell where. Later output is of processes that it left behind.
+                    # The run has ended, and exit.json will soon tell where. Later output is from processes
+                    # that the run left behind.
                     follower.end = follower.position if follower.end is None else follower.end
                     return False
             follower.end = end

@@ -1,8 +1,8 @@
 """Runs at the start of every Python of a benchmark, through PYTHONPATH, and makes its output appear while it runs.
 
-BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two, of the text and of the newline, between
-which text of another process gets into the line. timed: a flush ten times a second, so SIGTERM costs at most the last
-tenth. Then the `sitecustomize` of the Python itself runs.
+BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two writes, of the text and of the
+newline, between which another process's text can come. timed: a flush ten times a second, so SIGTERM loses at
+most the last tenth. Then the `sitecustomize` of the Python itself runs.
 
 Annotations as in Python 3.6: the benchmark's Python may be older than the agent's.
 """
@@ -33,7 +33,8 @@ def _flush_often() -> None:
                 pass  # the disk is full, or the benchmark closed it: its own write will report that
 
     class Flusher:
-        """The flushing thread. It stops at a fork, since the child would inherit its locks, and Python 3.12 warns about it."""
+        """The flushing thread. The timer stops at a fork, because the child would inherit its locks, and
+        Python 3.12 warns about it."""
 
         def __init__(self) -> None:
             self.start()

@@ -1,4 +1,4 @@
-"""The launches of a job after its first one: for machines that were lost, and for nodes that it wants in addition.
+"""The launches of a job after its first: for lost machines, and for additional nodes.
 
     launches/<k>/launch.json      the request, written once, before it is sent for the first time; k counts from 1
     launches/<k>/launched.json    its machines, or the refusal
@@ -24,7 +24,7 @@ _NAME = re.compile(r"(?:launches/([1-9][0-9]{0,5})/)?(launch|launched)\.json", r
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchedMachines:
-    """The part of `launched.json` that tells which machine is which node."""
+    """The part of `launched.json` that maps machines to nodes."""
 
     instances: Texts = field(default_factory=list)
     """Ids, in the order of their nodes; empty if EC2 refused the launch."""
@@ -44,7 +44,7 @@ class JobMachines:
 
     by_node: Mapping[int, str]
     is_first_known: bool
-    """Whether it is recorded which machines the first launch has."""
+    """Whether the machines of the first launch are recorded."""
 
     def has(self, node: int, instance_id: str | None, *, first: int) -> bool:
         """Return whether a machine is a node of the job, as far as is known. first: the nodes of the first launch."""
@@ -55,7 +55,7 @@ class JobMachines:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSeen:
-    """What exists of a launch."""
+    """The existing objects of a launch."""
 
     number: int
     begun: int
@@ -90,7 +90,7 @@ def launches_seen(record: JobRecord, attempt: int) -> list[LaunchSeen]:
 
 
 def launched_machines(record: JobRecord, attempt: int, number: int) -> LaunchedMachines | None:
-    """Return the machines of a launch; None if it is not decided. Raises StoreError, RecordError."""
+    """Return the machines of a launch; None if it has no result yet. Raises StoreError, RecordError."""
     key = launch_key(record, attempt, number, "launched.json")
     table = record.read_object(key)
     return None if table is None else read_launched(table, where=f"{record.store.url}/{key}")

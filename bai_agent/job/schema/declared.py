@@ -1,4 +1,5 @@
-"""Declares the tables of descriptors: frozen dataclasses whose fields say in `Annotated` what their values may be.
+"""Declares the tables of descriptors: frozen dataclasses whose fields have the constraints of their values in
+`Annotated`.
 
 The agent reads a job descriptor's tables with `tables.py`, which applies the same checks as pydantic in `bai`: pydantic asks
 classes and marks for its part of them, which needs no import here.
@@ -29,7 +30,7 @@ class MistakeError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """A mark of a field: what its value must be, apart from its type."""
+    """A marker of a field: constraints of its value in addition to its type."""
 
     mistake: Callable[[Any], Mistake | None]
     schema: Mapping[str, object] = field(default_factory=dict)
@@ -51,12 +52,13 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class WrittenCheck(Check):
-    """A check of what users write. The agent checks it elsewhere, or trusts the program that wrote its job."""
+    """A check of values that users write. The agent checks these elsewhere, or trusts the program that wrote
+    its job."""
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenAs:
-    """A mark of a field that a benchmark descriptor has in another form than a job descriptor."""
+    """A marker of a field that has another form in a benchmark descriptor than in a job descriptor."""
 
     read: Callable[[Any], Any]
     """Returns the job descriptor's value. Raises MistakeError."""
@@ -72,7 +74,7 @@ class WrittenAs:
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A mark of a field: a value for the reference and for advice, as a benchmark descriptor has it."""
+    """A marker of a field: an example for the reference and for advice, as in a benchmark descriptor."""
 
     value: Any
 
@@ -81,10 +83,12 @@ class Example:
 
 
 class DeclaredTable:
-    """A table of a descriptor: its dataclasses are derived from this. Both programs refuse unknown keys and other types."""
+    """A table of a descriptor: the base class of its dataclasses. Both programs refuse unknown keys and other
+    types."""
 
     written: ClassVar[frozenset[str]] = frozenset()
-    """The keys that the benchmark descriptor, or the configuration, holds; empty if the table was not read."""
+    """The keys that the benchmark descriptor or the configuration sets; empty if the table was not read from
+    a file."""
     __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid"}
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
@@ -113,7 +117,8 @@ class DeclaredTable:
 
 
 def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
-    """Let a text, number or truth be of its own type, and a member of an enumeration, or a tuple, what TOML has for it.
+    """Accept a text, number or truth value only of the field's type, and TOML's form of an enumeration member
+    or a tuple.
 
     pydantic's `strict` for the whole dataclass would refuse tables and lists.
     """
@@ -130,6 +135,7 @@ def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
 
 
 def as_kind(kind: type[T], table: DeclaredTable, **changes: Any) -> T:
-    """Return a `kind` of table with the values that another one has for its fields, and with `changes`."""
+    """Return a table of the type `kind` with the values of another table for its fields, and with
+    `changes`."""
     names = {each.name for each in fields(kind)} & vars(table).keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(table, name) for name in names} | changes)

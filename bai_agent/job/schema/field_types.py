@@ -1,4 +1,4 @@
-"""Types of fields that the tables of both descriptors have in common, each with what its values must be."""
+"""Types of fields in the tables of both descriptors, each with its constraints."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def in_range(least: int, most: int | None = None) -> Check:
 
 
 ExitStatus = Annotated[int, in_range(1, 255)]
-"""How a program failed: with an exit code, or with 128 and the number of the signal that ended it."""
+"""Exit code of a program that failed; 128 and the signal's number if a signal ended it."""
 
 
 def written_duration(value: object) -> timedelta:
-    """Return the duration that a descriptor's text says. Raises MistakeError."""
+    """Return the duration in a descriptor's text. Raises MistakeError."""
     if not isinstance(value, str):
         number = type(value) in (int, float)
         fix = f'write "{value}s" for seconds, or "15m", "2h"' if number else _DURATION_EXAMPLES
@@ -267,7 +267,8 @@ OwnFolder = Annotated[str, Check(_folder_of_its_own)]
 
 
 def is_glob_below(text: str) -> bool:
-    """Return whether `text` is a glob that every Python takes, relative to a folder and not the folder itself."""
+    """Return whether `text` is a glob that every Python accepts, relative to a folder and not the folder
+    itself."""
     if text.startswith("/") or "\0" in text:
         return False
     parts = PurePosixPath(text).parts
@@ -299,7 +300,7 @@ def _percentage(value: object) -> float:
     )
     if found is None:
         raise MistakeError([("", ("must be a percentage, as a text", 'write for example "2%" or "0.5%"'))])
-    # As the text has it: 7 / 100 of a float is 0.07, and 0.07 * 100 is not 7.
+    # Computed from the text: 7 / 100 of a float is 0.07, and 0.07 * 100 is not 7.
     return float(f"{found[1]}e-2")
 
 
@@ -412,13 +413,14 @@ def _pattern_fix(message: str) -> str:
 
 
 Pattern = Annotated[str, WrittenCheck(_pattern, {"format": "regex"})]
-"""An agent compiles patterns once, with what their groups are for: `check_patterns` of `descriptor.py`."""
+"""An agent compiles patterns once, and checks their groups at the same time: `check_patterns` of
+`descriptor.py`."""
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression. Raises ValueError, which says what is wrong with `text`.
+    """Compile a regular expression. Raises ValueError, which describes the mistake in `text`.
 
-    Without the warnings that are for programmers.
+    Without Python's warnings, which are for programmers.
     """
     try:
         with warnings.catch_warnings():

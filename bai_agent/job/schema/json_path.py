@@ -1,4 +1,4 @@
-"""The way to a value in a JSON object: `loss`, `train.loss`, `"a.b".c`, `losses[0]`."""
+"""The path of a value in a JSON object: `loss`, `train.loss`, `"a.b".c`, `losses[0]`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_STEPS = 64
 def read_json_path(text: str) -> JsonPath:
     """Return the path that `text` is: keys with dots between, those with dots or brackets in double quotes, positions in brackets.
 
-    Raises ValueError, which says where `text` stops being one.
+    Raises ValueError, which names the position of the mistake in `text`.
     """
     return tuple(step for step in read_steps(text) if not isinstance(step, Star))
 
@@ -68,7 +68,7 @@ def _unquoted(text: str, place: int) -> str:
 
 
 def last_key(path: JsonPath) -> str:
-    """Return the last key of `path`: what a person calls the value."""
+    """Return the last key of `path`, which names the value for people."""
     return next(step for step in reversed(path) if isinstance(step, str))
 
 

@@ -14,7 +14,8 @@ RESERVED = frozenset(
         *("action_id", "client_id", "parent_action_id"),
     }
 )
-"""Names of labels that records get by themselves; those of the service stand here as a group could spell them."""
+"""Names of labels that records get automatically; those of the service are spelled as a group could spell
+them."""
 _SIMILAR = 0.8
 _SHORT_FORMS = {"val": VALUE, "v": VALUE, "values": VALUE, "stp": STEP, "steps": STEP, "units": UNIT}
 
@@ -34,7 +35,7 @@ def read_groups(pattern: re.Pattern[str]) -> Groups:
     """Return what the groups of `pattern` are for.
 
     The value is the group `value`, else the first unnamed group, else the only named group besides `step` and `unit`,
-    else the whole match. The named groups that are left are labels.
+    else the whole match. The remaining named groups are labels.
     """
     names = pattern.groupindex
     others = {name: number for name, number in names.items() if name not in (VALUE, STEP, UNIT)}
@@ -50,12 +51,12 @@ def read_groups(pattern: re.Pattern[str]) -> Groups:
 
 
 def taken_names(groups: Groups, taken: Collection[str] = RESERVED) -> list[str]:
-    """Return the names of those of `groups` that would be labels under a name that is taken: by records, or by the job."""
+    """Return the names of `groups` whose labels would have a reserved name: one of records, or of the job."""
     return [name for name, _ in groups.labels if name in taken]
 
 
 def misspelled_names(pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the groups' names that look like a misspelling, with what was probably meant."""
+    """Return the groups' names that look misspelled, with the probable intention."""
     import difflib  # an agent starts without it
 
     meant = {}

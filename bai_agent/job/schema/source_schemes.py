@@ -1,6 +1,7 @@
 """The schemes of sources, for both programs, and how an address is read and shown.
 
-What brings a source is a class in the agent's room `pull`. It is imported only by an agent whose job has such a source.
+A class in the agent's room `pull` fetches the source. It is imported only by an agent whose job has such a
+source.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _SIGNATURE = re.compile(
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
 _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
-"""What `source_name` writes instead of a query: a name is its own name."""
+"""Text that `source_name` writes in place of a query: it does not change if it is applied twice."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
-"""Those of them that make an address a key to what it names."""
+"""Query parameters that make an address give access to its content."""
 
 Mistake = tuple[str, str]
 """A mistake in an address, and what to write instead."""
@@ -59,13 +60,15 @@ class Scheme:
     """Facts about the addresses of a scheme."""
 
     origin: str
-    """The `Origin` that brings such a source: its module in `bai_agent/pull/` and its class, "s3_source:S3Origin"."""
+    """The `Origin` that fetches such a source: its module in `bai_agent/pull/` and its class,
+    "s3_source:S3Origin"."""
     forms: str
-    """Such addresses, as the reference shows them."""
+    """Examples of such addresses, for the reference."""
     mistake: Callable[[str], Mistake | None] = _no_host
-    """Finds what is wrong with an address; None where nothing is."""
+    """Finds the mistake in an address; None if there is none."""
     is_url: bool = True
-    """Whether an address may hold a password and a query, which are not shown; else `@ ? #` are characters of a name."""
+    """Whether an address may hold a password and a query, which are not shown; else `@ ? #` are characters of
+    a name."""
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -95,7 +98,7 @@ def schemes_text() -> str:
 
 
 def file_path(src: str) -> Path | None:
-    """Return the path on this machine that a file:// address names; None for any other.
+    """Return the path on this machine that a file:// address names; None for other addresses.
 
     `?` and `#` are plain characters of it; only `%` has a meaning.
     """
@@ -108,8 +111,8 @@ def source_name(src: str) -> str:
     """Return `src` as messages and records name it: a path for a file of this machine; an address without a password, and
     with a digest instead of a query.
 
-    A query may hold a key, but also all that tells two files apart. What a signed address has only because it is signed
-    does not count: signed again tomorrow, it still names the same file.
+    A query may hold a key, but also everything that distinguishes two files. The signature of a signed
+    address is ignored: signed again tomorrow, it still names the same file.
     """
     if found := _FILE.match(src):
         return unquote(src[found.end() :])
@@ -118,7 +121,7 @@ def source_name(src: str) -> str:
         return src
     try:
         parts = urlsplit(src)
-    except ValueError:  # no address: what it may hold of a password cannot be told apart
+    except ValueError:  # not a valid address: the part that may hold a password cannot be recognised
         return f"{scheme}://{src.partition('://')[2].partition('?')[0].rpartition('@')[2]}"
     host = parts.netloc.rpartition("@")[2]
     if _SHOWN.fullmatch(parts.query):
@@ -126,14 +129,14 @@ def source_name(src: str) -> str:
     parameters = [pair for pair in parts.query.split("&") if pair and not _SIGNATURE.match(pair)]
     digest = ""
     if parameters:
-        import hashlib  # few sources have parameters, and this loads OpenSSL
+        import hashlib  # few sources have parameters, and this import loads OpenSSL
 
         digest = hashlib.sha256("&".join(parameters).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return urlunsplit((parts.scheme, host, parts.path, f"…{digest}" if parts.query else "", ""))
 
 
 def shown_address(src: str) -> str:
-    """Return `src` as a job's record shows it: a web address by its `source_name`, any other as it is."""
+    """Return `src` as a job's record shows it: a web address by its `source_name`, others unchanged."""
     scheme = scheme_of(src)
     return source_name(src) if scheme in SCHEMES and SCHEMES[scheme].is_url else src
 
@@ -142,8 +145,6 @@ def grants_access(src: str) -> bool:
     """Return whether an address gives access to its content: it contains a password or a signature."""
     try:
         parts = urlsplit(src)
-    except (
-        ValueError
-    ):  # no address that a server could be asked for; a key in a bucket, or a path, may look so
+    except ValueError:  # not an address of a server; a key in a bucket, or a path, may look like this
         return False
     return bool(parts.password) or not _KEYS.isdisjoint(name.lower() for name in parse_qs(parts.query))

@@ -1,4 +1,4 @@
-"""The way to many values in a JSON document: `results[*].mean`, `jobs[0].read.iops`, `*.latency`.
+"""The path of many values in a JSON document: `results[*].mean`, `jobs[0].read.iops`, `*.latency`.
 
 As in `json_path.py`, and `[*]` or `*` are all items of an array, or all values of an object.
 """
@@ -14,7 +14,7 @@ from bai_agent.job.schema.json_path import Star, read_steps
 from bai_agent.light_dataclass import dataclass
 
 Picks = tuple[str | int, ...]
-"""Which item each `*` of a path stood for."""
+"""The item for which each `*` of a path stood."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class StarPath:
 
     @property
     def name(self) -> str:
-        """The last key: what the value is called."""
+        """The last key, which names the value."""
         return next((each for each in reversed(self.steps) if isinstance(each, str)), "value")
 
     @property
@@ -33,7 +33,7 @@ class StarPath:
         return sum(isinstance(each, Star) for each in self.steps)
 
     def find(self, document: Any) -> Iterator[tuple[Picks, Any]]:
-        """Yield the values that the path leads to, each with what its `*` stood for."""
+        """Yield the values at the path, each with the items for which its `*` stood."""
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
@@ -46,12 +46,13 @@ class StarPath:
 
 @lru_cache
 def read_star_path(text: str) -> StarPath:
-    """Read a path. Raises ValueError, which says where `text` stops being one."""
+    """Read a path. Raises ValueError, which names the position of the mistake in `text`."""
     return StarPath(tuple(read_steps(text, stars=True)))
 
 
 def differing_keys(paths: Sequence[StarPath]) -> list[str]:
-    """Return the keys by which each of `paths` differs from the others that end in the same name: of `read.iops` and `write.iops`, "read" and "write"."""
+    """Return the keys by which each of `paths` differs from others with the same last key: "read" and "write"
+    for `read.iops` and `write.iops`."""
     names = Counter(path.name for path in paths)
     differing = []
     for path in paths:
@@ -66,7 +67,7 @@ def differing_keys(paths: Sequence[StarPath]) -> list[str]:
 
 
 def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the paths of values, and with those that belong to them."""
+    """Yield the mistakes in the paths of values, and in the paths of all that belongs to them."""
     stars = None
     for each in (*values, *places):
         try:

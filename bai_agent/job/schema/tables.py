@@ -64,7 +64,7 @@ def _type_hints(kind: Any) -> dict[str, Any]:
 
 
 def write_table(value: Any) -> dict[str, Any]:
-    """Return a dataclass as plain TOML values; what equals its default, and None, is left out."""
+    """Return a dataclass as plain TOML values; values that are None or equal their default are left out."""
     table: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
@@ -146,7 +146,7 @@ def _read_scalar(kind: Any, value: Any, *, where: str, key: str) -> Any:
     if issubclass(kind, Enum):
         try:
             return kind(value)
-        except (ValueError, TypeError):  # TypeError: a list or table, which nothing is looked up by
+        except (ValueError, TypeError):  # TypeError: a list or table, which cannot be a key
             choices = ", ".join(f'"{each.value}"' for each in kind)
             raise _wrong(where, key, f"one of {choices}", value) from None
     if type(value) is int and not -(2**63) <= value < 2**63:
@@ -167,7 +167,7 @@ def _wrong(where: str, key: str, expected: str, value: Any) -> DescriptorError:
 
 
 def _inner(where: str, key: str) -> str:
-    """Return where a nested table stands: ("job.toml: [output]", "kafka") → "job.toml: [output.kafka]"."""
+    """Return the location of a nested table: ("job.toml: [output]", "kafka") → "job.toml: [output.kafka]"."""
     if where.endswith("]"):
         return f"{where[:-1]}.{key}]"
     return f"{where} [{key}]"

@@ -1,4 +1,4 @@
-"""The job store: all that is known of a job, as whole objects under keys, in a folder or in S3.
+"""The job store: the whole record of a job, as objects under keys, in a folder or in S3.
 
 ```
 <job-id>/  job.toml  cancel.json  result.json  artifacts/…
@@ -35,13 +35,14 @@ class StoredObject:
     modified: int | None = field(default=None, compare=False)
     """When it was written, ms UTC by the store's own clock."""
     etag: str = field(default="", compare=False)
-    """Name of its content, if the store has one: a bucket's clock knows whole seconds only."""
+    """Name of its content, if the store has one: a bucket's clock has whole seconds only."""
 
 
 class JobStore(Protocol):
-    """Objects under keys such as "job-1/result.json": written once, or replaced whole, never seen half-written.
+    """Objects under keys such as "job-1/result.json": written once, or replaced as a whole; readers never see
+    half of one.
 
-    All methods raise StoreError where the place cannot be reached or refuses.
+    All methods raise StoreError if the store cannot be reached or refuses.
     """
 
     @property
@@ -53,7 +54,7 @@ class JobStore(Protocol):
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
-        """Write an object. With `if_absent`, return False and leave an existing one alone."""
+        """Write an object. With `if_absent`, return False and do not change an existing object."""
         ...
 
     def put_file(self, key: str, path: Path) -> None:
@@ -96,10 +97,10 @@ def open_store(
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
-    The others are for S3. region: the bucket's, found out where it is not said. endpoint: another server than AWS's own.
-    credentials: whose (see `bai_agent.aws.credentials.from_botocore`); unset, those of the environment, the AWS
-    configuration or the instance's role. quick: it is asked in passing; nothing is tried again or waited for.
-    patience: how long a request may take, where neither is right.
+    The others are for S3. region: the bucket's, looked up if not given. endpoint: another server than AWS's
+    own. credentials: their source (see `bai_agent.aws.credentials.from_botocore`); unset, those of the
+    environment, the AWS configuration or the instance's role. quick: for optional requests; nothing is
+    retried or waited for. patience: how long a request may take, if neither the default nor `quick` is right.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
@@ -125,7 +126,7 @@ def open_store(
 
 
 def scheme_of(named: str) -> str:
-    """Return the scheme of a store's URL ("file", "s3"); "" for what is not a URL, which is a path."""
+    """Return the scheme of a store's URL ("file", "s3"); "" for a path, which is not a URL."""
     scheme, separator, _ = named.partition("://")
     return scheme if separator and _SCHEME.fullmatch(scheme) else ""
 

@@ -17,12 +17,13 @@ from bai_agent.job.store import StoredObject, check_key
 from bai_agent.light_dataclass import dataclass
 
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
-"""What `_draft`, `write_new` and `write_atomic` name their files."""
+"""Forms of the temporary names of `_draft`, `write_new` and `write_atomic`."""
 
 
 @dataclass(frozen=True)
 class DirectoryStore:
-    """Each object is a file; a key is its path. Drafts (writes under way, or cut short by a kill) are not objects."""
+    """Each object is a file; a key is its path. Drafts (writes in progress, or interrupted by a kill) are not
+    objects."""
 
     folder: Path
 

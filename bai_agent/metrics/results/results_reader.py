@@ -34,9 +34,9 @@ from bai_agent.metrics.results.values_journal import Item, NoteWriter, Total
 from bai_agent.metrics.search.number import finite_number, json_number
 
 MOST_FILES = 1000
-"""Most files of one table of results; the rest is counted."""
+"""Most files of one table of results; further ones are only counted."""
 _OLDER_MS = 20
-"""Time (ms) by which a file system's clock may be behind."""
+"""Time (ms) by which a file system's clock may be slow."""
 
 
 class UnfitFileError(Exception):
@@ -113,7 +113,7 @@ class ResultFolder:
     until_ms: int
     """Current time (ms UTC)."""
     warn_of_nothing: bool
-    """Whether a table without files is worth a warning: one of several nodes may write for all."""
+    """Whether a table without files causes a warning: one of several nodes may write for all."""
     user: User | None = None
     """User with whose rights the files are read. None for our own."""
     runs: Sequence[tuple[int, int | None]] = ()
@@ -242,7 +242,7 @@ class _Reader:
         except _GivenUpError:
             raise
         except Exception:
-            # An unforeseen error of one file: the values before it and the other tables count.
+            # An unforeseen error of one file: the values before it and the other tables still count.
             log.exception("%s cannot be read", _named(table))
             self.failed.add(index)
             self._files += 1
@@ -361,7 +361,7 @@ class _Reader:
         return self._shown(text[: 16 * NAME_LIMIT])
 
     def _show(self, text: str) -> str:
-        # Secrets are removed before it is cut: half a secret is not recognised.
+        # Secrets are removed before the text is cut: half a secret is not recognised.
         shown = self._quote(text).encode(errors="replace").decode()
         return " ".join(shown.split())[:_TEXT_LIMIT]
 

@@ -1,8 +1,9 @@
 """`results.jsonl`: the values in the result files, durable before the first record of them is written.
 
-The files may change or disappear while an extractor is killed and restarted; its successor continues with this
-journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first", "values"}`, each value
-`[name, value, units, more, time]`. The last line describes the whole: `{"time", "found", "unread", "warnings"}`.
+The files may change or disappear while an extractor is killed and restarted; its successor continues with
+this journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first", "values"}`,
+each value `[name, value, units, more, time]`. The last line describes the whole: `{"time", "found", "unread",
+"warnings"}`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Total:
     found: list[int]
     """Number of values by the table's index."""
     unread: list[int] = field(default_factory=list)
-    """Tables whose files were not read because time was over."""
+    """Tables whose files were not read in time."""
     warnings: list[str] = field(default_factory=list)
 
 

@@ -1,6 +1,7 @@
 """Searches many lines at once if nearly each contains a pattern's required text, in a fraction of the time of single searches.
 
-Only for patterns with the same result in both ways (see `line_bound.py`), and only if no number needs a second look.
+Used only for patterns with the same result in both ways (see `line_bound.py`), and only if no number needs a
+second look.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from bai_agent.metrics.search.number import are_json
 from bai_agent.metrics.search.patterns import Found, ManyLines
 
 _FEW_ROWS = 8
-"""Minimum of lines in columns for each other line; with fewer, all numbers are handled one by one."""
+"""Minimum number of lines in columns for each other line; with fewer, all numbers are handled one by one."""
 
 
 class MetricColumn(NamedTuple):
@@ -30,7 +31,8 @@ class MetricColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The numbers of some metrics, by rising index, in the lines at `offsets`: one of each in each line."""
+    """The numbers of some metrics, by rising index, in the lines at `offsets`: one number of each metric in
+    each line."""
 
     offsets: Sequence[int]
     columns: Sequence[MetricColumn]
@@ -145,7 +147,8 @@ def _takes_all(first: re.Pattern[str], text: str) -> bool:
 
 
 def _once_in_each(many: ManyLines, text: str, lines: int) -> bool:
-    """Return whether the pattern has the expected number of matches in `text`, in which each line has at least one."""
+    """Return whether the pattern has exactly `lines` matches in `text`, in which each line has at least
+    one."""
     if many.literal and text.count(many.literal) == lines:
         return True
     return sum(1 for _ in many.search_all(text)) == lines

@@ -112,9 +112,9 @@ class Extraction:
         self._doubts: Counter[int] = Counter()
         """Failed searches of many lines minus successful ones, by metric."""
         self._odd: Counter[int] = Counter()
-        """Lines without exactly one number minus those with one or without a search, by metric."""
+        """Lines without exactly one number, minus lines with exactly one or without a search, by metric."""
         self._settled: frozenset[int] = frozenset()
-        """Texts that were in nearly each line of the last block."""
+        """Texts that occurred in nearly every line of the last block."""
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
 
     def find(
@@ -137,8 +137,8 @@ class Extraction:
     ) -> Iterator[Columns | list[Found]]:
         """Yield the numbers in `data` (complete lines, from `offset` on) in their order.
 
-        Metrics that want only the last state of a progress bar are not searched in lines at `repainted`, metrics with
-        sections not where they are `closed`.
+        Metrics that want only the last state of a progress bar are not searched in lines at `repainted`;
+        metrics with sections are not searched where they are `closed`.
         """
         clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
         if len(data) > 4 * CHUNK:

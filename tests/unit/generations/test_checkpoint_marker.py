@@ -84,8 +84,8 @@ def test_links_to_names_in_the_folder_are_kept() -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([{"name": "../x", "size": 1, "sha256": SUM}], "is not the name of a file"),
-        ([{"name": "/x", "size": 1, "sha256": SUM}], "is not the name of a file"),
+        ([{"name": "../x", "size": 1, "sha256": SUM}], "is not a file name"),
+        ([{"name": "/x", "size": 1, "sha256": SUM}], "is not a file name"),
         ([{"name": "x", "size": 1, "sha256": SUM}] * 2, "the same name twice"),
         ([{"name": "x", "size": 1}], "has no checksum"),
         ([{"name": "x", "size": 1, "sha256": "zz"}], "has no checksum"),
