@@ -27,8 +27,7 @@ _SKIPPED = 5
 
 
 class CheckpointThread(threading.Thread):
-    """Events are created on this thread and read by the run's own thread. Events are made here and taken by
-    the run's own thread."""
+    """Keeps the checkpoints of a generation. Events are created on this thread and read by the run's own thread."""
 
     def __init__(
         self,

@@ -504,7 +504,7 @@ Repeats = Annotated[list[RepeatOutcome], Rule("a list of runs")]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOutcome:
-    """The end of one generation of a job with restarts. Unknown values of a lost run are None."""
+    """The end of one generation of a job with restarts. Unknown values of a lost generation are None."""
 
     generation: Count
     """Number from 0: the number of restarts before it."""

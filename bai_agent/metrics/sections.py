@@ -14,7 +14,8 @@ from bai_agent.metrics.search.patterns import compile_patterns
 
 
 class LineMarkers:
-    """Searches a log for marking lines: beginnings of sections, units of tables. Each pattern has the metrics that use it."""
+    """Searches a log for marking lines: beginnings of sections, units of tables. Each pattern is mapped to
+    the metrics that use it."""
 
     def __init__(
         self, patterns: Sequence[str], users: Sequence[Sequence[int]], *, guard: Guard, fast: bool
@@ -31,7 +32,8 @@ class LineMarkers:
         return self._extraction(without).matching(data, offset)
 
     def guard(self, without: frozenset[int]) -> Guard:
-        """Return the guard of these searches: it blames a slow one on a metric, which is then switched off."""
+        """Return the guard of these searches: it attributes a slow one to a metric, which is then switched
+        off."""
         users = [[metric for metric in metrics if metric not in without] for metrics in self._users]
         return _Blaming(self._guard, {number: metrics[0] for number, metrics in enumerate(users) if metrics})
 
@@ -62,7 +64,7 @@ class _Blaming:
 
 
 class _Silent:
-    """Findings of a search for markers: no value is read, so there are none."""
+    """Result of a search for markers, which reads no values: it is always empty."""
 
     def not_a_number(self, index: int, text: str) -> None: ...
     def doubtful(self, *_about: object) -> None: ...

@@ -1,4 +1,5 @@
-"""Values that memory does not keep, in a file without a name: no restart finds it, and it ends with its process."""
+"""Values that do not fit in memory, in an unnamed file: no restart finds it, and it disappears with its
+process."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class SpillFile:
     def note(self, count: int) -> None:
         """Write the pending values of all series if `count` more are too many. Raises OSError if the file has no room.
 
-        Then none of its values are left.
+        In that case none of its values are kept.
         """
         self._pending += count
         if self._pending < _PENDING and not self._is_full:
@@ -66,7 +67,7 @@ class SpillFile:
         return place
 
     def read(self, place: int, count: int) -> array[float]:
-        """Return values. Raises OSError if they are not left."""
+        """Return values. Raises OSError if they are not complete."""
         values = array("d")
         if self._file is not None:
             values.frombytes(os.pread(self._file.fileno(), count * values.itemsize, place * values.itemsize))
@@ -97,7 +98,7 @@ class SpilledValues:
             self._pending = array("d")
 
     def blocks(self) -> Iterator[array[float]]:
-        """Yield all values. Raises OSError if some are not left."""
+        """Yield all values. Raises OSError if some are missing."""
         for place, count in self._places:
             yield self._file.read(place, count)
         yield self._pending

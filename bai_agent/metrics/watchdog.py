@@ -7,8 +7,9 @@
 2. After that signal the process is started with `careful`: the timer is set for each search, which is recorded in a
 mapped file whose page survives the process.
 
-3. After another one it is started with `blame`, too: the recorded search is switched off from that line on, in a file
-that every later process reads. In the other logs it is off from the position up to which they were read.
+3. After another such signal the process is also started with `blame`: the recorded search is switched off
+   from that line on, in a file that every later process reads. In the other logs it is off from the position
+   up to which they were read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ports that a node keeps for what it starts later, and for questions of other nodes' agents."""
+"""Ports that a node keeps for programs that it starts later, and for questions of other nodes' agents."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ log = logging.getLogger(__name__)
 
 
 def hold_port(port: int = 0) -> socket.socket:
-    """Return a socket that holds a port for a process of this node after all have met: the kernel gives the port to no other process.
+    """Return a socket that holds a port until a process of this node uses it, after the nodes have met: the
+    kernel gives the port to no other process.
 
-    port: a certain one. Raises OSError. It does not listen itself, so that a server with SO_REUSEADDR does, as sshd and PyTorch's store have it: socket(7).
+    port: a certain one. Raises OSError. It does not listen itself, so that a server with SO_REUSEADDR can,
+    such as sshd and PyTorch's store: socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -29,9 +31,9 @@ def hold_port(port: int = 0) -> socket.socket:
 
 
 def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
-    """Return a socket on which this node's agent can answer the others; None if there is none, which is logged.
+    """Return a socket on which this node's agent can answer the others; None if that fails, which is logged.
 
-    port: the one that an agent before this one has told them.
+    port: the port that an earlier agent of this node has published.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,10 +47,11 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
 
 
 def answer_others(ctx: RunContext, others: NodeMonitor, *, key: bytes) -> None:
-    """Answer the other nodes' questions from now on, and be woken by them, unless that goes on already."""
+    """Answer the other nodes' questions from now on, and accept wakes from them, unless this agent already
+    does."""
     if ctx.agent_port is None or ctx.answers:
         return
-    # A run of one node does not come here, and starts sooner without it.
+    # A run of one node does not reach this import, and starts sooner without it.
     from bai_agent.peers.direct_question import AnswerPort
 
     ctx.answers = True

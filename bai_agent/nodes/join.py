@@ -1,4 +1,5 @@
-"""The phase in which the nodes of an attempt meet: afterwards each knows all, in the order of their ranks."""
+"""The phase in which the nodes of an attempt meet: after it each node knows all others, in the order of their
+ranks."""
 
 from __future__ import annotations
 
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ALONE = "127.0.0.1"
-"""A node that has no others, or none on another machine, reaches itself."""
+"""Address of a node without others, or without others on another machine: it reaches itself."""
 _SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 _LOOK_SECONDS = 1.0
 _LOOK_TOGETHER = 200
-"""Workers that ask within that time. With more of them each asks more rarely, so that the store gets no more requests a second."""
+"""Workers that ask within that time. With more nodes each asks less often, so that the requests per second to
+the store do not grow."""
 _READ_AT_ONCE = 16
 _DRIVER_SECONDS = 60.0
-"""For NVIDIA's driver to say how many GPUs there are."""
+"""Seconds for NVIDIA's driver to report the number of GPUs."""
 
 
 def join(ctx: RunContext) -> None:
@@ -103,7 +105,7 @@ def join(ctx: RunContext) -> None:
 
 
 class Meeting:
-    """Waits until all nodes have published their addresses, and one of them the complete list."""
+    """Waits until all nodes have published their addresses, and the coordinator the complete list."""
 
     def __init__(
         self,
@@ -116,21 +118,22 @@ class Meeting:
         unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: how long a node is waited for that gives no sign of life. stop: why the run is to end, if it is.
-        unreachable: why the coordinator cannot reach one of these, if it cannot."""
+        """limit: how long a node without signs of life is waited for. stop: returns the reason to end the
+        run, if there is one. unreachable: returns why the coordinator cannot reach one of these nodes, if it
+        cannot."""
         self._monitor, self._me = monitor, me
         self._attempt: AttemptRecord = monitor.attempt
         self._clock, self._stop, self._unreachable = clock, stop, unreachable
         self._limit = limit
         self._waited_for = dict.fromkeys(range(nodes), clock.monotonic())
-        """Since when each rank is waited for: its last sign of life, or our own coming."""
+        """Since when each rank is waited for: its last sign of life, or the start of this wait."""
         self._said: dict[int, tuple[tuple[Version, str], Peer]] = {}
         """Published facts of each node that has joined, with their version."""
         together = 1 if monitor.is_coordinator else nodes
         self._look_s = _LOOK_SECONDS * max(1.0, together / _LOOK_TOGETHER)
 
     def members(self) -> Members:
-        """Return all nodes. Raises RunEndedError if one does not come, or the run is to end."""
+        """Return all nodes. Raises RunEndedError if a node does not join, or the run must end."""
         while True:
             try:
                 self._attempt.join(self._me)
@@ -150,13 +153,13 @@ class Meeting:
             self._wait()
 
     def _gather(self) -> Members | None:
-        """As the coordinator: return all, and tell the others, once the last one has joined."""
+        """As the coordinator: after the last node has joined, return all nodes and publish the list."""
         joined = {
             rank: version for rank, version in self._attempt.joined().items() if rank in self._waited_for
         }
         self._read(joined)
         if len(joined) < len(self._waited_for):
-            # Also one that has joined, and is lost while others still pull.
+            # Also a node that has joined, and is lost while others are still pulling.
             self._give_up(sorted(self._waited_for.keys() - {self._me.rank}))
             return None
         if (settled := self._settled()) is not None:
@@ -170,7 +173,8 @@ class Meeting:
         return members if self._attempt.write_members(members) else self._settled()
 
     def _read(self, joined: Mapping[int, tuple[Version, str]]) -> None:
-        """Read what these nodes say of themselves, unless it is known: by the time the last one comes, little is left to read."""
+        """Read the published facts of these nodes that are not known yet: when the last node joins, little is
+        left to read."""
         new = [
             rank
             for rank, version in joined.items()
@@ -180,7 +184,7 @@ class Meeting:
             return
         from concurrent.futures import ThreadPoolExecutor
 
-        # Side by side: a thousand one after the other would take a bucket half a minute.
+        # In parallel: a thousand requests one after the other would take half a minute with a bucket.
         with ThreadPoolExecutor(min(_READ_AT_ONCE, len(new))) as pool:
             for rank, peer in zip(new, pool.map(self._attempt.peer, new), strict=True):
                 self._said[rank] = (joined[rank], peer)
@@ -229,12 +233,13 @@ class Meeting:
             log.warning("%s; asking again", error)
         if reason := self._stop():
             raise RunEndedError(reason)
-        # Drawn anew each time, so that the nodes of a job do not ask together.
+        # Random each time, so that the nodes of a job do not ask together.
         self._clock.sleep(self._look_s * random.uniform(0.5, 1.0))  # noqa: S311
 
 
 def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
-    """Return this node's facts for the others. Raises RunEndedError if it lacks something that the strategy needs."""
+    """Return this node's facts for the others. Raises RunEndedError if the node lacks something that the
+    strategy needs."""
     from bai_agent.benchmark.node_setup import set_up_node
 
     try:
@@ -242,7 +247,7 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
             ctx.job,
             ctx.rundir,
             strategy.setup(ctx.job, ctx.node.rank),
-            # Each node of an elastic job may be the first in a generation, and none in another one.
+            # Each node of an elastic job may be the first in one generation, and not a member of another.
             serves=None if ctx.job.is_elastic else ctx.node.rank != COORDINATOR,
             may_install=ctx.node.instance_id is not None,
             scripts=ctx.scripts,
@@ -257,7 +262,8 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
 
 
 def _address(ctx: RunContext, strategy: Strategy) -> str:
-    """Return where other nodes reach this one: on EC2 its address in the subnet, elsewhere all nodes are on this machine."""
+    """Return the address of this node for the others: on EC2 its address in the subnet, else that of this
+    machine, on which all nodes run."""
     if ctx.others is None:
         return _ALONE
     if ctx.node.instance_id is None:
@@ -280,7 +286,7 @@ def _interface(address: str) -> str | None:
         for _, name in socket.if_nameindex():
             try:
                 told = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", os.fsencode(name)))
-            except OSError:  # it has no address, or went away
+            except OSError:  # the interface has no address, or has disappeared
                 continue
             # struct ifreq: the name, 16 bytes; then struct sockaddr_in: family, port, address.
             if socket.inet_ntoa(told[20:24]) == address and INTERFACE.fullmatch(name):
@@ -289,9 +295,10 @@ def _interface(address: str) -> str | None:
 
 
 def _slots(ctx: RunContext) -> int:
-    """Return the number of processes on this node: a number, or one for each of its GPUs (one if it has none).
+    """Return the number of processes on this node: a fixed number, or one for each of its GPUs (one if it has
+    none).
 
-    Raises RunEndedError where it has not as many GPUs as were planned for.
+    Raises RunEndedError if its number of GPUs is not the planned one.
     """
     strategy = ctx.job.strategy
     if strategy.processes_per_node != "gpus":
@@ -309,7 +316,8 @@ def _slots(ctx: RunContext) -> int:
 
 
 def _gpus(ctx: RunContext) -> tuple[int, str]:
-    """Return how many GPUs the benchmark can use, and by whose word. A driver may hang, and one that is not there counts none."""
+    """Return the number of usable GPUs and the source of that number. A driver may hang, and a missing driver
+    reports no GPU."""
     deadline = ctx.clock.monotonic() + _DRIVER_SECONDS
     over = lambda: ctx.clock.monotonic() > deadline  # noqa: E731
     counted = call_with_deadline(lambda: Gpus().count, over=over, name="counting GPUs")

@@ -1,4 +1,4 @@
-"""The nodes that met, as the run directory has them: `peers.json` of each generation, and the hostfile."""
+"""The nodes that met, as files of the run directory: `peers.json` of each generation, and the hostfile."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ASK_AGAIN_S = 30.0
 _SIGN_MARGIN_S = 1.5
 """Uncertainty of a sign's age (seconds): S3's times are whole seconds."""
 _NOTICE_S = 2.0
-"""Time after a spot notice in which the other nodes look for their own (seconds)."""
+"""Time after a spot notice in which the other nodes check for notices of their own (seconds)."""
 _STOP_MARGIN_S = 30.0
 """Time beyond the grace within which a member must have stopped its benchmark (seconds)."""
 
@@ -143,7 +143,8 @@ class _Words:
         self._joined_after: int | None = None
 
     def say(self, newest: Newest | None) -> None:
-        """Make the reports that are due. newest: the decision about a generation that has not run here, if any. Raises StoreError."""
+        """Make the reports that are due. newest: the decision about a generation that has not run here, if
+        any. Raises StoreError."""
         elastic = self._elastic
         self._look_for_problem()
         if self._ended is not None and elastic.at is not None:
@@ -184,7 +185,7 @@ def own_peer(ctx: RunContext, *, port: int) -> Peer:
 
 
 def begin(ctx: RunContext, elastic: ElasticMonitor, membership: Membership) -> None:
-    """Begin a generation. It is written to the run directory before it has effects."""
+    """Begin a generation. It is written to the run directory before it is used."""
     newest, members = membership.newest, membership.beginning.members
     ctx.begins_with = membership.beginning.checkpoint
     rundir = ctx.rundir.of_generation(newest.number)
@@ -214,7 +215,7 @@ def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _tell(ctx: RunContext, newest: Newest) -> None:
-    """Record once the end of the generation before, and the members of the next one."""
+    """Record once the end of the previous generation, and the members of the next one."""
     if any(isinstance(each, RestartEvent) and each.generation == newest.number for each in ctx.events.seen):
         return
     word = newest.word
@@ -254,5 +255,5 @@ def _not_launched(me: Peer, problem: str) -> GenerationEnd:
 
 
 def _nothing_left(me: Peer) -> GenerationEnd:
-    """Return the report of a generation that has not run here."""
+    """Return the report of a generation that has not run on this node."""
     return GenerationEnd(rank=me.node, outcome=Outcome.PEER_FAILED.value, ended=now_ms(), port=me.port)

@@ -1,10 +1,12 @@
-"""`[repeat]` where each node starts its own part of every run: before each but the first, all wait for one word of the coordinator.
+"""Runs of `[repeat]` in which each node starts its own part: before each run but the first, all nodes wait
+for the coordinator's decision.
 
-A node's shim says in `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. Its agent says so in the job store. When
-all have, nothing of the run before is left anywhere, and the coordinator decides whether the next one begins. That stands in the
-store: an agent that is started again finds it there, and nobody decides twice.
+A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. Its agent
+reports that to the job store. When all nodes are ready, no process of the previous run is left on any of
+them, and the coordinator decides whether the next run begins. The decision is in the store: a restarted agent
+finds it there, and no second decision is made.
 
-On a thread of its own, as the store may take long to answer.
+It works on a thread of its own, because the store may take long to answer.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _LOOK_SECONDS = 0.2
 
 @contextmanager
 def run_barrier(ctx: RunContext) -> Iterator[None]:
-    """Pass on the permission to begin each run, if the nodes of the job do its runs together."""
+    """Pass on the permission to begin each run, if the nodes of the job start its runs together."""
     if ctx.job.repeat is None or not ctx.job.runs_together or ctx.monitor is None:
         yield
         return
@@ -41,7 +43,8 @@ def run_barrier(ctx: RunContext) -> Iterator[None]:
 
 
 class RunBarrier(Poller):
-    """The part of one node, which does what the job's limits and its fate let it: a node that never comes is their matter."""
+    """The part of one node; it has no time limit of its own: the job's limits and the monitor of the other
+    nodes end the wait for a node that never comes."""
 
     def __init__(
         self, attempt: AttemptRecord, rundir: RunDir, repeat: Repeat, *, rank: int, nodes: int
@@ -59,11 +62,11 @@ class RunBarrier(Poller):
         self._nodes = nodes
         self._runs = RepeatsFile(rundir.repeats)
         self._said: int | None = None
-        """The run for which this node has said that it is ready."""
+        """The run for which this node has reported that it is ready."""
         self._told: int | None = None
-        """The run of which its shim has been told whether it begins."""
+        """The run for which the decision was passed on to this node's shim."""
         self._waits_for: set[int] = set()
-        """As the coordinator: the nodes that have not said that they are ready for the run."""
+        """As the coordinator: the nodes that have not reported that they are ready for the run."""
 
     def look(self) -> None:
         """Publish this node's state, and pass on the permission. Raises BaiError if the store cannot be reached."""
@@ -87,13 +90,13 @@ class RunBarrier(Poller):
         return not self._waits_for
 
     def _decide(self, run: int) -> bool | None:
-        """Return whether a run begins; None while it is not known whether those before it are enough."""
+        """Return whether a run begins; None while it is not known whether the previous runs are enough."""
         repeat, done = self._repeat, self._runs.known.runs
         measured = run - repeat.warmup_runs
         if measured > 0 and repeat.arms and measured % len(repeat.arms):
-            return True  # a block that was begun is finished
+            return True  # a block that has begun is always finished
         limit = repeat.max_time if repeat.min_runs is None or measured >= repeat.min_runs else None
-        # By the boot's own clock, since the time of day may be set.
+        # By the clock since boot, because the time of day may be set.
         if limit is not None and running_seconds(done[0]) >= limit.total_seconds():
             return False
         if repeat.decided_after is None or measured < repeat.decided_after:

@@ -1,4 +1,5 @@
-"""Waits until the other nodes let this one in by SSH: an engine's own words about one that does not fill a page."""
+"""Waits until the other nodes accept SSH logins from this one: the launcher's own error messages about such a
+node are short and unclear."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import RunEndedError, StopReason
 
 _ANSWER_SECONDS = 60.0
-"""For all nodes to start their sshd and let us in."""
+"""Seconds for all nodes to start their sshd and accept our login."""
 _TRY_SECONDS = 20.0
 _AT_ONCE = 32
 _PAUSE_SECONDS = 0.2
 
 
 def wait_for_hosts(ctx: RunContext, order: Order) -> None:
-    """Return once `ssh` of the order's environment has run a command on each of its hosts. Raises RunEndedError."""
+    """Return after `ssh` of the order's environment has run a command on each of its hosts. Raises
+    RunEndedError."""
     deadline = ctx.clock.monotonic() + _ANSWER_SECONDS
     over = threading.Event()
 
@@ -28,12 +30,12 @@ def wait_for_hosts(ctx: RunContext, order: Order) -> None:
         return over.is_set() or ctx.clock.monotonic() > deadline
 
     def reach(peer: Peer) -> str | None:
-        """Return why the node could not be reached; None: it was."""
+        """Return why the node could not be reached; None if it was reached."""
         while (words := _try(order, peer)) is not None and not late():
             over.wait(_PAUSE_SECONDS)
         return words
 
-    # Only here: a job whose nodes use no SSH imports this too.
+    # Imported here: a job whose nodes use no SSH also imports this module.
     from concurrent.futures import ThreadPoolExecutor, wait
 
     with ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="ssh") as pool:

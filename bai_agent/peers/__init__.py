@@ -1,1 +1,1 @@
-"""Signs of life of the other nodes, and the store's absence."""
+"""Signs of life of the other nodes, and an unreachable job store."""

@@ -1,11 +1,13 @@
-"""A question that one node's agent asks another's directly, on a port of its own: whether it is there, and reaches the job store.
+"""A question that one node's agent asks another's directly, on a port of its own: whether it lives, and
+reaches the job store.
 
-An agent also wakes another one this way: it looks at the job store at once, and finds there what it would have found some seconds later.
-Nothing depends on it.
+An agent also wakes another one this way: the other one then looks at the job store at once, where it would
+have found the same some seconds later. Nothing depends on it.
 
-A connection proves nothing, as the kernel takes it for an agent that hangs, and refuses it for one that is dead. So an answer
-carries the asker's nonce under a key that only this job's nodes have (the coordinator draws it, `control/peers.json` holds it).
-A stranger without the key gets no answer. The server keeps few connections for a short time, and no longer lines than it needs.
+A connection proves nothing: the kernel accepts it for an agent that hangs, and refuses it for a dead one. So
+an answer authenticates the asker's nonce with a key that only this job's nodes have (the coordinator draws
+it, `control/peers.json` holds it). A stranger without the key gets no answer. The server keeps few
+connections, for a short time, and reads no longer lines than it needs.
 """
 
 from __future__ import annotations
@@ -35,18 +37,19 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 2.0
 """Seconds for a whole question, from the connection to the last byte of the answer."""
 _CONNECTIONS = 32
-"""Most connections at a time. A new one replaces the oldest, so that silent ones keep nobody out."""
+"""Most connections at a time. A new connection replaces the oldest, so that silent ones block nobody."""
 _REQUEST_BYTES = 256
 _ANSWER_BYTES = 4096
 _TAKE_SECONDS = 0.003
-"""Seconds between two accepted connections: any number of them costs the benchmark next to nothing."""
+"""Seconds between two accepted connections: any number of them costs the benchmark hardly any time."""
 _FULL_SECONDS = 0.1
 """Seconds until the next accept if this process has no descriptor left."""
 _ASKED_AT_ONCE = 32
 _VERSION = b"bai-question-1"
 _WAKE = b"bai-wake-1"
 _NONCES = 1024
-"""Number of last lines that have woken an agent: one of them that is recorded and sent again wakes nobody."""
+"""Number of recent lines that are remembered, so that a line that was recorded and sent again does not wake
+the agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,8 @@ def new_key() -> bytes:
 
 
 def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAnswer | None:
-    """Return what a node's agent answers within `timeout_s` seconds; None if nothing does that has the key."""
+    """Return the answer of a node's agent within `timeout_s` seconds; None if nothing with the key
+    answers."""
     if not peer.agent_port:
         return None
     deadline = time.monotonic() + timeout_s
@@ -93,7 +97,7 @@ def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAns
 
 
 def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
-    """Let a node's agent look at the job store at once, if it can be reached within `timeout_s` seconds."""
+    """Make a node's agent look at the job store at once, if it can be reached within `timeout_s` seconds."""
     nonce = secrets.token_hex(16).encode()
     line = b"%s %s %s\n" % (_WAKE, nonce, _proof(key, b"wake", peer.node, nonce))
     with (
@@ -104,7 +108,7 @@ def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
 
 
 def wake_all(peers: Iterable[Peer], key: bytes) -> None:
-    """Do so with all of these nodes, on threads of their own: nobody waits for a machine that does not answer."""
+    """Wake all of these nodes, on threads of their own: nothing waits for a machine that does not answer."""
     woken = [each for each in peers if each.agent_port]
 
     def wake_them() -> None:
@@ -117,7 +121,7 @@ def wake_all(peers: Iterable[Peer], key: bytes) -> None:
 
 
 def is_refused(address: str, port: int, *, timeout_s: float = ANSWER_SECONDS) -> bool:
-    """Return whether a machine is there, and says that nothing listens on a port. False if nothing is known."""
+    """Return whether a machine reports that nothing listens on a port. False if nothing is known."""
     try:
         socket.create_connection((address, port), timeout=timeout_s).close()
     except ConnectionRefusedError:
@@ -128,7 +132,8 @@ def is_refused(address: str, port: int, *, timeout_s: float = ANSWER_SECONDS) ->
 
 
 def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
-    """Return the numbers of the nodes whose machine says that nothing listens on this port; all are asked at the same time."""
+    """Return the numbers of the nodes whose machine reports that nothing listens on this port; all are asked
+    at the same time."""
     asked = list(ports)
     if not asked:
         return set()
@@ -140,7 +145,7 @@ def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
 def ask_all(
     peers: Iterable[Peer], ask_one: Callable[[Peer], PeerAnswer | None]
 ) -> dict[int, PeerAnswer | None]:
-    """Return what each of these nodes answers, by number; they are asked at the same time."""
+    """Return the answers of these nodes, by number; all are asked at the same time."""
     asked = list(peers)
     if not asked:
         return {}
@@ -156,7 +161,7 @@ class _Connection:
 
 
 class AnswerPort(threading.Thread):
-    """Answers the other nodes' questions on a socket that is bound, as long as the agent lives."""
+    """Answers the other nodes' questions on a bound socket, as long as the agent lives."""
 
     def __init__(
         self,
@@ -178,7 +183,8 @@ class AnswerPort(threading.Thread):
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Listen and answer. Where that cannot be, which is logged, this node is known by its signs of life alone."""
+        """Listen and answer. If that fails, which is logged, the others know of this node only by its signs
+        of life."""
         try:
             self._held.setblocking(False)
             self._held.listen(_CONNECTIONS)
@@ -223,7 +229,8 @@ class AnswerPort(threading.Thread):
         except BlockingIOError:
             return
         except OSError as error:
-            # Too many open files, or a peer that is gone again: the rest of the agent is not to suffer from a busy loop.
+            # Too many open files, or a peer that is gone already: the pause keeps the thread from using a
+            # whole CPU.
             log.info("a question was not taken: %s", error)
             self._over.wait(_FULL_SECONDS)
             return
@@ -251,7 +258,7 @@ class AnswerPort(threading.Thread):
         self._close(state, selector)
 
     def _respond(self, line: bytes) -> bytes:
-        """Return the answer to one line; nothing for a stranger."""
+        """Return the answer to one line; nothing if the sender does not have the key."""
         version, _, rest = line.partition(b" ")
         nonce, _, proof = rest.partition(b" ")
         purpose = {_VERSION: b"ask", _WAKE: b"wake"}.get(version)
@@ -273,6 +280,6 @@ class AnswerPort(threading.Thread):
 
 
 def _proof(key: bytes, purpose: bytes, rank: int, *parts: bytes) -> bytes:
-    """Return the proof that a line was written by one who has the key, for this purpose and this node asked."""
+    """Return the proof that the writer of a line has the key, for this purpose and this node."""
     text = b" ".join((_VERSION, purpose, str(rank).encode(), *parts))
     return hmac.new(key, text, hashlib.sha256).hexdigest().encode()

@@ -1,8 +1,10 @@
-"""What a node of an elastic job says and sees: its signs of life, the newest decision, and whether it has to decide itself.
+"""One node's view of an elastic job: it gives signs of life, reads the newest decision, and decides if it is
+the leader.
 
-The *leader* is the first member of the newest generation. It looks at all nodes and decides; members look at `control/` alone. A leader
-that gives no sign of life for `limits.peer_silence`, nor answers when it is asked directly, is followed by the next living member, and
-each one after that waits 20 s longer. Every decision is written once, and its content counts for all, whoever wrote it.
+The *leader* is the first member of the newest generation. It observes all nodes and decides; members only
+read `control/`. If a leader gives no sign of life for `limits.peer_silence` and does not answer a direct
+question, the next living member becomes the leader; each one after that waits 20 s longer. Every decision is
+written once, and its content is binding for all, whichever node wrote it.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ from bai_agent.runtime.stop import StopReason
 log = logging.getLogger(__name__)
 
 _GLANCE_SECONDS = 0.25
-"""Between two glances at whether another request is in a store that is a folder: one takes microseconds."""
+"""Seconds between two checks for a new request if the store is a folder: a check takes microseconds."""
 _FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
-"""Ends of a job that each node has as its own outcome."""
+"""Outcomes of a job that each node has as its own outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +53,9 @@ class Newest:
     word: NextGeneration
     decided: Version
     seen_s: float
-    """When this node saw it, in seconds of its own clock."""
+    """Time at which this node read it (seconds of its own clock)."""
     stop_s: float
-    """When what runs here has to be stopped for it, in seconds of its own clock."""
+    """Time by which the processes of this node must be stopped for it (seconds of its own clock)."""
 
     @property
     def is_end(self) -> bool:
@@ -61,7 +63,8 @@ class Newest:
 
 
 class ElasticMonitor(NodeMonitor):
-    """One node's view of an elastic job. `observe` is called by its thread, everything else by the run's own."""
+    """One node's view of an elastic job. `observe` is called by its thread, all other methods by the run's
+    own thread."""
 
     def __init__(
         self,
@@ -76,52 +79,55 @@ class ElasticMonitor(NodeMonitor):
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
-        """desired: how many nodes the job begins with. find_serving: returns the nodes that end only if they are told to."""
+        """desired: number of nodes that the job begins with. find_serving: returns the nodes that end only
+        when told to."""
         super().__init__(
             attempt, rank=node, limits=limits, clock=clock, ask=ask, pause_s=lambda: self._until_next_s()
         )
         self._watched_from = clock()
         self._leaders = SignAges(clock=clock)
         self._answered: dict[int, float] = {}
-        """When a node that gives no sign of life last reached the store, as it answered."""
+        """Time at which a silent node last reached the store, by its own answer."""
         self.newest: Newest | None = None
         self.begun: tuple[int, Beginning] | None = None
-        """The newest generation with its members, once it begins."""
+        """The newest generation that has begun, with its members."""
         self._unreadable = -1
         """The newest generation whose beginning cannot be read."""
         self.launched = -1
         """The newest generation that all members may launch."""
         self.has_looked = False
         self.is_told = False
-        """Whether the node that leads has said that the job's result is made. False if that is this node, which may have to make it anew."""
+        """Whether the leading node has reported that the job's result is written. False if this node leads:
+        it may have to write the result again."""
         self.leads = False
-        """Whether this node decides for the job, and has looked at all nodes."""
+        """Whether this node decides for the job, and has observed all nodes."""
         self.at: int | None = None
-        """The generation that this node has begun last."""
+        """The last generation that this node has begun."""
         self._runs = False
         self.has_joined = False
         self.restored: int | None = None
-        """The generation whose checkpoint this node has."""
+        """The generation whose checkpoint this node has restored."""
         self.shim_port = 0
         """Port on which the shim of the generation that runs here listens. 0 if none runs."""
         self.waits_to_launch = False
-        """Whether this node has restored a checkpoint, and other members may not have."""
+        """Whether this node has restored a checkpoint that other members may not have restored yet."""
         self.cancelled = False
         self.problem = ""
-        """Why no generation can be launched here, in a sentence. Empty if one can."""
+        """Sentence that says why this node cannot launch a generation. Empty if one can."""
         self.seen: Callable[[], Sequence[str]] = tuple
         """Returns the names of the required metrics that had a value here."""
         self._signed_s = clock()
-        """When this node gave its last sign of life."""
+        """Time of this node's last sign of life."""
         self._leaving_until: float | None = None
         self._left = False
         self._told_restored = self._acknowledged = -1
-        """The generation whose checkpoint this node has, and the planned decision that it knows, as it has said."""
+        """The restored checkpoint's generation and the known planned decision, as in this node's last sign of
+        life."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
-        """Folder of the requests for another number of nodes, if the store is one."""
+        """Folder of the requests for another number of nodes; None if the store is not a folder."""
         self._requests_seen = _changed_at(self._requests)
-        """When the last request came, as of the last look."""
+        """Time of the last request, as of the last look."""
         self._introduced: Sequence[Peer] = ()
         """Members of the newest generation when this node joined."""
         self._silence_s: float | None = None
@@ -147,7 +153,7 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def limits_runtime(self) -> bool:
-        # Time counts from the first generation, which this node may not have seen.
+        # The time counts from the first generation, which this node may not have seen.
         return False
 
     @property
@@ -157,11 +163,12 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def is_away(self) -> bool:
-        """Whether the store has been out of reach for so long that this node ends."""
+        """Whether the store has been unreachable for so long that this node must end."""
         return self.absence.away_too_long() is not None
 
     def goes_on_after(self, reason: StopReason) -> bool:
-        """Return whether this node waits for another generation if that ended one here: a newer one, or the others went on without it."""
+        """Return whether this node waits for another generation after that one ended here: a newer one
+        exists, or the others continued without it."""
         is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
         return is_of_others and not (self.is_over or self.is_away)
 
@@ -170,18 +177,19 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def may_join_first(self) -> bool:
-        """Whether this node has to say that it has what it needs, before the first generation."""
+        """Whether this node must report that it is ready, before the first generation."""
         return self.at is None and self.has_looked and not self.has_joined
 
     def beginning_of(self, newest: Newest) -> Beginning | None:
-        """Return how the newest generation begins, with this node as a member; None if it has not, or without this node."""
+        """Return the beginning of the newest generation, with this node as a member; None if it has not
+        begun, or begins without this node."""
         begun = self.begun
         return (
             begun[1] if begun is not None and begun[0] == newest.number and self.is_member(newest) else None
         )
 
     def begin(self, generation: int) -> None:
-        """Know that a generation runs here from now on."""
+        """Note that a generation runs on this node from now on."""
         self.at, self._runs, self.shim_port = generation, True, 0
 
     def end(self) -> None:
@@ -189,33 +197,34 @@ class ElasticMonitor(NodeMonitor):
         super().end()
 
     def launch(self, *, shim_port: int) -> None:
-        """Know that the generation was launched here, and the port of its shim."""
+        """Note that the generation was launched on this node, and the port of its shim."""
         self.shim_port = shim_port
         self.look_now()
 
     def end_here(self) -> None:
-        """Know that nothing of a generation runs here any more."""
+        """Note that all processes of a generation have ended on this node."""
         self._runs = False
         self.look_now()
 
     def meet(self, peers: Sequence[Peer], *, key: bytes | None) -> None:
-        """Know the members of the generation that begins, and the key with which they ask each other."""
+        """Note the members of the generation that begins, and their key for direct questions."""
         self._peers, self._key = tuple(peers), key
         self.absence.met(self._peers)
 
     def say_joined(self, me: Peer, *, after: int | None, boot: str) -> None:
-        """Say where this node is reached, and that nothing runs here. Raises StoreError."""
+        """Publish this node's address, and that nothing runs on it. Raises StoreError."""
         self.attempt.join(me, after=after, boot=boot)
         self.has_joined = True
         self.tell()
 
     def say_ended(self, generation: int, said: GenerationEnd) -> None:
-        """Say that nothing of a generation, or of one before it, is left here. Raises StoreError."""
+        """Report that no process of this generation, or of an earlier one, is left on this node. Raises
+        StoreError."""
         self.attempt.end_generation(generation, said)
         self.tell()
 
     def tell(self) -> None:
-        """Let the leader look now: this node has put something."""
+        """Wake the leader: this node has written an object."""
         self.look_now()
         self._wake_leader()
 
@@ -225,11 +234,11 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def key(self) -> bytes | None:
-        """The key with which the nodes ask each other. None until it is known."""
+        """The nodes' key for direct questions. None until it is known."""
         return self._key
 
     def leave(self, seconds: float) -> None:
-        """Say that this node is about to lose its machine, in so many seconds."""
+        """Report that this node is about to lose its machine, in that number of seconds."""
         if self._leaving_until is None:
             self._leaving_until = self._clock() + seconds
             self.look_now()
@@ -249,7 +258,7 @@ class ElasticMonitor(NodeMonitor):
         return StopReason(Outcome.PEER_LOST, sentence) if sentence is not None else None
 
     def change(self) -> StopReason | None:
-        """Return why the generation that runs here ends now, if a newer decision says so."""
+        """Return why the generation that runs here must end now, if a newer decision says so."""
         newest = self.newest
         if newest is None or self.at is None or newest.number <= self.at or self._clock() < newest.stop_s:
             return None
@@ -268,7 +277,8 @@ class ElasticMonitor(NodeMonitor):
         return self.leads and self._all_silent
 
     def look_for_store(self) -> None:
-        """Ask the leader, or as the leader all members, whether they miss the store too, if this node does."""
+        """If this node does not reach the store, ask the leader whether it does; as the leader, ask all
+        members."""
         self.absence.look(self._ask_directly, ended=self.leader.ended_nodes)
 
     def observe(self) -> None:
@@ -285,7 +295,7 @@ class ElasticMonitor(NodeMonitor):
         self._leaders.observe(control.leaders)
         if self._is_leader():
             self._lead(control)
-            # Only now: before that a node that is new in this knows of no other one.
+            # Only here: before that, a node that is new in this generation knows no other node.
             self.leads = True
             self.attempt.give_leader_sign(self._rank, sign)
         else:
@@ -296,7 +306,8 @@ class ElasticMonitor(NodeMonitor):
         self.has_looked = True
 
     def _say_leaving(self) -> bool:
-        """Say, once, that this node is about to lose its machine; return whether that was now. Raises StoreError."""
+        """Report once that this node is about to lose its machine; return whether this call reported it.
+        Raises StoreError."""
         if self.newest is None or self._leaving_until is None or self._left:
             return False
         left_s = max(0.0, self._leaving_until - self._clock())
@@ -325,7 +336,8 @@ class ElasticMonitor(NodeMonitor):
         return sign
 
     def _acknowledge(self, sign: Sign) -> bool:
-        """Say, once, that this node knows of a decision for which all stop together; return whether that was now. Raises StoreError.
+        """Report once that this node knows a decision for which all stop together; return whether this call
+        reported it. Raises StoreError.
 
         sign: the last sign of life.
         """
@@ -344,7 +356,8 @@ class ElasticMonitor(NodeMonitor):
                 return
 
     def _introduce(self, control: Control) -> bool:
-        """Know the members and their key once this node has joined, to wake their leader; return whether that was now. Raises StoreError."""
+        """Read the members and their key after this node has joined, to wake their leader; return whether
+        this call read them. Raises StoreError."""
         if self._key is not None or not self.has_joined or not control.begun:
             return False
         with suppress(RecordError):  # it never began
@@ -357,11 +370,12 @@ class ElasticMonitor(NodeMonitor):
         return {each for each in self._known() if self._silent_s(each) <= self._silence_limit}
 
     def lost(self) -> set[int]:
-        """Return the nodes that have given no sign of life for too long, and have not said how they ended."""
+        """Return the nodes that have given no sign of life for too long, and have not reported their end."""
         return self._known() - self.unfinished()
 
     def seen_by(self, nodes: Iterable[int]) -> set[str]:
-        """Return the required metrics of which these nodes had a value, by their last signs of life, as far as those can be read."""
+        """Return the required metrics with a value on these nodes, by their last signs of life, as far as
+        those can be read."""
         found: set[str] = set()
         for node in nodes:
             with suppress(BaiError):
@@ -373,7 +387,7 @@ class ElasticMonitor(NodeMonitor):
         return self.leader.known_nodes - done - {self._rank}
 
     def stop_others(self) -> None:
-        """Say that the job's result is made. Raises StoreError."""
+        """Report that the job's result is written. Raises StoreError."""
         self.attempt.order_stop(StopOrder(finished=True))
         self.wake(self.leader.peers)
 
@@ -383,7 +397,7 @@ class ElasticMonitor(NodeMonitor):
         return CHANGE_SECONDS if is_soon else SIGN_SECONDS
 
     def _is_change_near(self, newest: Newest) -> bool:
-        """Return whether something that this node waits for is likely to be there soon."""
+        """Return whether something that this node waits for will probably happen soon."""
         if (self.leads and self.leader.waits) or newest.stop_s > self._clock():
             return True
         is_due = newest.number != self.at or not self._runs or self.waits_to_launch
@@ -392,7 +406,7 @@ class ElasticMonitor(NodeMonitor):
         )
 
     def _read(self, control: Control) -> None:
-        """Take note of what was decided. Raises BaiError."""
+        """Read the newest decision. Raises BaiError."""
         number = control.newest
         if number is not None and (self.newest is None or number > self.newest.number) and not self.is_over:
             self._take(number, self.attempt.decision(number, control), control.generations[number])
@@ -404,14 +418,14 @@ class ElasticMonitor(NodeMonitor):
         self.launched = max(control.launches, default=-1)
 
     def _read_beginning(self, newest: Newest) -> None:
-        """Take note of how the newest generation begins, once. Raises StoreError."""
+        """Read the beginning of the newest generation, once. Raises StoreError."""
         if newest.number in (self._unreadable, self.begun[0] if self.begun is not None else None):
             return
         try:
             begun = self.attempt.beginning(newest.number, members=newest.word.members)
             self.begun = (newest.number, begun)
         except RecordError as error:
-            # The leader lets the next one begin instead.
+            # The leader lets the next generation begin instead.
             log.warning("generation %d cannot begin: %s", newest.number, error)
             self._unreadable = newest.number
 
@@ -429,7 +443,7 @@ class ElasticMonitor(NodeMonitor):
         self.newest = Newest(number=number, word=word, decided=decided, seen_s=now, stop_s=stop_s)
 
     def _is_leader(self) -> bool:
-        """Return whether this node is the one that decides now."""
+        """Return whether this node decides now."""
         order = self._order()
         place = order.index(self._rank)
         if place == 0:
@@ -468,7 +482,8 @@ class ElasticMonitor(NodeMonitor):
         return bool(found)
 
     def _leader_silent_s(self, node: int) -> float:
-        """Return for how long the node that should decide has given no sign as the leader, nor answered that it lives."""
+        """Return for how long the node that should decide has neither given a sign as the leader nor answered
+        directly (seconds)."""
         now = self._clock()
         age_s = self._leaders.age_s(node)
         if age_s is None:
@@ -483,7 +498,7 @@ class ElasticMonitor(NodeMonitor):
         return bool(self._answering(found))
 
     def _answering(self, peers: Sequence[Peer]) -> set[int]:
-        """Return which of these nodes, which give no sign of life, answer that they reach the store."""
+        """Return the silent nodes among these that answer that they reach the store."""
         now = self._clock()
         answers = self._answers(peers)
         found = {node for node, store_s in answers.items() if store_s <= self._silence_limit}
@@ -511,10 +526,10 @@ class ElasticMonitor(NodeMonitor):
             control, seen, decided, begun, signed_s=self._signed_s, cancelled=self.cancelled
         )
         if settled is not None or self.leader.has_begun:
-            # What was put counts by what the store has now.
+            # A put whose answer was lost may have failed: the object in the store counts.
             self._read(self.attempt.control())
             self.wake(self.leader.peers)
-            # What follows may be due too; or another node leads now, which waits to hear that this one knows.
+            # The next step may be due too; or another node leads now, and waits for this node's confirmation.
             self.look_now()
         else:
             self._wake_waited_for()
@@ -526,18 +541,18 @@ class ElasticMonitor(NodeMonitor):
             self.when_woken()
 
     def _silent_s(self, node: int) -> float:
-        """Return for how long a node has given no sign of life, nor answered that it does."""
+        """Return for how long a node has neither given a sign of life nor answered directly (seconds)."""
         return min(self._unheard_s(node), self._clock() - self._watching_since)
 
     def _unheard_s(self, node: int) -> float:
-        """Return the same, also counting the time in which this node could not look."""
+        """Return that time, also counting the time in which this node could not look."""
         age_s, answered = 0.0 if node == self._rank else self._ages.age_s(node), self._answered.get(node)
         unheard_s = self._clock() - self._watched_from if age_s is None else age_s
         return unheard_s if answered is None else min(unheard_s, self._clock() - answered)
 
 
 def _changed_at(folder: Path | None) -> int:
-    """Return when a folder has changed (ns); 0 if it is not there."""
+    """Return the time of a folder's last change (ns); 0 if it does not exist."""
     with suppress(OSError):
         return folder.stat().st_mtime_ns if folder is not None else 0
     return 0

@@ -1,9 +1,10 @@
 """Messages between the nodes of a job with restarts about its generations, and the decisions of its coordinator.
 
-Each node says in `ended/<rank>-<g>.json` that nothing of the generation g is left there. The coordinator settles in
-`control/generation-<g+1>.json` whether another one follows, as soon as it sees why g failed: those that still run are ended then.
-Once all have said that they are ready, and the pause is over, `control/begin-<g+1>.json` names the members with new ports. Both are
-written once, and their content counts for everybody, the coordinator included.
+Each node reports in `ended/<rank>-<g>.json` that none of its processes of the generation g is left. The
+coordinator settles in `control/generation-<g+1>.json` whether another generation follows, as soon as it knows
+why g failed: processes that still run are ended then. After all nodes have reported that they are ready, and
+the pause is over, `control/begin-<g+1>.json` names the members with new ports. Both are written once, and
+their content is binding for all nodes, the coordinator included.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _REPORT_S = 1.0
 
 
 class GenerationControl:
-    """One node's view of it. `look` is called by the thread that gives signs of life, everything else by the run's own."""
+    """One node's view of this agreement. `look` is called by the thread that gives signs of life, all other
+    methods by the run's own thread."""
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class GenerationControl:
         wake: Callable[[Iterable[Peer]], None] = lambda peers: None,
         lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
     ) -> None:
-        """wake: lets nodes look now. lived_since: returns whether a node has given a sign of life since a moment of the clock."""
+        """wake: makes other nodes look now. lived_since: returns whether a node has given a sign of life
+        since that time of the clock."""
         self._wake, self._lived_since = wake, lived_since
         self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
         self._peers: tuple[Peer, ...] = ()
@@ -55,7 +58,8 @@ class GenerationControl:
         self._key: bytes | None = None
         self._at = _Place(0, Ledger())
         self.is_held: Callable[[], bool] = lambda: False
-        """Whether the next generation must not begin yet, as this node still keeps a checkpoint for it."""
+        """Whether the next generation must not begin yet, because this node is still keeping a checkpoint for
+        it."""
 
     @property
     def decision(self) -> NextGeneration | None:
@@ -69,7 +73,8 @@ class GenerationControl:
 
     @property
     def ended(self) -> frozenset[int]:
-        """The nodes that have said that nothing of this generation is left there, as the coordinator saw them last."""
+        """The nodes that have reported the end of all their processes of this generation, as the coordinator
+        last saw them."""
         return frozenset(self._at.ends)
 
     def met(self, members: Members, *, serving: frozenset[int]) -> None:
@@ -94,19 +99,20 @@ class GenerationControl:
         self._wake([each for each in self._peers if each.rank == COORDINATOR])
 
     def wait(self) -> None:
-        """Know that this node's part of the generation is over: that it shall end is no reason any more."""
+        """Note that this node's part of the generation is over: a decision that ends it is no longer a
+        reason."""
         self._at.waits = True
 
     def reason(self) -> StopReason | None:
-        """Return why this generation shall end here, if another one follows."""
+        """Return why this generation must end here, if another one follows."""
         at = self._at
-        # Before the nodes have met it is not known which generation this node is at.
+        # Before the nodes have met, this node's generation is not known.
         if not self._peers or at.waits or at.decision is None or not at.decision.runs:
             return None
         return StopReason(Outcome.PEER_FAILED, at.decision.sentence)
 
     def look(self, control: Control) -> None:
-        """Take note of what was settled; settle it as the coordinator. Raises BaiError."""
+        """Read the settled decision; settle it if this node is the coordinator. Raises BaiError."""
         at = self._at
         following = at.generation + 1
         try:
@@ -117,7 +123,7 @@ class GenerationControl:
             if at.members is None and following in control.begun:
                 at.members = self._attempt.beginning(following).members
         except RecordError as error:
-            # All nodes read the same, and nothing can be put in its place: no generation follows this one.
+            # All nodes read the same object, and it cannot be replaced: no generation follows this one.
             at.decision = NextGeneration(
                 kind=DecisionKind.END, sentence=f"The benchmark is not started again: {error}."
             )
@@ -139,7 +145,8 @@ class GenerationControl:
             self._wake(self._peers)
 
     def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
-        """Return whether a node that has not ended may have failed before the first failure that is known: it has given no sign since."""
+        """Return whether a node that has not reported an end may have failed before the first known failure:
+        it has given no sign since."""
         if cause is None:
             return False
         if at.failed_s is None:
@@ -154,7 +161,8 @@ class GenerationControl:
         return bool(others)
 
     def _may_begin(self, at: _Place, decision: NextGeneration) -> bool:
-        """Return whether all are ready, and the pause is over; that counts from when this coordinator knew of the decision."""
+        """Return whether all nodes are ready, and the pause is over, which counts from the time at which this
+        coordinator learned of the decision."""
         if at.decided_s is None:
             at.decided_s = self._clock()
         is_ready = {each.rank for each in self._peers} <= at.ends.keys()
@@ -178,7 +186,8 @@ class GenerationControl:
         )
 
     def _observation(self, at: _Place, cause: NodeOutcome | None) -> GenerationObservation:
-        """Return what is decided on. What fails because another process has failed is no failure of its own."""
+        """Return the decision. A process that fails because another one has failed is not counted as a
+        failure of its own."""
         ranks = [each.rank for each in self._peers]
         computing = [each for each in ranks if each not in self._serving]
         done = all(each in at.ends and at.ends[each].outcome == Outcome.SUCCEEDED.value for each in computing)
@@ -207,9 +216,9 @@ class _Place:
         self.members: Members | None = None
         self.ends: dict[int, GenerationEnd] = {}
         self.failed_s: float | None = None
-        """Since when the coordinator knows of a failure, by its own clock."""
+        """Time at which the coordinator learned of a failure, by its own clock."""
         self.decided_s: float | None = None
-        """Since when the coordinator knows that another generation follows, by its own clock."""
+        """Time at which the coordinator learned that another generation follows, by its own clock."""
 
 
 def _outcome(end: GenerationEnd) -> NodeOutcome:

@@ -23,19 +23,20 @@ SIGN_PATIENCE = RetryPolicy(
     silence=timedelta(seconds=5),
     request=timedelta(seconds=5),
 )
-"""A request that hangs holds no sign up for so long that the node counts as lost: two are tried within that time."""
+"""Seconds for one request: if it hangs, a second one is still possible before the node counts as lost."""
 SIGN_SECONDS = 5.0
-"""Between two signs of life, and between two looks."""
+"""Seconds between two signs of life, and between two looks."""
 CHANGE_SECONDS = 1.0
-"""Between two looks while a generation is about to begin, or its end is about to be settled."""
+"""Seconds between two looks while a generation is about to begin, or its end is about to be settled."""
 FRESH_SECONDS = 20.0
-"""A node whose sign has changed within so long is there, and is waited for."""
+"""Seconds since its last sign within which a node counts as alive, and is waited for."""
 GAP_SECONDS = 2 * SIGN_SECONDS
-"""After so long without a look, such as while the store was away for all, the others get the time for new signs first."""
+"""Seconds without a look, for example while no node reached the store, after which the others first get time
+for new signs."""
 
 
 class SignAges:
-    """How old each sign of life is, as far as that is known."""
+    """The age of each node's last sign of life, as far as it is known."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -44,10 +45,11 @@ class SignAges:
     def observe(
         self, signs: Mapping[int, Version], *, own: Version | None = None, signed_s: float | None = None
     ) -> None:
-        """Take note of the version of each rank's sign.
+        """Note the version of each rank's sign.
 
-        own: of this node's last one, if it is known; signed_s: when it was given. A new one is as much older than it as the store says. Without
-        `signed_s` that holds only for those that are seen for the first time, as a least age.
+        own: version of this node's last sign, if known; signed_s: time at which it was given. Other signs are
+        older or newer than it by the difference of the store's times. Without `signed_s` this applies only to
+        signs that are seen for the first time, as a minimum age.
         """
         now = self._clock()
         for rank, version in signs.items():
@@ -60,12 +62,12 @@ class SignAges:
             self._seen[rank] = (version, min(now, given_s))
 
     def age_s(self, rank: int) -> float | None:
-        """Return the age of a rank's last sign, as far as it is known; None: none was seen."""
+        """Return the age of a rank's last sign, as far as it is known; None if none was seen."""
         return self._clock() - self._seen[rank][1] if rank in self._seen else None
 
 
 class NodeMonitor(Poller, ABC):
-    """Gives this node's sign of life, and looks at what the others say. A `StopSource`."""
+    """Gives this node's sign of life, and reads those of the others. A `StopSource`."""
 
     def __init__(
         self,
@@ -77,11 +79,11 @@ class NodeMonitor(Poller, ABC):
         ask: Callable[[Peer, bytes], PeerAnswer | None],
         pause_s: Callable[[], float] = lambda: SIGN_SECONDS,
     ) -> None:
-        """rank: the node's number. pause_s: seconds between two looks, about."""
+        """rank: the node's number. pause_s: approximate seconds between two looks."""
         super().__init__(
             self._observe_and_tell,
             name="peers",
-            # Drawn anew each time, so that the nodes of a job do not ask together.
+            # Random each time, so that the nodes of a job do not ask together.
             pause_s=lambda: pause_s() * random.uniform(0.8, 1.2),  # noqa: S311
             failure="cannot look after the other nodes",
         )
@@ -91,38 +93,40 @@ class NodeMonitor(Poller, ABC):
         self._changed = threading.Condition()
         self._ages = SignAges(clock=clock)
         self.absence = StoreAbsence(rank=rank, limits=limits, clock=clock)
-        """For how long no sign of ours has reached the store."""
+        """For how long no sign of this node has reached the store (seconds)."""
         self._silence_limit = limits.peer_silence.total_seconds()
         self._ask = ask
         self._key: bytes | None = None
         """Key of the job's nodes for direct questions to each other. None: they ask none."""
         self._peers: tuple[Peer, ...] = ()
         self._watching_since = self._looked = clock()
-        """Since when there was no gap between two looks at the others, and when the last one was."""
+        """Start of the time without a gap between two looks at the others, and time of the last look."""
         self.when_woken: Callable[[], None] = lambda: None
-        """Called if another node has put something that concerns this one."""
+        """Called if another node has written an object that concerns this one."""
         self.serves = False
-        """Whether this node's part is over when the job is."""
+        """Whether this node's part ends together with the job."""
         self.phase = "prepare"
         self.silent_s = 0.0
-        """For how long the benchmark of this node has printed nothing."""
+        """For how long the benchmark of this node has printed nothing (seconds)."""
 
     @property
     def limits_runtime(self) -> bool:
-        """Whether this node ends its benchmark when the job's time is over, rather than be told."""
+        """Whether this node itself ends its benchmark when the job's time is over, rather than being told."""
         return not self.serves
 
     @abstractmethod
     def reason(self, running_s: float | None) -> StopReason | None:
-        """Return why what the other nodes did ends the run here, or the generation that runs; None if nothing does."""
+        """Return why events on the other nodes end the run here, or the generation that runs; None if none
+        does."""
 
     @abstractmethod
     def all_silent(self, silence_s: float) -> bool:
-        """Return as the node that decides whether the benchmark of no other node has printed anything for so long."""
+        """Return, on the node that decides, whether the benchmarks of all other nodes have printed nothing
+        for so long."""
 
     @abstractmethod
     def look_for_store(self) -> None:
-        """Ask the other nodes whether they miss the store too, if this node does."""
+        """If this node does not reach the store, ask the other nodes whether they do."""
 
     @abstractmethod
     def observe(self) -> None:
@@ -139,7 +143,8 @@ class NodeMonitor(Poller, ABC):
         self.when_woken()
 
     def wake(self, peers: Iterable[Peer]) -> None:
-        """Let other nodes look now: something that they wait for was put. They find it at their next look anyway."""
+        """Wake other nodes: this node has written an object that they wait for. Without the wake they find it
+        at their next look."""
         if self._key is not None:
             wake_all([each for each in peers if each.node != self._rank], self._key)
 

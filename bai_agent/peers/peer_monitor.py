@@ -1,7 +1,8 @@
 """Signs of life between the nodes of a fixed job, and the consequences of one node's end for the others.
 
-Runs on its own thread, because a look may take long. Rank 0, the coordinator, watches all nodes and decides; the others watch
-it. A sign's age counts from its last observed change, so no clocks are compared. A silent node is asked directly before it is given up.
+Runs on its own thread, because a look may take as long as the network. Rank 0, the coordinator, watches all
+nodes and decides; the others watch it. A sign's age counts from its last observed change, so no clocks are
+compared. A silent node is asked directly before it is given up.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class PeerMonitor(NodeMonitor):
         self.finished = False
         """Whether the coordinator reports success."""
         self._silence_s: float | None = None
-        """Silence of the benchmark on all nodes to look for (seconds). None if that is not limited."""
+        """Seconds of silence on all nodes for which it checks. None if that is not limited."""
         self._all_silent = False
 
     @property
@@ -111,7 +112,8 @@ class PeerMonitor(NodeMonitor):
         return self._reason
 
     def met(self, peers: tuple[Peer, ...], *, key: bytes | None = None) -> None:
-        """Store the nodes of the job: from now on a silent one is lost. key: authenticates direct questions."""
+        """Note the nodes of the job: from now on a silent one is lost. key: authenticates direct
+        questions."""
         self._peers, self._key = peers, key
         self._met_at = self._clock()
         self.absence.met(peers)
@@ -132,7 +134,8 @@ class PeerMonitor(NodeMonitor):
         self._unsaid = None
 
     def all_silent(self, silence_s: float) -> bool:
-        """Return, as the coordinator, whether all other nodes' benchmarks were silent for so long at the last look."""
+        """Return, on the coordinator, whether all other nodes' benchmarks were silent for so long at the last
+        look."""
         self._silence_s = silence_s
         return self._all_silent
 

@@ -1,6 +1,6 @@
 """Whether the nodes of a job reach each other, tried right after they have met.
 
-A launcher that cannot reach another node finds that out after minutes (torchrun after ten), and says little of why.
+A launcher that cannot reach another node fails only after minutes (torchrun after ten), and hardly says why.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from bai_agent.job.peers import Peer
 
 CONNECT_SECONDS = 5.0
-"""Until then the kernel has tried three times: after 1 s and 3 s again."""
+"""By this time the kernel has tried three times: again after 1 s and 3 s."""
 _AT_ONCE = 64
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
@@ -21,10 +21,12 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 def unreachable(
     me: Peer, peers: Sequence[Peer], *, started: bool = True, timeout_s: float = CONNECT_SECONDS
 ) -> str | None:
-    """Return why this node cannot reach another one on a port that it holds, in a sentence; None if it reaches all.
+    """Return a sentence that says why this node cannot reach another one on a port that it holds; None if it
+    reaches all.
 
-    A port that is refused is reached: its holder does not listen yet. started: whether nodes may have started what they are to
-    run, which listens on a port of its own and takes no connection of ours well: only their agents' ports are tried then.
+    A port that refuses counts as reached: its holder does not listen yet. started: whether nodes may already
+    have started their programs, which listen on ports of their own and should not get test connections: then
+    only the agents' ports are tried.
     """
     tries = [
         (peer, port)
@@ -46,7 +48,7 @@ def unreachable(
                 return found
         return None
     finally:
-        # The first that cannot be reached is enough: the others' timeouts are not waited for.
+        # The first unreachable node is enough: the timeouts of the others are not waited for.
         pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,9 +1,10 @@
-"""Members that are lost before they were silent for `limits.peer_silence`: what their ports say.
+"""Members whose ports show that they are lost before they were silent for `limits.peer_silence`.
 
-- Nothing is left of a node whose machine refuses connections to its agent and to the shim of its benchmark, which listens as long as it
-  lives. An agent that died alone is no loss: it is started again, and takes its benchmark up.
-- An agent that neither answers nor is refused hangs, or its machine does. A benchmark of another member that has failed makes that likely
-  enough after half of the time.
+- No process of a node is left if its machine refuses connections to its agent and to the shim of its
+  benchmark, which listens as long as it lives. An agent that died alone is not a loss: it is restarted, and
+  adopts its benchmark.
+- If an agent neither answers nor refuses, it hangs, or its machine does. If the benchmark of another member
+  has failed, half of the time is enough to assume that.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def find_lost(
 
 
 def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
-    """Return the port of this generation's shim that a node's last sign of life names; 0 if it names none."""
+    """Return the port of this generation's shim in a node's last sign of life; 0 if it names none."""
     try:
         sign = attempt.last_sign(node)
     except BaiError:

@@ -1,4 +1,4 @@
-"""Keeps the files that the benchmark made and the descriptor asks for."""
+"""Keeps the benchmark's files that the descriptor asks for."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ log = logging.getLogger(__name__)
 
 _SMALL = 2**20
 _AT_A_TIME = 16
-"""Files up to `_SMALL` bytes go side by side: a store in a network answers late. A larger one is read in parts anyway."""
+"""Files up to `_SMALL` bytes go side by side: a store in a network answers late. A larger file is read in
+parts anyway."""
 _NAMED = 20
-"""Artifacts that could not be kept and are named one by one: where a disk is full, thousands may be."""
+"""Most failed artifacts that are named one by one: on a full disk thousands may fail."""
 
 
 @dataclass(frozen=True)
 class ArtifactSummary:
-    """How many files were kept, their bytes, and a sentence for each that was not."""
+    """Number of kept files, their bytes, and a sentence for each file that was not kept."""
 
     files: int
     bytes: int
@@ -47,12 +48,14 @@ def keep_artifacts(
     user: User | None = None,
     expected: bool = True,
 ) -> ArtifactSummary:
-    """Copy what `globs` match below `folder` into `store` under `prefix`, with their relative paths as names.
+    """Copy the files that `globs` match below `folder` into `store` under `prefix`, with their relative paths
+    as names.
 
-    Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error. user: another one who can write
-    to `folder`; only files that this user can read are kept. expected: whether a pattern without a file is a warning.
+    Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error. user:
+    another user who can write to `folder`; only files that this user can read are kept. expected: whether a
+    pattern without a file causes a warning.
     """
-    # Only here: most jobs keep nothing, and every start would pay for the import.
+    # Imported here: most jobs keep nothing, and every start would pay for the import.
     from concurrent.futures import ThreadPoolExecutor
 
     found: dict[Path, None] = {}

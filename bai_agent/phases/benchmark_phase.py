@@ -1,4 +1,4 @@
-"""The phase in which the benchmark runs: its start, the watch over it, and its end."""
+"""The phase in which the benchmark runs: it is started, watched and ended."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ def begin_environment(ctx: RunContext) -> None:
 def run_generation(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the running one; return when all of its processes have ended. Raises RunEndedError.
 
-    An agent that is out of file descriptors watches what it can, and begins again like a restarted one until it has some.
+    An agent without free file descriptors watches what it can, and begins again like a restarted one when it
+    has some.
     """
     with closing(HeldShim()) as shim:
         while True:
@@ -127,7 +128,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         look_for_transport(ended=True)
         _warn_of_missing_files(ctx)
     if not ctx.rundir.job.exists():
-        # An extractor that failed because of that is restarted, and reads it.
+        # An extractor that failed for this reason is restarted, and reads the file again.
         write_atomic(ctx.rundir.job, descriptor)
     require_valid_exit(ctx.rundir)
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)

@@ -1,6 +1,6 @@
-"""The end of a node of an elastic job: whoever leads makes the job's result from how the parts of all nodes ended.
+"""The end of a node of an elastic job: the leader makes the job's result from the ends of all nodes' parts.
 
-A result is made only once the decision that ends the job was read.
+A result is only made after the decision that ends the job was read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def tell_leader(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Say how this node's part ended, before what it left is sent: the others go on without it, or end."""
+    """Report the end of this node's part before its remaining records are sent: the others continue without
+    it, or end."""
     elastic.end_here()
     found = own_failure(ctx)
     if ctx.reason is not None and ctx.reason.outcome is Outcome.CANCELLED:
@@ -47,7 +48,8 @@ def tell_leader(ctx: RunContext, elastic: ElasticMonitor) -> None:
 def result_of_all(
     ctx: RunContext, elastic: ElasticMonitor, own: NodeOutcome, *, git: GitCommit | None
 ) -> JobResult | None:
-    """Say how this node's part ended; return how the job did, if this node leads when it ends, else None."""
+    """Report the end of this node's part; return the end of the job if this node leads when it ends, else
+    None."""
     patience_s = 0.0 if elastic.is_away else ctx.job.limits.drain.total_seconds()
     insist(ctx, lambda: elastic.attempt.end(own), patience_s=patience_s)
     elastic.tell()
@@ -71,7 +73,7 @@ def result_of_all(
         replaced=_replaced(elastic),
         git=git,
     )
-    # Only now: should this node be lost while it reads what lost nodes left, another one makes the result.
+    # Only now: if this node is lost while it reads the records of lost nodes, another one makes the result.
     insist(ctx, elastic.stop_others, patience_s=TELL_SECONDS)
     return result
 
@@ -88,8 +90,8 @@ def _replaced(elastic: ElasticMonitor) -> list[int]:
 def _measured_by(
     ctx: RunContext, elastic: ElasticMonitor, lost: Iterable[int], heard: Sequence[NodeOutcome]
 ) -> Sequence[NodeOutcome]:
-    """Return what nodes measured that were lost, as far as that is known in time."""
-    # Only here: most jobs lose none.
+    """Return the values that lost nodes measured, as far as they can be read in time."""
+    # Imported here: most jobs lose no node.
     from bai_agent.phases.lost_records import outcomes_of_lost
 
     deadline = ctx.clock.monotonic() + ctx.job.limits.drain.total_seconds()
@@ -108,7 +110,7 @@ def _has_to_go(ctx: RunContext, elastic: ElasticMonitor) -> bool:
 
 
 def _goes_on_without(ctx: RunContext, elastic: ElasticMonitor) -> bool:
-    """Return whether the job goes on, and this node has no further part in it."""
+    """Return whether the job continues without this node."""
     newest = elastic.newest
     if newest is None:
         return False
@@ -117,7 +119,7 @@ def _goes_on_without(ctx: RunContext, elastic: ElasticMonitor) -> bool:
 
 
 def _wait_for_others(ctx: RunContext, elastic: ElasticMonitor) -> set[int]:
-    """Wait until the part of each living node has ended; return the nodes that were lost."""
+    """Wait until the part of each living node has ended; return the lost nodes."""
     while elastic.unfinished() and not _has_to_go(ctx, elastic):
         elastic.wait_for_change()
     return elastic.lost()

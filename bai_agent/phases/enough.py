@@ -1,6 +1,7 @@
-"""Whether the runs of a job with `until` are enough: the interval is narrow twice in a row, and the runs have no trend.
+"""Whether the runs of a job with `until` are enough: the interval is narrow twice in a row, and the runs have
+no trend.
 
-Pure: the same headlines give the same word, whichever agent asks.
+Pure: the same headlines give the same decision, whichever agent computes it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from bai_agent.job.trend import trend_p
 from bai_agent.light_dataclass import dataclass
 
 _TREND = 0.05
-"""The level of Kendall's test at which runs have a trend: then their mean is not the number of the next run."""
+"""The level of Kendall's test at which runs have a trend, so that their mean does not predict the next
+run."""
 
 Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
 """Numbers of the runs that ended well, by arm and series and by block. Without arms each run is a block."""
@@ -25,9 +27,9 @@ class Enough:
     """Result of the runs so far."""
 
     interval: float | None
-    """Half the width of the widest 95 % confidence interval: a share; None if it is not known."""
+    """Half the width of the widest 95 % confidence interval, as a share; None if it is not known."""
     narrow_before: bool
-    """Whether all intervals were as narrow as `until` asks before the last run, or block, too."""
+    """Whether all intervals were also narrow enough before the last run or block."""
     trend: bool
     """Whether a series rises or falls from run to run."""
     enough: bool
@@ -38,10 +40,10 @@ class Enough:
 
 
 def enough_runs(headlines: Headlines, *, arms: Sequence[str], until: float, least: int) -> Enough:
-    """Return whether the runs are enough. arms: of the job, the first of which the others are compared with.
+    """Return whether the runs are enough. arms: of the job; the others are compared with the first.
 
-    With arms it is the difference of each to the first whose interval is meant, by what differs within blocks. least: runs, or
-    blocks, that each series has to have.
+    With arms the interval is that of the difference of each arm to the first, from the differences within
+    blocks. least: minimum number of runs or blocks of each series.
     """
     every = _differences(headlines, arms) if arms else _means(headlines)
     widths = [width(values) for values, width in every]
@@ -63,7 +65,7 @@ def _means(headlines: Headlines) -> list[tuple[list[float], Any]]:
 
 
 def _differences(headlines: Headlines, arms: Sequence[str]) -> list[tuple[list[float], Any]]:
-    """Return the differences within blocks of each arm to the first, by series."""
+    """Return the differences within blocks between each arm and the first, by series."""
     found: list[tuple[list[float], Any]] = []
     first, *others = arms
     for series in dict.fromkeys(series for _, series in headlines):

@@ -22,7 +22,7 @@ from bai_agent.strategy.launch import Role
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5
-"""Between two tries to say something to a store that is away."""
+"""Seconds between two tries to write to an unreachable store."""
 TELL_SECONDS = 10.0
 
 
@@ -60,10 +60,11 @@ def tell_others(ctx: RunContext) -> None:
 
 
 def outcomes_of_all(ctx: RunContext, own: NodeOutcome) -> Sequence[NodeOutcome] | None:
-    """Say how this node's part ended; return how those of all did, where this node decides for the job, else None.
+    """Report the end of this node's part; return the ends of all nodes if this node decides for the job, else
+    None.
 
-    The coordinator waits for the others: each ends by its own limits, or is lost. A worker decides where the coordinator is lost:
-    one whose benchmark failed may be the first to see that, as it broke for that reason.
+    The coordinator waits for the others: each ends by its own limits, or is lost. A worker decides if the
+    coordinator is lost. A worker whose benchmark failed because of that loss may be the first to detect it.
     """
     monitor = ctx.monitor
     assert monitor is not None
@@ -81,9 +82,11 @@ def outcomes_of_all(ctx: RunContext, own: NodeOutcome) -> Sequence[NodeOutcome] 
 
 
 def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutcome]:
-    """Return what stands for the nodes that nobody could wait for: where all `heard` ones succeeded, the job has not for that alone."""
+    """Return outcomes for the nodes that could not be waited for: if all `heard` nodes succeeded, the unknown
+    end of another one still keeps the job from succeeding."""
     if ctx.is_served or any(each.outcome != Outcome.SUCCEEDED.value for each in heard):
-        # What a launcher started succeeded on all nodes where it did; a failure is the cause, whatever became of the others.
+        # If one launcher started all processes and succeeded, all nodes succeeded; a failure is the cause,
+        # whatever happened to the others.
         return []
     ranks = {each.rank for each in heard}
     return [
@@ -99,7 +102,8 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
 
 
 def own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
-    """Return why this node's part did not succeed, as far as that is known before its output is read to the end, and when."""
+    """Return why this node's part did not succeed, as far as known before its output is read completely, and
+    when."""
     left = read_exit(ctx.rundir)
     stopped = stopped_at(ctx)
     if ctx.reason is not None:
@@ -115,7 +119,7 @@ def own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
 
 
 def insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> None:
-    """Publish something in a store that may be away for a while."""
+    """Publish an object in a store that may be unreachable for a while."""
     deadline = ctx.clock.monotonic() + patience_s
     while True:
         try:

@@ -65,7 +65,8 @@ _TICK_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
-    """Content of `generations/end.json`: why no further generation begins, unless the last one's end explains it."""
+    """Content of `generations/end.json`: why no further generation begins, unless the last one's end explains
+    it."""
 
     outcome: Text | None = None
     sentence: Text = ""
@@ -184,7 +185,7 @@ def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutco
 
 def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
     started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
-    # As it was reported at its end. The last one was not reported.
+    # As reported at its end. The last one was not reported.
     told = next((each for each in _restarts(ctx) if each.generation > rundir.generation), None)
     if told is not None:
         outcome, sentence = told.outcome, told.message
@@ -237,7 +238,7 @@ def _begin_next(ctx: RunContext) -> bool:
 
 
 def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
-    """Do so in an elastic job, whose leader decides."""
+    """Wait for the next generation in an elastic job, whose leader decides."""
     # Imported here, as below: other jobs start sooner without it.
     from bai_agent.nodes.held_ports import hold_port
     from bai_agent.nodes.membership import begin, next_membership, own_peer
@@ -247,7 +248,7 @@ def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
     ended, reason, port, keeps = None, ctx.reason, hold_port(), _keeps_checkpoint(ctx)
     if elastic.at == ctx.rundir.generation:
         if elastic.is_leaving:
-            # The other nodes wait for it until this node reports that its generation has ended.
+            # The other nodes wait for it until this node reports the end of its generation.
             wait_for_checkpoint(ctx)
         end, sentence, failed = _end_of_generation(ctx)
         ended = _said(ctx, end, sentence, failed, port=port.getsockname()[1])
@@ -333,7 +334,7 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
         if not _was_ended_for_next(ctx, monitor, control):
             return None
     elif end.outcome not in _SHARED:
-        # The other nodes learn of it as without restarts.
+        # The other nodes learn of it as in a job without restarts.
         return None
     control.is_held = _keeps_checkpoint(ctx)
     control.wait()
@@ -399,7 +400,7 @@ def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
         return MemberEnd(outcome=ctx.reason.outcome, ended_s=ctx.clock.monotonic()), ctx.reason.message, None
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     outcome, sentence, cause = judge_end(ctx, ended, quote=ctx.may_quote)
-    # By the time of day, because another agent may have seen its end. It may have been set back since.
+    # By the time of day, because another agent may have seen its end. The clock may have been set back since.
     ago_s = max(0.0, ctx.clock.time() - ended.time / 1000) if ended.time is not None else 0.0
     # A launcher has its own exit code.
     failed = ended if cause is None or cause.code is cause.signal is None else cause

@@ -1,4 +1,5 @@
-"""The benchmark's shim as an agent holds it that has no file descriptor left: a signal to it needs no further one."""
+"""A handle of the benchmark's shim for an agent without free file descriptors: signalling it needs no further
+one."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class HeldShim:
         return self._pidfd is not None
 
     def hold(self, ctx: RunContext, started: Started | None, *, earlier_s: float) -> None:
-        """Hold the living shim. earlier_s: seconds of the job before. Raises OSError if no descriptor is left."""
+        """Open a handle of the living shim. earlier_s: seconds of the job before. Raises OSError if no
+        descriptor is left."""
         self._is_starved = False
         shim = find_shim(ctx.rundir, started)
         if self._pidfd is not None or shim is None or started is None:
@@ -48,7 +50,8 @@ class HeldShim:
             self.close()
 
     def watch_starved(self, ctx: RunContext, error: OSError) -> None:
-        """Heed what can be heeded without a descriptor: `max_runtime` and signals. The shim ends the benchmark on SIGTERM."""
+        """Obey the limits that need no descriptor: `max_runtime` and signals. The shim ends the benchmark on
+        SIGTERM."""
         if not self._is_starved:
             self._is_starved = True
             log.error("no file descriptor is left (%s): the agent tries again until there is one", error)

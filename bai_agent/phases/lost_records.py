@@ -1,4 +1,5 @@
-"""What nodes measured that were lost: the leader takes it from their records in the job store, as they cannot tell it."""
+"""Values that lost nodes measured: the leader reads them from the nodes' records in the job store, because
+the nodes cannot report them."""
 
 from __future__ import annotations
 
@@ -34,9 +35,10 @@ def outcomes_of_lost(
     folder: Path,
     over: Callable[[], bool],
 ) -> list[NodeOutcome]:
-    """Return what these nodes measured, as far as it can be read before `over`; a warning says of which nodes it is missing.
+    """Return the values that these nodes measured, as far as they can be read before `over`; a warning names
+    the nodes whose values are missing.
 
-    heard: how the parts of the others ended. members: those of each generation, by its number.
+    heard: the ends of the other nodes' parts. members: those of each generation, by its number.
     """
     starts: dict[int | None, int] = {}
     for each in (each for node in heard for each in node.generations or ()):
@@ -56,7 +58,8 @@ def outcomes_of_lost(
 
 
 def _copy(node: NodeRecord, path: Path, *, over: Callable[[], bool]) -> None:
-    """Copy the records of a node to `path`. Raises OSError, StoreError, also if there is no time, or they are too many."""
+    """Copy the records of a node to `path`. Raises OSError or StoreError, also if no time is left, or there
+    are too many."""
     position = 0
     with path.open("wb") as file:
         while piece := node.read("metrics", position, limit=_PIECE):
@@ -114,10 +117,10 @@ def _nothing_of(rank: int) -> NodeOutcome:
 
 
 def _counts(job: Job, path: Path) -> tuple[int, dict[str, int]]:
-    """Return how many records there are, and how many of each metric that the job names."""
+    """Return the number of records, and their number for each metric of the job."""
     found: Counter[bytes] = Counter()
     with path.open("rb") as file:
-        # No text of a record holds these marks: its quotes would be escaped there.
+        # No text within a record contains these markers: its quotes would be escaped.
         found.update(
             line.partition(b',"name":')[2].partition(b',"value":')[0] for line in file if line.endswith(b"\n")
         )

@@ -26,17 +26,18 @@ from bai_agent.runtime.stop import RunEndedError, StopReason
 from bai_agent.strategy import strategy_of
 
 _CLAIM_SECONDS = 120.0
-"""How long an unreachable store is asked for this node's part of it before the run ends."""
+"""How long claiming this node's part of an unreachable store is retried before the run ends."""
 
 _LAUNCH_SECONDS = 600.0
-"""The same for a machine of a later launch: whoever launched it may have died before it could record that, and another one looks later."""
+"""The same for a machine of a later launch: its launcher may have died before it recorded the launch, and
+another one checks later."""
 
 _CLAIM_MARGIN = 5.0
-"""Beyond that, for the last answer of the store."""
+"""Seconds beyond that for the last answer of the store."""
 
 
 def prepare(ctx: RunContext) -> None:
-    """Make the run directory complete, and find out early what would fail late."""
+    """Complete the run directory, and detect early what would fail late."""
     rundir = ctx.rundir
     works = [each.work for _, each in workspaces(ctx.job, rundir)]
     for folder in (*works, rundir.log_chunks, rundir.metric_chunks):
@@ -84,7 +85,8 @@ _PARTS = {
 
 
 def missing_dependencies() -> list[str]:
-    """Return a sentence for each package that this Python lacks: the agent runs without some of them, slower or with less."""
+    """Return a sentence for each missing package: the agent runs without some of them, slower or with fewer
+    features."""
     wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
@@ -95,14 +97,15 @@ def missing_dependencies() -> list[str]:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user access to its folders, and find out before anything is pulled where that cannot be."""
+    """Give the benchmark's user access to its folders, and detect before the pull if that is impossible."""
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
             require_own_way(user, ctx.rundir.path)
             for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
-                # With what `bai` has copied there: what comes later is made with the user's own rights.
+                # Together with the files that `bai` copied there: later files are made with the user's own
+                # rights.
                 folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
                 for each in folders:
                     make_folder(each, private=own.path)
@@ -113,7 +116,8 @@ def _let_user_in(ctx: RunContext) -> None:
 
 
 def _link(file: Path, link: Path) -> None:
-    """Give the growing file its second name. Raises RunEndedError where the file system has no hard links."""
+    """Make a hard link to a growing file, in the run directory's part of the job store. Raises RunEndedError
+    if the file system has no hard links."""
     try:
         os.link(file, link)
     except OSError as error:
@@ -178,7 +182,7 @@ def _require_job(ctx: RunContext) -> None:
 
 
 def _has_to_leave(ctx: RunContext) -> bool:
-    """Return whether the run ends without its part of the store, in which its result could be read."""
+    """Return whether the run ends without its part of the store, in which its result would be read."""
     reason = ctx.watch.reason()
     return reason is not None and not reason.by_store
 
@@ -192,9 +196,9 @@ def start_uploader(ctx: RunContext) -> None:
 
 
 def start_monitor(ctx: RunContext) -> None:
-    """Begin to give signs of life to the other nodes, unless that goes on already."""
+    """Begin to give signs of life to the other nodes, unless this agent already does."""
     if ctx.elastic is not None and any(metric.required for metric in ctx.job.metrics):
-        # Only here: most runs have none.
+        # Imported here: most runs have none.
         from bai_agent.metrics.checkpoint import required_seen
 
         ctx.elastic.seen = lambda: required_seen(ctx.rundir.extractor_offset, ctx.job.metrics)

@@ -1,4 +1,4 @@
-"""The cause of a failure if a launcher started several processes: which of them failed first, and why."""
+"""The cause of a failure if a launcher started several processes: which process failed first, and why."""
 
 from __future__ import annotations
 
@@ -31,26 +31,28 @@ log = logging.getLogger(__name__)
 _LAST_BYTES = 65536
 _SECRET_BYTES = 65536
 """The largest secret that AWS Secrets Manager keeps
-(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): one may reach into the last lines."""
+(https://docs.aws.amazon.com/secretsmanager/latest/userguide/reference_limits.html): such a secret may extend
+into the last lines."""
 _FILES = 256
 _FILE_BYTES = 65536
 _ENTRIES = 1024
 """In a folder."""
 _DEPTH = 4
 _CLOCK_MS = 1000
-"""Times of files are a little behind, those of launchers rounded up."""
+"""Seconds by which times of files may be early, and those of launchers late."""
 _MESSAGE_CHARACTERS = 300
-"""Characters of a process's own words about its failure in a sentence."""
+"""Characters of a process's own message about its failure in a sentence."""
 
 
 def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
     """Return the benchmark's outcome on this node, a sentence, and the process that failed first, if the strategy knows it.
 
-    quote: whether what the benchmark said may stand in the sentence.
+    quote: whether the sentence may quote the benchmark.
     """
     if ctx.role is Role.SERVE:
         outcome, sentence = classify_server(left)
-        # It ended because the launcher failed; it may be one of its own processes that the launcher failed of.
+        # The process ended because the launcher failed; the launcher may have failed because of one of its
+        # own processes.
         cause = _found_cause(ctx, left, quote=quote) if outcome is Outcome.PEER_FAILED else None
         if cause is None:
             return outcome, sentence, None
@@ -63,13 +65,14 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
 
 
 def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
-    """Return the same with what is known of why the agent ended the benchmark, if it did."""
+    """Return the outcome and sentence, completed with the agent's reason to end the benchmark, if it ended
+    it."""
     outcome, sentence, cause = classify_end(ctx, left, quote=quote)
     stops = [event for event in ctx.events_of_generation() if isinstance(event, StopEvent)]
     if left.stop is not None and outcome is not Outcome.OOM and cause is None:
         return outcome, stops[0].message if stops else sentence, None
     if ctx.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED, Outcome.KILLED):
-        # We ended it, and not by way of an order to the shim.
+        # We ended it, but not by an order to the shim.
         return ctx.reason.outcome, ctx.reason.message, None
     if outcome is Outcome.FAILED and stops and stops[-1].reason == Outcome.DISK_FULL:
         return Outcome.DISK_FULL, f"{stops[-1].message} {sentence}", cause
@@ -77,16 +80,19 @@ def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, s
 
 
 def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None = None) -> int | None:
-    """Return when the benchmark, or the first of its processes, failed: ms UTC. left: an end that is a failure.
+    """Return when the benchmark, or the first of its processes, failed (ms UTC). left: an end that is a
+    failure.
 
-    stopped: when it was told to end, if it was. Until it has, those that talk to it may fail of that.
+    stopped: time at which it was told to end, if it was. Processes that talk to it may fail because of it
+    until it has ended.
     """
     ended = left.time if left is not None else None
     if cause is None and left is not None and left.stop is not None and ended and stopped:
         return min(stopped, ended)
     if cause is None or cause.failed is None or ended is None:
         return ended
-    # A launcher that ends the others takes its time for that. What is no time of this run somebody else wrote there.
+    # A launcher that ends the other processes takes some time. A time outside of this run was written by
+    # another program.
     begun = ended - 1000 * ((left.wall_seconds if left is not None else None) or 0) - _CLOCK_MS
     return min(cause.failed, ended) if begun <= cause.failed <= ended + _CLOCK_MS else ended
 
@@ -104,15 +110,15 @@ def read_end(
     begin: int = 0,
     end: int | None = None,
 ) -> str:
-    """Return the end of a log, redacted before it is cut: a half of a secret is not known as one.
+    """Return the end of a log, redacted before it is cut: half of a secret is not recognised.
 
-    begin: nothing before it is returned. end: where it ends; None: with the file.
+    begin: position before which nothing is returned. end: position at which it ends; None: the file's end.
     """
     try:
         with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
             size = file.seek(0, 2)
             size = size if end is None else min(size, end)
-            # A file that is shorter was truncated since.
+            # A file that is shorter now was truncated since.
             begin = begin if begin <= size else 0
             start = max(begin, size - _LAST_BYTES - _SECRET_BYTES)
             file.seek(start)
@@ -133,7 +139,7 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
     try:
         cause = _cause(ctx, left)
     except Exception:
-        # The end of its node is reported, whatever files a benchmark left there.
+        # The end of its node is reported, even if a benchmark left such files.
         log.exception("which process failed first could not be found out")
         return None
     if cause is not None and not quote:
@@ -147,7 +153,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
     runs = read_repeats(ctx.rundir.repeats) if ctx.job.repeat is not None else RepeatedRuns()
     failed = next((each for each in runs.runs if each.ended is not None and each.ended.code != 0), None)
     if failed is None and runs.failed_step is not None:
-        return None  # what is there is of runs that ended well
+        return None  # the existing ones are of runs that succeeded
     files = [replace(each, content=redact(each.content)) for each in _left_files(ctx.rundir.launcher)]
     logs = [each for each in process_logs(ctx.rundir.processes) if each.generation == ctx.rundir.generation]
     if failed is not None:
@@ -175,7 +181,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
         printed = read_end(own.path, ctx.redactor, opener=open_regular)
         cause = replace(cause, printed=printed or cause.printed)
         if failed is None and own.run is not None:
-            # Nobody else says so where another node does the runs.
+            # If another node does the runs, nothing else reports this.
             kind = "warm-up run" if own.warmup else "run"
             cause = replace(cause, process=f"in {kind} {own.run + 1}, {cause.process}")
     message = redact(_plain(cause.message))
@@ -188,7 +194,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
 
 
 def _is_of(run: RepeatedRun, file: LeftFile) -> bool:
-    """Return whether a file was written in this run: a launcher may leave some in a run that ends well, after a restart."""
+    """Return whether a file was written in this run: after a restart, files of an earlier run may exist."""
     ended = run.ended.time if run.ended is not None else None
     return ended is not None and run.time - _CLOCK_MS <= file.modified <= ended + _CLOCK_MS
 
@@ -198,7 +204,7 @@ def _end_of(run: RepeatedRun) -> int | None:
 
 
 def _log_of(cause: Cause, logs: Sequence[ProcessLog], ends: Sequence[ProcessEnd]) -> ProcessLog | None:
-    """Return the log of the process that failed first; of several runs, that of the one in which it did."""
+    """Return the log of the process that failed first; with several runs, that of the failed run."""
     own = [each for each in logs if each.rank == cause.rank]
     paths = {each.log for each in ends if each.rank == cause.rank and each.time == cause.failed}
     return next((each for each in own if each.path in paths), own[-1] if own else None)
@@ -214,7 +220,8 @@ def _unescaped(text: str) -> str:
 
 
 def _left_files(folder: Path) -> list[LeftFile]:
-    """Return what is in the launcher's folder: the benchmark may have put anything there, links and pipes among it."""
+    """Return the content of the launcher's folder: the benchmark may have put anything there, including links
+    and pipes."""
     with user_rights(folder_owner(folder)):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

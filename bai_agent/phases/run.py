@@ -262,7 +262,7 @@ def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
 
 def _wait_until_alone(ctx: RunContext) -> None:
     """Wait until no other job runs here, if the job is exclusive. Raises RunEndedError if it shall end meanwhile."""
-    # Node 0 speaks for all nodes on one machine; the others wait for it in `join`.
+    # Node 0 reports for all nodes on one machine; the others wait for it in `join`.
     if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
         return
     ctx.alone = wait_until_alone(_me(ctx), tell=ctx.events.add, stopping=ctx.watch.stopping, clock=ctx.clock)

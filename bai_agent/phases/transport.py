@@ -1,7 +1,7 @@
-"""Which network NCCL and Open MPI chose, by what they print of it themselves.
+"""The network that NCCL and Open MPI chose, read from their own output.
 
-NCCL says so with NCCL_DEBUG=INFO, Open MPI with `pml_base_verbose`, `mtl_base_verbose` or `btl_base_verbose`. Only the
-beginning of the output is searched: both choose before they compute.
+NCCL reports it with NCCL_DEBUG=INFO, Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
+`btl_base_verbose`. Only the beginning of the output is searched: both choose before they compute.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ HEAD_BYTES = 4 << 20
 """Bytes of each file that are searched; the rest is not."""
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 4096
-"""Of the lines that hold such words: one without an end is passed over."""
+"""Longest line (bytes) that may hold such a report; a longer one is skipped."""
 _PAUSE_SECONDS = 2.0
 _PROCESSES = 8
-"""Of a node, whose output is searched where each has its own: all of them choose alike."""
+"""Number of processes of a node whose output is searched, if each has its own log: all make the same
+choice."""
 
 _MOST_WORDS = 32
-"""Of a library that are kept: what looks like its words may be the benchmark's own."""
+"""Most networks of a library that are kept: text that looks like a report may be the benchmark's own."""
 
 _WORD = rb"[A-Za-z0-9_.;+-]"
 _NAME = rb"(" + _WORD + rb"(?:[ A-Za-z0-9_.;+-]{0,38}" + _WORD + rb")?)"
-"""A network's name as it is kept: NCCL's plugins have names like "AWS Libfabric"."""
+"""A network's name in the record: NCCL's plugins have names like "AWS Libfabric"."""
 
 
 @dataclass(frozen=True)
 class _Phrase:
-    """Words in which a library names what it uses, and how that is kept."""
+    """Patterns by which a library reports its network, and the names in the record."""
 
     library: str
     literal: bytes
-    """What a line has to hold, so that it is looked at with the pattern."""
+    """Text that a line must contain to be searched with the pattern."""
     pattern: bytes
     """Compiled when a line holds the literal: few jobs print one."""
     form: str
@@ -80,14 +81,14 @@ _SOCKETS = r"NET/Socket|btl/tcp|(?:NET|mtl)/(?:OFI|ofi) provider (?:tcp|udp|sock
 
 
 class TransportScan:
-    """Reads the beginnings of growing files, each byte once, and remembers what they say of networks."""
+    """Reads the beginnings of growing files, each byte once, and remembers the reported networks."""
 
     def __init__(self) -> None:
         self._read: dict[Path, int] = {}
         self._found: dict[str, dict[str, None]] = {}
 
     def read(self, paths: Iterable[Path], *, ended: bool = False) -> dict[str, list[str]]:
-        """Return, by library, what it has been found to use so far. ended: the files grow no more."""
+        """Return the networks found so far, by library. ended: whether the files are complete."""
         for path in paths:
             self._read_file(path, ended=ended)
         return {library: list(words) for library, words in self._found.items()}
@@ -121,7 +122,8 @@ class TransportScan:
 
 
 def _piece(path: Path, start: int, size: int) -> bytes:
-    """Return a piece of a file; nothing where it is gone, or no file: the benchmark may put anything in its place."""
+    """Return a piece of a file; nothing if it is gone, or not a file: the benchmark may replace it by
+    anything."""
     try:
         with user_rights(folder_owner(path.parent)):
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -136,7 +138,8 @@ def _piece(path: Path, start: int, size: int) -> bytes:
 
 
 class TransportLook:
-    """Tells in the run's events what is found, and warns where sockets are used though EFA was asked for."""
+    """Records found networks as events of the run, and warns if sockets are used although EFA was
+    requested."""
 
     def __init__(self, ctx: RunContext) -> None:
         self._ctx = ctx
@@ -144,7 +147,7 @@ class TransportLook:
         self._next = 0.0
 
     def __call__(self, *, ended: bool = False) -> None:
-        """Look, unless that was done just now. ended: the benchmark has."""
+        """Search the output, unless that was done just now. ended: whether the benchmark has ended."""
         now = self._ctx.clock.monotonic()
         if now < self._next and not ended:
             return
@@ -157,7 +160,8 @@ class TransportLook:
             self._warn(library, words)
 
     def _logs(self) -> list[Path]:
-        """Return what may hold such words: the output, and that of the first processes that mpirun started on this node."""
+        """Return the files that may hold such reports: the output, and that of the first processes that
+        mpirun started on this node."""
         rundir = self._ctx.rundir
         with user_rights(folder_owner(rundir.processes)):
             logs = sorted(rundir.processes.glob("*.log"))[:_PROCESSES]
@@ -178,5 +182,5 @@ class TransportLook:
 
 
 def transports_in(ctx: RunContext) -> Mapping[str, list[str]]:
-    """Return what the run's events say of networks, by library; the last word of each holds."""
+    """Return the networks in the run's events, by library; the last event of each library counts."""
     return {event.library: event.uses for event in ctx.events.seen if isinstance(event, TransportEvent)}

@@ -151,7 +151,7 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
 def _pass_over_content(tar: tarfile.TarFile) -> None:
     """Skip the last member except one byte, which `next` needs.
 
-    In an archive that has ended tarfile would go on for the size in a header.
+    In an archive that has ended, tarfile would continue for the size in a header.
     """
     stream = tar.fileobj
     assert stream is not None

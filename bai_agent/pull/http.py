@@ -1,8 +1,8 @@
 """http:// and https://: one file, with the standard library; resumed with a Range if the server supports it.
 
-The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and in `no_proxy` the hosts
-that are asked directly: names, which include all names below them, addresses, networks such as 10.0.0.0/8, each with or without a
-port, or `*`.
+The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and in
+`no_proxy` the hosts that are asked directly: names, which include all names below them, addresses, networks
+such as 10.0.0.0/8, each with or without a port, or `*`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _PassingError(Exception):
 
 
 class _StartOverError(Exception):
-    """The server has no such range of the file: the kept bytes are not a beginning of it."""
+    """The server has no such range of the file, so the kept bytes are not the beginning of its content."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class HttpOrigin:
                 f'{self._src}: the server sends it in a way that was not asked for (Transfer-Encoding "{transfer}")'
             )
         content = headers.get("Content-Encoding", "identity").strip().lower()
-        # Many servers send this header for an archive whose bytes are the plain file. A checksum detects the
+        # Many servers send this header for an archive whose content is the plain file. A checksum detects the
         # difference.
         expected = self._source.sha256 or self._source.md5 or self._path.lower().endswith(_COMPRESSED)
         if content not in ("", "identity") and not expected:

@@ -1,4 +1,5 @@
-"""The place of a source's files: nothing of the user's is replaced, and each file is on record before it is there."""
+"""The place of a source's files: no file of the user is replaced, and each file is recorded before it
+exists."""
 
 from __future__ import annotations
 
@@ -207,7 +208,8 @@ class Landing:
 
     @_as_user
     def place_hard_link(self, name: str, existing: str) -> None:
-        """Give the file `existing`, which this source placed, a second name; a copy if the file system has no hard links."""
+        """Make a hard link to the file `existing`, which this source placed; a copy if the file system has no
+        hard links."""
         self.require_free(name)
         put = self._journal.record.puts[existing]
         temporary = self.temporary(name)
@@ -240,7 +242,7 @@ class Landing:
         self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
 
     def forget(self, remote: Remote) -> None:
-        """Subtract something that turned out not to be an object."""
+        """Subtract an item that is not an object after all."""
         if self.tally.total_objects is not None:
             self.tally.total_objects -= 1
         if remote.size and self.tally.total_bytes is not None:

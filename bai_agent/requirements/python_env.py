@@ -129,7 +129,7 @@ def _kept_venv(
     """Return the venv shared by all jobs with the same installation, or None if it cannot be known."""
     texts = index_requirements(requirements)
     configuration = _pip_configuration(env)
-    # pip counts packages on PYTHONPATH as installed, and they may change.
+    # pip counts packages on PYTHONPATH as installed, and these may change.
     path = [each for each in env.get("PYTHONPATH", "").split(":") if each and each != str(STARTUP)]
     if texts is None or configuration is None or path:
         return None

@@ -32,11 +32,11 @@ log = logging.getLogger("bai_agent.run.extractor")
 _PARENT = "--parent="
 """Process id of the parent: the process ends when the parent does."""
 CAREFUL = "--careful"
-"""Note each search, and time it by itself."""
+"""Record each search, and time it by itself."""
 BLAME = "--blame"
-"""Switch off the search that the last process was at."""
+"""Switch off the search during which the last process was ended."""
 SECRETS = "--secrets"
-"""Standard input is a JSON list of what is not to be quoted."""
+"""Standard input is a JSON list of texts that must not be quoted."""
 NO_QUOTES = "--no-quotes"
 """Quote nothing that the benchmark printed."""
 LEAVE_REST = signal.SIGUSR1
@@ -249,7 +249,7 @@ def main() -> int:
     """Extract until the run ends, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
     import gc
 
-    # What imports make has no cycles, and neither have the thousands of short-lived objects of each block.
+    # Imports create no cycles, and neither do the thousands of short-lived objects of each block.
     gc.disable()
 
     from bai_agent.job.descriptor_file import read_job
@@ -272,7 +272,7 @@ def main() -> int:
         with locked(rundir.extractor_lock, wait_s=_LOCK_SECONDS):
             if rundir.extracted.exists():
                 return 0
-            # The agent put it there after it had read it.
+            # The agent has read the file before it put it there.
             job = read_job(rundir.job, checked=True)
             if BLAME in options:
                 known = read_checkpoint(

@@ -42,7 +42,8 @@ _HURRY = 5.0
 
 _POWER_OFF_GRACE = timedelta(seconds=1)
 _POWER_OFF_HURRY = 0.9
-"""Grace and seconds for draining if the machine goes down: a process that stays longer than 5 s delays its end."""
+"""Grace and seconds for draining if the machine goes down: a process that stays longer than 5 s delays its
+end."""
 
 
 def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
@@ -60,19 +61,19 @@ class KeepsCheckpoints(Protocol):
     def generation(self) -> int: ...
 
     def events(self) -> Iterator[RunEvent]:
-        """Yield what has happened since the last call."""
+        """Yield the events since the last call."""
         ...
 
     def end(self) -> None:
-        """Keep the last checkpoint now: nothing of the benchmark is left."""
+        """Keep the last checkpoint now: no process of the benchmark is left."""
         ...
 
     def keeps_within(self, limit_s: float) -> bool:
-        """Return whether it is at the last checkpoint, for less than so many seconds."""
+        """Return whether it has been keeping the last checkpoint for less than this number of seconds."""
         ...
 
     def give_up(self) -> None:
-        """Keep nothing more, and say so if something was to be kept."""
+        """Keep no more checkpoints, and report one that was still to be kept."""
         ...
 
     def is_alive(self) -> bool: ...
@@ -127,13 +128,13 @@ class RunContext:
     begins_with: str | None = None
     """Name of the checkpoint with which a generation of an elastic job begins, as its leader says. None if there is none."""
     resumed: str = ""
-    """The checkpoint from which this generation goes on, by its name; empty if there is none."""
+    """Name of the checkpoint from which this generation continues; empty if there is none."""
     shared_checkpoints: Sequence[str] = ()
-    """Folders of the generations before that have left something in a folder that all nodes share, newest first."""
+    """Non-empty folders of earlier generations, newest first, if all nodes share them."""
     restored: CheckpointMarker | None = None
-    """The same, if this agent has restored it."""
+    """The restored checkpoint, if this agent restored it."""
     alone: Sequence[Announcement] = ()
-    """Keep out other jobs that require this machine for themselves, as this one does."""
+    """Keeps out other jobs that also require the machine for themselves."""
     clock: Clock = CLOCK
     new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = new_uploader
     wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine
@@ -159,7 +160,7 @@ class RunContext:
 
     @property
     def others(self) -> NodeMonitor | None:
-        """What knows of the other nodes. None if this is the only one that the job can have."""
+        """The monitor of the other nodes. None if the job can have only one node."""
         return self.monitor or self.elastic
 
     @property
@@ -190,7 +191,7 @@ class RunContext:
         self.watch.begin_generation(rundir)
 
     def events_of_generation(self) -> Iterator[RunEvent]:
-        """Yield the events since this generation was decided on; of the first one all."""
+        """Yield the events since the decision for this generation; for the first generation all events."""
         seen, number = self.events.seen, self.rundir.generation
         yield from seen[
             max(
@@ -204,7 +205,7 @@ class RunContext:
         ]
 
     def tell_checkpoints(self) -> None:
-        """Take what the thread that keeps checkpoints says into the run's events."""
+        """Add the events of the checkpoint thread to the run's events."""
         if self.checkpoints is not None:
             for event in self.checkpoints.events():
                 self.events.add(event)

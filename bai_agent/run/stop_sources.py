@@ -43,7 +43,8 @@ SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 10.0
 FIRST_ANSWER_S = 3.0
 """Seconds to wait for the first answer. A store that answers takes a fraction of one."""
 _LEAVE_SECONDS = 15.0
-"""Seconds for which a node that loses its machine goes on, until it is known which generation follows without it."""
+"""Seconds for which a node that loses its machine continues, until the next generation without it is
+known."""
 
 
 def stop_sources(
@@ -109,7 +110,8 @@ class Signals:
 
 
 class LeavesByNotice:
-    """A notice that this node of an elastic job loses its machine: first the others decide on a generation without it."""
+    """A notice that this node of an elastic job loses its machine: the others first decide on a generation
+    without it."""
 
     def __init__(self, notice: StopSource, elastic: ElasticMonitor, *, clock: Clock = CLOCK) -> None:
         self._notice, self._elastic, self._clock = notice, elastic, clock
@@ -220,7 +222,8 @@ class NoOutput:
 
 
 class _ProcessLogs:
-    """The logs of the benchmark's processes. A line that is not complete yet, or another node's line, is nowhere else."""
+    """The logs of the benchmark's processes. An incomplete line, or a line of another node, is in no other
+    file."""
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._folder = folder

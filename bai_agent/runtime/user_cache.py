@@ -55,7 +55,7 @@ def require_own(cache: Path) -> None:
 def make_own(cache: Path) -> None:
     """Create `cache` for this user alone. Raises OSError; PermissionError if it is, or would be, in another user's folder."""
     above = next(each for each in (cache, *cache.parents) if each.is_dir())
-    # Otherwise root would make folders in another user's home, and that user could not write there.
+    # Otherwise root would make folders in another user's home that the user could not write to.
     if above.stat().st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, f"another user can write in {above}", str(cache))
     make_folder(cache, private=cache)

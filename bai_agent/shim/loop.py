@@ -63,7 +63,8 @@ class Fifo:
         return os.fstat(self._copy).st_size + len(self._pending) + self._waiting()
 
     def copy(self) -> bool:
-        """Copy what the FIFO holds, once; return whether there was anything. Bytes that do not fit on the disk are kept."""
+        """Copy the content of the FIFO once; return whether there was any. Bytes that do not fit on the disk
+        are kept."""
         if not self._pending:
             try:
                 self._pending = memoryview(os.read(self.descriptor, _READ_SIZE))
@@ -73,7 +74,7 @@ class Fifo:
             try:
                 written = os.write(self._copy, self._pending)
             except OSError:
-                # No space, a quota, a read-only file system: the benchmark goes on in any case.
+                # No space, a quota, a read-only file system: the benchmark continues in any case.
                 return False
             self._pending = self._pending[written:]
         return True

@@ -155,8 +155,9 @@ class OomWatch:
     def struck(self, *, code: int | None, signal: int | None) -> bool:
         """Return whether the kernel killed a process of the benchmark, which ended with this code or signal.
 
-        A kill that the cgroup of the shim or of the benchmark has counted is one of the benchmark. The machine's counter includes other
-        programs: it counts only after a SIGKILL (of the benchmark, or reported by its shell), or after any failure if there is no cgroup counter.
+        A kill that the cgroup of the shim or of the benchmark has counted is one of the benchmark. The
+        machine's counter includes other programs: it counts only after a SIGKILL (of the benchmark, or
+        reported by its shell), or after any failure if there is no cgroup counter.
         """
         if code is None and signal is None:
             return False
@@ -185,6 +186,6 @@ def _read_counter(path: str) -> int | None:
 
 
 def _own_counter_file(proc: str = "/proc/self") -> str | None:
-    """Return the file that counts the kills in the shim's cgroup."""
+    """Return the counter of kills in the shim's cgroup."""
     found = own_memory_group(proc)
     return kills_file(*found) if found is not None else None

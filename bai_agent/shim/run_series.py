@@ -156,12 +156,12 @@ class RepeatRunner:
             self._failed = ended
 
     def _is_over(self, number: int, repeat: int | None, begun: float) -> bool:
-        """Return whether the runs before this one were the last."""
+        """Return whether all runs have been started before this one."""
         if self._repeat["runs_together"]:
             return number > 0 and not self._begins(number, repeat)
         arms = max(1, len(self._repeat["arms"]))
         if repeat is not None and repeat % arms:
-            return False  # A block is always finished, since its runs are compared with each other.
+            return False  # A block is always finished, because its runs are compared with each other.
         limit, least = self._repeat["max_time_seconds"], self._repeat["min_runs"]
         may_end = number > 0 if least is None else repeat is not None and repeat >= least
         late = limit is not None and may_end and time.monotonic() - begun >= limit

@@ -97,7 +97,7 @@ class Shim:
         self._memory: MemoryGroup | None = None
         self._oom: OomWatch | None = None
         self._left_behind: dict[tuple[int, int], str] = {}
-        """Names of the processes that were ended, by what identifies a process."""
+        """Names of the processes that were ended, by pid and start time."""
         self._looked = 0.0
         self._started = False
         self._port = 0
@@ -173,7 +173,7 @@ class Shim:
         return self._ended(wall=self._loop.ended - started)
 
     def asked_to_stop(self) -> bool:
-        """Return whether nothing more is to be started."""
+        """Return whether nothing more may be started."""
         self._looked = 0.0
         self._stop = self._stop or self._asked_to_stop()
         return self._stop is not None
@@ -194,7 +194,7 @@ class Shim:
         return self._loop.childless
 
     def wait(self) -> None:
-        """Wait a moment in which nothing of the benchmark runs. Short, since a person may wait for the next run."""
+        """Wait for a moment, between two runs. It is short, because a person may wait for the next run."""
         self._loop.pump(_WORD_TICK_S)
 
     def sizes(self) -> tuple[int, int]:

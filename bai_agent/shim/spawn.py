@@ -148,7 +148,7 @@ def _become(user: Mapping[str, object] | None, shim: int) -> None:
 def _lift_memory_lock() -> None:
     """Let the benchmark's user lock as much memory as root: EFA and NCCL lock their buffers."""
     _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    # A container may forbid more than the hard limit (CAP_SYS_RESOURCE); then use that one.
+    # A container may forbid more than the hard limit (CAP_SYS_RESOURCE); then the hard limit is used.
     for most in (resource.RLIM_INFINITY, hard):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
@@ -171,7 +171,8 @@ def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
     if "/" not in command:
         folders = env.get("PATH", os.defpath).split(":")
         candidates = [os.path.join(folder or ".", command) for folder in folders]
-    # All else is done before: the time from the report to the command's first instruction counts as the command's.
+    # All other steps are done before: the time from the report to the command's first instruction counts as
+    # the command's.
     likely = [each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)]
     encoded = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
     words = [os.fsencode(word) for word in argv]
@@ -181,7 +182,7 @@ def _execute(argv: list[str], env: Mapping[str, str], errors: int) -> None:
         try:
             _exec_patiently(path, words, encoded)
         except PermissionError as error:
-            # As a shell does: remember it, and search the rest of PATH.
+            # As in a shell: remember it, and search the rest of PATH.
             if os.path.exists(path) and (failed.not_found or not os.path.isdir(path)):
                 failed = CannotRunError(error.errno or errno.EACCES, _not_executable(path))
         except OSError as error:

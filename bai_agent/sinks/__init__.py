@@ -25,9 +25,10 @@ _SINKS: Mapping[str, str] = {
     "prometheus": "prometheus_sink:PrometheusSink",
     "cloudwatch": "cloudwatch_sink:CloudWatchSink",
 }
-"""Module and class by the job's table: a job imports its own alone, because Kafka's library takes as long as all else.
+"""Module and class by the job's table: a job imports only its own sinks, because Kafka's library takes as
+long as all other imports together.
 
-The job store is not among them: a node's folder there is claimed first, and holds more than records.
+The job store is not among them: a node claims its folder there first, and it holds more than records.
 """
 
 

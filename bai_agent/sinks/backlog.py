@@ -1,4 +1,5 @@
-"""The pending records of `metrics.jsonl`, a batch at a time, with the labels by which other systems find a job."""
+"""The pending records of `metrics.jsonl`, a batch at a time, with the labels by which other systems identify
+a job."""
 
 from __future__ import annotations
 
@@ -62,16 +63,16 @@ def _own_labels(record: Mapping[str, Any]) -> dict[str, str]:
     if type(repeat := record.get("repeat")) is int:
         labels = {**labels, "repeat": str(repeat)}
     if type(generation := record.get("generation")) is int:
-        # A metric may have a label of its own of that name.
+        # A metric may have a label of the same name.
         labels = {"generation": str(generation), **labels}
     return labels
 
 
 def labels_of(job: Job, *, rank: int) -> dict[str, str]:
-    """Return the job's own labels, and those that say which job, whose, and which of its nodes it is."""
+    """Return the job's own labels, and those that identify the job, its client and its node."""
     identity = job.job
     labels = dict(identity.labels)
-    # After the user's own: nobody can pass for another job by a label's name.
+    # After the user's own labels: a label's name cannot make a job look like another one.
     labels["action-id"] = identity.action_id or identity.id
     labels["client-id"] = identity.client_id
     if identity.parent_action_id is not None:
@@ -92,7 +93,7 @@ def is_finite(value: float) -> bool:
     """Return whether a double can hold `value`."""
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer beyond what a double holds: no reader could take it either
+    except OverflowError:  # an integer that no double can hold: no reader could accept it either
         return False
 
 
@@ -107,19 +108,19 @@ _HOST = re.compile(rb'"src": ?"host"')
 
 @dataclass(frozen=True, kw_only=True)
 class SendProgress:
-    """How far the sink has come; the content of `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
+    """The progress of a sink; the content of `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
 
     offset: int = 0
     """Bytes of `metrics.jsonl`, or of the benchmark's output, that are dealt with."""
     delivered: int = 0
     """Messages that the other side has acknowledged, or lines that were written."""
     refused: int = 0
-    """Messages that the other side would not take, and never will (too large, timestamp out of its range)."""
+    """Messages that the other side has refused permanently (too large, timestamp out of its range)."""
     malformed: int = 0
     """Lines that are not records."""
 
     def after(self, batch: Batch[T], *, refused: int) -> SendProgress:
-        """Return how far it has come when `batch` is dealt with. refused: how many of its messages were."""
+        """Return the progress after `batch` is finished. refused: how many of its messages were refused."""
         return SendProgress(
             offset=batch.end,
             delivered=self.delivered + len(batch.messages) - refused,
@@ -145,15 +146,15 @@ class Backlog(Generic[T]):
     def __init__(
         self, path: Path, write: Callable[[bytes], T | None], *, size: Callable[[T], int] = lambda _: 0
     ) -> None:
-        """write: makes a message of a line, None if it is not to be sent; raises RecordError if the line is not a record.
-        size: a message's bytes.
+        """write: returns the message of a line, None if it is not to be sent; raises RecordError if the line
+        is not a record. size: a message's bytes.
         """
         self._path = path
         self._write = write
         self._size = size
 
     def read(self, offset: int) -> Batch[T]:
-        """Return the batch that starts at `offset`. Its end is `offset` where no complete line is there yet."""
+        """Return the batch that starts at `offset`. Its end is `offset` if there is no complete line yet."""
         chunk = self._chunk(offset)
         messages: list[T] = []
         end, size, malformed = offset, 0, 0
@@ -175,7 +176,8 @@ class Backlog(Generic[T]):
             start = newline + 1
             end = offset + start
         if end == offset and len(chunk) == _READ:
-            # No record is half a mebibyte long. The rest of the line counts as one more malformed line.
+            # A record is always shorter than half a mebibyte. The rest of the line counts as one more
+            # malformed line.
             end, malformed = offset + len(chunk), 1
         return Batch(messages=messages, end=end, malformed=malformed, is_full=is_full)
 
@@ -204,7 +206,8 @@ class Backlog(Generic[T]):
 
 
 def read_progress(path: Path) -> SendProgress:
-    """Return the progress in `path`; no progress if it cannot be read: messages are rather sent twice than never."""
+    """Return the progress in `path`; no progress if it cannot be read: sending messages twice is better than
+    losing them."""
     content = read_json(path) or {}
     names = ("offset", "delivered", "refused", "malformed")
     if not all(_is_count(content, name) for name in names):

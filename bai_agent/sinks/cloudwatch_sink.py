@@ -62,7 +62,7 @@ _LARGEST, _SMALLEST = 1.174271e108, 8.515920e-109
 """Bounds of the absolute value that CloudWatch accepts, except 0."""
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 _NO_DIMENSIONS = frozenset(["action-id", "parent-action-id"])
-"""Labels that differ between jobs: as dimensions each value would make a metric, which is charged for."""
+"""Labels that differ between jobs: as a dimension each value would make a metric, which is charged for."""
 
 _NAMED = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "Seconds"),
@@ -88,7 +88,7 @@ class CloudWatchSink(SinkThread):
         redactor: Redactor | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """redactor: not used; all sinks are made alike."""
+        """redactor: not used; all sinks have the same arguments."""
         super().__init__("CloudWatch")
         if job.cloudwatch is None:
             raise ValueError("the job names no CloudWatch")

@@ -22,7 +22,8 @@ OWN_LABELS = frozenset(["job", "instance", "job_id", "rank"])
 """Labels that identify the run. A user's label with such a name becomes `exported_…`, as in Prometheus itself."""
 
 MOST_SERIES = 10_000
-"""Most series of one run: a label with a new value each time would otherwise fill the memory of this process and of Prometheus."""
+"""Most series of one run: a label with a new value each time would otherwise fill the memory of this process
+and of Prometheus."""
 _COUNT_NAME = "bai_values_total"
 _COUNT_HELP = "Values of the metric so far."
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")

@@ -1,7 +1,7 @@
 """Appends the benchmark's output to a file, a JSON object a line, in the form of the benchmark service's index of logs.
 
-A log shipper on the machine, such as fluent-bit, reads it. At least once: a killed agent may repeat the lines of its
-last second.
+A log shipper on the machine, such as fluent-bit, reads it. Delivery is at least once: a killed agent may
+repeat the lines of its last second.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST = 64 * 1024
 
 
 class LogLinesFile(SinkThread):
-    """Follows the benchmark's output from where `log-lines.offset` says."""
+    """Follows the benchmark's output from the position in `log-lines.offset`."""
 
     _on_this_machine = True
 
@@ -102,7 +102,7 @@ class LogLinesFile(SinkThread):
             if descriptor is None or not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise OSError(0, "it is no file")
             size = os.fstat(descriptor).st_size
-            # Half a line, of a failed try or a killed agent, must not spoil the next one.
+            # An incomplete line, of a failed try or a killed agent, must not damage the next one.
             torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
             rest = memoryview(b"\n" + content if torn else content)
             while rest:
@@ -123,7 +123,8 @@ class LogLinesFile(SinkThread):
 
 
 def _split(chunk: bytes, *, whole: bool) -> tuple[list[str], int]:
-    """Return the lines of a chunk, and the end of the last one. whole: the text after the last newline is a line, too."""
+    """Return the lines of a chunk, and the end of the last one. whole: the text after the last newline is
+    also a line."""
     end = len(chunk) if whole else chunk.rfind(b"\n") + 1
     if end == 0 and len(chunk) >= _LONGEST:
         end = _LONGEST

@@ -168,7 +168,7 @@ class Endpoint:
     """`/metrics` on an address of this machine while the run lasts: a small web server on threads of its own."""
 
     def __init__(self, host: str, port: int, text: Callable[[], bytes]) -> None:
-        """Listen. Port 0 is any free one. Raises OSError."""
+        """Listen. Port 0 means any free port. Raises OSError."""
         self._server = BoundedServer((host, port), _handler(text))
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(

@@ -1,4 +1,5 @@
-"""The protocol of sinks, their deliveries, and the thread of sinks that work in rounds: look for new records, deliver them, wait."""
+"""The protocol of sinks, their deliveries, and the thread of sinks that work in rounds: look for new records,
+deliver them, wait."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Takes metrics from lines that are JSON objects, with the interface of a pattern's search.
 
-The benchmark writes the lines: one may be a megabyte of brackets, with numbers of a million digits. Numbers remain
-text until one is asked for.
+The benchmark writes the lines: one may be a megabyte of brackets, with numbers of a million digits. Numbers
+remain text until their value is needed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Number(str):
 
 
 class _NotFinite(str):
-    """`NaN`, `Infinity` or `-Infinity`, which Python writes although JSON lacks them."""
+    """`NaN`, `Infinity` or `-Infinity`, which Python writes although JSON does not have them."""
 
     __slots__ = ()
 
@@ -76,7 +76,7 @@ class JsonMatch:
     def __init__(self, value: Any, extra: str, length: int) -> None:
         self.value = value
         self.extra = extra
-        """Further members of the record, as JSON that each begin with a comma."""
+        """Further members of the record, as JSON, each beginning with a comma."""
         self.length = length
 
     def end(self) -> int:
@@ -116,7 +116,8 @@ class JsonSearch:
         return iter(() if match is None else (match,))
 
     def read(self, _line: str, match: JsonMatch, findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value for a record (None if it is not a finite number) and 0, since no part of the line is used up."""
+        """Return the match's value for a record (None if it is not a finite number), and 0, because no part
+        of the line is consumed."""
         number = _number(match.value)
         if number is None:
             findings.not_a_number(self._index, _shown(match.value))
@@ -134,7 +135,8 @@ class JsonSearch:
 
 
 def required_text(path: str) -> str:
-    """Return the text that a line needs for the path: its last key in quotes; "" if the key may be escaped."""
+    """Return the text that a line must contain for the path: its last key in quotes; "" if the key may be
+    escaped."""
     key = last_key(read_json_path(path))
     return f'"{key}"' if _AS_WRITTEN(key) else ""
 

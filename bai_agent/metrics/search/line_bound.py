@@ -1,8 +1,8 @@
 """Rewrites a pattern for many lines at once, with the same matches as in each line by itself.
 
-The difference is only whether a newline is distinguished from a line's end. So each node of the parsed pattern is
-replaced by one that does not match newlines and treats them as the text's end. Patterns with other nodes search each
-line.
+The difference is only whether a newline is distinguished from a line's end. So each node of the parsed
+pattern is replaced by one that does not match newlines and treats them as the text's end. Patterns with other
+nodes search each line.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def span_end(text: str, start: int, end: int) -> int:
     """Return the end of the duration that begins with the part `text[start:end]` with its unit ("1m" in "1m2.5s"); `end`
     if it has one part.
 
-    Go prints durations so: a pattern for a number and a unit would take 62.5 seconds as a minute.
+    Go prints durations in this form: a pattern for a number and a unit would take 62.5 seconds as a minute.
     """
     found = _SPAN(text, start)
     return max(end, found.end()) if found else end
@@ -200,7 +200,8 @@ def _begins_within(text: str, start: int) -> bool:
 
 
 def goes_on(text: str, start: int, end: int) -> bool:
-    """Return whether the number in `text[start:end]` is only the beginning of a number such as "12,345", "0.5" or "1:02"."""
+    """Return whether the number in `text[start:end]` is only the beginning of a number such as "12,345",
+    "0.5" or "1:02"."""
     return bool(
         _GOES_ON(text, end)
         or (_FRACTION(text, end) and "." not in text[start:end])
@@ -220,7 +221,8 @@ def rest_start(text: str, start: int) -> int:
 
 
 def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of a number that needs no second look, since only `spelled`, the metric's units, follow it.
+    """Return the expression of a number that needs no second look, because only the metric's units,
+    `spelled`, follow it.
 
     open_end: the pattern leaves open what follows the value. with_units: a following word may be another unit.
     decodes: it searches characters, else bytes.

@@ -26,12 +26,13 @@ from bai_agent.metrics.search.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.search.reading import Extra, Extras, MatchFindings, Reader
 
 _SHORTEST_LITERAL = 2
-"""Shortest required text (characters): a single character is in so many lines that a search for it does not pay."""
+"""Shortest required text (characters): a single character is in so many lines that searching for it does not
+pay off."""
 
 
 Found = tuple[int, int, int, str, str]
-"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and further members of the
-record as JSON that each begin with a comma.
+"""One number: the line's offset, the metric's index, the match's number, the value as JSON, and further
+members of the record as JSON, each beginning with a comma.
 """
 
 Scan = Callable[..., list[tuple[int, int, int]]]
@@ -183,7 +184,7 @@ def occurrences_without(
 
 
 def line_counter(*, fast: bool) -> Callable[[bytes], int]:
-    """Return a function that counts the lines of a block that are not empty."""
+    """Return a function that counts the non-empty lines of a block."""
     blank = b"\n\n"
     if not fast:
         return lambda data: sum(map(bool, data.split(b"\n")))
@@ -272,7 +273,7 @@ def _nothing_at_once() -> None:
 
 
 def _nothing(text: str, start: int) -> None:
-    """Match no value, so that each is read."""
+    """Matches no value, so that each value is read."""
 
 
 def _prefilter(literals: dict[bytes, list[int]]) -> Prefilter | None:

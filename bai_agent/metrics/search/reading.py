@@ -47,7 +47,7 @@ STEP = ',"step":'
 LABELS = ',"labels":'
 
 Extra = Callable[[re.Match[str]], str]
-"""Returns the further members of a record, as JSON that each begin with a comma; "" if there are none."""
+"""Returns the further members of a record, as JSON, each beginning with a comma; "" if there are none."""
 
 
 class Doubt(str, Enum):
@@ -215,7 +215,7 @@ class Reader:
             doubt,
             self._shown(text[start:end]),
             self._shown(text[start if begin is None else begin : reach]),
-            # All of it, since a part of a secret cannot be recognised.
+            # The whole line, because a part of a secret cannot be recognised.
             self._text(text),
         )
 
@@ -248,7 +248,8 @@ class Extras:
         return step + self._labels(tuple(match[number] for number in self._numbers))
 
     def of_columns(self, columns: Sequence[Sequence[str]]) -> list[str] | None:
-        """Return those of many matches; None if one of them may lack a label. columns: the texts of each group from 1 on."""
+        """Return the step and the labels of many matches; None if one of them may lack a label. columns: the
+        texts of each group, from group 1 on."""
         labels = [columns[number - 1] for number in self._numbers]
         if any("" in texts for texts in labels):
             return None

@@ -1,4 +1,4 @@
-"""A node's part of a remote job store, and the claim to it."""
+"""A node's part of a remote job store, and its claim to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 LAUNCH_SECONDS = 60.0
-"""Seconds to wait until the launcher names this machine, for which it needs EC2's answer and may ask twice."""
+"""Seconds to wait until the launcher names this machine, for which it needs EC2's answer and may ask
+twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class NodeStore:
     rank: int
     attempt: int
     launch: int = 0
-    """Number of the launch that this machine is of. 0 if it was launched at the job's start."""
+    """Number of this machine's launch. 0 if it was launched at the job's start."""
 
     def key(self, name: str) -> str:
         return self.record.node(self.rank, attempt=self.attempt).key(name)
@@ -61,9 +62,9 @@ class NodeStore:
         """Claim this node's rank by creating `ready.json`; return True. The machine that holds the claim may repeat it.
 
         If two launches of the job came through, only machines that `launched.json` names may claim it, or the first one if
-        that file is not written within LAUNCH_SECONDS. A machine of a later launch waits for it until `until()`. A store that is
-        away is asked again as long. The descriptor is put there unless there is one.
-        Raises ClaimedError; StoreError if the store refuses or stays away.
+        that file is not written within LAUNCH_SECONDS. A machine of a later launch waits for that file until
+        `until()`. Requests to an unreachable store are retried for the same time. The descriptor is written
+        there unless it exists. Raises ClaimedError; StoreError if the store refuses or stays unreachable.
         """
         backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         undecided_until = clock() + LAUNCH_SECONDS if not self.launch else math.inf
@@ -87,7 +88,8 @@ class NodeStore:
             sleep(backoff.next() * random.uniform(0.5, 1.0))  # noqa: S311 - so that many nodes do not ask at once
 
     def _is_meant(self, identity: Mapping[str, Any]) -> bool:
-        """Return whether this machine may take the place; False while that is not decided. Raises ClaimedError, StoreError."""
+        """Return whether this machine may take the place; False while that is not decided. Raises
+        ClaimedError, StoreError."""
         instance = identity.get("instance_id")
         if instance is None:
             return True
@@ -97,7 +99,7 @@ class NodeStore:
             for name in ("launch", "launched")
         ]
         try:
-            # It usually exists, so it is read without a look first.
+            # It usually exists, so it is read without listing first.
             launched = parse_json(store.get(names[1]), where=f"{store.url}/{names[1]}")
         except (MissingObjectError, StoreRefusedError):
             # S3 also denies access to missing keys; a listing tells the difference. Without a launch file the machine
@@ -113,7 +115,8 @@ class NodeStore:
         )
 
     def _chosen(self, launched: object) -> list[object]:
-        """Return the machines that may take this place by `launched.json`: of a later launch the one of this node. Raises RecordError."""
+        """Return the machines that may take this place by `launched.json`; for a later launch, the machine of
+        this node. Raises RecordError."""
         named = launched.get("instances") if isinstance(launched, dict) else None
         if not isinstance(launched, dict) or not isinstance(named, list):
             return []

@@ -1,7 +1,7 @@
-"""One growing file as a row of objects in the job store, each named by the position at which it starts.
+"""One growing file as a sequence of objects in the job store, each named by the position at which it starts.
 
-The last object is replaced as the file grows, until it is full; then the next one begins. So all arrived content is
-in few objects, each upload may be repeated, and a restart only needs the start of the last object.
+The last object is replaced as the file grows, until it is full; then the next one begins. So all uploaded
+content is in few objects, each upload may be repeated, and a restart only needs the start of the last object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class UploadOffset:
     sent: int = 0
     """End of the last object."""
     origin: int = 0
-    """Position of the file's first byte: beyond 0 after a truncation, since the stream goes on."""
+    """Position of the file's first byte: greater than 0 after a truncation, because the stream continues."""
     lost: int = 0
     """Bytes lost by a truncation before they were sent."""
 
@@ -106,7 +106,7 @@ class StreamUpload:
     def _size(self) -> int:
         if self._descriptor < 0:
             try:
-                # Kept open: the benchmark may delete or replace its log, and go on writing to this one.
+                # Kept open: the benchmark may delete or replace its log, and continue writing to this file.
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return 0

@@ -1,7 +1,7 @@
 """Uploads the run directory to the job store during the run, on a thread of its own.
 
-The files are the buffer: the store may be away for as long as it likes, and a restarted agent goes on where
-`store.offset` says. Sending something twice is harmless: the same content goes under the same name.
+The files are the buffer: the store may be unreachable for any time, and a restarted agent continues at the
+position in `store.offset`. Sending something twice is harmless: the same content goes under the same name.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class StoreUploader(threading.Thread):
         self._wait(_POLL, than=asked)
 
     def _wait(self, seconds: float, *, than: int) -> None:
-        """Wait, until there are more requests than `than`."""
+        """Wait until there are more requests than `than`."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked > than, timeout=seconds)
 

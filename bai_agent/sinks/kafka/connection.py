@@ -49,7 +49,7 @@ def client_settings(
         "security_protocol": kafka.security_protocol,
         "bootstrap_timeout_ms": _BOOTSTRAP_MS,
         "request_timeout_ms": _REQUEST_MS,
-        # The default backs off to 30 s: too long to notice that a broker is back.
+        # The default backs off to 30 s, too long to notice that a broker is back.
         "reconnect_backoff_max_ms": 1_000,
     }
     if kafka.security_protocol.endswith("SSL"):
@@ -66,8 +66,8 @@ def connect(
     environment: Mapping[str, str] = os.environ,
     redactor: Redactor | None = None,
 ) -> KafkaProducer:
-    """Return a producer for `kafka`, whose topic then exists. Raises ConnectError. Takes 10 s at most for each of
-    three steps, or as long as the look-up of a secret does.
+    """Return a producer for `kafka`; its topic exists afterwards. Raises ConnectError. Takes at most 10 s for
+    each of three steps, and the time to look up a secret.
     """
     settings = {**client_settings(kafka, environment=environment, redactor=redactor), "client_id": client_id}
 
@@ -89,10 +89,11 @@ def connect(
 
 
 def release(producer: KafkaProducer) -> None:
-    """Close `producer` within about a second, whatever it still has to send."""
+    """Close `producer` within about a second, even if messages are pending."""
     from kafka.errors import KafkaError
 
-    # close() alone raises while something is unsent, and then leaves the thread behind that goes on sending it.
+    # close() alone raises while messages are unsent, and then leaves the thread behind that continues to send
+    # them.
     producer._sender.force_close()
     try:
         producer.close(timeout=1)
@@ -107,7 +108,8 @@ def create_topics(
     partitions: int = PARTITIONS,
     replicas: int | None = None,
 ) -> None:
-    """Create those of `topics` that do not exist. replicas: unset, three, or one for each broker where these are fewer.
+    """Create those of `topics` that do not exist. replicas: unset, three, or one for each broker if there are
+    fewer.
 
     Raises ConnectError if a topic cannot be seen, and errors of the library.
     """
@@ -141,8 +143,8 @@ def create_topics(
 
 @contextmanager
 def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
-    """Close the network client when the constructor of its `owner` raises: else that leaves sockets and a thread behind,
-    at each attempt to reach a broker that is not there.
+    """Close the network client if the constructor of its `owner` raises. Otherwise each attempt to reach an
+    absent broker would leave sockets and a thread behind.
     """
     clients: list[Any] = []
     _hear_last_words()
@@ -164,7 +166,8 @@ def owned_client(owner: Any) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def _hear_last_words() -> None:
-    """Let kafka-python read what a broker says before it closes a connection, such as that it refuses a password.
+    """Let kafka-python read a broker's last message before it closes a connection, for example that it
+    refuses a password.
 
     It drops received bytes if the connection has been closed by then too, which is the usual case on a busy machine, and only
     reports "socket disconnected". The end is read again at the next look.
@@ -185,7 +188,7 @@ def _received_first(receive: Callable[[Any], tuple[bytes, Any]]) -> Callable[[An
 
 @contextmanager
 def explained(kafka: Kafka) -> Iterator[None]:
-    """Turn what kafka-python raises into ConnectError."""
+    """Convert exceptions of kafka-python to ConnectError."""
     from kafka.errors import (
         AuthorizationError,
         InvalidTopicError,

@@ -1,4 +1,4 @@
-"""Limits what kafka-python logs, and keeps the reasons that its exceptions leave out."""
+"""Limits the log messages of kafka-python, and keeps the reasons that its exceptions leave out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _SAME_WARNING_SECONDS = 60.0
 
 
 def quieten() -> None:
-    """Let Kafka's own loggers through as warnings, each kind once a minute: a broker that never comes must not fill the log."""
+    """Let Kafka's own loggers through as warnings, each kind once a minute: a broker that stays unreachable
+    must not fill the log."""
     library = logging.getLogger("kafka")
     if _LIBRARY_LOG not in library.handlers:
         library.addHandler(_LIBRARY_LOG)
@@ -55,7 +56,7 @@ class _LibraryLog(logging.Handler):
 def _tells_more(new: Exception, old: Exception | None) -> bool:
     """An answer of the broker outranks a broken connection; "unable to bootstrap" is not a reason.
 
-    (After a refused password the library often sees nothing but the closed socket.)
+    (After a refused password the library often only sees the closed socket.)
     """
     # Imported late, as in connection.py.
     from kafka.errors import BrokerResponseError, KafkaTimeoutError

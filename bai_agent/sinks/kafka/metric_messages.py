@@ -27,7 +27,7 @@ _PLAIN = re.compile(
     rb'"value":(-?(?:0|[1-9]\d{0,14})(?:\.\d{1,15})?),"units":"[ !#-\[\]-~]*","timestamp":([1-9]\d{0,17})'
     rb'(?:,"step":-?\d+)?(?:,"late":true)?(?:,"gen":\d+)?\}'
 )
-"""A record as the extractor writes nearly all: without labels and escapes, and with a number that any double holds.
+"""A record in the form of nearly all: without labels and escapes, and with a number that any double holds.
 
 Its parts are a message's parts, so that they need not be parsed."""
 
@@ -38,7 +38,8 @@ class MetricMessage(NamedTuple):
     value: bytes
     """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
     seq: bytes
-    """The record's number, decimal: with the job and the rank it names the record, so that a reader can detect a repetition."""
+    """The record's number, decimal: with the job and the rank it identifies the record, so that a reader can
+    detect a repetition."""
 
 
 class MetricMessageWriter:
@@ -51,7 +52,7 @@ class MetricMessageWriter:
             key=self.key, headers=[("job", identity.id.encode()), ("rank", str(rank).encode())]
         )
         labels = self._reserved = labels_of(job, rank=rank)
-        # Encoded once: they are most of a message, and the same in nearly all.
+        # Encoded once: these parts are most of a message, and the same in nearly all messages.
         self._labels = json.dumps(labels)
         self._end = f', "labels": {self._labels}}}'.encode()
         self._host_metrics = job.kafka is not None and job.kafka.host_metrics
@@ -72,7 +73,7 @@ class MetricMessageWriter:
         text = json.dumps(
             {"name": record.name, "value": record.value, "timestamp": record.timestamp}
         ).encode()
-        # The job's come last: nobody can pass for another job by a label's name.
+        # The job's labels come last: a label's name cannot make a job look like another one.
         labels = json.dumps({**record.labels, **self._reserved}) if record.labels else self._labels
         return MetricMessage(b'%b, "labels": %b}' % (text[:-1], labels.encode()), b"%d" % record.seq)
 
@@ -118,9 +119,10 @@ class RecordEncoder:
 
 
 def enqueue(producer: KafkaProducer, *, topic: str, key: bytes, records: bytes, count: int) -> Any:
-    """Hand a batch of `count` encoded records to `producer`, which sends it as it is; return the future of its answer.
+    """Hand a batch of `count` encoded records to `producer`, which sends it unchanged; return the future of
+    its answer.
 
-    `failure_of` tells what the future holds. Raises KafkaError if the topic's partitions are unknown.
+    `failure_of` interprets the future's result. Raises KafkaError if the topic's partitions are unknown.
     """
     from kafka.errors import KafkaTimeoutError
     from kafka.record.memory_records import MemoryRecordsBuilder
@@ -130,13 +132,14 @@ def enqueue(producer: KafkaProducer, *, topic: str, key: bytes, records: bytes, 
         raise KafkaTimeoutError(f"topic {topic} has no partitions")
     number = producer.config["partitioner"].partition(topic, None, key, None, b"", producer._metadata)
     partition = TopicPartition(topic, number)
-    # With room for nothing more, so that it counts as full, and is sent at once.
+    # Without room for more, so that it counts as full, and is sent at once.
     batch = MemoryRecordsBuilder(_MAGIC, 0, 0)
     builder = batch._builder
     builder._buffer += records
     builder._num_records = batch._next_offset = count
     builder._last_offset = count - 1
-    # The time of the sending: retention goes by it, and a record that was held up for longer than that would be deleted on arrival.
+    # The time of sending: retention uses it, and a record that was delayed for longer than that would be
+    # deleted on arrival.
     builder._first_timestamp = builder._max_timestamp = int(time.time() * 1000)
     queued = _batch_type()(partition, batch)
     accumulator = producer._accumulator
@@ -160,11 +163,13 @@ def _batch_type() -> Any:
 
     class WholeBatch(ProducerBatch):  # type: ignore[misc]
         record_count = 1
-        """For kafka-python, which would split a batch that the broker finds too large, and forget this one's future."""
+        """This method is for kafka-python, which would otherwise split a batch that the broker finds too
+        large, and forget this one's future."""
 
         def complete_exceptionally(self, top_level_exception: Exception, record_exceptions_fn: Any) -> bool:
-            # A message that the broker names would have an error of its own, and the first one, by which `failure_of` asks,
-            # a vague one that is no refusal: the batch would be sent again without end.
+            # If the broker named a message, that message would have an error of its own, and the first one,
+            # which `failure_of` reads, a vague error that is not a refusal: the batch would be sent again for
+            # ever.
             completed: bool = super().complete_exceptionally(
                 top_level_exception, lambda _: top_level_exception
             )

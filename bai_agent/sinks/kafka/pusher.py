@@ -1,7 +1,8 @@
 """Sends the records of `metrics.jsonl` to Kafka, on a thread of its own.
 
-The file is the buffer: it is read a batch at a time, up to three are in flight, and `kafka.offset` moves on as the broker
-acknowledges them. So a broker may be away for as long as it likes, and a killed agent sends at most three batches twice.
+The file is the buffer: it is read a batch at a time, up to three are in flight, and `kafka.offset` advances
+as the broker acknowledges them. So a broker may be unreachable for any time, and a killed agent sends at most
+three batches twice.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-"""How often the file is looked at, unless there is more at once. Half of it is a part of what a line takes from its print to the
-topic; looking costs 0.7 % of a core."""
+"""Seconds between two looks at the file, unless there is more to read at once. On average half of it is added
+to a line's way to the topic; a look costs 0.7 % of a core."""
 _OFFSET_SECONDS = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _PERMANENT_PAUSE_S = 0.25, 5.0, 30.0
 _DRAINING_PAUSE_S = 0.5
@@ -79,7 +80,7 @@ class KafkaPusher(threading.Thread):
         self._drained = threading.Event()
 
     def flush_soon(self) -> None:
-        """Nothing to do: each record is sent as soon as it is there."""
+        """Does nothing: each record is sent as soon as it exists."""
 
     @property
     def delivered(self) -> int:
@@ -88,7 +89,7 @@ class KafkaPusher(threading.Thread):
 
     @property
     def malformed(self) -> int:
-        """Lines of `metrics.jsonl` so far that are not records; they were passed over."""
+        """Number of lines of `metrics.jsonl` so far that are not records; they were skipped."""
         return self._progress.malformed
 
     @property
@@ -97,7 +98,7 @@ class KafkaPusher(threading.Thread):
         return self._error
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver what is left and return a summary of the whole run. Call it when `metrics.jsonl` is complete.
+        """Deliver the rest and return a summary of the whole run. Call it when `metrics.jsonl` is complete.
 
         Returns as soon as all is delivered or cannot be, and by `deadline` (of `time.monotonic()`) whatever the broker does.
         """
@@ -165,7 +166,8 @@ class KafkaPusher(threading.Thread):
             release(producer)
 
     def _push(self, producer: KafkaProducer) -> bool:
-        """Send until all is sent after `finish`, or time is up; return False if that takes a new producer.
+        """Send until all is sent after `finish`, or no time is left; return False if a new producer is
+        needed.
 
         Raises NotAcknowledgedError.
         """
@@ -179,7 +181,7 @@ class KafkaPusher(threading.Thread):
         )
         try:
             while not self._is_over():
-                # Before the read: what is written between a read and this question would be left behind.
+                # Before the read: records written between a read and this check would be missed.
                 finishing = self._finishing.is_set()
                 self._wake.clear()
                 usable = sender.settle()
@@ -211,14 +213,15 @@ class KafkaPusher(threading.Thread):
         if batch.end == offset:
             return True
         if self._unnoted + self._window.pending + len(batch.messages) > MAX_IN_FLIGHT * MAX_RECORDS:
-            # Else a kill would send again what was acknowledged since, in addition to what is in flight.
+            # Otherwise, after a kill, messages acknowledged since would be sent again, in addition to those
+            # in flight.
             self._note_progress()
         window.append(Outgoing(batch, list(batch.messages)))
         return not batch.is_full
 
     @property
     def _unnoted(self) -> int:
-        """Number of messages that are done and not yet counted in the offset file."""
+        """Number of messages that are finished but not yet counted in the offset file."""
         now, noted = self._progress, self._noted
         return now.delivered + now.refused - noted.delivered - noted.refused
 
@@ -271,7 +274,7 @@ class KafkaPusher(threading.Thread):
         self._warn(reason)
 
     def _warn(self, text: str) -> None:
-        """Log `text`, but not the same one again and again."""
+        """Log `text`, but not the same text repeatedly."""
         now = time.monotonic()
         when, last = self._warned
         if text != last or now - when > _SAME_WARNING_SECONDS:

@@ -22,7 +22,7 @@ MAX_IN_FLIGHT = 3
 """Largest number of batches that the producer holds. A kill can send these twice."""
 _ANSWER_SECONDS = 60.0
 _END_SECONDS = 1.0
-"""For the producer's thread to give up what it holds, after it was told to end."""
+"""Seconds for the producer's thread to release its batches after it was told to end."""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class BatchSender:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing more can be handed over before an answer comes."""
+        """Whether nothing more can be handed over until an answer arrives."""
         return len(self._groups) >= (MAX_IN_FLIGHT if self._window.at_a_time is None else 1)
 
     def hand_over(self) -> None:
@@ -114,10 +114,11 @@ class BatchSender:
                 future.add_callback(self._answered, future)
 
     def settle(self) -> bool:
-        """Take the answers into the window; return whether the producer can be used again. Raises NotAcknowledgedError.
+        """Add the answers to the window; return whether the producer can still be used. Raises
+        NotAcknowledgedError.
 
-        After a refusal it cannot: idempotence makes that fatal. The group that was refused is then offered again in halves, each
-        alone, until the message is found.
+        After a refusal it cannot: with idempotence that is fatal. The group that was refused is then offered
+        again in halves, each alone, until the message is found.
         """
         failed = self._failure is not None
         if failed:
@@ -144,7 +145,7 @@ class BatchSender:
 
         refusals = (InvalidRecordError, InvalidTimestampError, MessageSizeTooLargeError)
         group = self._groups[0]
-        # The group's own answer: a message is dropped only if the broker has refused that very one.
+        # The group's own answer: a message is dropped only if the broker refused exactly that message.
         failure = failure_of(group.future) if group.future.is_done else None
         if not isinstance(failure, refusals):
             raise NotAcknowledgedError(
@@ -169,7 +170,7 @@ class BatchSender:
         return sum(group.count for group in self._groups)
 
     def _answered(self, future: Any, _: object) -> None:
-        """Take an answer, on the producer's thread, before that thread sends anything else."""
+        """Handle an answer, on the producer's thread, before that thread sends anything else."""
         failure = failure_of(future)
         if failure is not None and self._failure is None:
             self._failure = failure
