@@ -50,9 +50,9 @@ def plan(
 ) -> dict[str, Any]:
     """Return the plan of `bai plan --json`: the job descriptor and, on EC2, the launch. Changes nothing.
 
-    on: "local" for this machine, "ec2" for instances; None: the descriptor's choice.
-    set: keys of the descriptor in the form of `--set`, and values of Python: {"limits.max_runtime": "2h"}.
-    arguments, job_id, data_root, script, store, profile, region, bucket: as the options of `bai plan`.
+    on: "local" for this machine, "ec2" for instances; None: the descriptor's choice. set: keys of the
+    descriptor in the form of `--set`, and Python values: {"limits.max_runtime": "2h"}. arguments, job_id,
+    data_root, script, store, profile, region, bucket: as the options of `bai plan`.
     """
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
@@ -77,7 +77,7 @@ def submit(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> str:
-    """Start a benchmark, or launch it on EC2, and return its job id. The job goes on without this process.
+    """Start a benchmark, or launch it on EC2, and return its job id. The job continues without this process.
 
     The parameters are those of `plan`. With a `job_id` it can be repeated after any failure: the job is started once.
     """
@@ -123,7 +123,8 @@ def wait(
     bucket: str | None = None,
     on_progress: OnProgress = _unheard,
 ) -> JobStatus:
-    """Wait for the end of a job, or until its agent is dead so that its end will never be written; return its status.
+    """Wait for the end of a job, or until its agent is dead so that its end will never be written; return its
+    status.
 
     timeout_s: time after which StillGoesOnError is raised (seconds); None: no limit. The others are those of `status`.
     """
@@ -146,7 +147,8 @@ def scale(
     region: str | None = None,
     bucket: str | None = None,
 ) -> str:
-    """Ask an elastic job to run on so many nodes from now on, as `bai scale` does; return the sentence that it prints.
+    """Ask an elastic job to run on this number of nodes from now on, as `bai scale` does; return the sentence
+    that it prints.
 
     The other parameters are those of `status`.
     """

@@ -41,11 +41,11 @@ class _Command(NamedTuple):
     help: str
     """First sentence of the function's docstring, so that `bai --help` imports no command."""
     starts: bool = False
-    """Whether it starts a job: until then, Ctrl-C is answered with "nothing was started"."""
+    """Whether it starts a job: until it has, Ctrl-C is answered with "nothing was started"."""
     tidies: bool = False
     """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
-    """Class in that module that reads a command line with forms of its own; None: the usual one."""
+    """Class in that module that reads a command line with its own syntax; None: the usual one."""
 
 
 _COMMANDS = {
@@ -120,7 +120,7 @@ def group() -> TyperGroup:
 
 
 class _Group(TyperGroup):
-    """`bai`, whose lists of commands are made of the table alone."""
+    """`bai`, whose lists of commands are generated from the table alone."""
 
     def format_commands(self, *arguments: Any) -> None:
         """Write the commands with their help."""
@@ -164,9 +164,9 @@ def _made(name: str) -> Any:
 
 
 def _sparing(made: Any) -> Any:
-    """Return a command that converts only what has another type than its parameter.
+    """Return a command that converts a value only if it has another type than its parameter.
 
-    typer converts by pydantic, and to import that takes as long as a short command.
+    typer converts with pydantic, whose import takes as long as a short command.
     """
     get_params = made.get_params
 
@@ -182,7 +182,7 @@ def _sparing(made: Any) -> Any:
 
 
 def _process(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
-    """Return the value of a parameter, as the method of typer's that this stands for."""
+    """Return the value of a parameter; this replaces a method of typer."""
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if value is None and not parameter.required:
         ready = () if parameter.multiple or parameter.nargs == -1 else None
@@ -229,7 +229,7 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
 
 
 def _with_options(error: BaiError, given: object) -> BaiError:
-    """Return the error with the given options in its next step, if it has one."""
+    """Return the error with the given options in the command that it suggests, if any."""
     if not isinstance(error, (UsageError, NoResultError)) or not isinstance(given, JobOptions):
         return error
     return type(error)(given.with_next_step(str(error), error.next_step)) if error.next_step else error
@@ -237,7 +237,7 @@ def _with_options(error: BaiError, given: object) -> BaiError:
 
 def _tidy(options: JobOptions) -> None:
     for backend in options.backends.made():
-        with suppress(BaiError, EOFError):  # these failures are reported by commands that need the backend
+        with suppress(BaiError, EOFError):  # commands that need the backend report these failures themselves
             backend.tidy()
 
 
@@ -297,7 +297,7 @@ def _leave(end: SystemExit) -> NoReturn:
 
 
 def _open_closed_streams() -> None:
-    """Replace a standard stream that the caller has closed (`>&-`), whose output is not wanted."""
+    """Replace a standard stream that the caller has closed (`>&-`): its output is not wanted."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live

@@ -1,4 +1,5 @@
-"""Comparison of a run with the history of its kind: whether it lies in the band of the next run."""
+"""Comparison of a run with the history of similar runs: whether it is in the band predicted for the next
+run."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FEWEST = 3
 """Least number of runs of a history for a band."""
 MANY_METRICS = 5
 FEWEST_OF_MANY = 8
-"""Least number of runs of a history to judge more than `MANY_METRICS` together: with fewer, nothing would be found."""
+"""Least number of runs of a history to judge more than `MANY_METRICS` together: with fewer, no difference
+could be found."""
 INSIDE = "within the band"
 _DRIFTS = 0.01
 
@@ -71,7 +73,7 @@ class BandedMetric:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for reading: one of many metrics may lie outside of its band by chance."""
+        """The verdict for display: one of many metrics may be outside of its band by chance."""
         if self.verdict == Verdict.NONE.value:
             return f"{self.verdict}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict
@@ -189,7 +191,7 @@ def _banded(name: str, history: Sequence[Run], newest: Sequence[Run]) -> BandedM
 def _in_band(
     name: str, before: Sequence[RunValue], now: Sequence[RunValue], notes: Sequence[str]
 ) -> BandedMetric:
-    """Return a metric with its band. before, now: numbers of one definition."""
+    """Return a metric with its band. before, now: numbers with the same definition."""
     units = now[0].units
     numbers, values = ([converted(each, units) or 0.0 for each in side] for side in (before, now))
     relative = is_relative(*numbers, *values)

@@ -1,4 +1,4 @@
-"""One metric of two sides: its numbers, what was found, and the verdict."""
+"""One metric of two sides: its numbers, the measured change, and the verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Verdict(str, Enum):
 
     @classmethod
     def of_change(cls, change: float, better: Better | None) -> Verdict:
-        """Return the verdict on a change that is no chance."""
+        """Return the verdict on a change that is not due to chance."""
         if better is None:
             return cls.DIFFERENT
         return cls.BETTER if (change > 0) == (better is Better.HIGHER) else cls.WORSE
@@ -41,7 +41,7 @@ class MetricComparison:
     tolerance: float | None = None
     a: tuple[float, ...]
     b: tuple[float, ...]
-    """A number for each run that has the metric; `paired` ones of one index are of one block."""
+    """A number for each run that has the metric; `paired` numbers with the same index are of one block."""
     effect: Effect
     p_corrected: float | None = None
     """p value corrected (Holm) within its family: metrics with a direction, or without."""
@@ -50,10 +50,11 @@ class MetricComparison:
     drift: SidesDrift | None = None
     """Drift of sides that ran one after the other; None if it cannot be seen."""
     drifts: bool = False
-    """Whether both sides drift, so that their change says nothing of the programs."""
+    """Whether both sides drift, so that their change says nothing about the programs."""
     verdict: Verdict = Verdict.UNKNOWN
     more_runs: int | None = None
-    """Approximate number of further runs a side for a verdict; None if there is one, or it is unknown."""
+    """Approximate number of further runs a side for a verdict; None if a verdict exists, or the number is
+    unknown."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,7 +89,8 @@ class MetricComparison:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for reading. It says so if only the correction for the number of metrics withholds a difference."""
+        """The verdict for reading. It says so if only the correction for the number of metrics prevents a
+        difference."""
         if self.verdict is Verdict.NONE and self.effect.excludes_zero:
             return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict.value
@@ -187,7 +189,7 @@ class ComparedMetrics(Generic[Judged]):
 
     @property
     def every(self) -> tuple[Judged | Incomparable, ...]:
-        """All of them, those last that cannot be compared."""
+        """All metrics; those that cannot be compared come last."""
         return (*self.metrics, *self.incomparable)
 
     @property
@@ -197,7 +199,8 @@ class ComparedMetrics(Generic[Judged]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether it is unknown if a metric with a direction is worse, because it is another one on each side."""
+        """Whether it is unknown if a metric with a direction is worse, because it is defined differently on
+        each side."""
         return any(each.better is not None and not each.both_below for each in self.incomparable)
 
     def tables(self) -> list[dict[str, Any]]:

@@ -1,4 +1,5 @@
-"""Two sides of runs compared: the verdict of each metric, with the rate of false alarms kept over all of them together."""
+"""The comparison of two sides of runs: the verdict of each metric, with one rate of false alarms over all of
+them together."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Comparison(ComparedMetrics[MetricComparison]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether it is unknown if a metric with a direction is worse: it drifts, or is another one on each side."""
+        """Whether it is unknown if a metric with a direction is worse: it drifts, or is defined differently
+        on each side."""
         return super().unjudged or any(each.drifts and each.better is not None for each in self.metrics)
 
     def find(self, name: str) -> MetricComparison | None:
@@ -47,10 +49,11 @@ def compare_sides(
     *,
     earlier_scatter: Mapping[str, float] | None = None,
 ) -> list[Comparison]:
-    """Compare each side of `others` with the first one. The rate of false alarms is kept over all of them together.
+    """Compare each side of `others` with the first one. One rate of false alarms applies to all of them
+    together.
 
-    Arms of one job are compared within their blocks. earlier_scatter: the relative standard deviation of earlier runs by
-    metric, from which it is learnt how many are needed.
+    Arms of one job are compared within their blocks. earlier_scatter: the relative standard deviation of
+    earlier runs by metric, from which the needed number of runs is estimated.
     """
     every = [matched(first, other) for other in others]
     judged = _judged_together(every, earlier_scatter or {})
@@ -96,7 +99,7 @@ _Key = tuple[int, str]
 
 
 def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
-    """Return the metrics of which both sides drift, marked, and those of which one does, with a note."""
+    """Return the metrics, marked if both sides drift, and with a note if one side does."""
     seen = {key: each.drift for key, each in metrics.items() if each.drift is not None}
     both = holm_of({key: drift.both_p for key, drift in seen.items()})
     single = holm_of({(key, i): p for key, drift in seen.items() for i, p in enumerate(drift.each_p)})
@@ -123,7 +126,7 @@ class _Judgement(NamedTuple):
 
 
 def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
-    """Return it with its verdict, and the notes on that before its own."""
+    """Return it with its verdict, whose notes come before its own."""
     found, p = each.effect, each.p_corrected
     shown = found.excludes_zero and p is not None and p <= ALPHA
     judgement = _judgement(each, earlier, shown=shown)
@@ -141,7 +144,7 @@ def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
 
 
 def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) -> _Judgement:
-    """Return the verdict by the first rule that holds. shown: the change is no chance."""
+    """Return the verdict by the first rule that applies. shown: whether the change is significant."""
     found = each.effect
     # An absolute change is compared with a share of A's level.
     bound = (each.tolerance or 0.0) * (1.0 if found.relative else abs(each.centre_a))
@@ -151,7 +154,7 @@ def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) ->
         return _unknown(each, earlier)
     if each.tolerance is not None and found.within(bound):
         return _Judgement(Verdict.WITHIN)
-    # A change of exactly the tolerance, but for its last digits, is not more than that.
+    # A change that equals the tolerance, except for its last digits, does not exceed it.
     if shown and abs(found.change) > bound * (1 + 1e-9):
         return _Judgement(Verdict.of_change(found.change, each.better))
     return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)
@@ -163,7 +166,7 @@ def _unknown(each: MetricComparison, earlier: float | None) -> _Judgement:
 
 
 def _second_opinions(found: Effect) -> list[str]:
-    """Return a sentence if tests that assume less than the deciding one disagree with it."""
+    """Return a sentence if tests with fewer assumptions disagree with the deciding one."""
     if found.p is None:
         return []
     opinions = {"a permutation test": found.permutation_p, "a rank test": found.rank_p}
@@ -192,14 +195,14 @@ METHOD = (
 ASSUMED_SCATTER = 0.05
 """Relative scatter of runs if none is known: a common figure for single instances of a cloud."""
 ASSUMED_DIFFERENCE = 0.05
-"""Relative difference to be found if a metric has no tolerance."""
+"""Relative difference to be detected if a metric has no tolerance."""
 POWER = 0.8
 """Probability that the advised number of runs finds a difference of the named size."""
 _MOST_RUNS = 10_000
 
 
 class _Aim(NamedTuple):
-    """A difference that is worth finding, in words, and the scatter of runs that hides it."""
+    """A difference that is worth detecting, in words, and the scatter of runs that hides it."""
 
     difference: float
     wanted: str
@@ -214,7 +217,7 @@ def how_many(
     tolerance: float | None,
     earlier: float | None,
 ) -> tuple[int | None, str]:
-    """Return about how many more runs a side would tell, and a sentence that gives the reason."""
+    """Return approximately how many more runs a side would be enough, and a sentence with the reason."""
     fewest = min(map(len, numbers))
     one = "one run a side says nothing of how much runs scatter; " if fewest < 2 else ""
     aim = (
@@ -248,7 +251,7 @@ def _absolute_aim(first: Sequence[float], found: Effect, tolerance: float | None
 def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None) -> _Aim:
     difference = tolerance or ASSUMED_DIFFERENCE
     wanted = f"a difference of {_percent(difference)}" + (", its tolerance" if tolerance else "")
-    # Runs that gave the same number do not say that the next ones will.
+    # If runs gave the same number, the next ones may still give another.
     if found.scatter:
         return _Aim(difference, wanted, found.scatter, f"as these runs scatter by {_percent(found.scatter)}")
     if earlier is not None:
@@ -259,15 +262,16 @@ def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None)
 
 
 def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> int | None:
-    """Return the number of runs a side that find a difference of that size; None if more than 10,000.
+    """Return the number of runs a side that detect a difference of that size; None if more than 10,000.
 
-    scatter, difference: on one scale. paired: `scatter` is that of the differences within blocks, and the number is one of blocks.
-    By the usual approximation of a t test's power: `POWER`, with a false alarm in `ALPHA` of all cases.
+    scatter, difference: on the same scale. paired: `scatter` is that of the differences within blocks, and
+    the result is a number of blocks. By the usual approximation of a t test's power: `POWER`, with a false
+    alarm in `ALPHA` of all cases.
     """
     from scipy import special
 
     share = scatter / difference
-    # Not `**`, which raises if this is infinite.
+    # Not `**`, which raises an error if the result is infinite.
     ratio = (1 if paired else 2) * share * share
     if not scatter:
         return 2

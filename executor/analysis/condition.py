@@ -47,7 +47,8 @@ class Condition:
         return found
 
     def is_met(self, found: MetricComparison | BandedMetric, *, p: float) -> bool:
-        """Return whether the change is beyond the bound, and not by chance. p: corrected for all conditions. Raises UsageError."""
+        """Return whether the change is significantly beyond the bound. p: corrected for all conditions.
+        Raises UsageError."""
         if self.relative and not found.relative:
             raise UsageError(
                 f'--fail-if "{self.text}": not all values of {self.metric} are positive, so that its change is no share of them; '
@@ -55,7 +56,7 @@ class Condition:
             )
         in_units = found.relative and not self.relative
         change = found.centre_b - found.centre_a if in_units else found.change
-        # A bound on the side of no change holds for equals as well: it needs no difference.
+        # If the bound allows no change, equal values satisfy it too: no difference is needed.
         permissive = (self.bound > 0) if self.less else (self.bound < 0)
         return self._is_beyond(change) and (permissive or p <= ALPHA)
 

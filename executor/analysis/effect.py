@@ -1,7 +1,7 @@
 """Distance of two samples of runs, and its interval: Welch's, or Student's of the differences within blocks.
 
-A sample holds one number for each run, never the values within one: those of one run resemble each other, and taken for
-independent they find differences where there are none (Abedi and Brecht, ICPE 2017).
+A sample holds one number for each run, never the values within a run: values of one run are correlated, and
+treated as independent they show differences that do not exist (Abedi and Brecht, ICPE 2017).
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class Effect:
     rank_p: float | None = None
     """p value of a rank test; None in the same case."""
     scatter: float | None = None
-    """The standard deviation of runs within a side, as a share or in the metric's units; of `paired` ones that of the differences."""
+    """The standard deviation of runs within a side, as a share or in the metric's units; for `paired` runs
+    that of the differences."""
     paired: bool = False
-    """Whether it was made of the differences within blocks."""
+    """Whether it was computed from the differences within blocks."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -48,7 +49,7 @@ class Effect:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
     def within(self, bound: float) -> bool:
-        """Return whether the whole interval lies between -bound and bound."""
+        """Return whether the whole interval is between -bound and bound."""
         return self.low is not None and self.high is not None and -bound <= self.low and self.high <= bound
 
 
@@ -80,10 +81,11 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
 
 
 def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
-    """Return the change from the runs `a` to the runs `b`. Runs of one index are a block: they ran in turns.
+    """Return the change from the runs `a` to the runs `b`. Runs with the same index form a block, because
+    they ran in turns.
 
-    By the differences within blocks, on the scale of `effect`: what drifts from block to block is in none of them. n blocks
-    have n - 1 degrees of freedom.
+    The change is computed from the differences within blocks, on the scale of `effect`: a drift from block to
+    block affects none of them. n blocks have n - 1 degrees of freedom.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -130,7 +132,8 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def holm_in_families(tested: Mapping[Key, tuple[float, bool]]) -> dict[Key, tuple[float, int]]:
-    """Return each p value corrected within its family, and the size of that. Metrics with a direction are one family, all others the second.
+    """Return each p value corrected within its family, and the size of the family. Metrics with a direction
+    are one family, all others the second.
 
     tested: the p value of each metric, and whether it has a direction.
     """
@@ -153,7 +156,7 @@ def on_scale(values: Sequence[float], *, relative: bool) -> list[float]:
 
 def student(freedom: float, share: float) -> float:
     """Return a quantile of Student's t distribution."""
-    # This part of scipy loads in a moment; its `stats` takes seconds.
+    # This part of scipy loads quickly; its `stats` takes seconds.
     from scipy import special
 
     return float(special.stdtrit(freedom, share))
@@ -169,18 +172,20 @@ def least_step(*sides: Sequence[float]) -> float:
 
 
 def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
-    """Return the standard deviation that rounding to multiples of `step` gives: the least that a side is taken to have."""
+    """Return the standard deviation that rounding to multiples of `step` causes: the minimum that is assumed
+    for a side."""
     error = step / math.sqrt(12)
-    # Values that are all but zero make it infinite.
+    # Values near zero make it infinite.
     return min(error / centre(side, relative=True), LIMIT) if relative else error
 
 
 def interval(difference: float, error: float, *, freedom: float) -> tuple[float, float, float]:
-    """Return the ends of the interval of a difference with this standard error, and the p of its being none."""
+    """Return the ends of the interval of a difference with this standard error, and the p value of no
+    difference."""
     from scipy import special
 
     half = student(freedom, 1 - ALPHA / 2) * error
-    # No error: the scatter is negligible compared with the values.
+    # This is not an error: the scatter is negligible compared with the values.
     p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(not difference)
     return difference - half, difference + half, p
 
@@ -190,7 +195,8 @@ def _back(difference: float, *, relative: bool) -> float:
 
 
 def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -> tuple[float, float, float]:
-    """Return the ends of the interval of the difference of means, b less a, and the p. floors: the least deviation of each."""
+    """Return the ends of the interval of the difference of means, b minus a, and the p value. floors: the
+    least deviation of each side."""
     errors = [
         max(deviation(side), floor) / math.sqrt(len(side)) for side, floor in zip((a, b), floors, strict=True)
     ]
@@ -201,7 +207,7 @@ def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -
         return difference, difference, 1.0
     few, many = sorted((len(a), len(b)))
     if many >= 2 * few:
-        # The scatter of the small side is what is known least. Welch's approximation trusts it too much.
+        # The scatter of the smaller side is known least precisely. Welch's approximation trusts it too much.
         freedom: float = few - 1
     else:
         # Welch and Satterthwaite's degrees of freedom.
@@ -244,11 +250,12 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""Arrangements up to which each one is looked at: up to eight runs a side, or 14 blocks."""
+"""Number of arrangements up to which all of them are tried: up to eight runs a side, or 14 blocks."""
 _RANDOM = 9_999
 
 
-# Second opinions, which assume less than Student's t. Each is None if so few runs can find nothing, and none decides a verdict.
+# Second opinions, which assume less than Student's t. Each is None if there are too few runs to find
+# anything, and none decides a verdict.
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
@@ -265,7 +272,7 @@ def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
     first, second = arranged
     error = first.var(axis=1, ddof=1) / len(a) + second.var(axis=1, ddof=1) / len(b)
     apart = abs(first.mean(axis=1) - second.mean(axis=1))
-    # If neither side scatters, any difference is infinitely many errors.
+    # If neither side scatters, any difference is infinitely many standard errors.
     with numpy.errstate(divide="ignore", invalid="ignore"):
         distances = numpy.where(apart > 1e-12, apart / numpy.sqrt(error), 0.0)
     return _share(distances)
@@ -298,14 +305,16 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
 
 
 def signed_rank_p(differences: Sequence[float]) -> float | None:
-    """Return the p of Wilcoxon's signed ranks of within-block differences; differences of zero are left out."""
+    """Return the p value of Wilcoxon's signed ranks of within-block differences; differences of zero are left
+    out."""
     kept = [each for each in differences if each]
     ranks = _ranks([abs(each) for each in kept])
     return sign_flip_p([math.copysign(rank, each) for rank, each in zip(ranks, kept, strict=True)])
 
 
 def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
-    """Return both sides of all arrangements, or of random ones, a row each; the first row is what was seen."""
+    """Return both sides of all arrangements, or of random ones, one row per arrangement; the first row is the
+    observed one."""
     import numpy
 
     count = len(a) + len(b)
@@ -327,7 +336,7 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
 
 
 def _share(distances: Any) -> float:
-    """Return the share of distances that are at least as large as the first, which was seen."""
+    """Return the share of distances that are at least as large as the first, observed one."""
     seen = distances[0]
     # Sums of the same runs in another order may differ in their last digits.
     return float((distances >= seen - 1e-9 * max(1.0, seen if math.isfinite(seen) else 1.0)).mean())
@@ -335,7 +344,8 @@ def _share(distances: Any) -> float:
 
 @cache
 def _places(count: int, chosen: int) -> tuple[Any, Any]:
-    """Return the indexes of each choice of `size` of `count` things, and of the others, a row each."""
+    """Return all ways to choose `size` of `count` items: the indexes of the chosen items, and those of the
+    rest, one row per choice."""
     import numpy
 
     first = numpy.array(list(combinations(range(count), chosen)))
@@ -346,7 +356,7 @@ def _places(count: int, chosen: int) -> tuple[Any, Any]:
 
 @cache
 def _signs(count: int) -> Any:
-    """Return every choice of `count` signs, a row each, all positive first."""
+    """Return every combination of `count` signs, one row each, all positive first."""
     import numpy
 
     bits = numpy.arange(2**count)[:, None] >> numpy.arange(count) & 1
@@ -354,7 +364,7 @@ def _signs(count: int) -> Any:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the place of each value in their order, from 1; equal values have the mean of theirs."""
+    """Return the rank of each value, from 1; equal values have the mean of their ranks."""
     order = sorted(values)
     places: dict[float, list[int]] = {}
     for place, value in enumerate(order, 1):

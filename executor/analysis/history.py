@@ -1,4 +1,4 @@
-"""Runs in order of time: their scatter, the band of the next ones, and drifts of one or two sides."""
+"""Runs in order of time: their scatter, the band of the next runs, and drifts of one or two sides."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ DRIFTS = 0.01
 def successive_scatter(values: Sequence[float]) -> float | None:
     """Return the relative standard deviation of runs, in order of time; None if it is unknown.
 
-    It is made from the median step between consecutive runs: a change between two of many runs, and a slow drift, do not count.
+    It is computed from the median step between consecutive runs, so a single change among many runs, and a
+    slow drift, do not count.
     """
     if len(values) < 2 or not is_relative(*values):
         return None
@@ -42,7 +43,7 @@ class Band:
 
     low: float
     high: float
-    """Ends between which it lies in `CONFIDENCE` of all cases."""
+    """Ends of the interval that contains it in `CONFIDENCE` of all cases."""
     p: float
     """p value of the centre that was seen."""
 
@@ -65,7 +66,8 @@ def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
 
 
 def drift(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the change from a run to the next (Theil and Sen's slope), and Kendall's p; None of fewer than five.
+    """Return the change from one run to the next (Theil and Sen's slope), and Kendall's p value; None for
+    fewer than five runs.
 
     On the scale of `is_relative`.
     """
@@ -84,16 +86,18 @@ def _exp(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SidesDrift:
-    """The trends within two sides, of which one ran after the other, on the scale that their change is judged on."""
+    """The trends within two sides, one of which ran after the other, on the scale on which their change is
+    judged."""
 
     both_p: float
     """p value of a common trend within the sides."""
     each_p: tuple[float, float]
     explained: float
-    """The change from the first side to the second that the trend alone would make."""
+    """The change from the first side to the second that the trend alone would cause."""
 
     def explains(self, change: float) -> bool:
-        """Return whether the trend makes half of a change or more, so that the programs' part is unknown."""
+        """Return whether the trend explains half of a change or more, so that the part of the programs is
+        unknown."""
         return abs(self.explained) >= abs(change) / 2
 
 
@@ -103,7 +107,8 @@ def one_after_the_other(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def sides_drift(a: Sequence[tuple[int, float]], b: Sequence[tuple[int, float]]) -> SidesDrift | None:
-    """Return the trends of two sides' numbers, each with the time at which its run started; None if nothing can be seen.
+    """Return the trends of two sides' numbers, each with the start time of its run; None if no trend can be
+    determined.
 
     The slope is Theil and Sen's, over the pairs of runs within the sides.
     """

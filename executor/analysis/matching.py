@@ -1,4 +1,4 @@
-"""Numbers of each metric that two sides have in common, if they are numbers of one thing: of one definition, in one unit."""
+"""Numbers of each metric that both sides have, if they have the same definition and one unit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NO_DIRECTION = "no direction"
 
 
 def converted(value: RunValue, units: str) -> float | None:
-    """Return the number of a run in other units; None if it cannot be one.
+    """Return the number of a run in other units; None if it cannot be converted.
 
-    A rate does not become a duration: the least of one is the greatest of the other.
+    A rate is not converted to a duration: the minimum of one is the maximum of the other.
     """
     if value.units == units:
         return value.value
@@ -34,7 +34,8 @@ def converted(value: RunValue, units: str) -> float | None:
 def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | None:
     """Return the differences of a metric's definitions among the runs of two sides; None if all are the same.
 
-    Another pattern alone is no other definition: `differences` names it. A direction that only some name is that of all.
+    A different pattern alone is not a different definition: `differences` names it. If only some runs name a
+    direction, it applies to all.
     """
     reasons = []
     units = a[0].units
@@ -78,7 +79,7 @@ def _warmup(value: RunValue) -> str:
 
 def _revision(value: RunValue) -> str:
     revision = _described(value).revision
-    # Before presets had revisions their metrics had none: that was the first one.
+    # Before presets had revisions, their metrics had none: that was the first revision.
     return "revision 1" if revision is None or revision.endswith("/1") else f"revision {revision}"
 
 
@@ -186,14 +187,14 @@ def _better(a: Sequence[RunValue], b: Sequence[RunValue]) -> Better | None:
 def _within_blocks(
     sides: Sequence[Sequence[Run]], numbers: list[list[float]]
 ) -> tuple[list[list[float]], Effect]:
-    """Return those numbers of two sides that ran in one block, and how far they lie apart."""
+    """Return the numbers of two sides that ran in the same blocks, and the change from one to the other."""
     by_block = [
         dict(zip([run.block for run in side], own, strict=True))
         for side, own in zip(sides, numbers, strict=True)
     ]
     both = [block for block in by_block[0] if block in by_block[1]]
     if not both:
-        # No two of these runs were side by side.
+        # No two of these runs were in the same block.
         return numbers, effect([_centre(numbers[0])], numbers[1])
     numbers = [[side[block] for block in both] for side in by_block]
     return numbers, paired_effect(*numbers)

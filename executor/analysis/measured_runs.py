@@ -1,4 +1,4 @@
-"""The runs of a job, each with one number for each metric: what comparisons are made of.
+"""The runs of a job, each with one number for each metric, as comparisons use them.
 
 A run is a job, or one repeat of a job that repeats its benchmark.
 """
@@ -32,7 +32,7 @@ class RunValue:
 
     value: float
     count: int
-    """Number of values that it was made of, without warm-up."""
+    """Number of values that contributed to it, without warm-up."""
     name: str = WALL_TIME
     """The metric's, without its labels."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -40,11 +40,11 @@ class RunValue:
     metric: Metric | None = None
     """Its table in the descriptor; None if it has none."""
     ranks: int = 1
-    """Number of ranks that it was made of."""
+    """Number of ranks that contributed to it."""
     unsteady: str | None = None
     """Reason why its values are not steady, of the first rank for which they are not; None if they are."""
     below: float | None = None
-    """Bound of a peak memory that cannot be told from that of our shim; None if `value` is exact."""
+    """Bound of a peak memory that cannot be distinguished from that of our shim; None if `value` is exact."""
 
     @property
     def better(self) -> Better | None:
@@ -65,7 +65,7 @@ class Run:
     repeat: int | None = None
     arm: str | None = None
     block: int | None = None
-    """Number of its block of one run of each arm; None unless arms take turns."""
+    """Number of its block, which has one run of each arm; None unless arms take turns."""
     started: int = 0
     """ms UTC; 0 if unknown."""
     values: Mapping[str, RunValue]
@@ -78,13 +78,13 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRuns:
-    """The runs of one job that can be compared, and what was left out."""
+    """The runs of one job that can be compared, and notes on those that cannot."""
 
     job_id: str
     job: Job
     runs: tuple[Run, ...]
     left_out: tuple[str, ...] = ()
-    """A sentence for each run that did not succeed, and on generations of another size."""
+    """A sentence for each run that did not succeed, and about generations of another size."""
     nodes: int = 1
     """Number of nodes that the values are of."""
 
@@ -102,9 +102,9 @@ def runs_of(
 ) -> JobRuns:
     """Return the runs of a job.
 
-    starts: when its benchmark was started (ms UTC), by generation, None for the first or only time, for the warm-up; unset: from the
-    first value on. of_one_size: only values of generations on equally many nodes: on `nodes`, or on as many as the last one had.
-    generation: only values of this one.
+    starts: start of the benchmark (ms UTC), by generation, None for the first or only one, for the warm-up;
+    unset: the time of the first value. of_one_size: only values of generations on equally many nodes: on
+    `nodes`, or on as many as the last generation. generation: only values of this generation.
     """
     if result is None:
         return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
@@ -130,13 +130,13 @@ def runs_of(
 
 @dataclass(frozen=True, kw_only=True)
 class _Size:
-    """Which generations count, by the number of their nodes."""
+    """The generations that count, by the number of their nodes."""
 
     nodes: int
     generations: frozenset[int] | None = None
     """None: all."""
     sentence: str = ""
-    """About those that are left out; empty if none is."""
+    """A sentence about those that are left out; empty if there are none."""
 
 
 def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size:
@@ -235,12 +235,12 @@ class OverRuns:
 
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
-    """Return the metrics of a job that did several runs, in the order in which a run has them."""
+    """Return the metrics of a job with several runs, in the order in which a run has them."""
     groups: dict[tuple[str, str | None], list[RunValue]] = {}
     for run in runs.runs:
         for name, value in run.values.items():
             groups.setdefault((name, run.arm), []).append(value)
-    # Arms of one metric stand together.
+    # Arms of one metric are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
     arms = runs.job.repeat.arms if runs.job.repeat is not None else ()
     places = {arm.name: place for place, arm in enumerate(arms)}
@@ -288,7 +288,7 @@ def _values(
 def _value(
     group: list[PointSeries], metric: Metric | None, starts: Mapping[int | None, int], memory: int
 ) -> RunValue | None:
-    """Return one number for a metric that one rank prints, or several."""
+    """Return one number for a metric that one or several ranks print."""
     how = metric or Metric(name=group[0].key.name, pattern="")
     every = ((each, measured(each, how, started=start_of(each.key, starts))) for each in group)
     measured_ones = [(each, values) for each, values in every if values]
@@ -316,18 +316,18 @@ def _first_unsteady(every: Iterable[tuple[PointSeries, Sequence[float]]], metric
 
 
 def _bound(found: Sequence[float], floor: float | None, metric: Metric) -> float | None:
-    """Return the bound of a number over ranks, if any of them is one."""
+    """Return the bound of a number over ranks, if any of them is a bound."""
     if floor is None or min(found) > floor:
         return None
     return over_ranks_of([max(each, floor) for each in found], metric.over_ranks)
 
 
 def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
-    """Return the runs of a job that compares two descriptors, by their arms; nothing of other jobs."""
+    """Return the runs of a job that compares two descriptors, by their arms; empty for other jobs."""
     arms: dict[str, list[Run]] = {}
     for run in runs.runs:
         if run.arm is not None:
             arms.setdefault(run.arm, []).append(run)
-    # The first one is what the other is compared with.
+    # The others are compared with the first one.
     names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
     return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

@@ -1,8 +1,9 @@
-"""Whether a metric had settled: marks runs whose headline hides that values were still changing.
+"""Whether a metric was steady: marks runs whose headline hides that values were still changing.
 
-The rule uses up to 256 values, evenly spread over the run without its warm-up, as 32 medians of neighbours, which spikes do not
-move. A series is marked if Pettitt's test (Applied Statistics 1979) finds a change in it that matters: more than the metric's
-tolerance, and more than 2 % of its level. The test allows for the correlation of neighbours. Short series are not judged.
+The rule uses up to 256 values, evenly spread over the run without its warm-up, as 32 medians of neighbours,
+which spikes do not move. A series is marked if Pettitt's test (Applied Statistics 1979) finds a change in it
+that matters: more than the metric's tolerance, and more than 2 % of its level. The test allows for the
+correlation of neighbours. Short series are not judged.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BLOCKS = 32
 _LEVEL = 0.02
 """Level of Pettitt's test, chosen by simulation: at most 4 % of series of correlated noise are marked."""
 _SURE = 4.5
-"""Standard errors beyond which the slope at the end is called one."""
+"""Number of standard errors beyond which the series has a slope at its end."""
 _LEAST_SHARE = 0.02
 
 
@@ -32,7 +33,7 @@ class Unsteady:
     """A reason why a series is not steady."""
 
     trends: bool
-    """It still rises or falls at its end; else it changed before."""
+    """Whether it still rises or falls at its end; else it changed before."""
     change: float
     """From before the change to after it, or over the last half; in the metric's units."""
     level: float
@@ -42,7 +43,7 @@ class Unsteady:
 
     @property
     def sentence(self) -> str:
-        # Relative to the value before the change: one that falls to a tenth falls by 90 %.
+        # Relative to the value before the change: a fall to a tenth is a fall by 90 %.
         start = self.level - (self.change / 2 if self.trends else self.change)
         share = abs(self.change / start) if start else math.inf
         amount = f" by {share:.0%}" if share < 10 else " many times over"
@@ -80,7 +81,7 @@ def _chance(
     """Return the p value of a change by Pettitt's statistic, for values that resemble their neighbours."""
     count = len(blocks)
     residuals = _residuals(max(before, after, key=len))
-    # Compared with a step a hundred times as large, the noise explains nothing.
+    # If the step is a hundred times as large as the noise, noise does not explain it.
     small = max(map(abs, residuals)) < abs(step) / 100
     likeness = 1.0 if small else _inflation(residuals)
     return 2 * math.exp(-6 * score**2 / (count**3 + count**2) / likeness)
@@ -141,7 +142,7 @@ def _inflation(residuals: Sequence[float]) -> float:
     if not squares:
         return 1.0
     products = math.fsum(a * b for a, b in pairwise(residuals))
-    # The fitted line makes neighbours look less alike than they are.
+    # The fitted line makes neighbouring values look less similar than they are.
     correlation = products / squares
     correlation += (2 + 3 * max(correlation, 0.0)) / len(residuals)
     correlation = min(max(correlation, 0.0), 0.9)

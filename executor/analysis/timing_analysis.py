@@ -1,4 +1,4 @@
-"""Times of the runs of one command, and what makes them doubtful."""
+"""Times of the runs of one command, and reasons to doubt them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from executor.records.memory_floor import memory_floor
 
 OUTLIER = 10 * 1.4826
 """Distances from the median, in median absolute deviations, beyond which a run is an outlier: 10 standard deviations of normal noise.
-Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, whose score this is, with hyperfine's bound."""
+Source of this score: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, with hyperfine's
+bound."""
 _FEWEST = 5
-"""Least number of runs to look for outliers."""
+"""Least number of runs with which outliers are searched for."""
 RESOLUTION = 0.001
 """Seconds. Shorter times are mostly the start of a process, which the kernel scatters by tenths of a millisecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTimes:
-    """The runs of one command that ended well. Times are in seconds, memory in bytes."""
+    """The runs of one command that succeeded. Times are in seconds, memory in bytes."""
 
     name: str
     walls: tuple[float, ...]
@@ -51,7 +52,7 @@ class CommandTimes:
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation; None of one run."""
+        """The standard deviation; None for one run."""
         return deviation(self.walls) if len(self.walls) > 1 else None
 
     @property
@@ -75,13 +76,13 @@ class CommandTimes:
             return ()
         middle = self.median
         spread = median([abs(each - middle) for each in self.walls])
-        # If all times but one are equal, a microsecond is no outlier.
+        # If all times but one are equal, a difference of a microsecond is not an outlier.
         bound = OUTLIER * max(spread, RESOLUTION / 20)
         return tuple(i for i, each in enumerate(self.walls) if abs(each - middle) > bound)
 
 
 def command_times(result: JobResult, arms: Sequence[str]) -> list[CommandTimes]:
-    """Return the times of each arm that has a run; of a job without arms, one, whose name is ""."""
+    """Return the times of each arm that has a run; for a job without arms, one entry, whose name is ""."""
     runs: dict[str, list[RepeatOutcome]] = {name: [] for name in arms or ("",)}
     for each in result.repeats or ():
         arm = each.arm or ""
@@ -145,7 +146,8 @@ def _failure_doubts(times: CommandTimes) -> Iterator[str]:
 
 
 def duration(seconds: float, *, like: float | None = None) -> str:
-    """Return a time with its unit, to four digits and never finer than a microsecond; in the unit and with the digits of `like`."""
+    """Return a time with its unit, to four digits and never finer than a microsecond; in the unit and with
+    the digits of `like`."""
     factor, unit, digits = _scale(seconds if like is None else like)
     return f"{seconds * factor:.{digits}f} {unit}"
 

@@ -1,4 +1,5 @@
-"""Places where jobs run. A new one is a `Backend` class, and an entry in `_BACKENDS` before any other that would own its jobs."""
+"""Places where jobs run. A new backend is a `Backend` class, and an entry in `_BACKENDS` before any other
+that would own its jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _BACKENDS = {
     ),
     "ec2": _Entry("executor.backends.ec2.ec2_backend:Ec2Backend", "EC2 instances", ("aws.ec2",)),
 }
-"""The backends. A job belongs to the first one that claims it."""
+"""The backends. A job belongs to the first backend that claims it."""
 
 
 def backend_names() -> dict[str, str]:
@@ -44,10 +45,11 @@ def backend_names() -> dict[str, str]:
 
 
 class Backends:
-    """All places to run, each made when it is first needed."""
+    """All backends, each created when it is first needed."""
 
     def __init__(self, *, settings: Callable[[], Settings] | None = None, store: str | None = None) -> None:
-        """settings: the configuration; unset: as it is without any options. store: the job store that was named."""
+        """settings: the configuration; unset: the configuration without any options. store: the named job
+        store."""
         self._settings = settings
         self._store = store
         self._made: dict[str, Backend] = {}

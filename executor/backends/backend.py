@@ -1,4 +1,4 @@
-"""The protocol of a place to run, for commands, jobs and the API, and the types of its answers."""
+"""The protocol of a backend, for commands, jobs and the API, and the types of its answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BackendOptions:
-    """What every backend is made with."""
+    """The arguments with which every backend is created."""
 
     settings: Callable[[], Settings]
     """Reads the configuration. Raises UsageError, DescriptorError."""
@@ -43,7 +43,7 @@ class Plan(Protocol):
         ...
 
     def text(self, *, show_user_data: bool = False) -> str:
-        """Return the plan for a person, in whole lines.
+        """Return the plan for people, in whole lines.
 
         show_user_data: whether to include the machine's user data. Raises UsageError if there is none.
         """
@@ -70,7 +70,7 @@ class LaunchNotice(Protocol):
         ...
 
     def cost(self) -> float | None:
-        """Return the most that it may cost (USD), which takes a request to AWS; None if unknown."""
+        """Return the maximum cost (USD), which takes a request to AWS; None if unknown."""
         ...
 
     def warnings(self) -> list[str]:
@@ -80,7 +80,7 @@ class LaunchNotice(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityWait:
-    """A job that could not be launched for want of room, and waits for it."""
+    """A job that could not be launched for lack of capacity, and waits for it."""
 
     job_id: str
     sentence: str
@@ -88,7 +88,7 @@ class CapacityWait:
     again: datetime
     """When all is tried again."""
     until: datetime
-    """When it ends for want of room."""
+    """Time at which it ends for lack of capacity."""
     key: str
     """Key that is the same for the same kinds of refusals."""
     is_cancelled: Callable[[], bool] = field(compare=False)
@@ -104,14 +104,15 @@ class SubmitListener:
     """Callbacks for the steps of a submission."""
 
     on_submit: Callable[[str], None] = lambda job_id: None
-    """Gets the job's id, before any service is asked."""
+    """Called with the job's id, before any service is asked."""
     on_plan: Callable[[LaunchNotice], None] = lambda notice: None
     on_progress: Callable[[str], None] = lambda sentence: None
-    """Gets the current step, and failures that do not end the submission."""
+    """Called with the current step, and with failures that do not end the submission."""
     on_launch: Callable[[str], None] = lambda job_id: None
-    """Gets the job's id, just before anything of it may run."""
+    """Called with the job's id, just before any part of it may run."""
     on_wait: Callable[[CapacityWait], None] = lambda wait: None
-    """Gets the wait if nothing of the job runs. The submission is tried again here, unless this raises."""
+    """Called with the wait, when no part of the job runs. The submission is tried again here, unless this
+    raises."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Watcher(Protocol):
     """Time between two looks at the job's record (seconds)."""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do everything that is due, not too often; return a sentence for the person, if any.
+        """Do everything that is due, not too often; return a sentence for the user, if any.
 
         news: whether the job has written something since the last call. Raises NoResultError or RecordError if there will be no result.
         """
@@ -153,7 +154,8 @@ class Backend(Protocol):
     name: str
     """Name of the backend, as in `--on` and `JobStatus.where`."""
     remote: bool
-    """Whether jobs run on other machines, which cost money and can be ended at once, and whose store is remote."""
+    """Whether jobs run on other machines, which cost money and can be ended at once, and whose store is
+    remote."""
     option_names: Sequence[str]
     """Options in addition to --store ("region") that select jobs and credentials; hints repeat them."""
 
@@ -166,8 +168,8 @@ class Backend(Protocol):
     def open_store(self, named: str | None) -> JobStore | None:
         """Return the store of this backend's jobs. Raises UsageError, StoreError.
 
-        named: the store that somebody names; None where it is another backend's. Unset: what BAI_STORE names, else the usual one;
-        None where there is none.
+        named: the store that the user names; None if it is another backend's. Unset: the store in BAI_STORE,
+        else the usual one; None if there is none.
         """
         ...
 
@@ -222,7 +224,7 @@ class Backend(Protocol):
         ...
 
     def scale(self, record: JobRecord, nodes: int) -> str:
-        """Ask an elastic job to have so many nodes; return a sentence about it."""
+        """Ask an elastic job to have this number of nodes; return a sentence about it."""
         ...
 
     def release(self, record: JobRecord) -> str:
@@ -234,7 +236,8 @@ class Backend(Protocol):
         ...
 
     def attention(self, record: JobRecord) -> tuple[str, NextStep | None] | None:
-        """Return who looks at a job that nobody follows, with what helps if nobody does; None if that is not needed, or not known."""
+        """Return who checks a job that nobody follows, and what to do if nobody does; None if no check is
+        needed, or that is not known."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...

@@ -1,1 +1,1 @@
-"""The commands of `bai`, by what they are about."""
+"""The commands of `bai`, one module for each topic."""

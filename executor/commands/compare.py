@@ -1,4 +1,5 @@
-"""`bai compare`: what runs allow to conclude; `bai ab`: several descriptors, in turns, in one job on one machine."""
+"""`bai compare`: conclusions from runs; `bai ab`: several descriptors, in turns, in one job on one
+machine."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from executor.commands.options import (
 )
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module: what a comparison needs is imported there.
+# `bai --help` and each completion in a shell load this module: the imports of a comparison are in the
+# functions.
 if TYPE_CHECKING:
     from executor.analysis.baseline import AgainstHistory
     from executor.analysis.comparison import Comparison
@@ -72,8 +74,8 @@ def compare(
 ) -> None:
     """Compare runs: is one side better, and how sure is that?
 
-    A job is one run, with [repeat] many. Exit code 1: a metric that names its better direction is worse, or a condition
-    of --fail-if holds; 2: one of these cannot be judged.
+    A job is one run, with [repeat] many. Exit code 1: a metric that names its better direction is worse, or a
+    condition of --fail-if holds; 2: one of these cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
@@ -156,7 +158,8 @@ def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, floa
 
 
 def _exit_code(compared: Sequence[Comparison | AgainstHistory], conditions: Sequence[Condition]) -> int:
-    """Report which conditions hold, and which cannot be judged and why; return the exit code."""
+    """Report the conditions that hold, and those that cannot be judged, with the reason; return the exit
+    code."""
     from executor.analysis.condition import judge
 
     if not conditions:

@@ -52,7 +52,8 @@ def validate(
 ) -> None:
     """Check descriptors and name every mistake.
 
-    For files that would run here, also secrets that are not set. With `--on ec2`, also what would stop a launch, as far as that is known without AWS. Exit code 2 if there is a mistake.
+    For files that would run here, also secrets that are not set. With `--on ec2`, also reports what would
+    stop a launch, as far as that is known without AWS. Exit code 2 if there is a mistake.
     """
     from executor.descriptor import render_findings
     from executor.documents.screen import show_blocks
@@ -109,7 +110,7 @@ class _Checked:
 
 
 def _checked(request: JobRequest, backends: Backends) -> _Checked:
-    """Check a file, and its place to run if that is this machine or was asked for."""
+    """Check a file, and its backend if that is this machine or was requested."""
     from executor.descriptor import has_errors, load
     from executor.descriptor.override_places import expected_origins, name_option
 
@@ -119,7 +120,7 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
         return _Checked(request.file, None, findings, here=False)
     engine = backends.of_engine(descriptor.info.execution_engine)
     here = engine is not None and not engine.remote
-    # If the descriptor alone names another place, the configuration of this machine may not be meant for it.
+    # If only the descriptor names another backend, the configuration of this machine may not be meant for it.
     if request.on is not None or here:
         backend = backends.of_request(request, descriptor)
         here = not backend.remote
@@ -162,7 +163,7 @@ def presets(
 
 
 def _preset_table(preset: Preset) -> dict[str, Any]:
-    """Return a preset as JSON values: of each metric the keys that its file has."""
+    """Return a preset as JSON values: for each metric the keys in its file."""
     return {
         "name": preset.name,
         "title": preset.title,
@@ -219,7 +220,7 @@ def plan(
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:
-        # User data that is pasted into the console runs under this id; no two may share one.
+        # User data that is pasted into the console runs under this id, so no two pastes may share one.
         job_id = new_job_id(job_request, descriptor)
     with backend.plan(job_request, descriptor, job_id=job_id, on_progress=say) as planned:
         if user_data:
@@ -283,7 +284,8 @@ def _uses(descriptor: Descriptor) -> list[PresetUse]:
 
 
 def _in_a_line(descriptor: Descriptor, *, here: bool, place: str) -> str:
-    """Return the command, its place, and the number of metrics and sources. here: on this machine; place: name of another place."""
+    """Return the command, its backend, and the number of metrics and sources. here: on this machine; place:
+    name of another backend."""
     code = descriptor.ml.benchmark_code or ""
     args = descriptor.ml.args or ""
     lines = code.strip().splitlines()

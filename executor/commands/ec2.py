@@ -203,7 +203,7 @@ class _Reaping:
         """Machines and jobs so far."""
         self.troubles = 0
         self._said: set[str] = set()
-        """Sentences of the last look, which are not repeated."""
+        """Sentences of the last check, which are not repeated."""
         self._saying: set[str] = set()
         self._look = BucketLook(
             settings=settings,
@@ -228,7 +228,7 @@ class _Reaping:
         try:
             with raised_signals():
                 while True:
-                    # A pause that is counted from the look's end never makes looks overlap.
+                    # A pause that starts at a check's end never makes checks overlap.
                     self.look(regions)
                     time.sleep(pause.total_seconds())
         except SignalError as ended:
@@ -265,7 +265,7 @@ class _Reaping:
             say(sentence)
 
     def _is_news(self, sentence: str) -> bool:
-        """Return whether a sentence was not said at the last look."""
+        """Return whether a sentence was not printed at the last check."""
         self._saying.add(sentence)
         return sentence not in self._said
 

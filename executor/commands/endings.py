@@ -1,4 +1,4 @@
-"""Commands that change the size of jobs, end them, let go of their machines, and delete them."""
+"""Commands that change the size of jobs, end them, release their machines, and delete them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def cancel(
 ) -> None:
     """Ask a job to end.
 
-    Its benchmark gets SIGTERM, and after limits.grace SIGKILL. An agent of this machine that has died is started again for that.
+    Its benchmark gets SIGTERM, and after limits.grace SIGKILL. If the agent on this machine has died, it is
+    restarted for that.
     """
 
     record = options.find(job)
@@ -70,7 +71,7 @@ def scale(
 def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) -> None:
     """Let the kept machines of a failed job go.
 
-    Those on EC2 that keep_on_failure keeps to be looked into. They power off within a minute.
+    These are machines on EC2 that keep_on_failure keeps for inspection. They power off within a minute.
     """
 
     record = options.find(job)
@@ -136,7 +137,8 @@ class _Pruning:
     failed: int = 0
 
     def run(self, *, dry_run: bool, json_: bool, silent: bool = False) -> str | None:
-        """Delete, or only look; print each item unless `silent`. Return their number and size in words; None if there is nothing."""
+        """Delete, or only list; print each item unless `silent`. Return their number and size in words; None
+        if there are none."""
         from bai_agent.requirements.venv_cache import venv_cache
         from executor.jobs.prune import prune_jobs, prune_venvs
         from executor.quantities import size
@@ -180,7 +182,8 @@ def rm(
 ) -> None:
     """Delete jobs of this machine that have ended.
 
-    Records, logs, metrics and artifacts. A job that runs is refused; nothing is deleted unless all are found.
+    Records, logs, metrics and artifacts. A running job is refused; nothing is deleted unless all jobs are
+    found.
     """
     from executor.jobs.prune import remove_job
     from executor.quantities import size

@@ -1,4 +1,4 @@
-"""The command that takes a job out to other systems."""
+"""The command that exports a job to other systems."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def export(
 ) -> None:
     """Bring a job's metrics to MLflow or TensorBoard.
 
-    Its parameters go along. Exported again, MLflow gets what has come since, and TensorBoard's files are replaced.
+    Its parameters go along. If a job is exported again, MLflow gets the new values, and TensorBoard's files
+    are replaced.
     """
     if to == "mlflow":
         if folder is not None:

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, and how they print."""
+"""Arguments and options of several commands, and how commands print."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete a job id in the shell, from the store on this machine, with how each job stands."""
+    """Complete a job id in the shell, from the store on this machine, with the status of each job."""
     from executor.backends.local.folder_store import store_at
     from executor.jobs.completion import complete_job_ids
 
@@ -174,7 +174,7 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
         "bucket": BucketOption,
     },
 }
-"""Parameter of a command → the options that it stands for."""
+"""Type of a command's parameter → the options that it stands for."""
 
 
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
@@ -191,7 +191,7 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
             options[given.name] = given.annotation(**mine)
         function(**options)
 
-    # This is what typer reads.
+    # typer reads this.
     parameters = _spread_parameters(signature, found)
     spread.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     spread.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -248,7 +248,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
-    """Return labels that were given as KEY=VALUE. Raises UsageError."""
+    """Return the labels given as KEY=VALUE. Raises UsageError."""
     found = {}
     for each in given or ():
         key, mark, value = each.partition("=")
@@ -259,7 +259,7 @@ def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
 
 
 def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
-    """Raise UsageError for a file that cannot be written. endings: those that it may have; () for any."""
+    """Raise UsageError for a file that cannot be written. endings: allowed endings; () for any."""
     if output is None or output == Path("-"):
         return
     if not output.parent.is_dir():

@@ -48,7 +48,8 @@ def report(
 ) -> None:
     """Make a page of a job, to keep and to show.
 
-    Plots, figures, what it ran on, and how to repeat it: one HTML file that needs no network. Also of a job that still runs.
+    The page has plots, figures, machine and software, and how to repeat the job: one HTML file that needs no
+    network. It also works for a running job.
     """
     from executor.report.contents import report_of
 
@@ -98,7 +99,7 @@ def _format(form: str | None, output: Path | None) -> str:
 
 
 def _write(report: Report, kind: str, output: Path | None) -> None:
-    """Write it whole or not at all: what was there before stays until the new one is complete."""
+    """Write the file completely or not at all: an existing file stays until the new one is complete."""
     if output is None:
         _render(report, kind, sys.stdout)
         return

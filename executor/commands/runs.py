@@ -73,10 +73,11 @@ def run(
 ) -> None:
     """Run a benchmark and follow it to its end.
 
-    The exit code says how it ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3 out of time,
-    4 cancelled, 5 our side, 6 killed from outside. 130 and 143: Ctrl-C or SIGTERM ended the following; the job goes on.
+    The exit code says how it ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3 out
+    of time, 4 cancelled, 5 our side, 6 killed from outside. 130 and 143: Ctrl-C or SIGTERM ended only the
+    following; the job continues.
 
-    Ctrl-C cancels it, a second Ctrl-C leaves it to itself; a closed terminal only ends the following.
+    Ctrl-C cancels it, a second Ctrl-C or a closed terminal only ends the following.
     """
     with ExitStack() as stack:
         job_request = replace(
@@ -103,8 +104,9 @@ def submit(
 ) -> None:
     """Launch a benchmark on EC2, print the job's id, and return.
 
-    With --job-id it can be repeated after whatever went wrong: it is launched once. With `limits.wait_for_capacity` it stays until
-    there is room; Ctrl-C leaves, and the same --job-id goes on.
+    With --job-id it can be repeated after any failure: the job is launched once. With
+    `limits.wait_for_capacity` it waits until there is room; Ctrl-C stops waiting, and the same --job-id
+    continues.
     """
     with ExitStack() as stack:
         job_request = _request(file, like, arguments, options, keys, on="ec2", script=script, stack=stack)
@@ -121,7 +123,7 @@ def resume(
 ) -> None:
     """Start the agent of a job again that died.
 
-    It continues where the last one stopped; a benchmark that still runs is not started twice.
+    The agent continues where the last one stopped; a benchmark that still runs is not started twice.
     """
 
     record = options.find(job)
@@ -144,13 +146,14 @@ def follow(
 ) -> int:
     """Show a job to its end; return the exit code for it.
 
-    options: repeated by hints. joined: the job may have been running for long. view: in place of the usual ones.
+    options: used in suggested commands. joined: whether the job may have been running for long. view:
+    replaces the usual ones.
     """
     try:
         shown = (view, False) if view is not None else _view(json_=json_)
         return _follow(record, backend, options, *shown, joined=joined)
     except KeyboardInterrupt:
-        # The view was not there yet, which cancels at the first Ctrl-C.
+        # The view, which cancels at the first Ctrl-C, did not exist yet.
         if joined or backend.remote:
             say(f"no longer following; {_goes_on(record, options, cancelling=False)}")
         else:
@@ -186,7 +189,7 @@ def _follow(
             newest_only=on_screen,
         )
     except NoResultError as error:
-        # With the options that find this job, which may be fewer than those that were given.
+        # With the options that find this job, which may be fewer than the given ones.
         raise NoResultError(options.with_next_step(str(error), error.next_step)) from error
     except (LeftError, KeyboardInterrupt) as left:
         say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
@@ -242,7 +245,7 @@ def _request(
         raise UsageError(
             f"--like {like} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
-    # Without FILE the first argument stands in its place.
+    # Without FILE the first argument is in its place.
     more = (file, *given.arguments) if file is not None else ()
     return _rerun_request(like, replace(given, arguments=more), options, stack)
 
@@ -272,9 +275,10 @@ def _rerun_request(like: str, given: JobRequest, options: JobOptions, stack: Exi
 def submit_request(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
 ) -> tuple[Backend, Submitted]:
-    """Start `job_request` and print its progress. returns: the job is not followed, so its id is the output.
+    """Start `job_request` and print its progress. returns: whether the command returns without following the
+    job, so that the id is its output.
 
-    A signal ends it with a message on what may run, and how to look at it and end it.
+    A signal ends it with a message that says what may run, and how to check and end it.
     """
     from executor.planning.request import read_request
     from executor.signals import SignalError, raised_signals
@@ -380,14 +384,14 @@ def _say_existing(record: JobRecord, *, returns: bool) -> None:
 
 
 def seed_for(job_id: str | None) -> int:
-    """Return a seed: the same one for the same job id, so that a submission can be repeated."""
+    """Return a seed: always the same one for a job id, so that a submission can be repeated."""
     if job_id is None:
         return secrets.randbelow(2**31)
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1
 
 
 def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
-    """Cancel a new job of this machine that was interrupted while it was started; return what became of it."""
+    """Cancel a new job of this machine whose start was interrupted; return a sentence about the result."""
     there = options.for_submitted(backend)
     try:
         backend.cancel(there.find(job_id), now=False)

@@ -64,7 +64,8 @@ def serve(
     service = Service(settings, table, service_kafka(settings.kafka), counters=counters)
     endpoints = HttpEndpoints(address, counters) if address is not None else None
     start_log(level=level, as_json=json_log)
-    # It stays: cycles with answers of AWS in them are not to wait for as many objects as those of a short command (`executor/cli.py`).
+    # It is never undone: waiting for as many new objects as in a short command (`executor/cli.py`) would keep
+    # cycles with AWS's answers alive for long.
     gc.set_threshold(_OBJECTS)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -82,7 +83,7 @@ def serve(
             endpoints.close()
     logging.getLogger(__name__).info("the service has ended")
     if not ended:
-        # A launch may wait for AWS for minutes; what it has begun is written down, and the next start goes on with it.
+        # A launch may wait for AWS for minutes; its progress is recorded, and the next start continues it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""`bai setup`: makes an account ready for jobs on EC2, and takes that away."""
+"""`bai setup`: prepares an account for jobs on EC2, and undoes that."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ class _Setup:
         changes = setup.propose(wanted)
         archive = self._archive(wanted)
         if not changes and archive is not None:
-            # Else it is shown when the stacks that it is about are there.
+            # Otherwise it is shown when the stacks on which it depends exist.
             changes = [*filter(None, [setup.propose_watcher(wanted, network, archive)])]
         if not changes:
             say(f"no change: the stacks {' and '.join(setup.stack_names)} are as they should be")
@@ -306,7 +306,7 @@ class _Setup:
         self._show({"stack": change.stack, "changes": list(change.lines)}, lines)
 
     def _agreed(self, setup: AccountSetup, changes: Sequence[StackChange], wanted: Choices) -> bool:
-        """Show the changes with their cost, and ask. After a no, or Ctrl-C, they are forgotten."""
+        """Show the changes with their cost, and ask. After a no, or Ctrl-C, they are discarded."""
         for change in changes:
             self._show_change(change)
         say(_COST if wanted.watcher is None else f"{_COST} {_WATCHER_COST}")
@@ -357,7 +357,7 @@ class _Setup:
             return
         check_machines(setup)
         end_watcher(setup)
-        # Before its names are gone with the stacks.
+        # Before its names disappear with the stacks.
         self._unconfigure(
             {
                 "instance_profile": made.get("InstanceProfile"),
@@ -377,7 +377,8 @@ class _Setup:
         return account_setup(replace(settings, region=region), name, say)
 
     def _choices(self, setup: AccountSetup, before: Choices | None, network: Network) -> Choices:
-        """Return what is wanted: the options, the answers, and for all else what is there, or the defaults."""
+        """Return the choices: the options, the answers, and for all others the existing values, or the
+        defaults."""
         from executor.backends.ec2.setup.account_setup import Choices
 
         given = self.given
@@ -388,7 +389,8 @@ class _Setup:
             raise UsageError(
                 f"{setup.name} has the bucket {before.bucket}, which stays; for another one set up another --name"
             )
-        # A network that was chosen before is kept: its endpoint is there, so the network no longer looks as if it needed one.
+        # An earlier choice of network is kept: its endpoint exists, so the network no longer looks as if it
+        # needed one.
         vpc, tables = before.vpc or network.vpc, before.route_tables
         if given.endpoint is False:
             tables = ()
@@ -448,7 +450,7 @@ class _Setup:
             edit.write()
 
     def _unconfigure(self, values: Mapping[str, Any]) -> None:
-        """Take keys from the configuration that have these values."""
+        """Remove keys with these values from the configuration."""
         from executor.backends.ec2.setup.config_edit import configured
         from executor.configuration.config import config_file
 

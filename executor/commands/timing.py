@@ -1,4 +1,4 @@
-"""`bai time`: how long commands take, in shuffled blocks, as one job."""
+"""`bai time`: times commands, in shuffled blocks, as one job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 
 class TimeCommand(TyperCommand):
-    """Reads `-L NAME VALUES` and `-P NAME MIN MAX`, which the library's options of several words cannot, as one word."""
+    """Reads `-L NAME VALUES` and `-P NAME MIN MAX`, which have several values, as one value: the library
+    cannot read such options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from executor.planning.timing_request import joined_words
@@ -96,8 +97,9 @@ def time(
 ) -> None:
     """Time commands in shuffled blocks, with intervals.
 
-    A command is words, which no shell runs; --shell sh for one that needs it. It is a job: `bai compare`, `bai report` and
-    `bai run --like` work on it. Exit code: that of the job; 1 if a command fails.
+    A command is split into words, and no shell runs it; use --shell sh for a command that needs one. The
+    result is a job: `bai compare`, `bai report` and `bai run --like` work on it. Exit code: that of the job;
+    1 if a command fails.
     """
     from executor.planning import timing_request as timing
     from executor.planning.timing_request import parameter_lists, parameter_scans

@@ -1,4 +1,4 @@
-"""`bai top`: looks at a running job, and leaves it alone."""
+"""`bai top`: shows a running job without affecting it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from executor.view.top_screen import TopScreen
 
 _HERE_SECONDS, _AWAY_SECONDS = 1.0, 5.0
-"""Seconds between two looks at a job of this machine, and at one elsewhere, which takes some requests."""
+"""Seconds between two looks at a job on this machine, and at a job elsewhere, which takes several
+requests."""
 _DEATH_SECONDS = 5.0
 """Seconds between two checks of the agent of a job of this machine."""
 _TICK = 0.25
@@ -39,8 +40,9 @@ _NEWEST = 100
 def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOption = False) -> None:
     """Look at a running job, and leave it alone.
 
-    Its phases, its nodes, and the last value of each metric with its trend. Without JOB at the newest one that runs. `q` and Ctrl-C leave, and the job goes on. If the output is no terminal, or with `--json`, one look is
-    printed.
+    Shows its phases, its nodes, and the last value of each metric with its trend. Without JOB it shows the
+    newest running job. `q` and Ctrl-C leave, and the job continues. If the output is not a terminal, or with
+    `--json`, it prints one look and ends.
     """
     from executor.records.newest import JobGlance
     from executor.view.top_screen import TopScreen, glance_table
@@ -69,7 +71,8 @@ def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOptio
 
 
 def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]:
-    """Return the job to look at, and the ids of other running jobs if none was named. Raises UsageError, StoreError."""
+    """Return the job to show, and the ids of other running jobs if none was named. Raises UsageError,
+    StoreError."""
     if job is not None:
         return options.find(job), []
     from executor.jobs.job_list import JobFilter, listed
@@ -198,7 +201,7 @@ class Keyboard:
             return ""
         key = os.read(self._descriptor, 1).decode("latin-1")
         if not key:
-            # Nothing will ever come again.
+            # No more output will ever come.
             self._descriptor = None
         return key
 

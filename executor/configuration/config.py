@@ -1,7 +1,7 @@
 """The configuration of this user's jobs, each value with its origin.
 
-The first of these that has a value wins: a flag, an environment variable `BAI_…`, the configuration file, AWS's own
-variables, a default. `docs/ec2.md` is the reference.
+The first of these sources that has a value is used: a flag, an environment variable `BAI_…`, the
+configuration file, AWS's own variables, a default. `docs/ec2.md` is the reference.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SettingsTable:
     public_ip: bool | None = None
     """Whether instances get a public address; None: the subnet's default."""
     s3_endpoint: str | None = None
-    """Other address of S3, such as a VPC endpoint's."""
+    """Another address of S3, such as a VPC endpoint's."""
     client_id: str | None = None
     """Client id of the jobs; None: the user's name."""
     kafka: Kafka | None = None
@@ -87,7 +87,8 @@ class Settings(SettingsTable):
 
     @property
     def aws_profile(self) -> str | None:
-        """Return the profile for AWS's library; None if its own variable names one, because keys in the environment come before that."""
+        """Return the profile for AWS's library; None if AWS's own variable names one, because keys in the
+        environment come before that."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property

@@ -11,7 +11,7 @@ from bai_agent.job.schema.field_types import PositiveDuration
 from bai_agent.light_dataclass import dataclass
 
 
-# A lambda in the annotation, which is a text here, would not find the names of this module.
+# A lambda in the annotation, which is a string in this module, would not find the module's names.
 def _dollars(dollars: float | None) -> Mistake | None:
     if dollars is None or 0 < dollars < math.inf:
         return None
@@ -23,7 +23,8 @@ class JobLimits(Limits):
     """Limits of durations and costs. Durations: `"250ms"`, `"90s"`, `"15m"`, `"2h"`, `"1h30m"`, `"1d"`."""
 
     max_cost: Annotated[float | None, Check(_dollars), Example(25.0)] = None
-    """Most USD on EC2: a job that may cost more, or whose price is not known, is not launched. Unset: no bound."""
+    """Most USD on EC2: a job that may cost more, or whose price is not known, is not launched. Unset: no
+    bound."""
     wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
-    """Time on EC2, from the submission on, in which all zones are asked again if none has room, with pauses of up to five minutes.
-    Unset: each is asked once."""
+    """Time on EC2 from the submission during which all zones are asked again if none has room, with pauses of
+    up to five minutes. Unset: each is asked once."""

@@ -50,7 +50,7 @@ class Bounds:
     cost: float | None = None
     """Most that a job may cost if it uses all of its time (USD). With it, a type without a known price is refused."""
     client_cost: float | None = None
-    """Most that all open jobs of one client may cost (USD), each as above."""
+    """Most that all open jobs of one client may cost together (USD), each as above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,8 @@ class ServiceTable:
     session_timeout: timedelta = timedelta(seconds=10)
     """Time without a sign of life after which another replica gets our partitions."""
     max_poll_interval: timedelta = timedelta(minutes=5)
-    """Time without a poll after which it gets them, too: https://kafka.apache.org/documentation/#consumerconfigs_max.poll.interval.ms"""
+    """Time without a poll after which another replica also gets them:
+    https://kafka.apache.org/documentation/#consumerconfigs_max.poll.interval.ms"""
     launches: int = 8
     """Most jobs that are launched at the same time."""
     look_interval: timedelta = timedelta(seconds=15)

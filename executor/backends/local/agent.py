@@ -43,7 +43,8 @@ class NodeAgent:
         return is_locked(self.rundir.agent_lock)
 
     def done(self) -> bool:
-        """Return whether this node has nothing more to do. A fixed job's first one also writes its result, and is not done before."""
+        """Return whether this node has nothing more to do. The first node of a fixed job also writes the
+        job's result, and is not done before."""
         return (self.rank > 0 or self.is_elastic) and self.rundir.result.exists()
 
     def benchmark_alive(self) -> bool:
@@ -80,7 +81,8 @@ class NodeAgent:
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """The agents of a job whose record is a folder of this machine, one for each node, with the methods of one agent."""
+    """The agents of a job whose record is a folder of this machine, one for each node, with the methods of
+    one agent."""
 
     record: JobRecord
     folder: Path
@@ -119,7 +121,8 @@ class LocalAgent:
         return all(node.alive() or node.done() for node in nodes) and any(node.alive() for node in nodes)
 
     def benchmark_alive(self) -> bool:
-        """Return whether the benchmark, or what ends it, still runs; it may without an agent, and even without its shim."""
+        """Return whether the benchmark, or a process that ends it, still runs, possibly without an agent or
+        even without its shim."""
         return any(node.benchmark_alive() for node in self.nodes)
 
     def benchmark_watched(self) -> bool:
@@ -139,9 +142,10 @@ class LocalAgent:
     def start(self) -> None:
         """Start the agents that do not run. Raises AgentError.
 
-        A restarted agent goes on after its predecessor. Nothing happens if an agent runs already.
+        A restarted agent continues after its predecessor. If an agent already runs, it changes nothing.
         """
-        # If all of an elastic job's have done their work, one of them still has to write the job's result.
+        # If all agents of an elastic job have done their work, one of them still has to write the job's
+        # result.
         for node in self._dead() or ([] if self.alive() else self.nodes):
             node.start()
 
@@ -178,7 +182,8 @@ class LocalAgent:
 
 
 def local_agent(record: JobRecord, job: Job | None = None) -> LocalAgent | None:
-    """Return the agents of a job on this machine; None if the record is not a folder here. job: None: it is read."""
+    """Return the agents of a job on this machine; None if the record is not a folder here. job: None: it is
+    read."""
     if (folder := record.store.folder) is None:
         return None
     if job is None:

@@ -118,7 +118,7 @@ class LocalBackend:
 
     def status(self, record: JobRecord) -> JobStatus:
         agent = _agent(record)
-        # Asked before the result is looked for: an agent writes the result, then goes.
+        # Checked before the result is read: an agent first writes the result, then ends.
         alive = agent.alive()
         result = result_of(record)
         if result is not None:
@@ -178,7 +178,7 @@ class LocalBackend:
     def scale(self, record: JobRecord, nodes: int) -> str:
         agent = _own_agent(record)
         check_scale(record, nodes)
-        # Before the agents: a new node that nobody asked for waits.
+        # Before the agents: a new node that was not requested waits.
         request_scale(record, nodes)
         return f"scaling to {count_of(nodes)}{_started(agent.scale(nodes))}"
 
@@ -252,7 +252,7 @@ def _agent(record: JobRecord, job: Job | None = None) -> LocalAgent:
 
 
 def _own_agent(record: JobRecord) -> LocalAgent:
-    """Return the job's agent, to have it do something. Raises UsageError unless the job is this user's own."""
+    """Return the job's agent, to control it. Raises UsageError unless the job is this user's own."""
     agent = _agent(record)
     check_own(agent.folder, record.job_id)
     return agent

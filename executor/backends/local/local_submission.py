@@ -1,4 +1,5 @@
-"""Writes a job of this machine into its store, exactly once for a job id, and warns of things that the machine lacks for it."""
+"""Writes a job of this machine into its store, exactly once for a job id, and warns about what the machine
+lacks for it."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def submit(
                 copy_scripts(origin, draft.scripts(nodes=nodes, arm=arm), leave_out=[store.folder])
             files = originals.get(None) or find_archive(job_request, descriptor)
             keep_request(draft.record, job_request, files, leave_out=[store.folder])
-            # An agent may start as soon as the job is there: with its scripts, or not at all.
+            # An agent may start as soon as the job exists: with its scripts, or not at all.
             if draft.publish(job_toml(job).encode()):
                 return Submitted(record, job, new=True)
     there = record.job()
@@ -122,7 +123,8 @@ class JobDraft:
         return kept_scripts(self.record, nodes=nodes, arm=arm)
 
     def publish(self, descriptor: bytes) -> bool:
-        """Make it a job of the store; return False if the store has a job of this id already. Raises StoreError."""
+        """Publish it as a job of the store; return False if the store already has a job of this id. Raises
+        StoreError."""
         self.record.store.put(self.record.key("job.toml"), descriptor)
         job_id = self.record.job_id
         target = self.store.folder / job_id
@@ -215,7 +217,7 @@ def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
 
 
 def missing_program(descriptor: Descriptor) -> str | None:
-    """Return the program of the command if it is looked for on PATH and not found; None otherwise."""
+    """Return the command's program if it must be on PATH and is not; None otherwise."""
     ml = descriptor.ml
     program = _program_on_path(ml.benchmark_code or "")
     # Requirements may bring programs of their own.
@@ -228,7 +230,8 @@ def missing_program(descriptor: Descriptor) -> str | None:
 
 
 def _program_on_path(code: str) -> str | None:
-    """Return the program of a command that is looked for on PATH; None if it is a path, a variable or a script."""
+    """Return the program of a command that is looked up on PATH; None if it is a path, a variable or a
+    script."""
     try:
         words = [] if is_script(code) else shlex.split(code)
     except ValueError:  # has been reported

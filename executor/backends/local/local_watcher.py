@@ -13,10 +13,10 @@ from executor.records.reading import result_of
 
 _PAUSE_S = 0.1
 _LOOK_S = 1.0
-"""Between two looks whether the agent lives."""
+"""Seconds between two checks whether the agent lives."""
 _RESTARTS = 3
 _NUMBERS = re.compile(r"\d+")
-"""Process ids and times: the same reason has others each time."""
+"""Pattern of process ids and times: they differ each time for the same reason."""
 
 
 class Agent(Protocol):
@@ -25,7 +25,7 @@ class Agent(Protocol):
     def alive(self) -> bool: ...
 
     def complete(self) -> bool:
-        """Return whether it lives on each node. An elastic job that lacks some goes on."""
+        """Return whether it lives on each node. An elastic job that has lost some agents continues."""
         ...
 
     def last_words(self) -> str:
@@ -75,14 +75,14 @@ class AgentWatcher:
 
 
 class AgentRestarter:
-    """Restarts an agent a few times, unless it dies at once of the same cause again."""
+    """Restarts an agent a few times, unless it dies at once for the same reason again."""
 
     def __init__(self, agent: Agent, job_id: str) -> None:
         self._agent = agent
         self._resume = NextStep(("resume", job_id), "starts it again")
         self._restarts = 0
         self._lived = True
-        """It was seen alive since its last start."""
+        """Time at which it was seen alive since its last start."""
         self._reason = ""
         """Time of its last death."""
 
@@ -97,7 +97,7 @@ class AgentRestarter:
         cause = f". Its log ends with: {reason}" if reason else ""
         before, self._reason = self._reason, _NUMBERS.sub("", reason)
         if not self._lived and self._reason and self._reason == before:
-            # It would fail at its start again.
+            # It would fail again at its start.
             raise NoResultError(
                 f"the agent died again as soon as it was started, for a cause that has to be removed first{cause}",
                 self._resume,

@@ -41,7 +41,7 @@ def written_engine(table: Raw) -> str:
 def command_given(table: Raw) -> Iterator[RawFinding]:
     """Check that there is a command, if the engine and the strategy need one."""
     ml = at(table, "ml")
-    # A value of another type is reported by the model.
+    # The model reports a value of another type.
     if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
         return
     if text_at(at(table, "hardware"), "strategy") != "inference" and written_engine(table) in _OUR_ENGINES:
@@ -73,7 +73,7 @@ def plain_secrets(table: Raw) -> Iterator[RawFinding]:
 
 
 def shell_syntax(table: Raw) -> Iterator[RawFinding]:
-    """Check for syntax of a shell, because no shell runs a command of one line."""
+    """Check for shell syntax, because no shell runs a one-line command."""
     ml = at(table, "ml")
     code, args = text_at(ml, "benchmark_code"), text_at(ml, "args")
     if not is_script(code):

@@ -137,7 +137,7 @@ def _missing(
 ) -> Iterator[RawFinding]:
     """Check that the benchmark's own program is in the scripts' folder, and can be run.
 
-    is_prepared: a command before the first run may build it.
+    is_prepared: whether a command before the first run may build it.
     """
     place = _own_program(words)
     name = _inside(words[place]) if place is not None else None
@@ -173,7 +173,7 @@ def _left_behind(
 
 
 def _is_local(word: str, folder: Path, brought: list[PurePosixPath]) -> bool:
-    """Return whether `word` is the relative path of a file in `folder` that no source brings."""
+    """Return whether `word` is the relative path of a file in `folder` that no source includes."""
     if word.startswith(("/", "-", "~")) or not _is_file(folder / word):
         return False
     return not _is_brought(word, brought)

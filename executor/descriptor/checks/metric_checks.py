@@ -58,7 +58,7 @@ def metric_sources(table: Raw) -> Iterator[RawFinding]:
 
 
 def _of_run(where: Where, metric: Raw) -> Iterator[RawFinding]:
-    """Check a metric that is measured of a run: it takes nothing from the output."""
+    """Check a metric about the resources of a run: it takes nothing from the output."""
     for key in _OF_LINES:
         if key in metric:
             fix = "keep one of the two; of_run takes nothing from the benchmark's output"
@@ -297,7 +297,7 @@ def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, s
 
 
 def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
-    """Return problem and fix if nothing usable was taken from the example."""
+    """Return problem and fix if the example gave no usable value."""
     pattern, shown = example.pattern, _cut(example.line)
     if trial.too_slow:
         fix = "make it simpler: no + or * inside a group that has one itself, as in (a+)+"
