@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.benchmark.programs import ask
+from bai_agent.decode import shown_value
 from bai_agent.errors import NoAnswerError, SetupError
 from bai_agent.files.user_rights import User
 from bai_agent.strategy.launch import Launch
@@ -22,6 +23,7 @@ _HAS_MODULE = (
     "import importlib.util, sys; sys.exit(41 if importlib.util.find_spec(sys.argv[1]) is None else 0)"
 )
 _NOT_THERE = 41
+_VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 
 
 def meet_needs(
@@ -51,6 +53,43 @@ def meet_needs(
     return argv
 
 
+def unknown_versions(
+    versions: Mapping[str, Sequence[str]],
+    *,
+    command: Sequence[str],
+    env: Mapping[str, str],
+    cwd: Path,
+    user: User | None,
+) -> list[str]:
+    """Return a warning for each package of the benchmark's Python whose version is not among those that are known to work.
+
+    versions: by package. A Python that does not answer, or another program, gives none.
+    """
+    python = shutil.which(command[0], path=env["PATH"]) if _is_python(command[0]) else None
+    if python is None:
+        return []
+    warnings = []
+    for package, known in versions.items():
+        found = _version(python, package, env=env, cwd=cwd, user=user)
+        if found is not None and found not in known:
+            warnings.append(
+                f"The benchmark's Python has {package} {shown_value(found)}, which was never tried here; {', '.join(known)} works."
+            )
+    return warnings
+
+
+def _version(
+    python: str, package: str, *, env: Mapping[str, str], cwd: Path, user: User | None
+) -> str | None:
+    with suppress(NoAnswerError):
+        answer = ask(
+            [python, "-c", _VERSION_OF, package], env=env, cwd=cwd, user=user, timeout_s=_LOOK_SECONDS
+        )
+        if answer.code == 0 and answer.lines:
+            return answer.lines[-1]
+    return None
+
+
 def _require(wanted: int, found: int, what: str) -> None:
     if wanted > found:
         raise SetupError(
@@ -67,7 +106,7 @@ def _require_own_program(program: str, user: User) -> None:
             return
     raise SetupError(
         f'[benchmark] user "{user.name}" cannot run {program} with the Python of bai-agent, {Path(sys.executable).resolve()}, which '
-        "stands between mpirun and each process: install bai-agent and its Python where that user may enter, not below /root"
+        "starts the benchmark's processes: install bai-agent and its Python where that user may enter, not below /root"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bai_agent.benchmark.environment import command, find_user, prepare_environment, working_folder
-from bai_agent.benchmark.launch_needs import meet_needs
+from bai_agent.benchmark.launch_needs import meet_needs, unknown_versions
 from bai_agent.benchmark.openssh import public_key, require_openssh
 from bai_agent.benchmark.programs import ask
 from bai_agent.errors import NoAnswerError, SetupError
@@ -27,6 +27,8 @@ class NodeFacts:
 
     public_key: str | None = None
     engine: str | None = None
+    warnings: tuple[str, ...] = ()
+    """Sentences about what may not work."""
 
 
 def set_up_node(
@@ -50,12 +52,15 @@ def set_up_node(
     make_folder(rundir.work, private=rundir.path)
     cwd = working_folder(job, rundir, scripts=scripts)
     launch = Launch(argv=(setup.program or "sh",), needs=setup.needs)
-    argv = meet_needs(launch, command=command(job, rundir.script, env=env), env=env, cwd=cwd, user=user)
+    words = command(job, rundir.script, env=env)
+    argv = meet_needs(launch, command=words, env=env, cwd=cwd, user=user)
     engine = None if setup.program is None else _version(argv[0], env, user)
+    warnings = tuple(unknown_versions(setup.versions, command=words, env=env, cwd=cwd, user=user))
     if not setup.ssh:
-        return NodeFacts(engine=engine)
+        return NodeFacts(engine=engine, warnings=warnings)
     require_openssh(serves=serves, path=env["PATH"], may_install=may_install, user=user, stopping=stopping)
-    return NodeFacts(engine=engine, public_key=public_key(rundir, user=user, path=env["PATH"]))
+    key = public_key(rundir, user=user, path=env["PATH"])
+    return NodeFacts(engine=engine, public_key=key, warnings=warnings)
 
 
 def _version(program: str, env: Mapping[str, str], user: User | None) -> str:

@@ -14,6 +14,7 @@ node of a generation. The first row of `ROWS` that fits decides:
 | a late node cannot prepare | only that node ends |
 | before generation 0: enough nodes have joined, and no other one is waited for | run with them, in the order of their numbers; else end |
 | a member is lost, is leaving, or has not stopped or restored in time | run without it; too few left: park |
+| a member has saved its state by itself, and ended to be started again | the same members again at once |
 | a failure | the same members again after the backoff |
 | parked, and enough nodes are there | run with them |
 | parked for `elastic.wait` | end |
@@ -24,6 +25,7 @@ node of a generation. The first row of `ROWS` that fits decides:
 - Fixed jobs have only the rows about success, failures and `max_runtime`.
 - A failure in an elastic job may be the consequence of a loss. It counts as one if a lost node's last sign of life is older than it, and as
   the benchmark's own as soon as all other members have given a sign since. Until then the job goes on.
+- The end of a generation by a member that saved its state is no failure, unless the three generations before ended so within a minute each.
 - Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
 - A node that has just joined waits 3 s for others that are desired, so nodes that start together join in one generation.
 - Survivors keep their order, and new members follow in the order of their numbers.
@@ -54,6 +56,10 @@ SETTLE_S = 5.0
 """Seconds within which several losses are one."""
 JOIN_SETTLE_S = 3.0
 """Seconds after a node has joined in which it waits for further ones that are desired: agents that start together join one after the other."""
+QUICK_SAVE_S = 60.0
+"""Seconds after its start within which a generation that ends by saving is a quick one."""
+MOST_QUICK_SAVES = 3
+"""Quick ones in a row after which another one is a failure."""
 LATE_LOSS_S = 25.0
 """Seconds before the last success within which a loss does not matter any more."""
 
@@ -179,7 +185,8 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
     failures = _failures(seen, policy)
     bad = [each for each in failures if not _may_get_better(each, seen, policy)] or _unrestored(seen, policy)
     # Without a failure something else has ended all of them.
-    is_over = bool(seen.members) and seen.all_ended and not failures and not _gone(seen, policy)
+    is_explained = failures or _gone(seen, policy) or _saved_members(seen, policy)
+    is_over = bool(seen.members) and seen.all_ended and not is_explained
     if bad or is_over:
         return EndJob(why=Why.HOPELESS, nodes=tuple(each.node for each in bad))
     return None
@@ -240,6 +247,14 @@ def _lost(seen: GenerationObservation, policy: Policy) -> Decision | None:
         planned=why is Change.LEFT,
         is_restart=bool(_own_failures(seen, policy)),
     )
+
+
+def _saved(seen: GenerationObservation, policy: Policy) -> Decision | None:
+    saved = _saved_members(seen, policy)
+    if not saved or _failures(seen, policy):
+        return None
+    joining = _takeable(seen, policy, ends_anyway=True)
+    return _change(seen, policy, joining=joining, why=Change.SAVED, nodes=saved)
 
 
 def _restarts(seen: GenerationObservation, policy: Policy) -> Decision | None:
@@ -307,6 +322,7 @@ ROWS: Sequence[Callable[[GenerationObservation, Policy], Decision | None]] = (
     _unfit,
     _gathered,
     _lost,
+    _saved,
     _restarts,
     _refilled,
     _waited,
@@ -339,9 +355,11 @@ def _change(
     if not begins and waiting_since is None:
         waiting_since = seen.time
     losses = {str(each.node): seen.ledger.losses_of(each.node) + 1 for each in without}
+    was_quick = seen.generation_s < QUICK_SAVE_S
     ledger = replace(
         seen.ledger,
         restarts=seen.ledger.restarts + is_restart,
+        quick_saves=was_quick * (seen.ledger.quick_saves + (why is Change.SAVED)),
         waiting_since=waiting_since,
         losses={**seen.ledger.losses, **losses},
     )
@@ -429,7 +447,23 @@ def _failures(seen: GenerationObservation, policy: Policy) -> list[Member]:
         if each.end is not None
         and each.end.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
         and not (policy.is_elastic and each.was_lost)
+        and not _has_saved(each, seen, policy)
     ]
+
+
+def _saved_members(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
+    """Return the members that have saved their state by themselves, and are to be started again."""
+    if not seen.is_at(Stage.RUNNING):
+        return ()
+    return tuple(each.node for each in seen.members if _has_saved(each, seen, policy))
+
+
+def _has_saved(member: Member, seen: GenerationObservation, policy: Policy) -> bool:
+    end = member.end
+    if end is None or policy.saved_code is None or end.outcome is not Outcome.FAILED:
+        return False
+    is_quick = seen.generation_s < QUICK_SAVE_S
+    return end.code == policy.saved_code and not (is_quick and seen.ledger.quick_saves >= MOST_QUICK_SAVES)
 
 
 def _own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:

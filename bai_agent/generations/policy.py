@@ -29,6 +29,8 @@ class Policy:
     look_s: float = 6.0
     """Most seconds by which a sign of life may be older than observed."""
 
+    saved_code: int | None = None
+    """Exit code by which the benchmark says that it has saved its state and is to be started again. None if there is none."""
     notice_s: float = 5.0
     """Seconds within which notices of several nodes count as one change."""
 

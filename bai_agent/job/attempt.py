@@ -38,6 +38,7 @@ from bai_agent.errors import RecordError
 from bai_agent.job.generation_records import (
     Beginning,
     GenerationEnd,
+    Hints,
     Joined,
     Leaving,
     NextGeneration,
@@ -75,6 +76,7 @@ _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re
 _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
 """Name of a leader's sign of life: its node."""
 _LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
+_HINTS = "signs/hints.json"
 _UNUSABLE = "This node's report of its end cannot be used"
 _RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
 """Name of a node's object: its rank."""
@@ -330,6 +332,17 @@ class AttemptRecord:
         leaving = self._read_as(Leaving, name)
         _require_rank(leaving.node, node, where=self._url(self.key(name)))
         return leaving
+
+    def give_hints(self, hints: Hints) -> None:
+        """Keep the benchmark's hints in place of the last ones. Raises StoreError."""
+        self._put(_HINTS, asdict(hints))
+
+    def hints(self) -> Hints | None:
+        """Return the benchmark's last hints; None if there are none. Raises StoreError, RecordError."""
+        key = self.key(_HINTS)
+        if not any(each.key == key for each in self.job.store.find(key)):
+            return None
+        return self._read_as(Hints, _HINTS)
 
     def launched_machines(self) -> int | None:
         """Return the number of machines of the first launch; None if unknown. Raises StoreError, RecordError."""

@@ -214,6 +214,16 @@ class StrategyTable:
         start mpirun."""
         return self.name in ("horovod", "mpi") and self.launch is MpiLaunch.MPIRUN
 
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the agent is the supervisor of the benchmark's processes, as AdaptDL has it."""
+        return self.name == "adaptdl"
+
+    @property
+    def saved_code(self) -> int | None:
+        """Exit code by which a benchmark says that it has saved its state and is to be started again. None if there is none."""
+        return 143 if self.is_supervised else None
+
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise ValueError("nodes must be an integer ≥ 1")

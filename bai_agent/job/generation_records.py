@@ -32,6 +32,8 @@ class Ledger:
     """Time since which fewer nodes live than the job needs (ms UTC, store's clock). None if a generation has begun since."""
     losses: Counts = field(default_factory=dict)
     """Number of times that each node was lost or left, by its number as a text."""
+    quick_saves: Count = 0
+    """Number of generations in a row that a member soon ended by saving its state."""
     began: Moment | None = None
     """Time at which generation 0 was decided on (ms UTC, store's clock). None in a fixed job."""
 
@@ -61,6 +63,8 @@ class Change(str, Enum):
     LEFT = "left"
     JOINED = "joined"
     SCALED = "scaled"
+    SAVED = "saved"
+    """A member has saved its state by itself, and ended to be started again."""
     UNREADABLE = "unreadable"
     """What was put below `control/` about a generation is torn or foreign, so all members begin anew."""
 
@@ -84,6 +88,7 @@ _DID = {
     Change.LEFT: "left",
     Change.JOINED: "joined",
     Change.SCALED: "left because the job was scaled down",
+    Change.SAVED: "saved and asked to be started again",
 }
 
 
@@ -184,6 +189,17 @@ class GenerationEnd:
     """A port that is free there for the next generation."""
     keeps: Truth = False
     """Whether the node still keeps the last checkpoint of the generation. It says all of this again when that is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """`signs/hints.json`: what the benchmark last said of how it would run on other numbers of nodes."""
+
+    node: Count
+    generation: Count
+    time: Moment = 0
+    text: Text = "{}"
+    """A JSON object in the benchmark's own words. It may hold anything."""
 
 
 @dataclass(frozen=True, kw_only=True)

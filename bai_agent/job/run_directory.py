@@ -172,6 +172,8 @@ class RunDir:
     """The same for a checkpoint that is restored."""
     checkpoint_held = _Place("checkpoint-held")
     """Second names of a checkpoint's files during its upload."""
+    supervisor = _Place("supervisor.json")
+    """Port and token of the supervisor of AdaptDL's replicas."""
     checkpoint_folder = _Place("checkpoint-folder.json")
     """Absolute folder of `[checkpoint]`. It was empty before, so all of its content is the job's."""
     work = _Place("work", of_arm=True)

@@ -58,6 +58,8 @@ def join(ctx: RunContext) -> None:
     facts = None
     if isinstance(strategy, SetsUp) and ctx.others is not None:
         facts = _set_up(ctx, strategy)
+        for warning in facts.warnings:
+            ctx.warn(warning)
     address = _address(ctx, strategy)
     if ctx.port is None:
         ctx.port = hold_port()

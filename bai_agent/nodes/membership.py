@@ -66,6 +66,7 @@ def new_monitor(job: Job, attempt: AttemptRecord, *, node: int) -> ElasticMonito
         stop_s=limits.grace.total_seconds() + _STOP_MARGIN_S,
         look_s=_SIGN_MARGIN_S,
         notice_s=_NOTICE_S,
+        saved_code=job.strategy.saved_code,
     )
 
     def find_serving(peers: Sequence[Peer]) -> set[int]:

@@ -23,6 +23,7 @@ from bai_agent.job.generation_records import (
     Beginning,
     DecisionKind,
     GenerationEnd,
+    Hints,
     Leaving,
     NextGeneration,
     Sign,
@@ -116,6 +117,9 @@ class ElasticMonitor(NodeMonitor):
         """Sentence that says why this node cannot launch a generation. Empty if one can."""
         self.seen: Callable[[], Sequence[str]] = tuple
         """Returns the names of the required metrics that had a value here."""
+        self.find_hints: Callable[[], Hints | None] = lambda: None
+        """Returns the benchmark's last hints here. None if there are none."""
+        self._hints_put: Hints | None = None
         self._signed_s = clock()
         """Time of this node's last sign of life."""
         self._leaving_until: float | None = None
@@ -288,6 +292,7 @@ class ElasticMonitor(NodeMonitor):
         is_news = sign.restored and self._told_restored != sign.generation
         if is_news and sign.generation is not None:
             self._told_restored = sign.generation
+        self._give_hints()
         control = self.attempt.control()
         self._read(control)
         has_acknowledged = self._acknowledge(sign)
@@ -334,6 +339,13 @@ class ElasticMonitor(NodeMonitor):
         self._signed_s = self._clock()
         self.absence.reached()
         return sign
+
+    def _give_hints(self) -> None:
+        """Keep the benchmark's hints, each once. Raises StoreError."""
+        hints = self.find_hints()
+        if hints is not None and hints is not self._hints_put:
+            self.attempt.give_hints(hints)
+            self._hints_put = hints
 
     def _acknowledge(self, sign: Sign) -> bool:
         """Report once that this node knows a decision for which all stop together; return whether this call

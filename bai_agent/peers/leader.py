@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 _NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
 Decided: TypeAlias = tuple[int, NextGeneration, Version]
 """The number of a decision, what it says, and when it was put."""
-_NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.UNREADABLE)
+_NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
 """Changes for which no node was lost."""
 _TOLD = (Change.BROKE, Change.NOT_RESTORED)
 """Changes for which a node may have said more."""

@@ -96,6 +96,8 @@ def run_generation(ctx: RunContext) -> None:
 
 def _attend(ctx: RunContext, shim: HeldShim) -> None:
     start_followers(ctx)
+    if ctx.job.strategy.is_supervised:
+        _supervise(ctx)
     descriptor = ctx.rundir.job.read_bytes()
     with closing(OpenFile(ctx.rundir.kept_output)) as output:
         output.stat()  # before it can be deleted
@@ -137,6 +139,19 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         # The benchmark noticed the full disk before our watch: only the reserved space is left.
         ctx.events.add(StopEvent(reason=full.outcome.value, message=full.message))
     ctx.events.add(BenchmarkExitEvent(code=ended.code, signal=ended.signal, wall_seconds=ended.wall_seconds))
+
+
+def _supervise(ctx: RunContext) -> None:
+    """Answer the benchmark's processes, which ask this agent for the members of their generation."""
+    if ctx.supervisor is None:
+        # Imported here: other jobs start sooner without it.
+        from bai_agent.peers.adaptdl_supervisor import start_supervisor
+
+        supervisor = start_supervisor(ctx.rundir, node=ctx.node.rank, job_id=ctx.job.job.id)
+        ctx.supervisor = supervisor
+        if ctx.elastic is not None:
+            ctx.elastic.find_hints = lambda: supervisor.hints
+    ctx.supervisor.begin(ctx.rundir.generation, peers_of(ctx.rundir))
 
 
 def _is_first(rundir: RunDir) -> bool:
@@ -187,6 +202,7 @@ def _launch(ctx: RunContext) -> None:
                 **node_environment(job, me, peers, hostfile=str(ctx.rundir.hostfile)),
                 **generation_environment(ctx.rundir),
                 **_checkpoint_environment(ctx),
+                **(ctx.supervisor.environment if ctx.supervisor is not None else {}),
             },
             secrets=secrets_of(ctx),
             umask=ctx.umask,
@@ -251,6 +267,7 @@ def _follow(
         progress.poll()
         troubles.observe(ctx.sink_errors())
         ctx.tell_checkpoints()
+        ctx.tell_supervisor()
         _keep_output(ctx, output)
         look_for_programs()
         look_for_transport()

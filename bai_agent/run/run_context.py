@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bai_agent.benchmark.prepared_shim import PreparedShim
     from bai_agent.generations.checkpoint_marker import CheckpointMarker
     from bai_agent.machine.probe import EnvironmentProbe
+    from bai_agent.peers.adaptdl_supervisor import AdaptdlSupervisor
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.node_monitor import NodeMonitor
     from bai_agent.peers.peer_monitor import PeerMonitor
@@ -133,6 +134,8 @@ class RunContext:
     """Non-empty folders of earlier generations, newest first, if all nodes share them."""
     restored: CheckpointMarker | None = None
     """The restored checkpoint, if this agent restored it."""
+    supervisor: AdaptdlSupervisor | None = None
+    """Supervisor of AdaptDL's replicas. None if the strategy has none."""
     alone: Sequence[Announcement] = ()
     """Keeps out other jobs that also require the machine for themselves."""
     clock: Clock = CLOCK
@@ -209,6 +212,12 @@ class RunContext:
         if self.checkpoints is not None:
             for event in self.checkpoints.events():
                 self.events.add(event)
+
+    def tell_supervisor(self) -> None:
+        """Take what the supervisor of AdaptDL's replicas says into the run's events."""
+        if self.supervisor is not None:
+            for warning in self.supervisor.take_warnings():
+                self.warn(warning)
 
     def warn(self, message: str) -> None:
         self.events.add(WarningEvent(message=message))

@@ -64,6 +64,7 @@ class PlacesNodes(Strategy, Protocol):
 _STRATEGIES: Mapping[str, str] = {
     "single_node": "single_node:SingleNode",
     "each_node": "each_node:EachNode",
+    "adaptdl": "adaptdl:AdaptDl",
     "horovod": "mpi:Horovod",
     "mpi": "mpi:Mpi",
     "torchrun": "torchrun:Torchrun",

@@ -49,6 +49,8 @@ class Setup:
     program: str | None = None
     """Looked for, as `needs` says, and asked for its version, which the others learn: the `engine` of a `Peer`."""
     needs: Needs = Needs()
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Versions of the benchmark's modules that are known to work; the user is warned of another one."""
     ssh: bool = False
     """Whether the coordinator logs in to the others: each node makes a key, and the others learn its public part."""
 

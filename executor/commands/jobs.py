@@ -156,7 +156,7 @@ def status(
         typer.Option(
             "--verbose",
             "-v",
-            help="And what was set with --set, what moves data between several nodes, what bai itself took of the machines, and what it ran on: machine, image, processors, GPUs, Python and packages.",
+            help="And what was set with --set, what moves data between several nodes, what bai itself took of the machines, the last hints of a benchmark that gives some, and what it ran on: machine, image, processors, GPUs, Python and packages.",
         ),
     ] = False,
     json_: JsonOption = False,
@@ -170,6 +170,7 @@ def status(
     from executor.jobs.job_list import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
     from executor.records.environments import SUMMARY_NODES, environments
+    from executor.records.generation_status import last_hints
     from executor.records.generations import generations_of
     from executor.records.job_status import unknown_status
     from executor.records.node_status import with_nodes
@@ -189,6 +190,7 @@ def status(
         over_runs=_over_runs(record, result) if measured is not None else [],
         machines=list(environments(record, most=None if verbose else SUMMARY_NODES)),
         generations=generations_of(record, None) if verbose and result is None else (),
+        hints=last_hints(record, record.job()) if verbose else None,
         command=options.command,
         verbose=verbose,
         one_machine=not backend.remote,

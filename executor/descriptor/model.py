@@ -53,7 +53,7 @@ from executor.descriptor.values import (
     wrong,
 )
 
-Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "inference"]
+Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "adaptdl", "inference"]
 NOT_STARTED: Mapping[Strategy, str] = {
     "inference": "a server in addition to the benchmark",
 }
@@ -113,7 +113,7 @@ class Distributed(DescriptorTable):
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
     """Number of times that all processes of `torchrun` are restarted after one of them failed: the same as `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
-    """CPUs of each process: `mpirun` binds it to this many cores; `torchrun`'s processes get this number of threads
+    """CPUs of each process: `mpirun` binds it to this many cores; processes of `torchrun` and `adaptdl` get this number of threads
     (`OMP_NUM_THREADS`)."""
     mpirun_options: list[Word] = Field(default_factory=list, examples=[["--map-by", "socket"]])
     """More options for that `mpirun`, each a word of its own. They follow ours, and no shell reads them."""
@@ -126,7 +126,7 @@ class Hardware(DescriptorTable):
     """The EC2 instance type. A run on this machine ignores it; write `"local"` then."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
     """The way in which machines work together: one machine; the command once on each (`each_node`); `mpirun` over all (`horovod`, `mpi`);
-    `torchrun` on each; a server and its client."""
+    `torchrun` on each; AdaptDL's replicas on each, whose number may change (`adaptdl`); a server and its client."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. It comes before `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])

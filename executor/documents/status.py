@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from bai_agent.job.descriptor import Job
+from bai_agent.job.generation_records import Hints
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import GenerationOutcome, JobResult, as_table
 from bai_agent.job.run_directory import now_ms
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import asdict, dataclass
 from executor.documents.document import Block, Column, Fact, Facts, Heading, Paragraph, Phrase, Table, Title
 from executor.documents.generation_table import generations_table
 from executor.documents.listing import status_phrase
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _GENERATIONS = 64
+_HINT_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,8 @@ class StatusView:
     """Makes the command line of a hint from its words."""
     generations: Sequence[GenerationOutcome] = ()
     """Those so far of a job that goes on; empty unless verbose."""
+    hints: Hints | None = None
+    """The benchmark's last hints for other numbers of nodes; None unless verbose."""
     verbose: bool = False
     one_machine: bool = False
     """Whether the job's nodes share one machine."""
@@ -91,7 +95,14 @@ def status_as_json(view: StatusView) -> dict[str, Any]:
         "generations": [
             as_table(each) for each in (result.generations or () if result else view.generations)
         ],
-        **({"environments": [each.as_table() for each in view.machines]} if view.verbose else {}),
+        **(
+            {
+                "environments": [each.as_table() for each in view.machines],
+                "hints": asdict(view.hints) if view.hints is not None else None,
+            }
+            if view.verbose
+            else {}
+        ),
     }
 
 
@@ -269,6 +280,7 @@ def _details(view: StatusView) -> Iterator[Block]:
     """Yield transports, settings, our own usage, and the machine of each node."""
     yield Facts(_transports(view.status.nodes))
     yield Facts(_settings(view.job))
+    yield Facts(_hints(view.hints))
     if view.result is not None and view.result.own_usage:
         yield Facts(list(usage_facts(view.result.own_usage, one_machine=view.one_machine)))
     for node in view.machines:
@@ -286,6 +298,17 @@ def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
     return [
         Fact("transport", sentence if len(found) == len(nodes) else f"{sentence} (node {', '.join(found)})")
         for sentence, found in ranks.items()
+    ]
+
+
+def _hints(hints: Hints | None) -> list[Fact]:
+    """Return the benchmark's hints, with the node and the age; of very long ones the beginning."""
+    if hints is None:
+        return []
+    text = hints.text if len(hints.text) <= _HINT_CHARACTERS else f"{hints.text[: _HINT_CHARACTERS - 1]}…"
+    return [
+        Fact("hints", text),
+        Fact("", f"given on node {hints.node} in generation {hints.generation}, {time_since(hints.time)}"),
     ]
 
 

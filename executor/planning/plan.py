@@ -16,6 +16,7 @@ from bai_agent.job.descriptor import (
     Benchmark,
     Better,
     Buffering,
+    Checkpoint,
     Elastic,
     End,
     Git,
@@ -52,6 +53,11 @@ from executor.planning.scripts_folder import ScriptsOrigin
 
 _MOST_RUNS = 50
 """Most runs with `[repeat] until` and without `runs`."""
+
+_ADAPTDL_LIMITS = {"grace": timedelta(seconds=120)}
+"""Limits of a job of AdaptDL that sets none: those of AdaptDL on Ray."""
+_ADAPTDL_PAUSE = timedelta(minutes=5)
+_ADAPTDL_FOLDER = "checkpoints"
 
 _MPI = ("horovod", "mpi")
 """Strategies in which one node starts processes on all others, by mpirun."""
@@ -97,6 +103,10 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         _check_remote(descriptor)
     _check_started(descriptor.hardware.strategy)
     strategy = _strategy(descriptor, inputs.where)
+    if strategy.is_supervised and strategy.min_nodes is None:
+        raise PlanError(
+            'hardware.distributed.num_instances: adaptdl runs on a range of machines; write for example "1:4".'
+        )
     if descriptor.repeat is not None:
         _check_repeated(descriptor, strategy)
     sources = _sources(descriptor, inputs)
@@ -115,7 +125,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
             descriptor,
             inputs.defaults,
             longest=EC2_MAX_RUNTIME if on_ec2 else None,
-            is_elastic=strategy.min_nodes is not None,
+            strategy=strategy,
         ),
         sources=sources,
         metrics=plan_metrics(descriptor),
@@ -123,8 +133,8 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         host_metrics=descriptor.host_metrics,
         repeat=_repeat(descriptor, inputs),
         restart=_restart(descriptor, strategy),
-        elastic=descriptor.elastic if strategy.min_nodes is not None else Elastic(),
-        checkpoint=descriptor.checkpoint,
+        elastic=_elastic(descriptor, strategy),
+        checkpoint=_checkpoint(descriptor, strategy),
         output=Output(
             artifacts=tuple(descriptor.output.artifacts), discard_stdout=descriptor.output.discard_stdout
         ),
@@ -271,7 +281,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
 
 
 def _limits(
-    descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, is_elastic: bool
+    descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, strategy: StrategyTable
 ) -> Limits:
     """Return the limits. A limit that the descriptor sets, even to our default, comes before the configuration's."""
     limits = Limits(
@@ -282,9 +292,26 @@ def _limits(
             for each in fields(Limits)
         }
     )
-    if is_elastic and "peer_silence" not in descriptor.limits.written | defaults.written:
-        limits = replace(limits, peer_silence=ELASTIC_SILENCE)
+    own = {"peer_silence": ELASTIC_SILENCE} if strategy.min_nodes is not None else {}
+    if strategy.is_supervised:
+        own |= _ADAPTDL_LIMITS
+    written = descriptor.limits.written | defaults.written
+    limits = replace(limits, **{name: value for name, value in own.items() if name not in written})
     return limits if limits.max_runtime is not None else replace(limits, max_runtime=longest)
+
+
+def _elastic(descriptor: Descriptor, strategy: StrategyTable) -> Elastic:
+    if strategy.min_nodes is None:
+        return Elastic()
+    elastic = descriptor.elastic
+    is_due = strategy.is_supervised and "pause" not in elastic.written
+    return replace(elastic, pause=_ADAPTDL_PAUSE) if is_due else elastic
+
+
+def _checkpoint(descriptor: Descriptor, strategy: StrategyTable) -> Checkpoint | None:
+    if descriptor.checkpoint is None and strategy.is_supervised:
+        return Checkpoint(path=_ADAPTDL_FOLDER)
+    return descriptor.checkpoint
 
 
 def _restart(descriptor: Descriptor, strategy: StrategyTable) -> Restart:

@@ -9,7 +9,7 @@ from typing import Any
 from bai_agent.errors import RecordError
 from bai_agent.job.attempt import AttemptRecord, Control
 from bai_agent.job.descriptor import Job
-from bai_agent.job.generation_records import Change, DecisionKind, NextGeneration, ScaleRequest
+from bai_agent.job.generation_records import Change, DecisionKind, Hints, NextGeneration, ScaleRequest
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, field
@@ -152,6 +152,15 @@ def generation_status(record: JobRecord, job: Job) -> GenerationStatus | None:
         number -= 1
         decision = attempt.decision(number, control)
     return _status(attempt, job, control, number, decision)
+
+
+def last_hints(record: JobRecord, job: Job) -> Hints | None:
+    """Return the last hints of a benchmark that gives some; None if there are none that can be read. Raises StoreError."""
+    if not job.strategy.is_supervised:
+        return None
+    with suppress(RecordError):
+        return AttemptRecord(record, job.job.attempt).hints()
+    return None
 
 
 def _status(

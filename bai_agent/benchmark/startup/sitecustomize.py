@@ -4,6 +4,9 @@ BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two wr
 newline, between which another process's text can come. timed: a flush ten times a second, so SIGTERM loses at
 most the last tenth. Then the `sitecustomize` of the Python itself runs.
 
+In a job with the strategy adaptdl, whose last version is of 2022, it lets `import adaptdl` work with current versions of numpy,
+semver and setuptools, and with a port that our agent holds for it.
+
 Annotations as in Python 3.6: the benchmark's Python may be older than the agent's.
 """
 
@@ -62,6 +65,55 @@ def _flush_often() -> None:
         os.register_at_fork(before=flusher.stop, after_in_parent=flusher.start, after_in_child=flusher.start)
 
 
+class _AdaptDlFinder:
+    """Finds nothing. It is asked at `import adaptdl`, and then puts in place what AdaptDL needs."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "adaptdl":
+            sys.meta_path[:] = [each for each in sys.meta_path if each is not _AdaptDlFinder]
+            _restore_for_adaptdl()
+            _share_master_port()
+
+
+def _restore_for_adaptdl() -> None:
+    """Give numpy, semver and setuptools back what AdaptDL uses and they no longer have."""
+    from importlib import import_module
+    from types import ModuleType, SimpleNamespace
+
+    try:
+        numpy, version_info = import_module("numpy"), import_module("semver").VersionInfo
+    except ImportError:
+        return  # its own import says what is missing
+    if not hasattr(numpy, "int"):
+        vars(numpy)["int"] = int
+    if not hasattr(version_info, "isvalid"):
+        version_info.isvalid = staticmethod(lambda text: bool(text) and version_info.is_valid(text))
+    try:
+        import_module("pkg_resources")
+    except ImportError:
+        from importlib.metadata import version
+
+        module = ModuleType("pkg_resources")
+        vars(module)["get_distribution"] = lambda name: SimpleNamespace(version=version(name))
+        sys.modules["pkg_resources"] = module
+
+
+def _share_master_port() -> None:
+    """Let the replica of rank 0 bind the port that our agent keeps free for it: the agent does not listen there."""
+    import socket
+
+    port = os.environ.get("ADAPTDL_MASTER_PORT")
+    bind = vars(socket.socket).get("bind", socket.socket.bind)
+
+    def share(self, address):  # type: ignore[no-untyped-def]
+        if isinstance(address, tuple) and str(address[1]) == port:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return bind(self, address)
+
+    socket.socket.bind = share  # type: ignore[method-assign]
+
+
 def _run_the_next() -> None:
     """Run the next sitecustomize on the path, as if ours did not exist."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -81,4 +133,6 @@ if _mode == "line":
     _write_whole_lines()
 elif _mode == "timed":
     _flush_often()
+if "ADAPTDL_SUPERVISOR_URL" in os.environ:
+    sys.meta_path.insert(0, _AdaptDlFinder)
 _run_the_next()

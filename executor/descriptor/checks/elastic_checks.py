@@ -35,6 +35,27 @@ def elastic(table: Raw) -> Iterator[RawFinding]:
         yield error(("elastic",), problem, 'write num_instances = "2:4", or remove the table')
 
 
+def adaptdl(table: Raw) -> Iterator[RawFinding]:
+    """Check that a job of AdaptDL has a range of machines, and a folder of checkpoints that is copied to all of them."""
+    if at(table, "hardware").get("strategy") != "adaptdl":
+        return
+    machines = node_range(table)
+    if machines is None or machines.least is None:
+        is_missing = _MACHINES[-1] not in at(table, *_MACHINES[:-1])
+        if is_missing or machines is not None:
+            problem = f"is {'missing' if is_missing else machines}, and adaptdl runs on a range of machines"
+            many = machines.most if machines is not None else 4
+            yield error(_MACHINES, problem, f'write num_instances = "1:{many}"')
+        if "repeat" in table:
+            problem = "is not for adaptdl: its runs would not have the same number of machines"
+            yield error(("repeat",), problem, "remove it")
+    if at(table, "checkpoint").get("shared") is True:
+        problem = (
+            "is not for adaptdl, which reads and writes one folder: each generation would have another one"
+        )
+        yield error(("checkpoint", "shared"), problem, "remove it: the folder is copied to all machines")
+
+
 def is_replaced(table: Raw) -> bool:
     """Return whether the job is one machine in whose place others may be launched."""
     is_single = at(table, "hardware").get("strategy", "single_node") == "single_node"

@@ -18,7 +18,7 @@ from executor.descriptor.checks.command_checks import (
     shell_syntax,
     written_engine,
 )
-from executor.descriptor.checks.elastic_checks import checkpoints, elastic, node_range, restarts
+from executor.descriptor.checks.elastic_checks import adaptdl, checkpoints, elastic, node_range, restarts
 from executor.descriptor.checks.file_checks import data_files, script_files, script_table
 from executor.descriptor.checks.metric_checks import (
     examples,
@@ -46,7 +46,7 @@ _OF_STRATEGIES = {
     "launch": ("horovod", "mpi"),
     "mpirun_options": ("horovod", "mpi"),
     "max_restarts": ("torchrun",),
-    "cpus_per_process": ("horovod", "mpi", "torchrun"),
+    "cpus_per_process": ("horovod", "mpi", "torchrun", "adaptdl"),
 }
 """Keys of `[hardware.distributed]` that other strategies ignore."""
 _BURSTS = ("gp2", "st1", "sc1")
@@ -235,6 +235,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     repeats,
     restarts,
     elastic,
+    adaptdl,
     checkpoints,
     _prometheus,
 )

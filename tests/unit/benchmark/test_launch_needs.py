@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.benchmark.launch_needs import meet_needs
+from bai_agent.benchmark.launch_needs import meet_needs, unknown_versions
 from bai_agent.errors import SetupError
 from bai_agent.strategy.launch import Launch, Needs
 
@@ -66,3 +66,35 @@ def test_a_missing_module_is_named_for_a_python_alone(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=f'{python}, has no module "no_such"; install it'):
         met(launch, path=python.parent, cwd=tmp_path, command=(sys.executable, "train.py"))
     assert met(launch, path=python.parent, cwd=tmp_path, command=("train",)) == ("train",)
+
+
+def installed(folder: Path, version: str) -> dict[str, str]:
+    """Put a package of that version into `folder`; return the environment of a Python that finds it."""
+    metadata = folder / "engine-1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: engine\nVersion: {version}\n")
+    return {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("version", "command", "warnings"),
+    [
+        ("1.2", "python3", []),
+        (
+            "1.3",
+            "python3",
+            ["The benchmark's Python has engine '1.3', which was never tried here; 1.2, 1.1 works."],
+        ),
+        ("1.3", "train.sh", []),
+    ],
+)
+def test_a_version_that_is_not_known_to_work_is_warned_of(
+    tmp_path: Path, version: str, command: str, warnings: list[str]
+) -> None:
+    env = installed(tmp_path, version)
+
+    found = unknown_versions(
+        {"engine": ("1.2", "1.1"), "not-there": ("1",)}, command=[command], env=env, cwd=tmp_path, user=None
+    )
+
+    assert found == warnings

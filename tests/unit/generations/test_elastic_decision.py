@@ -82,6 +82,10 @@ def seen(
     )
 
 
+SAVED = MemberEnd(outcome=Outcome.FAILED, code=143, ended_s=980.0)
+SAVES = replace(NO_RESTART, saved_code=143)
+
+
 def started(decision: Decision) -> StartGeneration:
     assert isinstance(decision, StartGeneration), decision
     return decision
@@ -436,3 +440,45 @@ def test_time_in_which_nobody_looked_is_no_proof_that_a_node_lived_since_a_failu
 
     assert decide(seen(failed, unseen), NO_RESTART) == GoOn()
     assert end(decide(seen(failed, Member(node=1, silent_s=0.5, unheard_s=0.5)), NO_RESTART)) is Why.USED_UP
+
+
+def test_members_that_save_by_themselves_are_started_again_without_a_restart() -> None:
+    for others in ([Member(node=1), 2], [Member(node=1, end=SAVED), Member(node=2, end=SAVED)]):
+        decision = started(decide(seen(Member(node=0, end=SAVED), *others), SAVES))
+
+        assert (decision.members, decision.why, decision.planned) == ((0, 1, 2), Change.SAVED, False)
+        assert (decision.ledger.restarts, decision.backoff_s) == (0, 0)
+
+
+def test_a_node_that_waits_joins_members_that_saved() -> None:
+    decision = started(decide(seen(Member(node=0, end=SAVED), 1, joined=waiting(3)), SAVES))
+
+    assert decision.members == (0, 1, 3)
+
+
+def test_the_same_exit_code_is_a_failure_of_other_strategies_and_beside_a_failure() -> None:
+    alone, beside = Member(node=0, end=SAVED), Member(node=1, end=FAILED)
+
+    assert isinstance(decide(seen(alone, 2), NO_RESTART), EndJob)
+    assert isinstance(decide(seen(alone, beside), SAVES), EndJob)
+    assert started(decide(seen(alone, beside), replace(POLICY, saved_code=143))).why is Change.FAILED
+
+
+def test_a_node_that_is_lost_when_the_others_save_is_left_out() -> None:
+    decision = started(decide(seen(Member(node=0, end=SAVED), Member(node=1, end=SAVED), lost(2)), SAVES))
+
+    assert (decision.members, decision.why) == ((0, 1), Change.LOST)
+
+
+def test_a_benchmark_that_only_saves_ends_as_a_failure() -> None:
+    saves = Member(node=0, end=SAVED), Member(node=1, end=SAVED)
+    ledger = Ledger()
+    for number in range(1, 4):
+        ledger = started(decide(seen(*saves, ledger=ledger, generation_s=5), SAVES)).ledger
+        assert ledger.quick_saves == number
+
+    end = decide(seen(*saves, ledger=ledger, generation_s=5), SAVES)
+
+    assert isinstance(end, EndJob)
+    assert end.why is Why.USED_UP
+    assert started(decide(seen(*saves, ledger=ledger, generation_s=61), SAVES)).ledger.quick_saves == 0

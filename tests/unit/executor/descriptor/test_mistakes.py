@@ -551,6 +551,36 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
 
 
 @pytest.mark.parametrize(
+    ("tables", "key", "advice"),
+    [
+        ("", "hardware.distributed.num_instances", 'write num_instances = "1:4"'),
+        (
+            "[hardware.distributed]\nnum_instances = 3",
+            "hardware.distributed.num_instances",
+            'write num_instances = "1:3"',
+        ),
+        (
+            "[hardware.distributed]\nnum_instances = '1:2'\n[checkpoint]\npath = '/fsx'\nshared = true",
+            "checkpoint.shared",
+            "the folder is copied to all machines",
+        ),
+        (
+            "[hardware.distributed]\nnum_instances = '1:2'\n[repeat]\nruns = 3",
+            "hardware.distributed.num_instances",
+            "remove [repeat]",
+        ),
+        ("[repeat]\nruns = 3", "repeat", "remove it"),
+    ],
+)
+def test_what_adaptdl_cannot_do_is_named(tmp_path: Path, tables: str, key: str, advice: str) -> None:
+    text = GOOD.replace("[ml]", 'strategy = "adaptdl"\n[ml]')
+
+    found = {each.key: each.fix for each in findings_of(tmp_path, f"{text}\n{tables}\n")}
+
+    assert advice in (found[key] or "")
+
+
+@pytest.mark.parametrize(
     ("old", "new", "key", "advice"),
     [
         ('"0.1.0"', '"0.2.0"', "spec_version", '"0.1.0"'),

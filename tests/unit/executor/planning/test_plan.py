@@ -386,6 +386,35 @@ def test_a_range_of_machines_makes_an_elastic_job() -> None:
     assert parse_job(job_toml(job).encode(), where="job.toml") == job
 
 
+ADAPTDL = {"instance_type": "local", "strategy": "adaptdl", "distributed": {"num_instances": "1:4"}}
+
+
+def test_a_job_of_adaptdl_has_its_own_times_and_a_folder_of_checkpoints() -> None:
+    job = planned(hardware=ADAPTDL)
+
+    assert job.strategy == StrategyTable(name="adaptdl", nodes=4, min_nodes=1)
+    assert (job.limits.grace, job.elastic.pause) == (timedelta(minutes=2), timedelta(minutes=5))
+    assert job.checkpoint == Checkpoint(path="checkpoints")
+    assert parse_job(job_toml(job).encode(), where="job.toml") == job
+
+
+def test_what_a_descriptor_of_adaptdl_says_itself_wins() -> None:
+    job = planned(
+        hardware=ADAPTDL,
+        limits={"grace": "30s"},
+        elastic={"pause": "1m", "nodes": 2},
+        checkpoint={"path": "out", "every": "1m"},
+    )
+
+    assert (job.limits.grace, job.elastic.pause) == (timedelta(seconds=30), timedelta(minutes=1))
+    assert (job.desired_nodes, job.checkpoint) == (2, Checkpoint(path="out", every=timedelta(minutes=1)))
+
+
+def test_a_fixed_number_of_machines_is_refused_for_adaptdl() -> None:
+    with pytest.raises(PlanError, match=r'num_instances: adaptdl runs on a range .* "1:4"'):
+        planned(hardware={**ADAPTDL, "distributed": {"num_instances": 2}})
+
+
 def test_one_machine_of_a_range_may_come_back() -> None:
     job = planned(hardware={"instance_type": "local", "distributed": {"num_instances": "1:1"}})
 

@@ -1,0 +1,194 @@
+"""The supervisor that AdaptDL's replicas on this node ask for the addresses of all, and give their hints to.
+
+A server on 127.0.0.1 with two paths; `<job>` is `ADAPTDL_JOB_ID`, which holds a random token, since every user of this machine
+reaches the port:
+
+| request | answer |
+|---|---|
+| `GET /discover/<job>/<restart>` | a list of the replicas' addresses, in the order of their ranks; waits until that generation has begun here, and is 408 after a while, which means "ask again" |
+| `PUT /hints/<job>` | keeps the hints, a JSON object of at most 64 KiB |
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler
+
+from bai_agent.decode import parse_json
+from bai_agent.errors import RecordError
+from bai_agent.job.bounded_server import BoundedServer
+from bai_agent.job.generation_records import Hints
+from bai_agent.job.peers import Peer
+from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
+
+log = logging.getLogger(__name__)
+
+MOST_HINT_BYTES = 64 * 1024
+_HERE = "127.0.0.1"
+_HOLD_S = 10.0
+"""Seconds for which a request waits for a generation."""
+_REQUEST_S = 10.0
+"""Seconds without a byte after which a connection is closed."""
+_TOKEN_BYTES = 16
+
+
+class AdaptdlSupervisor:
+    """Answers the replicas of one node. Requests are served on threads of its own."""
+
+    def __init__(self, *, node: int, job_key: str, port: int = 0, hold_s: float = _HOLD_S) -> None:
+        """job_key: `ADAPTDL_JOB_ID`. port: 0 for any free one. Raises OSError."""
+        self._node, self._job_key, self._hold_s = node, job_key, hold_s
+        self._changed = threading.Condition()
+        self._generation = -1
+        self._addresses: Sequence[str] = ()
+        self._hints: Hints | None = None
+        self._warnings: list[str] = []
+        self._warned: set[str] = set()
+        self._server = BoundedServer((_HERE, port), _handler(self))
+        threading.Thread(target=self._server.serve_forever, name="adaptdl-supervisor", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which replicas find it."""
+        return {
+            "ADAPTDL_JOB_ID": self._job_key,
+            "ADAPTDL_SUPERVISOR_URL": f"http://{_HERE}:{self.port}",
+        }
+
+    def begin(self, generation: int, peers: Sequence[Peer]) -> None:
+        """Know the members of a generation, in the order of their ranks."""
+        with self._changed:
+            self._generation = generation
+            self._addresses = [peer.address for peer in peers for _ in range(peer.slots)]
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def hints(self) -> Hints | None:
+        """The last hints. None if there are none."""
+        return self._hints
+
+    def take_warnings(self) -> list[str]:
+        """Return what was wrong with requests since the last call; each kind is reported once."""
+        with self._changed:
+            taken, self._warnings = self._warnings, []
+        return taken
+
+    def is_for(self, job_key: str) -> bool:
+        """Return whether a request is of this job."""
+        return hmac.compare_digest(job_key.encode(errors="replace"), self._job_key.encode())
+
+    def discover(self, restart: int) -> Sequence[str] | None:
+        """Return the addresses of a generation's replicas; None if it does not begin in time. Raises LookupError if it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._generation >= restart, timeout=self._hold_s)
+            if self._generation > restart:
+                raise LookupError
+            return self._addresses if self._generation == restart else None
+
+    def give_hints(self, content: bytes) -> bool:
+        """Keep hints, and return whether they are usable."""
+        try:
+            values = parse_json(content, where="hints")
+            if not isinstance(values, dict):
+                raise RecordError("hints are not a JSON object")
+            text = json.dumps(values)
+        except (RecordError, ValueError, RecursionError):
+            self.warn("AdaptDL's hints were not a JSON object, and are ignored.")
+            return False
+        with self._changed:
+            self._hints = Hints(
+                node=self._node, generation=max(0, self._generation), time=now_ms(), text=text
+            )
+        return True
+
+    def warn(self, sentence: str) -> None:
+        """Report something once."""
+        with self._changed:
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                self._warnings.append(sentence)
+
+
+def start_supervisor(rundir: RunDir, *, node: int, job_id: str) -> AdaptdlSupervisor:
+    """Start the supervisor where an agent before this one had it: running replicas know that address. Raises OSError."""
+    table = read_json(rundir.supervisor) or {}
+    token, port = table.get("token"), table.get("port")
+    if not (isinstance(token, str) and token.isalnum() and type(port) is int and 0 < port < 2**16):
+        token, port = secrets.token_hex(_TOKEN_BYTES), 0
+    job_key = f"{token}/{job_id}"
+    try:
+        supervisor = AdaptdlSupervisor(node=node, job_key=job_key, port=port)
+    except OSError as error:
+        if not port:
+            raise
+        log.warning("the supervisor's port %d is not free: %s; running replicas give no hints", port, error)
+        supervisor = AdaptdlSupervisor(node=node, job_key=job_key)
+    write_json(rundir.supervisor, {"token": token, "port": supervisor.port})
+    return supervisor
+
+
+def _handler(supervisor: AdaptdlSupervisor) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _REQUEST_S
+
+        def do_GET(self) -> None:
+            job_key, _, restart = self._place("/discover/").rpartition("/")
+            if not supervisor.is_for(job_key) or not (restart.isdecimal() and len(restart) < 7):
+                self.send_error(404, explain="no such job")
+                return
+            try:
+                addresses = supervisor.discover(int(restart))
+            except LookupError:
+                self.send_error(410, explain="that generation is over")
+                return
+            if addresses is None:
+                self.send_error(408, explain="that generation has not begun; ask again")
+                return
+            self._answer(json.dumps(addresses).encode())
+
+        def do_PUT(self) -> None:
+            if not supervisor.is_for(self._place("/hints/")):
+                self.send_error(404, explain="no such job")
+                return
+            length = self.headers.get("Content-Length") or ""
+            if not length.isdecimal() or len(length) > 20 or int(length) > MOST_HINT_BYTES:
+                supervisor.warn(
+                    f"AdaptDL's hints were larger than {MOST_HINT_BYTES} bytes, or of unknown size, and are ignored."
+                )
+                self.send_error(413, explain="too large")
+                return
+            content = self.rfile.read(int(length))
+            if len(content) < int(length) or not supervisor.give_hints(content):
+                self.send_error(400, explain="the hints are not a JSON object")
+                return
+            self._answer(b"{}")
+
+        def _place(self, prefix: str) -> str:
+            """Return the path after `prefix`; "" if it is another one."""
+            path = self.path.partition("?")[0]
+            return path[len(prefix) :] if path.startswith(prefix) else ""
+
+        def _answer(self, content: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the library's name
+            return
+
+    return Handler

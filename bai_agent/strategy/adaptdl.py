@@ -1,0 +1,123 @@
+"""AdaptDL's replicas on every node, which save, end and start again as nodes come and go: https://adaptdl.readthedocs.io
+
+Scripts run unchanged. Each node starts a spawner, which starts one replica for each slot; the agent is AdaptDL's supervisor
+(`peers/adaptdl_supervisor.py`). A restart of AdaptDL is a generation.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from bai_agent.decode import parse_json
+from bai_agent.errors import DescriptorError, RecordError
+from bai_agent.job.descriptor import Job
+from bai_agent.job.peers import Peer
+from bai_agent.light_dataclass import dataclass
+from bai_agent.strategy import adaptdl_spawner
+from bai_agent.strategy.failure import Cause, LeftFile, Remains
+from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
+
+VERSION = "0.2.11"
+"""AdaptDL's version with which this is known to work; it also compares it with its scheduler's."""
+_FAILURE = "replica.json"
+_SPAWNER = (sys.executable, "-I", "-S", adaptdl_spawner.__file__)
+
+
+class AdaptDl:
+    """A spawner on each node, which starts the benchmark's command as each of its replicas."""
+
+    def check(self, job: Job) -> None:
+        if not job.is_elastic:
+            raise DescriptorError(
+                "[strategy] min_nodes: adaptdl runs on a range of nodes, and it is missing; write the number of nodes for a fixed one"
+            )
+        if job.checkpoint is None or job.checkpoint.shared:
+            raise DescriptorError(
+                "[checkpoint]: adaptdl needs a folder whose content is copied to all nodes; add path, and leave out shared"
+            )
+
+    def setup(self, job: Job, rank: int) -> Setup:
+        return Setup(
+            needs=Needs(
+                modules={
+                    "adaptdl": f"install AdaptDL for that Python (the package adaptdl, version {VERSION})",
+                    "requests": "install the package requests for that Python: AdaptDL needs it",
+                    "torch": "install PyTorch for that Python (the package torch): AdaptDL needs it",
+                },
+                own_program=adaptdl_spawner.__file__,
+            ),
+            versions={"adaptdl": (VERSION,)},
+        )
+
+    def mismatch(self, peers: Sequence[Peer]) -> str | None:
+        return None
+
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        first = sum(peer.slots for peer in peers[: me.rank])
+        grace = f"{job.limits.grace.total_seconds():g}"
+        return Launch(
+            argv=(*_SPAWNER, str(first), str(me.slots), grace, "--", *command),
+            env=_environment(job, me, peers),
+            needs=Needs(
+                cpus=me.slots * (job.strategy.cpus_per_process or 0), own_program=adaptdl_spawner.__file__
+            ),
+        )
+
+    def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
+        note = next((found for each in remains.files if (found := _note(each))), None)
+        if note is None:
+            return None
+        return Cause(
+            process=f"replica {note.rank} (local rank {note.local})",
+            code=note.code,
+            signal=note.signal,
+            failed=note.time,
+        )
+
+
+def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]:
+    """Return AdaptDL's variables that are the same for all replicas of a node; the agent adds those of its supervisor."""
+    environment = {
+        "ADAPTDL_CHECKPOINT_PATH": "$(BAI_CHECKPOINT_DIR)",
+        "ADAPTDL_MASTER_ADDR": peers[0].address,
+        "ADAPTDL_MASTER_PORT": str(peers[0].port),
+        "ADAPTDL_NUM_NODES": str(len(peers)),
+        "ADAPTDL_NUM_REPLICAS": str(sum(peer.slots for peer in peers)),
+        "ADAPTDL_NUM_RESTARTS": "$(BAI_GENERATION)",
+        "ADAPTDL_SCHED_VERSION": VERSION,
+        adaptdl_spawner.FAILURE_FILE: f"$({LAUNCHER_FOLDER})/{_FAILURE}",
+    }
+    # Its checkpoints hold more than weights, and PyTorch 2.6 and later would not load them.
+    optional = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    if job.strategy.cpus_per_process is not None:
+        optional["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
+    if len(peers) > 1 and me.interface is not None:
+        # As for torchrun.
+        optional["GLOO_SOCKET_IFNAME"] = me.interface
+    own = {name: value for name, value in optional.items() if name not in job.benchmark.env}
+    return {**environment, **own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Note:
+    """What the spawner says of the first replica that failed."""
+
+    rank: int
+    local: int
+    code: int | None
+    signal: int | None
+    time: int
+
+
+def _note(file: LeftFile) -> _Note | None:
+    """Return the spawner's note; None if the file is something else. The benchmark may have written it."""
+    if file.path != _FAILURE:
+        return None
+    try:
+        table = parse_json(file.content, where=file.path)
+        found = _Note(**{name: table[name] for name in ("rank", "local", "code", "signal", "time")})
+    except (RecordError, KeyError, TypeError):
+        return None
+    numbers = [found.rank, found.local, found.time, found.code if found.signal is None else found.signal]
+    return found if all(type(each) is int and 0 <= each < 2**53 for each in numbers) else None

@@ -1,0 +1,156 @@
+"""Starts the replicas of one node of an AdaptDL job: `python -I -S adaptdl_spawner.py FIRST COUNT GRACE -- COMMAND …`.
+
+FIRST: rank of the first replica; COUNT: number of replicas here; GRACE: seconds for the others to end after one of them has.
+It passes SIGTERM on, and ends with 0 if all replicas did, with 143 if all did or some succeeded, else with the code of the
+first that failed.
+An exit with 143 is AdaptDL's word for "saved, to be started again"; a replica that SIGTERM ends before AdaptDL can handle it counts as one.
+
+Each node runs this file by its path, and it stays in memory as long as the replicas: standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SAVED = 143
+"""Exit code of a replica that has saved its state and wants to be started again."""
+FAILURE_FILE = "BAI_ADAPTDL_FAILURE"
+"""Variable with the path of a file about the first replica that failed."""
+STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
+"""Folder whose sitecustomize.py lets AdaptDL work with current versions of what it imports."""
+
+_BROKEN_S = 5.0
+"""Seconds for the others after a failure: they cannot save without the replica that failed."""
+_TICK_S = 0.05
+
+
+class Replicas:
+    """The replicas of this node, from their start to the end of all of them."""
+
+    def __init__(self, command: list[str], *, first: int, count: int, grace_s: float) -> None:
+        """Start them. Raises OSError if the command cannot be started."""
+        self._first, self._grace_s = first, grace_s
+        self._running: dict[int, int] = {}
+        """Rank of each running replica, by its process id."""
+        self._failed: int | None = None
+        """Exit code of the first that failed; a signal is negative."""
+        self._has_saved = False
+        self._kill_at: float | None = None
+        """When those that still run are killed (monotonic clock). None if none has ended early."""
+        self._is_killing = False
+        for local in range(count):
+            child = subprocess.Popen(command, env=_environment(first, local, count))
+            self._running[child.pid] = first + local
+            # It is reaped below, with its siblings.
+            child.returncode = 0
+
+    def terminate(self) -> None:
+        """Ask all that run to save and end."""
+        self._send(signal.SIGTERM)
+
+    def run(self) -> int:
+        """Wait for all; return the exit code, as shells have it for a signal."""
+        while self._running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid in self._running:
+                self._ended(self._running.pop(pid), status)
+            elif not pid:
+                if self._kill_at is not None and time.monotonic() > self._kill_at:
+                    self._is_killing = True
+                    self._send(signal.SIGKILL)
+                time.sleep(_TICK_S)
+        if self._failed is not None:
+            return self._failed if self._failed > 0 else 128 - self._failed
+        return SAVED if self._has_saved else 0
+
+    def _ended(self, rank: int, status: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return
+        if code in (SAVED, -signal.SIGTERM):
+            if self._kill_at is None:
+                self._end_others(self._grace_s)
+            self._has_saved = True
+        elif self._failed is None and not self._is_killing:
+            self._failed = code
+            _tell(rank, rank - self._first, code)
+            self._end_others(_BROKEN_S)
+
+    def _end_others(self, limit_s: float) -> None:
+        self._kill_at = time.monotonic() + limit_s
+        self.terminate()
+
+    def _send(self, number: int) -> None:
+        for pid in tuple(self._running):
+            os.kill(pid, number)
+
+
+def main() -> int:
+    """Run the replicas of our arguments."""
+    first, count, grace_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    command = sys.argv[5:]
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        replicas = Replicas(command, first=first, count=count, grace_s=grace_s)
+    except OSError as error:
+        sys.stderr.write(f'[bai] "{command[0]}" cannot be started: {error.strerror}\n')
+        return 127 if isinstance(error, FileNotFoundError) else 126
+    signal.signal(signal.SIGTERM, lambda *_: replicas.terminate())
+    if asked:
+        replicas.terminate()
+    return replicas.run()
+
+
+def _environment(first: int, local: int, count: int) -> dict[str, str]:
+    """Return the environment of a replica."""
+    env = dict(os.environ)
+    env["ADAPTDL_REPLICA_RANK"] = str(first + local)
+    env.setdefault("ADAPTDL_SHARE_PATH", str(Path.cwd()))
+    folders = [each for each in env.get("PYTHONPATH", "").split(":") if each]
+    if str(STARTUP) not in folders and os.access(STARTUP, os.R_OK | os.X_OK):
+        env["PYTHONPATH"] = ":".join([str(STARTUP), *folders])
+    for name in ("NO_PROXY", "no_proxy"):
+        # The supervisor is on this node, whatever proxy the benchmark uses.
+        env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1"]))
+    devices = _devices()
+    if 1 < count <= len(devices):
+        env["CUDA_VISIBLE_DEVICES"] = devices[local]
+    return env
+
+
+def _devices() -> list[str]:
+    """Return the names of the GPUs that replicas can have, each its own: AdaptDL uses the first one that it sees."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None:
+        return [each for each in listed.split(",") if each.strip()]
+    names = (each.name.removeprefix("nvidia") for each in Path("/dev").glob("nvidia[0-9]*"))
+    return sorted((each for each in names if each.isdecimal()), key=int)
+
+
+def _tell(rank: int, local: int, code: int) -> None:
+    """Leave a note of the first replica that failed."""
+    path = os.environ.get(FAILURE_FILE)
+    if not path:
+        return
+    note = {
+        "rank": rank,
+        "local": local,
+        "code": code if code > 0 else None,
+        "signal": -code if code < 0 else None,
+        "time": time.time_ns() // 1_000_000,
+    }
+    try:
+        Path(path).write_text(json.dumps(note))
+    except OSError as error:
+        sys.stderr.write(f"[bai] {path} cannot be written: {error.strerror}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
