@@ -23,6 +23,18 @@ from executor.owned_folders import cache_folder
 BOOKWORMS = "3.11"
 """The version of Debian 12's /usr/bin/python3."""
 _TORCH = ("torch==2.15.0", "numpy==2.4.6", "pip==25.3")
+_ADAPTDL = (
+    "adaptdl==0.2.11",
+    "async-timeout==5.0.1",
+    "autograd==1.8.0",
+    "numpy==2.4.6",
+    "pandas==2.3.3",
+    "portpicker==1.6.0",
+    "redis==7.0.1",
+    "requests==2.32.5",
+    "scipy==1.17.1",
+    "semver==3.0.4",
+)
 _TORCHRUN = """\
 #!/usr/bin/env python3
 import sys
@@ -45,6 +57,11 @@ def pytorch(version: str = BOOKWORMS) -> Path:
     finds it by `[env.vars] PYTHONPATH = "PLACE/lib/python3.11/site-packages"`.
     """
     return image_python("torch", _TORCH, version=version, programs={"torchrun": _TORCHRUN}, timeout_s=1800)
+
+
+def adaptdl(version: str = BOOKWORMS) -> Path:
+    """Return the folder of packages to be added by PYTHONPATH to the Python of `pytorch()`: AdaptDL, with current versions of what it needs."""
+    return image_python("adaptdl", _ADAPTDL, version=version) / "lib" / f"python{version}" / "site-packages"
 
 
 def hosts_version() -> str:
