@@ -1,6 +1,6 @@
 """Puts the agent into an image, whose instances accept a bare job descriptor as user data.
 
-Other user data works as without it. A bundle in the image is not fetched again.
+Other user data works as without this. A bundle in the image is not fetched again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from cloud_init.user_data import ROOT, STATE, boothook, fetch_agent, guardian, p
 BAKED = f"{ROOT}/baked"
 
 _LONGEST = timedelta(days=30)
-"""Deadline until the descriptor, which has its own, has been read. The boothook allows half an hour for that."""
+"""Deadline until the descriptor, which has its own deadline, has been read. The boothook allows half an hour
+for that."""
 
 _PIECE = 1 << 20
 

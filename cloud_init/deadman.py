@@ -2,8 +2,9 @@
 
     deadman=THIS python -I -B -c 'import os; exec(os.environ.pop("deadman"))' STATE LOG DEADMAN_SECONDS [REASON]
 
-It waits, and at last ends the machine, without a fork, as a benchmark may have left no process. With REASON it ends the
-machine at once. STATE: the folder of our state. Exits with 0 only where the machine is to stay.
+It waits, and finally ends the machine, without a fork, because a benchmark may have left no free process.
+With REASON it ends the machine at once. STATE: the folder of our state. Exits with 0 only if the machine is
+to stay on.
 """
 
 import os
@@ -16,7 +17,8 @@ HUNG = 1800
 """Seconds from a boot to the guardian's start: package upgrades may lie between."""
 POLL = 10
 MISSING = 12
-"""How many looks in a row have to miss the guardian before it is started again: it also ends at a reboot."""
+"""Number of consecutive looks without the guardian after which it is restarted: the guardian also ends at a
+reboot."""
 PAUSES = (5, 5, 10, 10, 20, 30, 60)
 CGROUP = "/sys/fs/cgroup/"
 begun = 0.0
@@ -28,13 +30,14 @@ def main(deadman_seconds: int, reasons: List[str]) -> None:
     if reasons:
         end(reasons[0])
     account = numbers(read(STATE + "deadline"))
-    # Spent: in earlier boots. Start: by the wall, 0 where that is not known.
+    # Spent: in earlier boots. Start by the wall clock; 0 if it is not known.
     spent, start = account if len(account) == 2 else [0, 0]
     missing, clock = 0, 0
     while True:
         on = int(uptime() - begun)
-        # What is left is counted by the time that the machine was on, which no clock can falsify. Time off counts too: by a
-        # clock that the guardian has found right, read once in each boot, as it may jump at any other time.
+        # The remaining time is counted by the time for which the machine was on, which no clock can falsify.
+        # Time off counts too, by a clock that the guardian has checked; it is read once in each boot, because
+        # it may jump at any other time.
         if not clock and os.path.exists(STATE + "clock_right"):
             clock = int(time.time())
             start = start or clock - on - spent
@@ -50,7 +53,7 @@ def main(deadman_seconds: int, reasons: List[str]) -> None:
 
 
 def watch_guardian(on: int, missing: int) -> int:
-    """Restart the guardian where it is gone; return how many looks in a row have missed it."""
+    """Restart the guardian if it is gone; return the number of consecutive looks without it."""
     pid = read(STATE + "guardian.pid").strip()
     if not os.path.exists(STATE + "guardian.pid"):
         if on >= HUNG:
@@ -60,7 +63,7 @@ def watch_guardian(on: int, missing: int) -> int:
         return 0
     if missing + 1 < MISSING:
         return missing + 1
-    # One that has ended its job was about to power off, and has died for want of a process.
+    # A guardian that has ended its job was about to power off, and died because no process was available.
     ended = read(STATE + "ended").strip()
     if ended and "power=stay" not in read(STATE + "settings"):
         end(ended)
@@ -71,7 +74,8 @@ def watch_guardian(on: int, missing: int) -> int:
 
 
 def end(reason: str) -> None:
-    """Ask for a power-off until the machine is gone, at last by force. The same as power_off in machine.sh, whose last step forks."""
+    """Ask for a power-off until the machine is off, finally by force. The same as power_off in machine.sh,
+    whose last step forks."""
     show("BAI-END " + reason)
     write("/proc/sys/kernel/hung_task_panic", "1")
     spawn("sync")
@@ -92,10 +96,11 @@ def end(reason: str) -> None:
 
 
 def leave_unit() -> None:
-    """Move to a control group of our own: a shutdown begins with killing those of cloud-init's units, and may hang after that.
+    """Move to a control group of our own: a shutdown first kills those of cloud-init's units, and may hang
+    after that.
 
-    A service manager leaves groups alone that it does not know. For both versions, also where both are mounted:
-    https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
+    A service manager leaves groups alone that it does not know. For both cgroup versions, even if both are
+    mounted: https://docs.kernel.org/admin-guide/cgroup-v2.html#organizing-processes-and-threads
     """
     for hierarchy in ("", "unified/", "systemd/", "pids/"):
         if os.path.exists(CGROUP + hierarchy + "cgroup.procs"):
@@ -107,7 +112,8 @@ def leave_unit() -> None:
 
 
 def spawn(*command: str) -> bool:
-    """Start a program; return False where no process is left for it. One that hangs, even at its start, does not hold us."""
+    """Start a program; return False if no process is left for it. A program that hangs, even at its start,
+    does not block us."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -125,7 +131,8 @@ def spawn(*command: str) -> bool:
 
 
 def uptime() -> float:
-    """Return the seconds since the machine started. Not the clock: that may be set, and jump, in between."""
+    """Return the seconds since the machine started. Not by the wall clock, which may be set, and jump, in
+    between."""
     try:
         return float(read("/proc/uptime").split()[0])
     except (IndexError, ValueError):
@@ -133,7 +140,7 @@ def uptime() -> float:
 
 
 def numbers(text: str) -> List[int]:
-    """Return the words of `text` as numbers; none where one of them is not a number."""
+    """Return the words of `text` as numbers; empty if one of them is not a number."""
     words = text.split()
     return [int(word) for word in words] if all(word.isdigit() for word in words) else []
 
@@ -160,7 +167,7 @@ def write(path: str, text: str, flags: int = os.O_WRONLY) -> None:
 
 
 def keep_account(text: str) -> None:
-    """Write the account in place, into blocks that the file has already: the disk may be full."""
+    """Write the state in place, into blocks that the file already has: the disk may be full."""
     write(STATE + "deadline", text, os.O_WRONLY | os.O_CREAT)
 
 
@@ -169,7 +176,8 @@ def say(text: str) -> None:
 
 
 def show(line: str) -> None:
-    """Write one line to the console, which may be in the middle of another one, and to the log; either may be missing."""
+    """Write one line to the console, where another line may be incomplete, and to the log; either may be
+    missing."""
     write("/dev/console", "\r" + line + "\n", os.O_WRONLY | os.O_APPEND | os.O_NOCTTY)
     write(LOG, line + "\n", os.O_WRONLY | os.O_APPEND)
 

@@ -1,4 +1,5 @@
-"""Fetches what a fresh instance needs, with its role's credentials: standard library only, Python 3.6 or later.
+"""Fetches the files that a fresh instance needs, with its role's credentials: standard library only, Python
+3.6 or later.
 
     fetch_agent.py bundle s3://BUCKET/KEY SHA256 FOLDER     download, check, unpack; FOLDER is there whole or not at all
     fetch_agent.py file   s3://BUCKET/KEY SHA256 PATH       download, check
@@ -6,8 +7,9 @@
     fetch_agent.py listed s3://BUCKET/KEY                   exit 0: the object is there; 1: it is not
     fetch_agent.py clock  s3://BUCKET                       wait until this machine's clock is set, by S3's
 
-Environment: AWS_REGION; S3_ENDPOINT; AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of it all, 600).
-Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt, 7 disk, 8 clock, 9 clock a little.
+Environment: AWS_REGION; S3_ENDPOINT; AWS_EC2_METADATA_SERVICE_ENDPOINT; BAI_FETCH_SECONDS (limit of all
+steps, 600). Exit codes of failures, with a sentence on stdout: 3 unreachable, 4 denied, 5 missing, 6 corrupt,
+7 disk, 8 clock, 9 clock a little.
 """
 
 import calendar
@@ -34,7 +36,7 @@ UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8
 TIMEOUT = 10
 """Seconds for a connection, and for each read from it."""
 PATIENCE = {UNREACHABLE: 1e9, DENIED: 60, MISSING: 60, CORRUPT: 5, DISK: 0, CLOCK: 300, CLOCK_OFF: 300}
-"""Seconds for which each failure is retried. A role that has just been made is not known everywhere at once."""
+"""Seconds for which each failure is retried. A new role is not known everywhere at once."""
 RIGHT, SIGNS = 60, 900
 """Seconds by which a clock that is right may differ from S3's, and by which a signature may: RequestTimeTooSkewed beyond."""
 CERTIFICATE_TIME = (9, 10)
@@ -42,11 +44,12 @@ CERTIFICATE_TIME = (9, 10)
 
 
 _learned: Dict[str, Any] = {"skew": 0.0, "region": None}
-"""From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's region."""
+"""From S3's answers: seconds by which its clock is ahead of ours, which may not be set yet; the bucket's
+region."""
 
 
 class FetchError(Exception):
-    """Why something could not be fetched; `final`: asking again does not help."""
+    """Why a file could not be fetched; `final`: retrying does not help."""
 
     def __init__(self, code: int, sentence: str, final: bool = False) -> None:
         Exception.__init__(self, sentence)
@@ -71,7 +74,8 @@ def main(arguments: List[str]) -> int:
 
 
 def persist(work: Callable[[], int], limit: float) -> int:
-    """Do `work` until it succeeds, fails for good, or `limit` seconds are over; then raise its last failure."""
+    """Do `work` until it succeeds, fails permanently, or `limit` seconds are over; then raise its last
+    failure."""
     begun, pause = time.monotonic(), 0.5
     while True:
         try:
@@ -107,7 +111,7 @@ def unpack(archive: str, folder: str) -> None:
     """Unpack an archive of ours, which has been checked by its checksum."""
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            # Newer Pythons ask for a filter, older ones do not have the parameter.
+            # Newer Pythons require a filter, older ones do not have the parameter.
             trust: Dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(folder, **trust)
     except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
@@ -139,14 +143,16 @@ def facts() -> int:
 
 
 def listed(url: str) -> int:
-    """Return 0 where the object is listed: a GET of a missing one is answered 403 without the right to list, and 404 with it."""
+    """Return 0 if the object is listed: a GET of a missing object is answered 403 without the right to list,
+    and 404 with it."""
     bucket, key = split(url)
     answer = b"".join(get(f"s3://{bucket}", {"list-type": "2", "max-keys": "1", "prefix": key}))
     return 0 if f"<Key>{escape(key)}</Key>".encode() in answer else 1
 
 
 def clock(url: str) -> int:
-    """Compare our clock with S3's, which each answer has, a refusal too: while ours is not set, nothing can be signed."""
+    """Compare our clock with S3's, which each answer contains, even a refusal: while ours is not set, nothing
+    can be signed."""
     base, path = place(split(url)[0], "")
     try:
         with open_url(base + path, method="HEAD", timeout_s=TIMEOUT) as answer:
@@ -197,7 +203,7 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
 
 
 def place(bucket: str, key: str) -> Tuple[str, str]:
-    """Return the address of an object, or of the bucket where there is no key: scheme and host; path."""
+    """Return the address of an object, or of the bucket without a key: scheme and host; path."""
     custom = os.environ.get("S3_ENDPOINT")
     domain = "amazonaws.com.cn" if region().startswith("cn-") else "amazonaws.com"
     base = (custom or f"https://s3.{region()}.{domain}").rstrip("/")

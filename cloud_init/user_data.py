@@ -164,7 +164,8 @@ class Boot:
 def user_data(boot: Boot) -> bytes:
     """Return the user data. Raises UserDataTooLargeError if EC2 would refuse it."""
     packed = io.BytesIO()
-    # The result contains neither the time nor a file's name, because a repeated launch must be the same for EC2.
+    # The result contains neither the time nor a file's name, because a repeated launch must be identical for
+    # EC2.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=packed, mtime=0) as file:
         file.write(readable(boot).encode("ascii"))
     content = packed.getvalue()
@@ -188,7 +189,7 @@ def readable(boot: Boot) -> str:
 
 
 def boothook(*, deadman: timedelta, max_boots: int, before: str = "") -> str:
-    """Return the script that runs on every boot. before: lines of shell that may end it at once."""
+    """Return the script that runs on every boot. before: lines of shell that may end it early."""
     settings = f"deadman_seconds={int(deadman.total_seconds())}\nmax_boots={max_boots}\n"
     program = f"deadman={shlex.quote(_lean(piece('deadman.py')))}\n"
     return _script(piece("machine.sh") + before + settings + program + piece("boothook.sh"))

@@ -60,7 +60,7 @@ class AwsCredentialsError(UsageError):
 
 
 class NotStartedError(BaiError):
-    """A job ended before anything of it ran; its result has the reason."""
+    """A job ended before any of its processes ran; its result has the reason."""
 
     def __init__(self, sentence: str, outcome: Outcome) -> None:
         super().__init__(sentence)
@@ -68,7 +68,7 @@ class NotStartedError(BaiError):
 
 
 class LaunchError(NotStartedError):
-    """The launch was finally refused: nothing runs, and the job has a result."""
+    """The launch was finally refused: no process runs, and the job has a result."""
 
 
 class NoResultError(BaiError):

@@ -19,7 +19,8 @@ _TRIES = 20
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return where wheels, bundles and indexes of jobs are kept. Raises RuntimeError without a home folder."""
+    """Return the folder for wheels, bundles and indexes of jobs. Raises RuntimeError without a home
+    folder."""
     named = environment.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "bai"
 
@@ -40,7 +41,7 @@ def new_owned_folder(
         except BusyError:
             continue  # another process cleans up here at this moment
         except FileNotFoundError as error:
-            last = error  # it has just done so, or no folder can be made there
+            last = error  # another process has just done so, or no folder can be made there
         else:
             if folder.is_dir():
                 return folder
@@ -48,9 +49,10 @@ def new_owned_folder(
 
 
 def remove_unowned(parent: Path, *, prefix: str = "", user: int | None = None) -> None:
-    """Remove the folders in `parent` whose owners were killed. A folder that cannot be removed stays for the next attempt.
+    """Remove the folders in `parent` whose owners were killed. A folder that cannot be removed stays for the
+    next attempt.
 
-    user: only this user's folders are removed, if others may make some in `parent`, too.
+    user: only this user's folders are removed, if other users may also make some in `parent`.
     """
     with suppress(OSError):
         for name in os.listdir(parent):  # noqa: PTH208 - the names alone

@@ -13,7 +13,7 @@ _WHOLE = re.compile(r"-?[0-9][0-9,]*")
 
 
 def number(value: float) -> str:
-    """Return `value` in at most 10 characters or so: four significant digits, whole numbers in full."""
+    """Return `value` in about 10 characters: four significant digits, whole numbers in full."""
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
     size = abs(value)
@@ -26,7 +26,8 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[str, str]:
-    """Return a metric's value for people, and its units unless the value has them already, as bytes and bytes a second do.
+    """Return a metric's value for people, and its units unless the value contains them, as for bytes and
+    bytes a second.
 
     floor: the smallest measurable value; a value up to it is shown as "below" it.
     """
@@ -45,7 +46,8 @@ def amount(value: float, units: str, *, floor: float | None = None) -> str:
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Return numbers with spaces after them, so that their decimal points align at the right edge of a column."""
+    """Return numbers with spaces after them, so that their decimal points align at the right edge of a
+    column."""
     ends = [match.end() if (match := _WHOLE.match(text)) else 0 for text in texts]
     longest = max((len(text) - end for text, end in zip(texts, ends, strict=True) if end), default=0)
     return [

@@ -1,4 +1,4 @@
-"""Turns signals into exceptions, so that an interrupted command can say what it leaves."""
+"""Turns signals into exceptions, so that an interrupted command can report what still runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AGAIN_SECONDS = 0.01
 
 
 class SignalError(KeyboardInterrupt):
-    """A signal ends this process. It is no Exception, so that libraries do not catch it."""
+    """A signal ends this process. It is not derived from Exception, so that libraries do not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -46,7 +46,7 @@ def raised_signals() -> Iterator[None]:
 
 
 def _builds_a_model(frame: FrameType | None) -> bool:
-    """Return whether pydantic is running, which turns any exception of a callback into its own."""
+    """Return whether pydantic is running: it converts any exception of a callback into its own."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("pydantic."):
             return True
@@ -61,7 +61,7 @@ def end_quietly_until_a_command_begins() -> None:
 
 
 def command_begins() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again: from now on the command says what it leaves."""
+    """Let Ctrl-C raise KeyboardInterrupt again: from now on the command reports what still runs."""
     if signal.getsignal(signal.SIGINT) is _end_quietly:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

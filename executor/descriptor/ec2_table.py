@@ -16,12 +16,13 @@ OWNED = frozenset(
     {"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData", "DryRun"}
     | {"ImageId", "InstanceType", "SubnetId", "LaunchTemplate"}
 )
-"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own. A launch template
-is among them, because it could set any of them and change between two tries of one launch."""
+"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own. A
+launch template is among them, because it could set any of them, and change between two tries of one
+launch."""
 
 
 ON_DEMAND = "on-demand"
-"""Market of machines that are paid for by the hour, for which EC2's MarketType has no word."""
+"""Market of machines that are paid by the hour, for which EC2's MarketType has no word."""
 CAPACITY_BLOCK = "capacity-block"
 """MarketType of machines that were reserved and paid for in advance:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html"""
@@ -147,7 +148,8 @@ class Ec2(DescriptorTable):
     instance_types: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, max_length=10, examples=[["g5.xlarge", "g6.xlarge"]]
     )
-    """Other acceptable types, requested in turn if no zone has room for `hardware.instance_type`, which comes first."""
+    """Other acceptable types, requested in turn if no zone has room for `hardware.instance_type`, which is
+    tried first."""
     on_demand_after_spot: bool = False
     """Whether machines on demand are requested if no type has room on spot (`InstanceMarketOptions` in `run_instances`)."""
     subnets: list[str] = Field(default_factory=list, examples=[["subnet-0123456789abcdef0"]])

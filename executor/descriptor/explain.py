@@ -35,7 +35,7 @@ _EXPECTED = {
 _MEANT = {"true": "true", "yes": "true", "on": "true", "1": "true"} | dict.fromkeys(
     ("false", "no", "off", "0"), "false"
 )
-"""TOML's word for other words for true and false."""
+"""TOML's spelling of other words for true and false."""
 
 
 def explain(error: ValidationError, *, file: str) -> list[Finding]:
@@ -51,7 +51,7 @@ def explain(error: ValidationError, *, file: str) -> list[Finding]:
 
 
 def _findings(error: ErrorDetails, *, file: str) -> Iterator[Finding]:
-    # The place of a mistake in a key itself ends with the key and "[key]": (…, "my key", "[key]").
+    # The location of a mistake in a key itself ends with the key and "[key]": (…, "my key", "[key]").
     path = tuple(step for step in error["loc"] if step != "[key]")
     cause = error.get("ctx", {}).get("error")
     mistakes = cause.mistakes if isinstance(cause, MistakeError) else [("", _words(error, path))]

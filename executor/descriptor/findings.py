@@ -28,7 +28,7 @@ class Finding:
     fix: str
     severity: Severity = Severity.ERROR
     item: str = ""
-    """`name` or `src` of the list's item on `path`, for people, who do not count from 0."""
+    """`name` or `src` of the list's item on `path`, because people do not count from 0."""
     option: str = ""
     """Option that set the value, "--set ml.args"; empty if the value is in the file."""
 

@@ -22,7 +22,7 @@ from executor.descriptor.toml_file import parse_toml, read_toml
 def load(
     path: Path, *, script: Path | None = None, overrides: Sequence[Override] = ()
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor in the file `path`, and all findings. With a descriptor they are all warnings.
+    """Return the descriptor in the file `path`, and all findings. With a descriptor all of them are warnings.
 
     script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the file's.
     """
@@ -138,7 +138,8 @@ def _item(table: Mapping[str, Any], path: Sequence[str | int]) -> str:
 
 
 def _position(table: Mapping[str, Any], path: Sequence[str | int]) -> tuple[int, ...]:
-    """Return the position of `path` in the file, for sorting. A missing key comes at the end of its table."""
+    """Return the position of `path` in the file, for sorting. A missing key is placed at the end of its
+    table."""
     found: list[int] = []
     node: Any = table
     for step in path:

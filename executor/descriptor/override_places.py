@@ -1,6 +1,6 @@
-"""Puts overrides into a file's table: each at its key, with the type that the key wants.
+"""Puts overrides into a file's table: each at its key, with the key's type.
 
-A mistake of an override in this file is a finding, whose place is the option.
+A mistake of an override in this file is a finding that names the option as its place.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def _named_items(node: list[Any], place: Place) -> str:
 
 
 def _value(override: Override, schema: Schema | None) -> Any:
-    """Return the value for a key with this schema: TOML's value if the key wants one, else the text itself."""
+    """Return the value for a key with this schema: TOML's value if the key is not a text, else the text
+    itself."""
     if not override.typed:
         return override.value
     text: str = override.value
@@ -161,16 +162,17 @@ def _value(override: Override, schema: Schema | None) -> Any:
 
 
 def _means_text(value: Any, wanted: set[str]) -> bool:
-    """Return whether a text was typed for a key of these types, though it can be read as `value`."""
+    """Return whether a user typed a text for a key of these types, although it can also be read as
+    `value`."""
     kind = _KINDS.get(type(value))
     if "string" not in wanted or kind == "string":
         return False
-    # An integer has several texts. If the key also takes a text, the typed one is kept: OMP_NUM_THREADS=010.
+    # An integer has several texts. If the key also accepts a text, the typed one is kept (OMP_NUM_THREADS=010).
     return kind not in wanted or kind == "integer"
 
 
 def _malformed(error: ValueError) -> _OverrideError:
-    # The error's line and column are those of a line that the user has not written.
+    # The error's line and column are in a line that the user has not written.
     reason = str(error).partition(" (at ")[0]
     problem = reason if isinstance(error, TomlBoundsError) else f"is not valid TOML: {reason}"
     return _OverrideError(problem, 'texts in it need quotes, for example \'["a", "b"]\'')

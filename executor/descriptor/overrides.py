@@ -1,4 +1,5 @@
-"""Values in place of a file's: read from `--set KEY=VALUE`, given by a program, and kept in the job's record.
+"""Values that replace a file's: read from `--set KEY=VALUE`, given by a program, and kept in the job's
+record.
 
 A mistake that does not depend on the file is a UsageError. `override_places.py` finds the others.
 """
@@ -54,7 +55,7 @@ class Override:
     value: Any
     """Value in TOML's types; the text if it was `typed`."""
     typed: bool = True
-    """Whether `value` is a text that a user typed, to be read as the type that the key wants."""
+    """Whether `value` is a text that a user typed, to be converted to the key's type."""
     must_count: bool = False
     """Whether an unused value is an error, not only a warning."""
 
@@ -80,7 +81,7 @@ def _read_override(text: str) -> Override:
 
 
 def key_override(option: str, path: tuple[str, ...], value: Any) -> Override:
-    """Return the override of an option that stands for the key at `path`. It is an error if it is not used."""
+    """Return the override for an option that sets the key at `path`. It is an error if it is not used."""
     return Override(option=option, key=key_text(path), path=path, value=value, typed=False, must_count=True)
 
 

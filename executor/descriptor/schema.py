@@ -32,7 +32,7 @@ def json_schema() -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
-    """Writes defaults in a user's form, and describes each key with the docstring of its field."""
+    """Writes defaults in the user's notation, and describes each key with the docstring of its field."""
 
     def encode_default(self, dft: Any) -> Any:
         if dft is Unpack.NO:

@@ -11,7 +11,7 @@ from bai_agent.job.toml import TomlBoundsError, TOMLDecodeError, read_toml_text
 from executor.descriptor.findings import Finding
 
 _LIMIT = 2**20
-"""Largest size of a descriptor (bytes). A descriptor is a page or two; a larger file is something else."""
+"""Largest size of a descriptor (bytes). A descriptor is a page or two; a larger file is not one."""
 
 _UNCLOSED = "a [ is never closed: a list ends with ]"
 _ADVICE = (

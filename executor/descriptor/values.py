@@ -1,4 +1,4 @@
-"""The values of a benchmark descriptor's keys, where TOML's own types are not enough.
+"""The values of a benchmark descriptor's keys, if TOML's own types are not enough.
 
 Each check reports a problem and a fix. No message repeats a text that may be a secret.
 """
@@ -85,7 +85,7 @@ def _checked_range(most: int, least: int | None) -> NodeRange:
 
 
 def _warmup(value: Any) -> Any:
-    """Return a warm-up. A number of values may be a text of digits, because `--set` gives one."""
+    """Return a warm-up. The number may be a text of digits, because `--set` gives one."""
     if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
         value = int(value)
     if type(value) is not int:
@@ -104,7 +104,8 @@ ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 
 
 def _variable(value: Any) -> Any:
-    """Return an integer as its text. Floats and booleans have several texts, so the user has to write one."""
+    """Return an integer as its text. Floats and booleans can be written in several ways, so the user has to
+    write a text."""
     return str(value) if type(value) is int else value
 
 

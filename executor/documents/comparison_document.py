@@ -29,7 +29,7 @@ from executor.quantities import amount, quantity
 _NAMED = 3
 """Metrics that a note names."""
 _ONLY = 20
-"""Metrics of one side that are named."""
+"""Most metrics of one side that are named."""
 _PICTURES = 64
 _TONES: dict[str, Tone] = {
     "better": "good",
@@ -62,7 +62,7 @@ def comparison_blocks(
     differences: Sequence[Difference] = (),
     left_out: Sequence[str] = (),
 ) -> Iterator[Block]:
-    """Yield a comparison of two sides. counts: of their runs."""
+    """Yield a comparison of two sides. counts: numbers of their runs."""
     sides = [
         Fact(letter, f"{name} ({count} run{'' if count == 1 else 's'})", "strong")
         for letter, name, count in zip("AB", names, counts, strict=True)
@@ -117,7 +117,8 @@ def _differences(differences: Sequence[Difference]) -> Iterator[Block]:
 
 
 def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, str]) -> Iterator[Block]:
-    """Yield the table of the metrics, notes on them, and a plot of each. heads: of the sides, and of the range."""
+    """Yield the table of the metrics, notes on them, and a plot of each. heads: headings of the sides, and of
+    the range."""
     if not every:
         return
     a, b, between = heads
@@ -212,7 +213,7 @@ def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:
         title=Phrase(each.name, better=each.better),
         width=_WIDTH,
         height=_HEIGHT,
-        # If all runs gave the same number, it is a line.
+        # If all runs gave the same number, the range is a line.
         band=(y(band[1]), max(1.0, round(y(band[0]) - y(band[1]), 1))) if band else None,
         centres=centres,
         marks=marks,

@@ -1,4 +1,4 @@
-"""A document as blocks: its content, without its looks.
+"""A document as blocks: its content, without its appearance.
 
 A document is built once. A `Renderer` has one small method for each kind of block; on a page that is a macro of `blocks.html`.
 """
@@ -17,7 +17,8 @@ Piece = TypeVar("Piece")
 
 
 class Phrase(NamedTuple):
-    """A few words, such as a cell or a note. They may come from others and hold anything: a renderer makes them harmless."""
+    """A short text, such as a cell or a note. It may contain foreign text of any kind: a renderer makes it
+    harmless."""
 
     text: str
     tone: Tone = ""
@@ -25,17 +26,17 @@ class Phrase(NamedTuple):
     better: Better | None = None
     """Direction of a metric, shown as a sign after its name."""
     trend: Sequence[float] = ()
-    """Values that a screen draws in place of the text, as a small line."""
+    """Values that a screen shows as a sparkline in place of the text."""
 
 
 class Fact(NamedTuple):
-    """A labelled value. A fact without a label belongs to the one above it."""
+    """A labelled value. A fact without a label belongs to the previous one."""
 
     label: str
     text: str
     tone: Tone = ""
     copied: bool = False
-    """Whether people copy it: a screen does not wrap it."""
+    """Whether people copy it: then a screen does not wrap it."""
 
 
 class Column(NamedTuple):
@@ -52,7 +53,7 @@ class Column(NamedTuple):
     most: int = 0
     """Greatest width in characters; 0: no limit."""
     wraps: bool = False
-    """Whether a long text goes on in the next line. Ids do, because people copy them."""
+    """Whether a long text continues in the next line. Ids do, because people copy them."""
     pointed: bool = True
     """Whether the decimal points of its numbers are aligned."""
 
@@ -72,7 +73,7 @@ class Title(Block):
     text: str
     status: Phrase | None = None
     ruled: bool = False
-    """Whether a screen draws a rule, because other programs' lines stand above."""
+    """Whether a screen draws a rule above it, because other programs' lines precede it."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,12 @@ class Heading(Block):
     text: str
     anchor: str
     folded: bool = False
-    """Whether a comment on a change folds the section away."""
+    """Whether a comment on a change collapses the section."""
 
 
 @dataclass(frozen=True)
 class OutcomeLine(Block):
-    """End of a job. Tone: good, bad, or soft if it has not ended."""
+    """End of a job. Tone: good, bad, or soft if the job has not ended."""
 
     kind = "outcome"
     sentence: str
@@ -113,9 +114,10 @@ class Facts(Block):
     rows: Sequence[Fact]
     caption: str = ""
     more: str = ""
-    """Command that shows all rows. Without one, a renderer leaves out no row. The same in other blocks."""
+    """Command that shows all rows. Without a width, a renderer leaves out no row. The same in other
+    blocks."""
     brief: bool = False
-    """Whether they are short, so that a page sets them side by side."""
+    """Whether they are short, so that a page places them side by side."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Table(Block):
 
 @dataclass(frozen=True)
 class Code(Block):
-    """Text that stays as it is, line by line."""
+    """Text that is shown unchanged, line by line."""
 
     kind = "code"
     text: str
@@ -154,12 +156,12 @@ class Code(Block):
 
 @dataclass(frozen=True)
 class PageOnly(Block):
-    """Blocks for which only a page has room."""
+    """Blocks that only a page has room for."""
 
     kind = "page_only"
     blocks: Sequence[Block]
     summary: str = ""
-    """Title under which a page folds them away; empty: they are shown."""
+    """Title of the collapsed section on a page; empty: they are shown."""
 
 
 class Mark(NamedTuple):
@@ -210,7 +212,7 @@ class Tiles(Block):
 
 
 class TimelineBar(NamedTuple):
-    """A phase of a node; places are percent of the whole time."""
+    """A phase of a node; positions are percentages of the whole time."""
 
     phase: str
     start: float
@@ -235,10 +237,10 @@ class SeriesFigures(NamedTuple):
     """A series of a metric."""
 
     label: str
-    """Name among the others; empty for the only one."""
+    """Name among the others; empty if there is only one."""
     headline: str
     what: str
-    """Kind of the headline, or the reason why there is none."""
+    """How the headline was computed, or the reason why there is none."""
     figures: Sequence[Phrase]
     unsteady: str | None
 

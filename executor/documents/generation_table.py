@@ -1,4 +1,5 @@
-"""The generations of a job as a table: who ran, for how long, what it achieved, why it ended, and the time between them."""
+"""The generations of a job as a table: members, duration, headlines, the reason of the end, and the time
+between them."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def generations_table(
 
 
 def members_words(members: Sequence[int]) -> str:
-    """Return how many nodes there are, and which: "4: 0–2, 5"."""
+    """Return the number of nodes and their numbers: "4: 0–2, 5"."""
     if not members:
         return ""
     spans: list[list[int]] = []

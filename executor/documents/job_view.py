@@ -1,4 +1,4 @@
-"""All that is known of one job while it is followed, and at its end."""
+"""Everything that is known about one job while it is followed, and at its end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def phase_words(finished: Mapping[str, float]) -> str:
 
 @dataclass
 class JobView:
-    """All that is known of a followed job."""
+    """Everything that is known about a followed job."""
 
     job_id: str
     job: Job
@@ -53,7 +53,7 @@ class JobView:
     cancelling: bool = False
     result: JobResult | None = None
     command: Callable[..., str] = command
-    """Makes the command line of a hint from its words."""
+    """Returns the command line of a hint from its words."""
     ending: str | None = None
     """Reason for which the coordinator of several nodes ended them, as it was printed."""
     machine_warnings: Sequence[MachineWarning] = ()
@@ -82,7 +82,8 @@ class JobView:
         )
 
     def remark(self, event: RunEvent) -> Phrase | None:
-        """Return the message of an event in every view; None for most events. Views show phases and pulls in their own ways."""
+        """Return the message of an event in every view; None for most events. Views show phases and pulls in
+        their own ways."""
         match event:
             case StopEvent() if not self._is_known_end(event):
                 return Phrase(event.message, "caution")
@@ -99,7 +100,8 @@ class JobView:
         return None
 
     def _is_known_end(self, event: StopEvent) -> bool:
-        """Return whether a reason to end was told by the coordinator, or will be by the summary because the benchmark never began."""
+        """Return whether the coordinator already reported a reason to end, or the summary will, because the
+        benchmark never began."""
         return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
 
     @property

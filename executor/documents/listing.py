@@ -37,7 +37,7 @@ def status_phrase(status: JobStatus) -> Phrase:
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
     """Return a row for each job. A narrow screen drops the columns of least interest."""
-    # The place of jobs matters only if some are elsewhere.
+    # The place of jobs is only shown if some are elsewhere.
     everywhere = any(each.status.where not in ("", "local") for each in jobs)
     chosen = [each for each in _COLUMNS if each[0].name != "where" or everywhere]
     return Table([column for column, _ in chosen], [[phrase(job) for _, phrase in chosen] for job in jobs])
@@ -68,7 +68,8 @@ def _parameters(job: ListedJob) -> Phrase:
 
 
 def _headlines(headlines: Mapping[str, HeadlineValue], bounds: Mapping[str, float]) -> str:
-    """Return the first headlines without cutting a number: one alone, and its name without its middle, if need be."""
+    """Return as many headlines as fit without cutting a number: at least one, with its name shortened in the
+    middle if necessary."""
     least, most = _HEADLINE_WIDTH
     pairs = [
         (

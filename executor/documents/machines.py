@@ -1,4 +1,4 @@
-"""Machines of a job in words: what they are, what they did, and what our own programs took of them."""
+"""Machines of a job in words: their hardware, their usage, and the usage of our own programs on them."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _CPU, _MEMORY = "cpu_percent", "memory_used_bytes"
 _RECEIVED, _SENT = "network_receive_bytes_per_second", "network_send_bytes_per_second"
 _NAMES = ("cpu", "memory", "gpu", "network in", "network out")
 USAGE = [Column(name, drops=index, pointed=False) for index, name in enumerate(_NAMES, 1)]
-"""Columns of what a node uses."""
+"""Columns of a node's usage."""
 
 
 def environment_facts(node: NodeEnvironment) -> Iterator[Fact]:
-    """Yield the facts of a node's machine. Parts of the file that make no sense are left out."""
+    """Yield the facts of a node's machine. Implausible parts of the file are left out."""
     if node.environment is None:
         yield Fact("machine", node.trouble or "")
         return
@@ -217,7 +217,8 @@ def _taken(node: OwnUsage) -> float:
 
 
 def _is_partial(node: OwnUsage) -> bool:
-    """Return whether some of it is unknown. If extractor and shim both are, the benchmark did not run."""
+    """Return whether some of the usage is unknown. If both extractor and shim are unknown, the benchmark did
+    not run."""
     around = [node.extractor, node.shim]
     known = [usage for usage in (node.agent, *around) if usage is not None]
     return any(usage.at_least for usage in known) or (None in around and around != [None, None])
@@ -240,5 +241,6 @@ def _cpu(value: float) -> str:
 
 
 def peak_words(peak: int, usage: Sequence[OwnUsage]) -> str:
-    """Return a process's peak memory; only a bound if it cannot be told from that of the shim, from which it was forked."""
+    """Return a process's peak memory; only a bound if it cannot be distinguished from that of the shim, from
+    which it was forked."""
     return quantity(peak, "bytes", floor=memory_floor(usage))[0]

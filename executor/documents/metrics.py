@@ -1,4 +1,4 @@
-"""Metrics as tables: their figures, their headlines, their last values, and notes on those."""
+"""Metrics as tables: figures, headlines, last values, and notes on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ORDER = (
     "units", "trend", "headline", "first", "last", "median", "stdev", "p95", "min", "max", "mean", "count",
 )  # fmt: skip
 _LIVE = ("last", "min", "max", "mean", "count", "units", "trend")
-"""Columns while a job runs. The first ones stay longest."""
+"""Columns while a job runs. The first columns are dropped last."""
 _FINAL = (
     "headline",
     "last",
@@ -53,7 +53,8 @@ _BEST = {Better.LOWER: "min", Better.HIGHER: "max"}
 
 
 def metric_table(every: Sequence[Series], *, final: bool = False, columns: Sequence[str] = ()) -> Table:
-    """Return the figures of each series. final: with those that matter after the end; columns: these alone, in this order."""
+    """Return the figures of each series. final: include those that matter after the end; columns: only these,
+    in this order."""
     wanted = list(columns or (_FINAL if final else _LIVE))
     # A headline that is the last value has a column anyway.
     if "headline" in wanted and not any(map(_has_headline, every)):
@@ -93,12 +94,12 @@ def _figure_cell(name: str, series: Series) -> Phrase:
         case "headline":
             return Phrase(_headline(series))
         case "last" if not series.count and series.left_out:
-            # A value of the warm-up: people who watch it want to see one.
+            # A value of the warm-up: users who watch the job want to see one.
             return Phrase(quantity(series.newest, series.units, floor=series.floor)[0], "strong")
     # Bounds have no deviation.
     known = series.count and not (name == "stdev" and series.is_bound)
     value = getattr(series, _FIELDS.get(name, name)) if known else None
-    # A deviation is a distance: a small one is exact.
+    # A deviation is a distance, so a small one is exact.
     floor = series.floor if name != "stdev" else None
     text = quantity(value, series.units, floor=floor)[0] if value is not None else "-"
     return Phrase(text, _figure_tone(name, series))
@@ -123,7 +124,7 @@ def _headline(series: Series) -> str:
 
 
 def spread_table(every: Sequence[Spread]) -> Table:
-    """Return a row for each metric of many ranks: the least and the greatest that any of its ranks has."""
+    """Return a row for each metric of many ranks: the least and the greatest value of all its ranks."""
     heads = ("ranks", *(f"{name} of ranks" for name in _OF_RANKS), "mean headline", "count")
     rows = []
     for spread in every:
@@ -149,7 +150,8 @@ def over_runs_table(metrics: Sequence[OverRuns]) -> Table:
 
 
 def headline_rows(measured: Measurements | None) -> list[Series]:
-    """Return the rows that have a headline, as the summary and `bai metrics` show them: ranks apart, or over them if that was asked for."""
+    """Return the rows that have a headline, as the summary and `bai metrics` show them: one per rank, or one
+    over all ranks if requested."""
     if measured is None:
         return []
     every = over_ranks(measured.benchmark.values(), measured.over_ranks)
@@ -170,7 +172,8 @@ def headline_as_json(series: Series) -> dict[str, Any]:
 
 
 def headline_words(how: Headline | None, count: int, runs: int = 1, *, ranks: str = "") -> str:
-    """Return the kind of a headline: "last of 40", "median of 5 runs (last)"; empty for a single value. ranks: how they are combined."""
+    """Return how a headline was computed: "last of 40", "median of 5 runs (last)"; empty for a single value.
+    ranks: how they are combined."""
     kind = (how or Headline.LAST).value
     if runs > 1:
         return f"median of {runs:,} runs ({kind}{ranks})"
@@ -220,7 +223,8 @@ def _value_row(
 
 
 def _ends(ends: tuple[float, float], units: str, floor: float | None) -> tuple[str, str]:
-    """Return the least and the greatest of some values for reading, and the units that are still to be named."""
+    """Return the least and the greatest of some values as text, and the units that the text does not
+    contain."""
     texts = [quantity(end, units, floor=floor) for end in ends]
     return (texts[0][0] if texts[0] == texts[1] else " – ".join(text for text, _ in texts)), texts[0][1]
 
@@ -271,7 +275,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _unsteady(series: Series) -> str | None:
-    """Return why a series of one run is not steady. Several runs would have to be judged one by one."""
+    """Return why a series of one run is not steady. Several runs would have to be judged separately."""
     if series.runs > 1 or not series.count:
         return None
     found = unsteady(series.trend.points, tolerance=series.tolerance)

@@ -47,14 +47,14 @@ _ASCII = str.maketrans(
 )
 _PIPE_WIDTH = 160
 _APART = frozenset({"heading", "paragraph", "table", "facts"})
-"""Blocks with an empty line above them, unless they follow one of those below."""
+"""Kinds of blocks that have an empty line above, unless they follow one of those below."""
 _HEADS = frozenset({"title", "outcome", "heading"})
 _ROWS = 40
 _FACTS = 12
 _LEAST_NAME = 12
 """Columns of a name before its numbers; if there are fewer, names have lines of their own."""
 _NAME_SHARE = 3
-"""Part of the width that the names of a table may take from its other columns."""
+"""Share of the width that the names of a table may take from its other columns."""
 _LEAST = 8
 """Columns that a name or a wrapped text always has."""
 _LABEL = 9
@@ -72,14 +72,14 @@ class _Shown:
 
     @cached_property
     def width(self) -> int:
-        """Columns that it would like to have."""
+        """Number of columns that it needs at best."""
         lines = (line for cell in self.cells for line in cell.plain.split("\n"))
         longest = max(map(len, self.trends), default=0)
         width = max([self.column.least, longest, cell_len(self.column.name), *map(cell_len, lines)])
         return min(width, self.column.most or width)
 
     def fitted(self, room: int) -> int:
-        """Return its width in `room` columns; 0 if it is dropped."""
+        """Return its width if `room` columns are available; 0 if it is dropped."""
         if self.column.wraps:
             return min(self.width, max(_LEAST, room))
         has_texts = any(cell.plain for cell in self.cells) or any(self.trends)
@@ -88,7 +88,7 @@ class _Shown:
 
 
 class Screen(Renderer[RenderableType]):
-    """Makes what rich prints, at most `width` columns wide."""
+    """Converts blocks to what rich prints, at most `width` columns wide."""
 
     def __init__(self, *, width: int, unicode: bool = True, wraps: bool = True) -> None:
         """wraps: whether sentences are wrapped between words; a pipe has each in one line."""
@@ -112,7 +112,7 @@ class Screen(Renderer[RenderableType]):
             above = block.kind if pieces else above
 
     def text(self, text: str, tone: str = "") -> Text:
-        """Return others' or our words in a style, as far as the screen can show them."""
+        """Return a text, our own or a foreign one, in a style, as far as the screen can show it."""
         plain = plain_text(text)
         return Text(plain if self._unicode else plain.translate(_ASCII), style=STYLES.get(tone, ""))
 
@@ -241,7 +241,7 @@ class Screen(Renderer[RenderableType]):
         return Text("\n").join(self.text(line, phrase.tone) for line in text.split("\n"))
 
     def _fitting(self, columns: Sequence[_Shown], *, least_name: int) -> dict[_Shown, int]:
-        """Return the columns that there is room for, each with its width. The first one takes what the others leave."""
+        """Return the columns that fit, each with its width. The first column takes the remaining width."""
         name, *others = columns
         stay = [each for each in others if not each.column.drops and not each.column.wraps]
         widths = {each: each.width for each in stay}
@@ -249,7 +249,7 @@ class Screen(Renderer[RenderableType]):
         least = name.width if name.column.wraps else min(name.width, max(_LEAST, least_name))
         widths[name] = min(least, max(_LEAST, left))
         left -= widths[name]
-        # Wrapping columns first; then the others, in the order in which they stay.
+        # Wrapping columns first; then the others, in the order in which they are kept.
         for each in sorted(others, key=lambda each: (not each.column.wraps, each.column.drops)):
             if each not in widths and (width := each.fitted(left - _GAP)):
                 widths[each] = width
@@ -260,7 +260,7 @@ class Screen(Renderer[RenderableType]):
     def _stacked(
         self, rows: Sequence[Sequence[Phrase]], columns: Sequence[_Shown], *, whole_names: bool
     ) -> Iterator[RenderableType]:
-        """Yield each row in lines of its own: its name and units, then the columns that there is room for."""
+        """Yield each row in several lines: its name and units, then the columns that fit."""
         *numbers, last = self._stacking(columns)
         indent = " " * _INDENT
         heads = indent + "".join(f"{each.column.name:>{each.width}}  " for each in numbers)
@@ -277,7 +277,7 @@ class Screen(Renderer[RenderableType]):
             yield from (Text(" " * len(figures)).append_text(each) for each in rest)
 
     def _stacking(self, columns: Sequence[_Shown]) -> Sequence[_Shown]:
-        """Return the columns that there is room for below a name."""
+        """Return the columns that fit below a name."""
         columns = [each for each in columns if each.column.name or each is columns[-1]]
         while (drops := max(each.column.drops for each in columns)) and (
             sum(_GAP + each.width for each in columns) > self._width
@@ -286,7 +286,8 @@ class Screen(Renderer[RenderableType]):
         return columns
 
     def _name(self, phrase: Phrase, width: int | None = None) -> Text:
-        """Return a row's name with the sign of its direction, without its middle if it has more than `width` columns."""
+        """Return a row's name with the sign of its direction, shortened in the middle if it has more than
+        `width` columns."""
         sign = ""
         if phrase.better is not None:
             sign = self.text(" ↓" if phrase.better is Better.LOWER else " ↑").plain

@@ -87,7 +87,7 @@ def _replaced(result: JobResult) -> Iterator[Fact]:
 
 
 def checkpoint_words(checkpoints: CheckpointSummary) -> str:
-    """Return how many checkpoints were kept and restored, and what that took."""
+    """Return how many checkpoints were kept and restored, with their size and time."""
     parts = []
     if checkpoints.kept:
         parts.append(
@@ -116,7 +116,7 @@ def transport_sentences(transports: Mapping[str, Sequence[str]] | None) -> Itera
 
 
 def commit_words(git: Git | GitCommit, *, digits: int | None = None) -> str:
-    """Return the commit of the benchmark. digits: of its hash; None: all."""
+    """Return the commit of the benchmark. digits: number of digits of its hash; None: all."""
     branch = f" ({git.branch})" if git.branch else ""
     return f"{git.commit[:digits]}{branch}{', with uncommitted changes' if git.dirty else ''}"
 
@@ -140,7 +140,7 @@ def _memory_words(benchmark: BenchmarkExit, usage: Sequence[OwnUsage]) -> Iterat
     largest, tree = benchmark.peak_memory_bytes or 0, benchmark.tree_peak_memory_bytes or 0
     if largest:
         yield f"peak memory {peak_words(largest, usage)} (largest process)"
-    # The tree's count leaves out pages of files that were in memory before; a process's has them.
+    # The tree's count leaves out file pages that were already in memory; a process's count includes them.
     if tree > largest:
         yield f"{size(tree)} (all processes, with cached files)"
 
@@ -206,7 +206,7 @@ def _metrics(job_view: JobView) -> Iterator[Block]:
     yield node_table(measured.host)
     yield replace(over_runs_table(job_view.over_runs), more=more)
     yield metric_notes(seen[:_ROWS])
-    # A node that is no longer a member is no caution.
+    # A node that is no longer a member is not a reason for a warning.
     go_on = {each.without_ranks for each in measured.benchmark.values() if each.count}
     notes = (
         text

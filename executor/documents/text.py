@@ -37,7 +37,7 @@ def place(url: str) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """Return `values` as a row of at most `width` bars, each the mean of its stretch."""
+    """Return `values` as a row of at most `width` bars, each the mean of its part of the values."""
     if not values or width < 1:
         return ""
     bars = _BARS if unicode else _ASCII_BARS
@@ -52,9 +52,11 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
 
 
 def safe_line(line: str) -> str:
-    """Return `line`, which may hold anything, fit for a terminal: colours stay, other control sequences go.
+    """Return `line`, which may have any content, in a form that is safe for a terminal: colours stay, other
+    control sequences are removed.
 
-    Of parts between carriage returns the last one stays, as it would on a screen, and what backspaces overwrite goes. At most `_LONGEST` characters.
+    As on a screen, only the last part between carriage returns stays, and characters that backspaces
+    overwrite are removed. At most `_LONGEST` characters.
     """
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part), "")
@@ -69,25 +71,27 @@ def safe_line(line: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return `text`, which may hold anything, as part of a sentence: one line, without control characters."""
+    """Return `text`, which may have any content, as part of a sentence: one line, without control
+    characters."""
     return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
 
 
 def visible(text: str) -> str:
-    """Return `text`, of several lines perhaps, with what a terminal would obey or hide as an escape: "\\u001b".
+    """Return `text`, possibly of several lines, with characters that a terminal would interpret or hide as escapes: "\\u001b".
 
-    What is TOML or JSON with all its texts in double quotes means the same afterwards.
+    TOML and JSON with all texts in double quotes keep their meaning.
     """
     return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_as_escape, text)
 
 
 def tell(text: str = "", *, end: str = "\n", stream: IO[str] | None = None, flush: bool = False) -> None:
-    """Print `text` for a person, made `visible`. All text that others may have written is printed by it."""
+    """Print `text` for a person, made `visible`. All text that may come from other programs or users is
+    printed by this function."""
     print(visible(text), end=end, file=stream, flush=flush)
 
 
 def visible_bytes(lines: bytes) -> bytes:
-    """Return lines of JSON made `visible`; what is not UTF-8 becomes a question mark."""
+    """Return lines of JSON made `visible`; bytes that are not UTF-8 become a question mark."""
     return visible(lines.decode(errors="replace")).encode()
 
 
@@ -117,7 +121,7 @@ def draws_in_place() -> bool:
 
 
 def shortened(name: str, width: int, *, unicode: bool = True) -> str:
-    """Return `name` without its middle: what tells long names apart is often their end."""
+    """Return `name` shortened in the middle, because long names often differ at their end."""
     if len(name) <= width:
         return name
     end = width // 2

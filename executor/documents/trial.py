@@ -18,7 +18,7 @@ from executor.trial.metrics_trial import MetricsTrial, PatternResult
 
 
 def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
-    """Yield the statistics of each metric, then what went wrong or nearly right."""
+    """Yield the statistics of each metric, then its errors and near misses."""
     count = len(trial.metrics)
     pace = f" at {trial.lines_per_second:,.0f} lines/s" if trial.seconds else ""
     searched = f"searched for {count:,} metric{'' if count == 1 else 's'}{pace}"
@@ -37,7 +37,7 @@ def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
 
 
 def _remarks(result: PatternResult) -> Iterator[Phrase]:
-    """Yield doubts about the values of a pattern, or that lines only come near it."""
+    """Yield doubts about the values of a pattern, or lines that only nearly match it."""
     name = result.metric.name
     if result.not_numbers and result.count:
         yield Phrase(not_a_number_warning(name, result.not_numbers, result.not_number, metric=result.metric))

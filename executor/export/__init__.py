@@ -1,1 +1,1 @@
-"""Takes a job's parameters and metrics out to the systems in which people compare experiments."""
+"""Exports a job's parameters and metrics to systems in which people compare experiments."""

@@ -1,4 +1,4 @@
-"""Numbers of a job in the forms that other programs read: one for each metric, or the times of commands.
+"""Numbers of a job in the formats of other programs: one for each metric, or the times of commands.
 
 - bmf: Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format
 - gha: the custom tools of github-action-benchmark, https://github.com/benchmark-action/github-action-benchmark
@@ -23,7 +23,7 @@ from executor.errors import UsageError
 from executor.records.figures import Figures, figures
 
 _TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsBetter"}
-"""Name of the tool in github-action-benchmark, which holds for a whole file."""
+"""Name of the tool in github-action-benchmark, which applies to a whole file."""
 _PREFIX = "BAI_METRICS_"
 """Prefix of names, as the Prometheus sink has it, so that one dashboard fits both."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -38,7 +38,7 @@ class HeadlineNumber:
     units: str
     better: Better | None
     runs: Figures
-    """Figures of the runs' headlines: of one, or of all repeats."""
+    """Figures of the runs' headlines: of a single run, or of all repeats."""
 
     @property
     def value(self) -> float:
@@ -88,7 +88,7 @@ def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber | N
 def text_of(
     form: str, headlines: Sequence[HeadlineNumber], *, job_id: str, benchmark: str
 ) -> tuple[bytes, list[str]]:
-    """Return the text of one of the forms, and sentences for a person. Raises UsageError."""
+    """Return the text in one of the formats, and sentences for the user. Raises UsageError."""
     if form == "bmf":
         return _json(_bmf(headlines, benchmark)), []
     if form == "gha":
@@ -108,7 +108,7 @@ def _bmf(headlines: Iterable[HeadlineNumber], benchmark: str) -> dict[str, dict[
 
 
 def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[HeadlineNumber], list[str]]:
-    """Return the metrics that have a direction, which is one for a whole file."""
+    """Return the metrics that have a direction; a whole file has one direction."""
     taken: dict[Better, list[HeadlineNumber]] = {}
     for each in headlines:
         if each.better is not None:
@@ -144,7 +144,7 @@ def _gha(each: HeadlineNumber, job_id: str) -> dict[str, Any]:
 
 
 def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
-    # Only here: it takes time to load, and most commands print none.
+    # Imported here: it takes time to load, and most commands print none.
     from prometheus_client.metrics_core import Metric
     from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -164,7 +164,7 @@ def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
 
 
 def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tuple[str, str]]:
-    """Yield labels under names that Prometheus takes; those of ours win."""
+    """Yield labels under names that Prometheus accepts; our own labels replace others of the same name."""
     for key, value in each.labels:
         name = _NOT_IN_A_NAME.sub("_", key)
         yield (
@@ -172,7 +172,7 @@ def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tup
             _valid(value),
         )
     if renamed:
-        # Two metrics may have become one name.
+        # The names of two metrics may have become equal.
         yield "metric", _valid(each.name)
     yield "job_id", job_id
 

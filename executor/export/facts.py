@@ -25,7 +25,7 @@ class RunFacts:
 
     repeat: int | None
     arm: str | None
-    """Which arm it is of, in a job that compares some."""
+    """The arm of the run, in a job that compares several."""
     parameters: dict[str, str]
     """Arguments, `--set` and environment. No secrets: even the job has only references to them."""
     outcome: str | None = None
@@ -36,7 +36,7 @@ class RunFacts:
     ended: int | None = None
     series: list[PointSeries]
     numbers: dict[SeriesKey, float]
-    """The number of each series of the benchmark that stands for the run."""
+    """The number that represents the run, for each series of the benchmark."""
 
     def ended_as(self, outcome: JobResult | RepeatOutcome) -> RunFacts:
         """Return the run with its end."""
@@ -83,7 +83,8 @@ def job_facts(record: JobRecord) -> JobFacts:
 
 
 def steps_of(series: PointSeries) -> list[int]:
-    """Return the step of each value: the benchmark's own if all are whole numbers, else its place in the series."""
+    """Return the step of each value: the benchmark's own if all are whole numbers, else its index in the
+    series."""
     steps = series.steps
     if steps is None or not all(math.isfinite(each) and each == int(each) for each in steps):
         return list(range(len(series)))
@@ -105,7 +106,8 @@ def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
 
 
 def _end(started: int | None, seconds: float | None, ended: int | None) -> int | None:
-    """Return when a run ended, ms UTC, so that it took `seconds`: the time of day may have been set meanwhile."""
+    """Return the end of a run (ms UTC), computed from its start and duration: the time of day may have been
+    set meanwhile."""
     return ended if started is None or seconds is None else started + round(1000 * seconds)
 
 
@@ -130,7 +132,7 @@ def _runs(
         by_repeat.setdefault(key.repeat, []).append(series)
     repeats = {each.repeat: each for each in (result.repeats if result is not None else None) or ()}
     numbers = sorted(repeats.keys() | {each for each in by_repeat if each is not None})
-    # Series of no repeat, such as samples of the machine, are a run too.
+    # Series that belong to no repeat, such as samples of the machine, form a run of their own.
     whole = [None] if None in by_repeat or not numbers else []
     arms = _arms_of_runs(job)
     for number in [*whole, *numbers]:
@@ -191,7 +193,7 @@ def place_of(key: SeriesKey) -> list[tuple[str, str]]:
 
 
 def headline_key(key: SeriesKey) -> SeriesKey:
-    """Return a series' key without its generation: the headline is one, whichever generation has it."""
+    """Return a series' key without its generation: there is one headline, whichever generation has it."""
     return dataclasses.replace(key, generation=None)
 
 

@@ -1,4 +1,4 @@
-"""A job as runs of MLflow. Exported again, it gets what has come since; nothing is there twice."""
+"""A job as runs of MLflow. If the job is exported again, only new values are sent; nothing is duplicated."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _HEADLINE = "headline "
 """Prefix of the name of a series for its headline. MLflow itself shows a series by its last value."""
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 _ENVIRONMENT = {
-    # With the library's own limits a server that is away is noticed after many minutes.
+    # With the library's own limits an unreachable server is noticed only after many minutes.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "GIT_PYTHON_REFRESH": "quiet",
-    # With a server it writes two lines for each run to standard output, where `--json` has its own.
+    # With a server the library writes two lines for each run to standard output, where `--json` has its own.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
@@ -121,7 +121,8 @@ def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any
 
 
 def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run: RunFacts) -> Iterator[Any]:
-    """Yield the values that MLflow lacks: a series only grows at its end, and the headline of a run that has ended is one number."""
+    """Yield the values that MLflow lacks: a series only grows at its end, and a run that has ended has one
+    headline."""
     from mlflow.entities import Metric
 
     taken: set[str] = set()
@@ -165,12 +166,12 @@ def _metric_key(key: SeriesKey, taken: set[str], *, front: str = "") -> str:
     """Return MLflow's name of a series: "loss rank:0 kind:test". Names below system/ are shown as the machine's."""
     front = "system/" if key.src == "host" else front
     behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
-    # No slash: of "loss" and "loss/…" a store of files would have to make a file and a folder of one name.
+    # No slash: for "loss" and "loss/…" a file store would have to make a file and a folder of the same name.
     return unique(_key(front + " ".join([key.name or "_", *behind]))[: _LONGEST_KEY - 8], taken)
 
 
 def _key(text: str) -> str:
-    """Return a name that MLflow takes: its own characters only, and no path that leaves its folder."""
+    """Return a name that MLflow accepts: only its own characters, and no path out of its folder."""
     cleaned = _NOT_IN_A_KEY.sub("_", text)[:_LONGEST_KEY]
     parts = [
         part if part.strip(". ") else part.replace(".", "_").replace(" ", "_") or "_"

@@ -1,4 +1,5 @@
-"""A job as event files of TensorBoard: a folder for the job, and in it one for each repeat, node and process."""
+"""A job as event files of TensorBoard: a folder for the job with a subfolder for each repeat, node and
+process."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ from executor.export.facts import JobFacts, RunFacts, headline_key, place_of, st
 from executor.records.points import PointSeries, SeriesKey
 
 _MARK = "bai-export.json"
-"""In a folder that an export has made, and another one may replace."""
+"""Marks a folder that an export has made, and that another export may replace."""
 _NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
-"""The writer would replace them as well, and two series might become one."""
+"""The writer would also replace them, and two series might become one."""
 
 
 def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
@@ -113,7 +114,7 @@ def _folder(fresh: Path, run: RunFacts, key: SeriesKey) -> Path:
 
 
 def _tag(key: SeriesKey) -> str:
-    """Return the tag of a series; what stands before the first slash is a group there."""
+    """Return the tag of a series; TensorBoard groups tags by the text before the first slash."""
     front = "" if key.src in ("log", "emit", "exit", "file") else f"{key.src}/"
     behind = [re.sub(r"[^\w.-]", "_", f"{name}-{value}") for name, value in key.labels]
     return _NOT_IN_A_TAG.sub("_", front + "/".join([key.name or "_", *behind])).strip("/") or "_"

@@ -1,4 +1,4 @@
-"""The runs that a comparison is made of: those of named jobs, of all jobs with a label, of the arms of one job."""
+"""The runs of a comparison: those of named jobs, of all jobs with a label, of the arms of one job."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ VERSUS = "vs"
 """The word between two sides of several jobs each."""
 _AT_ONCE = 16
 _EARLIER = 20
-"""Jobs from which it is learnt how much runs scatter."""
+"""Number of jobs from which the scatter of runs is estimated."""
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """One job with its runs. What it ran on is read when it is asked for."""
+    """One job with its runs. Its machine and software are read on demand."""
 
     record: JobRecord
     runs: JobRuns
@@ -54,7 +54,8 @@ class ComparedJob:
         return f"{nodes} x {' and '.join(known)}" if known else f"{nodes} node{'' if nodes == 1 else 's'}"
 
     def described(self, arm: str | None = None) -> Job:
-        """Return its descriptor, or what it is for `arm`; scripts of this machine with their checksum. Raises StoreError."""
+        """Return its descriptor, or that of the job with only `arm`; scripts of this machine with their
+        checksum. Raises StoreError."""
         job = self.runs.job
         arms = job.repeat.arms if job.repeat is not None else ()
         found = next((each for each in arms if each.name == arm), None)
@@ -73,7 +74,8 @@ class ComparedJob:
 
 
 def by_arm(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return runs with the arm of each among the labels of its metrics: numbers of different arms are not of one kind."""
+    """Return runs with the arm of each among the labels of its metrics: numbers of different arms must not be
+    mixed."""
     return tuple(
         run
         if run.arm is None
@@ -94,7 +96,7 @@ class Side:
     runs: tuple[Run, ...]
     jobs: tuple[ComparedJob, ...]
     arm: str | None = None
-    """Which arm of its one job it is."""
+    """The arm of its one job."""
 
     @property
     def environments(self) -> list[Mapping[str, Any]]:
@@ -120,7 +122,7 @@ class RunReader:
         self._stores = stores
         self._read: dict[tuple[str, str], ComparedJob] = {}
         self._nodes: int | None = None
-        """Number of nodes of the first job; generations on as many are taken of the others."""
+        """Number of nodes of the first job; of the others, generations on the same number are taken."""
 
     def job(self, record: JobRecord) -> ComparedJob:
         """Return a job's runs. Raises StoreError, DescriptorError."""
@@ -133,8 +135,9 @@ class RunReader:
     def sides(self, words: Sequence[str]) -> list[Side]:
         """Return the sides that a person named. Raises UsageError, StoreError, DescriptorError.
 
-        Each word is a side; with the word "vs" between them, what stands between those is one. A word is a job, or KEY=VALUE:
-        all jobs with that label. One job alone that compares two descriptors has their arms as its sides.
+        Each word is a side; with the word "vs", all words between two of these are one side. A word is a job,
+        or KEY=VALUE: all jobs with that label. A single job that compares two descriptors has their arms as
+        its sides.
         """
         groups = _groups(words)
         if len(groups) == 1:
@@ -151,7 +154,8 @@ class RunReader:
         return sides
 
     def labelled(self, label: str, *, last: int | None = None, but: Iterable[str] = ()) -> list[ComparedJob]:
-        """Return the newest `last` succeeded jobs that have the label KEY=VALUE, the oldest first; without the jobs `but`.
+        """Return the newest `last` succeeded jobs with the label KEY=VALUE, the oldest first, except the jobs
+        `but`.
 
         Raises UsageError, StoreError.
         """
@@ -213,7 +217,7 @@ class RunReader:
 
 
 def sides_of(job: ComparedJob) -> list[Side]:
-    """Return the arms of a job as sides, the first one first; nothing of a job without arms."""
+    """Return the arms of a job as sides, in order; empty for a job without arms."""
     return [
         Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,), arm=arm)
         for arm, runs in sides_of_arms(job.runs).items()

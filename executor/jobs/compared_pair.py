@@ -1,4 +1,5 @@
-"""Two sides compared, or a job with its history: what the runs of each say, and what else differs between them."""
+"""Two sides compared, or a job with its history: the numbers of their runs, and other differences between
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from executor.jobs.compared import ComparedJob, RunReader, Side, by_arm, sides_o
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPair:
-    """The side B compared with the side A. What differs is read when it is asked for."""
+    """The side B compared with the side A. Other differences are read on demand."""
 
     a: Side
     b: Side
@@ -34,7 +35,7 @@ class ComparedPair:
 
     @property
     def left_out(self) -> list[str]:
-        """Runs that are not compared, and why: a sentence each."""
+        """Sentences about runs that are not compared, with the reasons."""
         return list(dict.fromkeys([*self.a.left_out, *self.b.left_out]))
 
     @cached_property
@@ -76,7 +77,7 @@ def compared_pairs(
 
 
 def compared_arms(job: ComparedJob) -> list[ComparedPair]:
-    """Compare the arms of a job; nothing if fewer than two have a run that succeeded."""
+    """Compare the arms of a job; empty if fewer than two have a run that succeeded."""
     sides = sides_of(job)
     return compared_pairs(sides) if len(sides) > 1 else []
 
@@ -106,7 +107,7 @@ class ComparedHistory:
 
     @property
     def left_out(self) -> list[str]:
-        """Runs that are not compared, and why: a sentence each. Raises StoreError."""
+        """Sentences about runs that are not compared, with the reasons. Raises StoreError."""
         machines = self.newest.machines
         return [
             *(

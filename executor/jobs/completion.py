@@ -1,4 +1,5 @@
-"""Job ids for completion in a shell. A person waits for them, so nothing is validated, and no bucket is asked."""
+"""Job ids for completion in a shell. A user waits for them, so nothing is validated, and no bucket is
+asked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ LAST = "last"
 
 
 def complete_job_ids(folder: Path, incomplete: str) -> list[tuple[str, str]]:
-    """Return the jobs of a store in `folder` whose ids begin with `incomplete`, the newest first, each with how it stands."""
+    """Return the jobs of a store in `folder` whose ids begin with `incomplete`, the newest first, each with
+    its status."""
     found: list[tuple[float, str]] = []
     try:
         with os.scandir(folder) as entries:
@@ -42,7 +44,7 @@ def _created(job: Path) -> list[tuple[float, str]]:
 
 
 def _how(job: Path) -> str:
-    """Return a job's outcome, as its record says it."""
+    """Return a job's outcome from its record."""
     try:
         with (job / "result.json").open("rb") as file:
             result: Any = json.loads(file.read(_RESULT_BYTES))
@@ -51,7 +53,7 @@ def _how(job: Path) -> str:
     except (OSError, ValueError, RecursionError):
         return ""
     outcome = result.get("outcome") if isinstance(result, dict) else None
-    # A shell takes it apart at line ends and colons.
+    # A shell splits it at line ends and colons.
     return (
         outcome
         if isinstance(outcome, str) and outcome.isascii() and outcome.replace("_", "").isalnum()

@@ -1,8 +1,9 @@
-"""An index of the ended jobs in a folder, so that a list reads the results of the jobs that it shows, and not of all others.
+"""An index of the ended jobs in a folder, so that a list reads only the results of the jobs that it shows.
 
-The index is in this user's cache, and only a hint. An entry counts if the job's folder and its `result.json` are the very files that were
-read: both have another time of change (`st_ctime`) as soon as anything about them changes, and that time cannot be set. Jobs without a
-valid entry are read. An index that is missing, damaged, of another version or of another folder is as good as empty.
+The index is in this user's cache, and only a hint. An entry is valid if the job's folder and its
+`result.json` are the same files as when they were read: any change to them changes their time (`st_ctime`),
+which cannot be set. Jobs without a valid entry are read. A missing or damaged index, or one of another
+version or folder, counts as empty.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from executor.owned_folders import cache_folder
 _FORMAT = 1
 """Raised if the content of the file or the meaning of a field changes."""
 _WORTH = 64
-"""Changed entries for which the index is written: reading so many results takes less than writing it each time."""
+"""Number of changed entries from which the index is written: reading fewer results takes less time than
+writing it each time."""
 _SETTLED_NS = 2_000_000_000
-"""Age of a file from which each further change gives it another time: clocks of file systems advance in steps."""
+"""Age of a file from which each further change gives it another time: clocks of file systems advance in
+steps."""
 _DRAFT_AGE_S = 3600
 _AT_ONCE = 16
 """Results that are read side by side."""
@@ -37,13 +40,14 @@ _Entry: TypeAlias = tuple[_Files, "StartedJob"]
 
 
 class StartedJob(NamedTuple):
-    """A job, and what is known without its descriptor."""
+    """A job, and the facts that are known without its descriptor."""
 
     job_id: str
     started: int
     """ms UTC; 0 if unknown."""
     status: str | None = None
-    """Status and outcome of an ended job; None if it goes on, or if that takes more than a look at its result."""
+    """Status and outcome of an ended job; None if it still runs, or if its result alone does not show
+    them."""
     outcome: str | None = None
 
 
@@ -52,7 +56,7 @@ def ended_jobs(
 ) -> dict[str, StartedJob]:
     """Return the jobs with a result among all jobs of a store's folder.
 
-    read: reads a job's result; returns None if that does not say enough, or if there is no such job.
+    read: reads a job's result; returns None if the result is not sufficient, or if there is no such job.
     """
     file = _index_file(folder)
     known = _load(file, folder) if file is not None else {}
@@ -84,7 +88,7 @@ def ended_jobs(
 
 
 def _files(folder: Path, job_id: str) -> _Files | None:
-    """Return what tells whether a job is still the one that was read; None if it has no result."""
+    """Return a mark that changes if the job changes; None if it has no result."""
     try:
         # For ten thousand jobs the `Path` objects would take as long as the call.
         job = os.stat(f"{folder}/{job_id}")  # noqa: PTH116
@@ -117,7 +121,7 @@ def _load(file: Path, folder: Path) -> Mapping[str, _Entry]:
 
 
 def _save(file: Path, folder: Path, entries: Mapping[str, _Entry]) -> None:
-    """Replace the index. Of several commands that do so at once the last one wins."""
+    """Replace the index. If several commands do so at once, the last one counts."""
     table = {"format": _FORMAT, "folder": os.fspath(folder), "jobs": list(entries.values())}
     with suppress(OSError, ValueError):
         content = json.dumps(table, separators=(",", ":")).encode()
@@ -127,7 +131,7 @@ def _save(file: Path, folder: Path, entries: Mapping[str, _Entry]) -> None:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what commands left that were killed while they wrote an index."""
+    """Remove files of commands that were killed while they wrote an index."""
     for draft in folder.glob(".*.tmp"):
         with suppress(OSError):
             if draft.stat().st_mtime < time.time() - _DRAFT_AGE_S:

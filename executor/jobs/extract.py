@@ -76,7 +76,7 @@ def complete_sets(node: NodeRecord) -> list[int]:
 
 
 def searched_nodes(record: JobRecord) -> list[NodeRecord]:
-    """Return the nodes that have kept a log, which alone is searched. Raises StoreError."""
+    """Return the nodes that have kept a log: only the log is searched. Raises StoreError."""
     return [each for each in record.nodes() if each.size("log")]
 
 
@@ -102,8 +102,8 @@ def extract_again(
 ) -> Iterator[NodeExtract]:
     """Search the kept logs of all nodes for `metrics` (None: the job's own); yield a result for each node.
 
-    `on_progress` is called with warnings. Raises UsageError where the job is another user's, has not ended or kept nothing,
-    ExtractError, StoreError.
+    `on_progress` is called with warnings. Raises UsageError if the job is another user's, has not ended or
+    kept no log; ExtractError, StoreError.
     """
     if record.store.folder is not None:
         check_own(record.store.folder, record.job_id)
@@ -116,7 +116,7 @@ def extract_again(
     job = replace(
         job,
         metrics=job.metrics if metrics is None else tuple(metrics),
-        # Their files were the benchmark's, and are gone.
+        # Their files belonged to the benchmark, and are gone.
         results=(),
         host_metrics=HostMetrics(enabled=False),
         kafka=None,
@@ -139,7 +139,7 @@ def extract_again(
 
 
 def _job_of_set(node: NodeRecord, number: int) -> Job:
-    """Return the job descriptor with the metrics that a set holds. Raises StoreError, DescriptorError."""
+    """Return the job descriptor with the metrics of a set. Raises StoreError, DescriptorError."""
     name = f"extracts/{number}/job.toml"
     return parse_job(node.job.store.get(node.key(name)), where=node.url(name))
 
@@ -155,7 +155,8 @@ def _claim(node: NodeRecord, descriptor: bytes) -> int:
 
 
 def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -> None:
-    """Warn if the kept log is incomplete: the benchmark truncated it, or the store did not get all of it."""
+    """Warn if the kept log is incomplete: the benchmark truncated it, or the store did not receive all of
+    it."""
     extracted = _extraction_of(node)
     printed = extracted.log_bytes + extracted.remaining_bytes if extracted is not None else 0
     kept = node.size("log")
@@ -166,10 +167,10 @@ def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -
 
 
 def _extraction_of(node: NodeRecord) -> ExtractionSummary | None:
-    """Return what was extracted of this node's log, while it ran. Raises StoreError, RecordError."""
+    """Return the summary of this node's extraction during the run. Raises StoreError, RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
-        # The result of several nodes is that of all together.
+        # The result of several nodes covers all of them together.
         return attempt.node_outcome(node.rank).metrics
     result = node_result(node)
     return result.metrics if result is not None else None
@@ -219,7 +220,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
 
 @contextmanager
 def _scratch_folder(near: Path | None) -> Iterator[Path]:
-    """Yield a new folder, in `near` or for temporary files, that is gone afterwards; those of killed extractions go before."""
+    """Yield a new folder, in `near` or for temporary files, that is removed afterwards; first remove those of
+    killed extractions."""
     parent = near or Path(tempfile.gettempdir())
     remove_unowned(parent, prefix=_SCRATCH, user=None if near else os.geteuid())
     with ExitStack() as stack:
@@ -229,10 +231,11 @@ def _scratch_folder(near: Path | None) -> Iterator[Path]:
 
 
 def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
-    """Return where each generation of a node is in its log; a node that was lost has only its events. Raises StoreError, RecordError."""
+    """Return the position of each generation in a node's log; for a lost node only its events are known.
+    Raises StoreError, RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
-        # The result of several nodes is that of all together, and has the places in one node's log.
+        # The result of several nodes covers all of them together, but its positions are in one node's log.
         told = attempt.node_outcome(node.rank).generations
     else:
         result = node_result(node) if node.job.job().strategy.nodes == 1 else None
@@ -241,7 +244,7 @@ def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
 
 
 def _write_ends(rundir: RunDir, generations: Sequence[GenerationOutcome]) -> None:
-    """Write the files that tell the end of the benchmark, or of each generation."""
+    """Write the files that record the end of the benchmark, or of each generation."""
     if not generations:
         rundir.exit.write_bytes(b"{}\n")
         return
@@ -282,9 +285,9 @@ def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
 
 
 def _extract(rundir: RunDir, job: Job) -> dict[str, Any]:
-    """Let the extractor do it, as in a run: bounded searches, processes that are started again."""
+    """Run the extractor as in a run: with bounded searches, and with restarts."""
     extractor = ExtractorProcess(rundir)
-    # The secrets are not looked up here: what the benchmark printed of them must not be quoted by a warning.
+    # The secrets are not looked up here, so a warning must not quote the benchmark's output.
     extractor.start(secrets=None if job.benchmark.secrets else ())
     try:
         done = extractor.wait(lambda: False)

@@ -1,4 +1,5 @@
-"""Copies a job out of its store into a folder of this machine: overwrites nothing, and continues what was begun.
+"""Copies a job out of its store into a folder of this machine: overwrites nothing, and continues an
+interrupted copy.
 
 ```
 DIR/  job.toml  result.json  artifacts/…
@@ -49,9 +50,10 @@ class Fetched:
 
 
 def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    """Copy what the store has of a job into `folder`; yield each file that was copied. Raises StoreError, FetchError, UsageError.
+    """Copy all that the store has of a job into `folder`; yield each copied file. Raises StoreError,
+    FetchError, UsageError.
 
-    A file of another content under one of its names is an error, and stays.
+    A file with the same name but other content is an error, and is not replaced.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +66,7 @@ def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 
 
 def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    # The descriptor comes first: it says whose folder this is, however early a fetch ends.
+    # The descriptor comes first: it identifies the job of this folder, however early a fetch ends.
     _check_owner(record, folder)
     descriptor = record.key("job.toml")
     for each in record.store.find(descriptor):
@@ -92,7 +94,7 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     wanted += [
         (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
     ]
-    # The result comes last: where it is, everything is.
+    # The result comes last: if it exists, everything exists.
     wanted.append(("result.json", record.store.find(record.key("result.json"))))
     for name, found in wanted:
         for each in found[:1]:
@@ -103,7 +105,8 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 
 
 def fetch_checkpoint(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    """Copy the newest whole checkpoint of a job into a folder of its name in `folder`; yield each file that was copied.
+    """Copy the newest complete checkpoint of a job into a folder of its name in `folder`; yield each copied
+    file.
 
     Raises StoreError, DescriptorError, JobFetchError.
     """
@@ -148,7 +151,7 @@ def _sha256(path: Path) -> str:
 
 
 def _check_owner(record: JobRecord, folder: Path) -> None:
-    """Raise UsageError where `folder` holds another job, FetchError where nobody can tell what it holds."""
+    """Raise UsageError if `folder` holds another job, FetchError if its content is unknown."""
     path = folder / "job.toml"
     if not path.exists() and not path.is_symlink():
         return
@@ -170,7 +173,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def _follow(node: NodeRecord, stream: Stream, path: Path) -> Fetched | None:
-    """Append to `path` what the stream has beyond it."""
+    """Append to `path` the part of the stream that it lacks."""
 
     def read(position: int, limit: int) -> bytes:
         return node.read(stream, position, limit=limit)
@@ -183,7 +186,7 @@ def _get(record: JobRecord, key: str, position: int, limit: int) -> bytes:
 
 
 def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched | None:
-    """Append to `path` what it lacks of the `there` bytes that `read(position, limit)` brings."""
+    """Append to `path` the missing part of the `there` bytes that `read(position, limit)` returns."""
     if not there:
         return None
     here = path.stat().st_size if path.exists() else 0
@@ -199,14 +202,14 @@ def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched 
 
 
 def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[bytes]:
-    """Yield a stretch, over all the objects that hold it; it ends early where there is no more."""
+    """Yield a part of a stream from all objects that hold it; it ends early if there is no more."""
     while position < end and (piece := read(position, min(_PIECE, end - position))):
         yield piece
         position += len(piece)
 
 
 def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
-    """Write the job descriptor as everybody may see it; it gets its name when it is complete."""
+    """Write the job descriptor without secrets; it gets its name when it is complete."""
     content = shown_job_toml(record).encode()
     if path.is_symlink() or path.exists():
         if path.is_file() and path.read_bytes() == content:

@@ -1,4 +1,4 @@
-"""The jobs of some stores in a list, and the numbers of one at a glance."""
+"""The jobs of several stores in a list, and the figures of one job at a glance."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from executor.records.series_lines import labelled
 from executor.records.statistics import Measurements, labelled_name, with_arm
 
 _AT_ONCE = 16
-"""Jobs, or nodes of one, that are read side by side; in a bucket each takes several requests."""
+"""Number of jobs, or nodes of a job, that are read in parallel; in a bucket each takes several requests."""
 _PORTION = 64
-"""Jobs that are looked at together where not all are wanted."""
+"""Number of jobs that are read together if not all are wanted."""
 _LAST_RECORDS = 2**18
-"""Bytes of a node's records in which the last values are looked for."""
+"""Bytes of a node's records in which the last values are searched."""
 _GLANCE_BYTES = 32 * 2**20
 """Records of a job of which all values are read for a glance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedJob:
-    """A job in a list: how it stands, what it was given, and what came of it."""
+    """A job in a list: its status, its parameters and its headlines."""
 
     status: JobStatus
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    """Of the benchmark's command; none if the job compares arms, each of which has its own."""
+    """Arguments of the benchmark's command; none if the job compares arms, each of which has its own."""
     arms: tuple[str, ...] = ()
     """Names of the arms that the job compares."""
     set: Mapping[str, str] = field(default_factory=dict)
-    """What `--set` put in the place of what the descriptor says."""
+    """Values that `--set` put in place of the descriptor's."""
     headlines: Mapping[str, HeadlineValue] = field(default_factory=dict)
-    """The number that stands for the run, by metric: of a job that has ended."""
+    """The headline of each metric, for a job that has ended."""
     bounds: Mapping[str, float] = field(default_factory=dict)
-    """What some of those are only bounds up to, by the same names: peak memory."""
+    """Bounds of those headlines that are only bounds, by the same names: peak memory."""
     dollars: float | None = None
-    """About what its machines have cost, where the configuration names the type's price."""
+    """Approximate cost of its machines (USD), if the configuration has the type's price."""
 
     def as_table(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
@@ -77,23 +77,23 @@ class ListedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFilter:
-    """Which jobs are listed; all that is given must hold."""
+    """The jobs to list; a job must satisfy all given conditions."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     statuses: Collection[str] = ()
-    """Any of them: a status ("RUNNING") or an outcome ("failed"), in any case."""
+    """Any of these: a status ("RUNNING") or an outcome ("failed"), in upper or lower case."""
     since: int | None = None
     """ms UTC: only jobs that were started then or later."""
 
     def may_take(self, job: StartedJob) -> bool:
-        """Return whether a job can be one of those that are asked for, as far as its start and its end tell."""
+        """Return whether a job may match the filter, as far as its start and its end show."""
         if self.since is not None and job.started < self.since:
             return False
         # A record may have been broken since.
         return job.status is None or self._has_status(job.status, job.outcome, UNREADABLE)
 
     def takes(self, job: ListedJob) -> bool:
-        """Return whether labels and status are as asked for."""
+        """Return whether labels and status match the filter."""
         return all(job.labels.get(key) == value for key, value in self.labels.items()) and self._has_status(
             job.status.status, job.status.outcome
         )
@@ -126,7 +126,7 @@ def listed(
 ) -> Listing:
     """Return the newest `count` jobs of all stores; an unreachable store is reported in `troubles`.
 
-    prices: instance type → USD an hour; asked where there are jobs on other machines.
+    prices: instance type → USD an hour; called if there are jobs on other machines.
     """
     found: list[ListedJob] = []
     places, troubles = [], []
@@ -155,7 +155,8 @@ def _listed(
     # As many at once as may do.
     portion = len(records) if count is None else max(count, 1 if only == EVERY_JOB else _PORTION)
     found: list[ListedJob] = []
-    # A backend is asked even where it has no jobs: it does in passing what is due for machines without a record.
+    # A backend is also asked if it has no jobs: on this occasion it does what is due for machines without a
+    # record.
     for begin in range(0, max(1, len(records)), max(1, portion)):
         found += filter(only.takes, _described(store, records[begin : begin + portion], backends, prices))
         if count is not None and len(found) >= count:
@@ -192,7 +193,7 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
     try:
         job = record.job()
     except (DescriptorError, RecordError):
-        # Another version's, or broken: no reason to hide the other jobs.
+        # From another version, or broken: no reason to hide the other jobs.
         return ListedJob(status=status)
     argv = job.benchmark.argv
     arms = tuple(arm.name for arm in job.repeat.arms) if job.repeat is not None else ()
@@ -212,7 +213,7 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
 
 
 def _headlines(record: JobRecord, job: Job) -> tuple[Mapping[str, HeadlineValue], dict[str, float]]:
-    """Return the headlines in a job's result, and what some of them are only bounds up to."""
+    """Return the headlines in a job's result, and the bounds of those that are only bounds."""
     try:
         result = result_of(record)
     except RecordError:
@@ -255,7 +256,8 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def measurements_of(record: JobRecord) -> Measurements | None:
-    """Return the statistics of all of a job's records; None where there are more than are read for a glance. Raises StoreError."""
+    """Return the statistics of all of a job's records; None if there are more than are read for an overview.
+    Raises StoreError."""
     nodes = node_records(record)
     if sum(node.size("metrics") for node in nodes) > _GLANCE_BYTES:
         return None

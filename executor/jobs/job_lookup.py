@@ -1,4 +1,4 @@
-"""Which jobs a store has, in which order they started, and which one a name means."""
+"""The jobs of a store, the order of their starts, and the job that a name means."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from executor.records.job_status import created
 from executor.records.reading import events_in, result_of
 
 _AT_ONCE = 16
-"""Jobs that are read side by side; in a bucket each takes several requests."""
+"""Jobs that are read in parallel; in a bucket each takes several requests."""
 _LAST_OF = f"{LAST}:"
 
 
@@ -44,7 +44,8 @@ def job_names(store: JobStore) -> list[str]:
 def newest_first(store: JobStore) -> list[StartedJob]:
     """Return all jobs of `store` by their start. Raises StoreError.
 
-    In a folder ended jobs are known from an index. In a bucket each job is read: a list of a bucket does not say whether a job was replaced.
+    In a folder, ended jobs are known from an index. In a bucket each job is read: a bucket's listing does not
+    show whether a job was replaced.
     """
     folder = store.folder
     if folder is None:
@@ -73,9 +74,10 @@ def started_of(record: JobRecord) -> int:
 
 
 def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
-    """Return the job that `name` means: its id, the only id that starts so, "last", or "last:NAME". Raises UsageError, StoreError.
+    """Return the job that `name` means: its id, a unique beginning of its id, "last", or "last:NAME". Raises
+    UsageError, StoreError.
 
-    Earlier stores come first. A store that cannot be reached matters only if the others do not have the job.
+    Earlier stores come first. An unreachable store is an error only if the others do not have the job.
     """
     found, opened, failed = _with_id(stores, name)
     if found is not None:
@@ -96,7 +98,8 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
 def _with_id(
     stores: Iterable[JobStore], job_id: str
 ) -> tuple[JobRecord | None, list[JobStore], BaiError | None]:
-    """Return the job with this id, if a store has it; the stores that do not; why the next one cannot be reached.
+    """Return the job with this id, if a store has it; the stores that do not; and why the next one cannot be
+    reached.
 
     Raises the error if that is the first one.
     """
@@ -149,7 +152,7 @@ def _newest(stores: Sequence[JobStore]) -> list[JobRecord]:
 
 
 def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
-    """Return the first of `jobs` whose benchmark is called `name`. Raises UsageError, StoreError."""
+    """Return the first of `jobs` whose benchmark has the name `name`. Raises UsageError, StoreError."""
     names = set()
     for each in jobs:
         try:
@@ -164,7 +167,7 @@ def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
 
 
 def place_of(store: JobStore) -> str:
-    """Return where a store is, for a person."""
+    """Return the place of a store in words."""
     return str(store.folder or store.url)
 
 
@@ -178,7 +181,7 @@ def _has_descriptor(folder: Path, job_id: str) -> bool:
 
 
 def _ended(folder: Path, record: JobRecord) -> StartedJob | None:
-    """Return how a job ended and when it started; None if its result does not say both, or if it is no job."""
+    """Return a job's outcome and start; None if its result lacks either, or if it is not a job."""
     if not _has_descriptor(folder, record.job_id):
         return None
     try:

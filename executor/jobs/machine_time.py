@@ -1,4 +1,4 @@
-"""For how long the machines of a job were on, as far as its record tells."""
+"""Time for which the machines of a job were on, as far as its record shows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bai_agent.job.run_directory import now_ms
 def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int | None) -> float:
     """Return for how many seconds the machines of a job were on, all together. Raises StoreError, RecordError.
 
-    seconds: for how long the job ran. ended: when it ended (ms UTC). None if it still runs.
-    A machine of an elastic job counts from its launch until its last sign of life, or until another one was launched in its place.
+    seconds: duration of the job. ended: its end (ms UTC). None if it still runs.
+    A machine of an elastic job counts from its launch until its last sign of life, or until it was replaced.
     """
     if not job.is_elastic:
         return job.strategy.nodes * seconds

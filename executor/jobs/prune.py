@@ -42,10 +42,12 @@ def prune_jobs(
     left: Callable[[str], None] = lambda why: None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Pruned]:
-    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). One that runs, or may, is left alone.
+    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs, or may run,
+    is not deleted.
 
-    Also what killed submissions left. keep: labels; a job that has one of them with that value is left alone. left: called with the reason where a job is left alone: its end is unknown, or it is
-    only a link. on_failure: called where one could not be deleted; the others still are.
+    Also deletes the remains of killed submissions. keep: labels; a job with one of them is not deleted. left:
+    called with the reason if a job is not deleted: its end is unknown, or it is only a link. on_failure:
+    called if a job could not be deleted; the others still are.
     """
     check_own(store.folder)
     if not dry_run:
@@ -82,9 +84,10 @@ def prune_jobs(
 
 
 def remove_job(record: JobRecord) -> int:
-    """Delete one job that has ended; return the bytes that this frees.
+    """Delete one job that has ended; return the number of freed bytes.
 
-    Raises UsageError if it runs, is another user's or does not lie on this machine, StoreError if it cannot be deleted.
+    Raises UsageError if it runs, is another user's or is not on this machine, StoreError if it cannot be
+    deleted.
     """
     folder = record.store.folder
     if folder is None or local_agent(record) is None:
@@ -102,7 +105,7 @@ def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
     try:
         own = record.job().job.labels
     except RecordError:
-        # Its content cannot be read, so it is left alone.
+        # Its content cannot be read, so it is not deleted.
         return True
     return any(own.get(key) == value for key, value in labels.items())
 
@@ -128,16 +131,17 @@ def prune_venvs(
 
 
 def disk_usage(folder: Path) -> int:
-    """Return the bytes that deleting `folder` frees: a file of several names once, and only where all of them are in it."""
+    """Return the number of bytes that deleting `folder` frees: a file with several names counts once, and
+    only if all of them are in the folder."""
     names: Counter[tuple[int, int]] = Counter()
     total = 0
-    with suppress(OSError):  # what goes meanwhile, or cannot be looked into, is not counted
+    with suppress(OSError):  # files that disappear meanwhile, or cannot be read, are not counted
         for path in (folder, *folder.rglob("*")):
             with suppress(OSError):
                 status = path.lstat()
                 inode = (status.st_dev, status.st_ino)
                 names[inode] += 1
-                # A folder's names are those of its subfolders: it is seen once.
+                # A folder's names are those of its subfolders: it is counted once.
                 if stat.S_ISDIR(status.st_mode) or names[inode] == status.st_nlink:
                     total += status.st_blocks * 512
     return total
@@ -149,7 +153,8 @@ def _ended_before(now: JobStatus, before_ms: int) -> bool:
 
 
 def _delete(record: JobRecord, folder: Path, *, dry_run: bool) -> int | None:
-    """Delete the job; return the bytes that this frees, or None where something of it lives. Raises StoreError."""
+    """Delete the job; return the number of freed bytes, or None if a part of it still runs. Raises
+    StoreError."""
     agent = local_agent(record)
     assert agent is not None
     if dry_run:

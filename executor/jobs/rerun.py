@@ -1,4 +1,4 @@
-"""A request like the one that a job was made of: `--like JOB`."""
+"""A request like the one that created a job: `--like JOB`."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def request_like(
     overrides: Sequence[Override] = (),
     takes_scripts: bool = True,
 ) -> JobRequest:
-    """Return the request that asks for what the job `record` ran: the same descriptor, scripts, arguments and `--set`.
+    """Return a request for the same run as the job `record`: the same descriptor, scripts, arguments and
+    `--set`.
 
-    overrides: what is set anew, and not part of what is returned. takes_scripts: its own, unless `overrides` name others;
-    fetched ones are there until `stack` ends.
-    open_store: opens the store at an address. Raises UsageError where that cannot be had any more, StoreError.
+    overrides: new values, which are not part of the result. takes_scripts: whether the job's own scripts are
+    used, unless `overrides` name others; fetched ones exist until `stack` ends. open_store: opens the store
+    at an address. Raises UsageError if these are no longer available, StoreError.
     """
     request = kept_request(record)
     if request is None:
@@ -79,7 +80,7 @@ def request_like(
         overrides=read_overrides(f"{key}={text}" for key, text in values.items()),
     )
     digest = request.scripts_sha256
-    # Beside `--script` they name nothing that runs.
+    # With `--script` they name nothing that runs.
     named_anew = again.script is None and any(
         overlap(each.path, place) for each in overrides for place in _SCRIPTS
     )
@@ -96,7 +97,8 @@ def _with_scripts(
     stack: ExitStack,
     open_store: Callable[[str], JobStore],
 ) -> JobRequest:
-    """Return the request with scripts of this sum: the unchanged original ones, or the job's copy, with its commit."""
+    """Return the request with scripts of this checksum: the unchanged original ones, or the job's copy, with
+    its commit."""
     with_copy = dataclasses.replace(again, of_copy=True, git=record.job().git)
     leave_out = [record.store.folder] if record.store.folder is not None else []
     why, origin = "they are gone", None
@@ -167,7 +169,8 @@ def _fetched(
 
 
 def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
-    """Return the request with the scripts' folder `scripts`; of a request with `--script` its one member."""
+    """Return the request with the scripts' folder `scripts`; for a request with `--script` with its only
+    member."""
     if again.script is not None:
         return dataclasses.replace(again, script=scripts / again.script.name)
     return dataclasses.replace(again, scripts=scripts)
@@ -183,7 +186,7 @@ def fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], J
     They are pulled as by an agent: checked against their SHA-256, and without leaving the folder.
     open_store: opens the store at an address of the bucket. Raises StoreError, PullError.
     """
-    # Imported here: the scripts of most jobs are still in their places.
+    # Imported here: the scripts of most jobs are still in place.
     from bai_agent.pull.journal import file_journal, folder_journal
     from bai_agent.pull.sources import pull
 
@@ -227,7 +230,7 @@ def _download(
             piece = store.get(key, start=written, limit=_PIECE)
             file.write(piece)
             written += len(piece)
-            # Everybody who may write to the bucket could enlarge it without a limit.
+            # Any user who may write to the bucket could enlarge it without a limit.
             if written > most:
                 raise PullError(f"{source.src}: is larger than the {most:,} bytes that the job used")
             if len(piece) < _PIECE:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bai_agent.light_dataclass import dataclass
 from executor.backends import Backends
 
-# Imported where they are needed: `bai --help` loads this module.
+# Imported in functions: `bai --help` loads this module.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from bai_agent.job.store import JobStore
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobScope:
-    """The options that were given; None: the configuration and the environment decide."""
+    """The given options; None: the configuration and the environment decide."""
 
     store: str | None = None
     profile: str | None = None
@@ -38,9 +38,9 @@ class JobScope:
         return Backends(settings=lambda: self.settings, store=self.store)
 
     def stores(self) -> Iterator[JobStore]:
-        """Yield the stores to look into, the nearest first. Raises UsageError, StoreError.
+        """Yield the stores to search, the nearest first. Raises UsageError, StoreError.
 
-        A store that was named, by BAI_STORE too, is the only one; so is that in a bucket that was named.
+        A named store, also one in BAI_STORE, is the only one; so is the store in a named bucket.
         """
         named = self.store
         if named is None and self.bucket is not None:
@@ -48,7 +48,8 @@ class JobScope:
         yield from self.backends.stores(named)
 
     def find(self, name: str) -> JobRecord:
-        """Return the job that `name` means: its id, the only id that starts so, or "last". Raises UsageError, StoreError."""
+        """Return the job that `name` means: its id, a unique beginning of its id, or "last". Raises
+        UsageError, StoreError."""
         from executor.jobs.job_lookup import find_job
 
         return find_job(self.stores(), name)

@@ -1,4 +1,4 @@
-"""A job's log or records from a position on, to the end or as they come."""
+"""A job's log or records from a position on, to the end or continuously."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from executor.records.series_lines import RecordLines
 _PAUSE_S, _FAR_PAUSE_S = 0.2, 2.0
 """Seconds between two looks at a stream on this machine, and elsewhere."""
 _LOOK_S, _FAR_LOOK_S = 2.0, 10.0
-"""Seconds between two looks whether somebody still writes."""
+"""Seconds between two checks whether a process still writes."""
 
 
 def pieces(
@@ -37,7 +37,7 @@ def pieces(
     on_truncated: Callable[[], None] = lambda: None,
     on_status: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[bytes]:
-    """Yield what a stream of one node holds, as `pieces_of_nodes` does."""
+    """Yield the content of a stream of one node, as `pieces_of_nodes` does."""
     found = pieces_of_nodes(
         [node],
         stream,
@@ -59,11 +59,13 @@ def pieces_of_nodes(
     backends: Backends | None = None,
     again: Callable[[], Sequence[NodeRecord]] | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield what a stream of each of a job's nodes holds, with the node's rank. Raises DeadAgentError, NoResultError.
+    """Yield the content of a stream of each of a job's nodes, with the node's rank. Raises DeadAgentError,
+    NoResultError.
 
-    Node after node; with `follow` as it comes, until the job has ended. positions: where to begin, by rank. A log that is
-    truncated meanwhile is read from its start again, after `on_truncated`. `on_status` is called where a remote store
-    cannot be reached for a while. again: lists the nodes at each look, if others may join.
+    Node after node; with `follow` as it arrives, until the job has ended. positions: where to begin, by rank.
+    A log that is truncated meanwhile is read from its start again, after `on_truncated`. `on_status` is
+    called if a remote store cannot be reached for a while. again: lists the nodes at each look, if others may
+    join.
     """
     source = _NodeStreams(nodes, stream, positions, in_turn=follow, again=again)
     return _pieces_of(
@@ -88,7 +90,8 @@ def pieces_of_leads(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the log of an elastic job's node with rank 0, from node to node, as `pieces_of_nodes` does.
 
-    lines: how many of the newest node's last lines to begin with; None: all. on_lead: called before the part of another node.
+    lines: number of the newest node's last lines to begin with; None: all. on_lead: called before the part of
+    another node.
     """
     source = _LeadLogs(record, lines=lines, on_lead=on_lead)
     return _pieces_of(
@@ -97,10 +100,10 @@ def pieces_of_leads(
 
 
 class _Source(Protocol):
-    """Streams that are read again and again, each from where it was left."""
+    """Streams that are read repeatedly, each from its last position."""
 
     def new_pieces(self) -> Iterator[tuple[int, bytes]]:
-        """Yield what is new, with the number of its node. Raises StoreError."""
+        """Yield new content, with the number of its node. Raises StoreError."""
         ...
 
     def rewind_truncated(self) -> list[int]:
@@ -123,11 +126,11 @@ def _pieces_of(
     reach = RetryWindow(far=follow and not near)
     while True:
         try:
-            # Asked before the stream is read: what came before the end is then in it.
+            # Checked before the stream is read: content from before the end is then in it.
             over = not follow or result_of(record) is not None
             for rank, piece in source.new_pieces():
                 yield rank, piece
-                # Whoever takes the pieces may be slow: a pager that waits for a key.
+                # The consumer of the pieces may be slow, for example a pager that waits for a key.
                 reach.reached()
             if truncated := source.rewind_truncated():
                 for rank in truncated:
@@ -156,7 +159,8 @@ class _NodeStreams:
         in_turn: bool,
         again: Callable[[], Sequence[NodeRecord]] | None,
     ) -> None:
-        """in_turn: a piece of each node in turn, so that one that prints without end does not hide the others."""
+        """in_turn: yield a piece of each node in turn, so that a node that prints without end does not hide
+        the others."""
         self._nodes, self._stream, self._again = nodes, stream, again
         self._in_turn = in_turn
         self._reached = defaultdict(int, positions)
@@ -228,7 +232,8 @@ class _LeadLogs:
 
 
 def _check_alive(record: JobRecord, backend: Backend) -> None:
-    """Raise DeadAgentError or NoResultError where nobody writes. Where the machines of a job are gone, this writes its result."""
+    """Raise DeadAgentError or NoResultError if no process writes any more. If the machines of a job are gone,
+    this writes its result."""
     now = backend.status(record)
     if now.status in NO_RESULT:
         raise NoResultError(str(now.machine).removesuffix("."))
@@ -248,7 +253,7 @@ def record_lines(
     backends: Backends | None = None,
     again: Callable[[], Sequence[NodeRecord]] | None = None,
 ) -> Iterator[RecordLines]:
-    """Yield whole lines of a job's records as they come; raises what `pieces_of_nodes` does.
+    """Yield whole lines of a job's records as they arrive; raises the same errors as `pieces_of_nodes`.
 
     A last line without a newline is left out.
     """
@@ -268,7 +273,7 @@ class _WholeLines:
         self._rest = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the lines that are whole now. Raises RecordError."""
+        """Return the lines that are complete now. Raises RecordError."""
         whole, newline, after = piece.rpartition(b"\n")
         if newline:
             lines, self._rest = self._rest + whole + newline, after
@@ -282,7 +287,8 @@ class _WholeLines:
 
 
 def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
-    """Yield what the run of a `[repeat]` job with this number printed, so far if it goes on. Raises UsageError, StoreError."""
+    """Yield the output of the run of a `[repeat]` job with this number, so far if it still runs. Raises
+    UsageError, StoreError."""
     runs = repeats_of(node).measured
     if not 0 <= number < len(runs):
         known = f"it has those from 0 to {len(runs) - 1}" if runs else "none has begun"
@@ -291,7 +297,7 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
     end = run.ended.output_bytes if run.ended is not None else None
     position = run.output_bytes
     if end is not None and end < position:
-        # It truncated the log: what it printed since then is all there is.
+        # The benchmark truncated the log: only its output since then exists.
         position = 0
     while end is None or position < end:
         piece = node.read("log", position, limit=PIECE if end is None else min(PIECE, end - position))
@@ -302,7 +308,7 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
 
 
 def position_of_last_lines(node: NodeRecord, count: int) -> int:
-    """Return where the last `count` lines of the log begin."""
+    """Return the position of the last `count` lines of the log."""
     end = position = node.size("log")
     found = 0
     while position > 0:

@@ -1,4 +1,4 @@
-"""Waits for the end of a job, wherever it runs, also if its store cannot be reached for a while."""
+"""Waits for the end of a job, wherever it runs, even if its store cannot be reached for a while."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from executor.records.job_status import GOES_ON, JobStatus
 _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
 """Seconds between two looks at a job on this machine and elsewhere."""
 _TRY_FOR_S = 600.0
-"""Seconds in which a store that cannot be reached is asked again."""
+"""Seconds for which requests to an unreachable store are retried."""
 
 
 class RetryWindow:
-    """Decides whether a failed store is asked again, for a person who waits for a job elsewhere."""
+    """Decides whether requests to a failed store are retried, for a user who waits for a job elsewhere."""
 
     def __init__(self, *, far: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """far: the store is not a folder of this machine, whose failure would be one for good."""
+        """far: whether the store is remote; a failure of a folder on this machine would be permanent."""
         self._far = far
         self._clock = clock
         self._reached = clock()
 
     def reached(self) -> None:
-        """Take note that the store has answered."""
+        """Note that the store has answered."""
         self._reached = self._clock()
 
     def failed(self, error: StoreError) -> str:
-        """Return the message before the store is asked again. Raises `error` if that would not help any more."""
+        """Return the message before the request to the store is retried. Raises `error` if retrying would not
+        help any more."""
         if (
             not self._far
             or isinstance(error, (StoreRefusedError, RecordError))
@@ -50,8 +51,8 @@ def wait_for_end(
 ) -> JobStatus:
     """Return a job's status when it has ended, or when its result can no longer be written.
 
-    timeout_s: seconds; None: as long as the job goes on, which its own limits bound. on_status: called where the store cannot be reached
-    for a while. Raises StillGoesOnError, StoreError.
+    timeout_s: seconds; None: as long as the job runs, which its own limits bound. on_status: called if the
+    store cannot be reached for a while. Raises StillGoesOnError, StoreError.
     """
     latest = time.monotonic() + timeout_s if timeout_s is not None else None
     now = backend.status(record)

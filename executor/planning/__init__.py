@@ -1,1 +1,1 @@
-"""From what a user wrote to the job that runs."""
+"""From the user's descriptor to the job that runs."""

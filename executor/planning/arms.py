@@ -1,4 +1,5 @@
-"""Makes several descriptors one job of several arms, which run on the same machine and are measured in the same way."""
+"""Combines several descriptors into one job with several arms, which run on the same machine and are measured
+in the same way."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class ArmFiles:
 
 
 class FileArm(ArmTable):
-    """An arm with files of its own. It is made of several descriptors, and cannot be written in one."""
+    """An arm with files of its own. It is generated from several descriptors, and cannot be written in
+    one."""
 
     folder: Path
     """Absolute folder of its descriptor, in which the relative paths below start."""
@@ -128,7 +130,7 @@ def as_arms(
 ) -> Descriptor:
     """Return one descriptor whose arms are the descriptors in these files. Raises UsageError, which names a key that differs.
 
-    runs, until: of each arm, in place of what `[repeat]` says in all.
+    runs, until: for each arm, in place of the values in `[repeat]`.
     """
     sides = [_Side.read(*each) for each in zip(files, descriptors, strict=True)]
     first = sides[0].descriptor
@@ -159,7 +161,8 @@ def _changed(descriptor: Descriptor, **tables: Mapping[str, Any]) -> Descriptor:
 
 
 def _shared_files(sides: Sequence[_Side]) -> tuple[Script | None, list[SourceTable]]:
-    """Return the scripts and data that all arms use. Raises UsageError if two arms bring different data to one place."""
+    """Return the scripts and data that all arms use. Raises UsageError if two arms put different data at the
+    same place."""
     for left, right in combinations(sides, 2):
         _check_places(left, right)
     first = sides[0]
@@ -178,7 +181,7 @@ def _check_alike(one: _Side, other: _Side) -> None:
 
 
 def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
-    """Return the task's name if it is the same in all."""
+    """Return the task's name if all have the same."""
     names = {each.info.task_name for each in descriptors}
     return names.pop() if len(names) == 1 else None
 
@@ -236,7 +239,7 @@ def _absolute(path: Path) -> str:
 
 
 def _check_places(left: _Side, right: _Side) -> None:
-    """Raise UsageError if the two bring different data to one place of the machine."""
+    """Raise UsageError if the two put different data at the same place of the machine."""
     for one, other in product(left.at_fixed_places, right.at_fixed_places):
         if _nested(one.path, other.path) and one not in right.sources and other not in left.sources:
             raise UsageError(
@@ -251,7 +254,7 @@ def _nested(one: str, other: str) -> bool:
 
 
 def _metrics(sides: Sequence[_Side]) -> list[MetricTable]:
-    """Return the metrics of all. Raises UsageError if two of one name differ."""
+    """Return the metrics of all. Raises UsageError if two with the same name differ."""
     known: dict[str, tuple[Path, MetricTable]] = {}
     for side in sides:
         for each in side.descriptor.output.metrics:

@@ -30,7 +30,7 @@ def _ask(folder: Path, *question: str) -> str | None:
             capture_output=True,
             timeout=_TIMEOUT_S,
             check=False,
-            # Reading must not take the index lock from a user who works there.
+            # Reading must not take the index lock from a user who works in the repository.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -38,7 +38,7 @@ UNDRAWN_ID = "drawn-at-submission"
 
 
 class FindingsError(BaiError):
-    """A benchmark descriptor has mistakes. The message lists all of them for a person."""
+    """A benchmark descriptor has mistakes. The message lists all of them for the user."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         from executor.descriptor import render_findings
@@ -53,9 +53,9 @@ class OtherArms:
 
     files: tuple[Path, ...]
     runs: int | None = None
-    """Runs of each arm; None if the descriptors say."""
+    """Runs of each arm; None if the descriptors set the number."""
     until: float | None = None
-    """Relative half-width of the interval that ends the runs; None if the descriptors say."""
+    """Relative half-width of the interval that ends the runs; None if the descriptors set it."""
     seed: int = 0
 
 
@@ -85,8 +85,8 @@ class JobRequest:
     exclusive: bool = False
     """Whether the job begins only when no other job runs on this machine."""
     service: ServiceRequest | None = None
-    """The benchmark service's additions; None if the request came otherwise. With it, no file of this machine belongs to the
-    job, and `file` is only a name."""
+    """The benchmark service's additions; None if the request did not come from it. With it, no file of this
+    machine belongs to the job, and `file` is only a name."""
 
     @property
     def folder(self) -> Path:
@@ -159,7 +159,8 @@ def _read_other_arms(
 def plan_inputs(
     job_request: JobRequest, settings: Settings, *, job_id: str, store: Store, scripts: ScriptsOrigin | None
 ) -> PlanInputs:
-    """Return what a plan of `job_request` needs, wherever the job runs; asks git. scripts: their origin."""
+    """Return the inputs of a plan of `job_request`, wherever the job runs; asks git. scripts: their
+    origin."""
     from executor.planning.plan import PlanInputs
 
     return PlanInputs(
@@ -186,7 +187,8 @@ def planned(
     scripts: ScriptsOrigin | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> Job:
-    """Return the job descriptor of `job_request` on this machine; asks git, and changes nothing. Raises PlanError."""
+    """Return the job descriptor of `job_request` on this machine; asks git, and changes nothing. Raises
+    PlanError."""
     from executor.configuration.config import read_settings
     from executor.planning.plan import plan
 
@@ -218,7 +220,7 @@ def check_start(job: Job, environment: Mapping[str, str]) -> None:
         )
     if not job.sources:
         return
-    # Only here: the HTTP client is slow to import.
+    # Imported here: the HTTP client is slow to import.
     from executor.planning.source_checks import refused_sources
 
     if refused := refused_sources(job.sources):
@@ -305,7 +307,7 @@ def draw_job_id(name: str, day: date) -> str:
 
 
 def check_id(job_id: str) -> None:
-    """Raise UsageError if no job can have this id."""
+    """Raise UsageError if this is not a valid job id."""
     try:
         Identity(id=job_id)
     except ValueError as error:

@@ -36,7 +36,7 @@ def keep_request(
 
     scripts: their origin, which may be an archive. Raises StoreError, ScriptsError.
     """
-    # Commands that only look at jobs load this module, and need nothing that reads descriptors.
+    # Commands that only look at jobs load this module, and do not need the modules that read descriptors.
     from executor.descriptor.overrides import recorded
 
     if job_request.service is not None or job_request.other_arms is not None:
@@ -56,7 +56,7 @@ def keep_request(
     try:
         line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        return  # A path is not UTF-8: the job runs, and cannot be run again by its id.
+        return  # A path is not UTF-8: the job runs, but `--like` cannot repeat it.
     record.store.put(record.key(REQUEST), line)
 
 
@@ -118,8 +118,9 @@ def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return the path of the copy of a job's scripts, if the job is in a folder.
 
-    The agent of a single node uses this copy itself. Several nodes copy from it, so that files that one node puts beside its
-    scripts do not appear on the others. arm: the arm whose scripts these are, if arms have their own.
+    The agent of a single node uses this copy itself. Several nodes copy from it, so that files that one node
+    puts beside its scripts do not appear on the others. arm: the arm whose scripts these are, if arms have
+    their own.
     """
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)

@@ -261,7 +261,7 @@ def _inner_link(path: Path, root: Path) -> str:
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
     """Return whether `path` is left out because of its name or kind. Only .baiignore can include it: a .gitignore with `!*/` has
     another purpose."""
-    # Path.is_file raises for a folder that may not be entered, which may be ignored all the same.
+    # Path.is_file raises for a folder that may not be entered; such a folder may still be ignored.
     environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
     if path.name not in LEFT_OUT and not environment:
         return False
@@ -299,7 +299,7 @@ def _rules_in(folder: Path) -> tuple[_Rules, ...]:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise ScriptsError(f"{path}: cannot be read: {error}. Correct or remove it.") from error
-        # Only here: few jobs have such files, and their library takes long to import.
+        # Imported here: few jobs have such files, and their library takes long to import.
         from pathspec import GitIgnoreSpec
         from pathspec.patterns.gitignore import GitIgnorePatternError
 

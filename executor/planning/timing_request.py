@@ -1,4 +1,5 @@
-"""Makes a benchmark descriptor of a request of `bai time`: each command is an arm of one job, in shuffled blocks."""
+"""Makes a benchmark descriptor from a request of `bai time`: each command is an arm of one job, in shuffled
+blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _DEFAULT_SHELL = "/bin/sh"
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Commands around the timed ones: one for all, or one for each. Parameters replace `{x}` in them, too."""
+    """Commands before and after the timed ones: one for all, or one for each. Parameters replace `{x}` in
+    them, too."""
 
     prepare: Sequence[str] = ()
     """Run before each run."""
@@ -60,7 +62,8 @@ class TimedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCount:
-    """Number of runs of each command. If nothing is set: at least ten, and as many as fit into three seconds."""
+    """Number of runs of each command. If nothing is set: at least ten runs, and as many as fit into three
+    seconds."""
 
     runs: int | None = None
     until: str | None = None
@@ -312,7 +315,7 @@ def _cut(text: str) -> str:
 
 _MOST_VALUES = 1000
 _SEVERAL = {"-L": 1, "--parameter-list": 1, "-P": 2, "--parameter-scan": 2}
-"""Options that take a name and this many words more, as hyperfine's do."""
+"""Options that take a name and this many more values, as hyperfine's do."""
 
 
 def joined_words(args: Sequence[str]) -> list[str]:

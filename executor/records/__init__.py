@@ -1,1 +1,2 @@
-"""The records of a job: checked when they are read, followed while they grow, described in one vocabulary."""
+"""The records of a job: checked when they are read, followed while they grow, described with one
+vocabulary."""

@@ -10,7 +10,7 @@ from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.light_dataclass import dataclass
 
 SUMMARY_NODES = 16
-"""Nodes whose machines a summary looks at: each is a request."""
+"""Number of nodes whose machines a summary reads: each is a request."""
 _RANKS = 6
 """Most nodes that a sentence names."""
 
@@ -30,9 +30,9 @@ class NodeEnvironment:
 
 
 def environments(record: JobRecord, *, most: int | None = None) -> Iterator[NodeEnvironment]:
-    """Yield what each node of the job's last attempt ran on, or the first `most` of them.
+    """Yield the environment of each node of the job's last attempt, or of the first `most` of them.
 
-    Raises StoreError where the nodes cannot be listed.
+    Raises StoreError if the nodes cannot be listed.
     """
     nodes = record.nodes()
     for node in [node for node in nodes if node.attempt == nodes[-1].attempt][:most]:
@@ -47,7 +47,7 @@ class MachineWarning:
     ranks: tuple[int, ...]
     """Nodes with this fact."""
     several: bool
-    """Whether the job has other nodes, too."""
+    """Whether the job also has other nodes."""
 
     def as_table(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -55,7 +55,7 @@ class MachineWarning:
 
     @property
     def text(self) -> str:
-        """The sentence, with the nodes that it holds for where those are not all."""
+        """The sentence, with the nodes to which it applies unless it applies to all."""
         if not self.several:
             return self.sentence
         shown = ", ".join(map(str, self.ranks[:_RANKS])) + (", …" if len(self.ranks) > _RANKS else "")
@@ -63,9 +63,9 @@ class MachineWarning:
 
 
 def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
-    """Return what is worth a line in a summary of what `environments` warn of: not what holds on most desktop machines.
+    """Return the warnings of `environments` for a summary: those that do not apply to most desktop machines.
 
-    Each sentence once, with the nodes that it holds for.
+    Each sentence once, with the nodes to which it applies.
     """
     ranks: dict[str, list[int]] = {}
     count = 0
@@ -89,7 +89,7 @@ def table_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def tables_in(value: Any) -> list[Mapping[str, Any]]:
-    """Return the tables of a list in an environment; none where `value` is no list."""
+    """Return the tables of a list in an environment; empty if `value` is not a list."""
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
 
 

@@ -77,7 +77,7 @@ def headline(series: PointSeries, metric: Metric | None, *, started: int | None 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
     """Return the values of a series without its warm-up.
 
-    started: when the benchmark, or this repeat of it, was started (ms UTC); unset: the first value's time stands for it.
+    started: start of the benchmark, or of this repeat (ms UTC); unset: the first value's time is used.
     """
     return series.values[warmup_count(series, metric, started=started) :]
 
@@ -95,7 +95,8 @@ def warmup_count(series: PointSeries, metric: Metric | None, *, started: int | N
 
 
 def start_of(key: SeriesKey, starts: Mapping[int | None, int]) -> int | None:
-    """Return when the run or generation of a series was started (ms UTC). starts: as `benchmark_starts` returns them."""
+    """Return the start of the run or generation of a series (ms UTC). starts: as returned by
+    `benchmark_starts`."""
     return starts.get(key.part, starts.get(None))
 
 

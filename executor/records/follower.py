@@ -1,4 +1,5 @@
-"""Reads what is new in a job's record, again and again, in pieces: flat in memory whatever a benchmark prints."""
+"""Repeatedly reads new content of a job's record, in pieces, so that memory is bounded however much a
+benchmark prints."""
 
 from __future__ import annotations
 
@@ -35,31 +36,32 @@ class News:
     before: tuple[RunEvent, ...]
     """Events that came before `log`."""
     log: bytes
-    """As the benchmark printed it; may begin and end within a line."""
+    """Unchanged output of the benchmark; may begin and end within a line."""
     records: bytes
     """Whole lines of `metrics.jsonl`."""
     after: tuple[RunEvent, ...]
-    """Events that came after the benchmark's last line; held back until `log` has reached it."""
+    """Events after the benchmark's last line; held back until `log` has reached it."""
     truncated: bool
     """The benchmark truncated its output: `log` is from its start again."""
     skipped: int
-    """Bytes of output before `log` that were passed over, because too much had come."""
+    """Bytes of output before `log` that were skipped, because too much had arrived."""
     more: bool
-    """There is more to be read at once."""
+    """Whether there is more to read at once."""
     result: JobResult | None
-    """How the job ended, once it has. With `more` false nothing comes after this."""
+    """The job's result, after its end. With `more` false nothing follows after this."""
     ending: str | None = None
-    """Reason why the coordinator of several nodes told all to end."""
+    """Reason for which the coordinator of several nodes ended them."""
     lead: Lead | None = None
-    """The node that `log` and the events are of from now on, if another one had rank 0 before."""
+    """The node from which `log` and the events come from now on, if another node had rank 0 before."""
 
 
 class JobFollower:
-    """Follows a job through what its nodes leave, from the beginning or, for the log, from `log_position` on.
+    """Follows a job through the records of its nodes, from the beginning or, for the log, from `log_position`
+    on.
 
-    Log and events are those of the first node, which decides for the job, and of the node with rank 0 in each generation of an
-    elastic one; records come from all, of several with the label `rank`. With `newest_only` it jumps ahead in a log that grows
-    faster than it is read.
+    Log and events are those of the first node, which decides for the job, and of the node with rank 0 in each
+    generation of an elastic job; records come from all nodes, with the label `rank` if there are several.
+    With `newest_only` it skips ahead in a log that grows faster than it is read.
     """
 
     def __init__(
@@ -77,22 +79,22 @@ class JobFollower:
         self._log_position = log_position
         self._events = LineStream(node, "events")
         self._from_generation: int | None = None
-        """Events of this node before it started this generation are passed over. None if none are."""
+        """Events of this node from before it started this generation are skipped. None if none are."""
         self._metrics: dict[int, LineStream] = {}
         self._held: list[RunEvent] = []
         self._attempt = AttemptRecord(node.job, node.attempt) if nodes is not None else None
-        """Until the coordinator's word that the job is to end was seen."""
+        """True until the coordinator's order to end was seen."""
         self._leading = LeadingNodes(node.job, attempt=node.attempt) if is_elastic else None
         self._lead: Lead | None = None
 
     def observe(self) -> News:
         """Return what is new. Raises StoreError."""
-        # The end is asked for first: what was written before it is then in this look or, with `more`, in the next.
+        # The end is read first: content written before it is then in this look or, with `more`, in the next.
         result = result_of(self._node.job)
         events, more_events = self._events.read()
         before: list[RunEvent] = []
         for event in self._relevant(events_in(events)):
-            # All that follows the first one held back waits with it: the story keeps its order.
+            # All events after the first one that is held back wait too, so that the order is kept.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
         content = self._node.read("log", self._log_position, limit=PIECE)
@@ -122,7 +124,8 @@ class JobFollower:
         )
 
     def _next_lead(self) -> Lead | None:
-        """Go on with the next node that has rank 0, once there is one; return it unless nothing was read of another one before."""
+        """Continue with the next node that has rank 0, if there is one; return it unless nothing was read of
+        another node before."""
         if self._leading is None:
             return None
         leads = self._leading.look()
@@ -140,7 +143,7 @@ class JobFollower:
         return following
 
     def _relevant(self, events: Iterable[RunEvent]) -> Iterator[RunEvent]:
-        """Yield the events that a node had since it has rank 0."""
+        """Yield the events of a node since it has rank 0."""
         for event in events:
             if isinstance(event, BenchmarkStartEvent) and event.generation == self._from_generation:
                 self._from_generation = None
@@ -153,7 +156,7 @@ class JobFollower:
         try:
             order = stop_order(self._attempt)
         except RecordError:
-            # The result says it too, and comes soon.
+            # The result contains it as well, and arrives soon.
             self._attempt = None
             return None
         if order is None:
@@ -172,7 +175,7 @@ class JobFollower:
         return content, any(more for _, _, more in pieces)
 
     def _jump(self) -> int:
-        """Move to the newest output where too much has come; return how many bytes were passed over."""
+        """Skip to the newest output if too much has arrived; return the number of skipped bytes."""
         if self._node.size("log") - self._log_position < _BEHIND:
             return 0
         position = tail_position(self._node, "log", _KEPT)
@@ -183,7 +186,7 @@ class JobFollower:
 
 def was_truncated(node: NodeRecord, position: int) -> bool:
     """Return whether the log has become shorter than `position`, to which it was read before."""
-    # In a bucket it never does: what comes after a truncation is put behind what came before.
+    # In a bucket it never does: output after a truncation is appended to the earlier output.
     return node.job.store.folder is not None and node.size("log") < position
 
 

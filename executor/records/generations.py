@@ -26,7 +26,8 @@ RUNNING = "running"
 
 
 def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[GenerationOutcome]:
-    """Return the generations of a job that may have several, in their order; none of other jobs. Raises StoreError, DescriptorError.
+    """Return the generations of a job that may have several, in their order; empty for other jobs. Raises
+    StoreError, DescriptorError.
 
     Until the job has ended they have no headlines, and in a fixed job their members are the nodes that have started them.
     """
@@ -48,7 +49,8 @@ def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[Gene
 
 
 def _as_decided(attempt: AttemptRecord, control: Control, each: GenerationOutcome) -> GenerationOutcome:
-    """Return a generation with what its leader decided: nodes that were lost have told neither how it ended, nor who was in it."""
+    """Return a generation completed with its leader's decision: lost nodes have reported neither its end nor
+    its members."""
     number = each.generation
     members = attempt.decision(number, control).members if number in control.generations else each.members
     if each.sentence or number + 1 not in control.generations:
@@ -58,7 +60,7 @@ def _as_decided(attempt: AttemptRecord, control: Control, each: GenerationOutcom
 
 
 def generations_in(events: Iterable[RunEvent]) -> list[GenerationOutcome]:
-    """Return the generations that the events of a node tell of."""
+    """Return the generations in the events of a node."""
     found: dict[int, GenerationOutcome] = {}
     for event in events:
         match event:
@@ -86,7 +88,7 @@ def generations_in(events: Iterable[RunEvent]) -> list[GenerationOutcome]:
 
 
 def change_seconds(generations: Iterable[GenerationOutcome]) -> float:
-    """Return the time between generations in which nothing ran, in seconds."""
+    """Return the seconds between generations in which no benchmark ran."""
     return sum(each.gap_seconds or 0.0 for each in generations)
 
 

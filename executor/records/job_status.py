@@ -1,4 +1,4 @@
-"""How a job stands, wherever it runs."""
+"""The status of a job, wherever it runs."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import NextStep
 
 if TYPE_CHECKING:
-    # The completion of job ids, which a person waits for, needs none of it.
+    # The completion of job ids, which a user waits for, does not need this import.
     from executor.records.generation_status import GenerationStatus
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """How one of several nodes stands. Times are ms UTC."""
+    """The status of one of several nodes. Times are ms UTC."""
 
     rank: int
     """The node's number."""
     group_rank: int | None = None
-    """The rank in the newest generation of an elastic job. None if it is no member of that."""
+    """The rank in the newest generation of an elastic job. None if it is not a member of that generation."""
     left: str | None = None
-    """What became of a node of an elastic job that is no member any more: "lost in generation 1"."""
+    """What happened to a node of an elastic job that is no longer a member: "lost in generation 1"."""
     instance_id: str | None = None
     """None until it has joined, and on this machine."""
     address: str | None = None
-    """Where the others reach it; None until it has joined."""
+    """Its address for the other nodes; None until it has joined."""
     phase: str | None = None
-    """None until its agent has started, and once its part has ended."""
+    """None until its agent has started, and after its part has ended."""
     since: int | None = None
     """When the phase began."""
     last_sign: int | None = None
-    """When it last gave a sign of life, by the store's clock."""
+    """Time of its last sign of life, by the store's clock."""
     ended: int | None = None
     outcome: str | None = None
     """The value of an `Outcome`, once its part has ended."""
     sentence: str | None = None
     transports: dict[str, list[str]] | None = None
-    """By library ("NCCL") what it said that it moves data with; None where none has said so."""
+    """Transports by library ("NCCL"), as reported; None if none was reported."""
     trouble: str | None = None
-    """Why some of this cannot be told: what is wrong with its record."""
+    """Reason why some of these facts are unknown: the mistake in its record."""
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values; what only elastic jobs have is left out if it is not known."""
+        """Return all of it as JSON values; keys of elastic jobs are left out if unknown."""
         return {
             key: value
             for key, value in self.__dict__.items()
@@ -62,10 +62,10 @@ class JobStatus:
 
     job_id: str
     status: str
-    """A `Status`, or one of the words below."""
+    """A `Status`, or one of the texts below."""
     phase: str | None = None
     since: int | None = None
-    """When the phase, or what came after the last one, began."""
+    """Time at which the phase, or the state after the last phase, began."""
     started: int | None = None
     ended: int | None = None
     took: float | None = None
@@ -74,38 +74,38 @@ class JobStatus:
     exit_code: int | None = None
     sentence: str | None = None
     agent_alive: bool | None = None
-    """None where that cannot be seen from here."""
+    """None if it cannot be observed from here."""
     last_words: str | None = None
     """How the log of a dead agent ends."""
     benchmark_alive: bool | None = None
-    """Whether anything of the benchmark of a dead agent still runs."""
+    """Whether any process of a dead agent's benchmark still runs."""
     benchmark_watched: bool | None = None
     """Whether the shim of that benchmark still runs."""
     cancelling: bool = False
     where: str
     """The name of the backend that it runs on: "local" is this machine."""
     warnings: tuple[str, ...] = ()
-    """What its agent warns of, while there is no result."""
+    """Warnings of its agent, while there is no result."""
     restarts: str | None = None
-    """How often its benchmark was restarted, and why the last time, while there is no result. None if it was not."""
+    """Number of restarts, and the reason of the last one, while there is no result. None if it was not."""
     machine: str | None = None
-    """What there is to say about its machines, in a sentence."""
+    """A sentence about its machines."""
     next_step: NextStep | None = None
-    """What can be done about them."""
+    """Possible actions on them."""
     nodes: tuple[NodeStatus, ...] = ()
-    """How each of several nodes stands, by rank, where that was asked for; empty for a job of one."""
+    """Status of each of several nodes, by rank, if requested; empty for a job of one."""
     generation: GenerationStatus | None = None
-    """The newest generation of an elastic job, if it was asked for."""
+    """The newest generation of an elastic job, if requested."""
 
     @property
     def seconds(self) -> float | None:
-        """How long it took, or has taken so far."""
+        """Duration of the job, or its duration so far."""
         if self.took is not None or self.started is None:
             return self.took
         return max(0, (self.ended or now_ms()) - self.started) / 1000
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values; `nodes` only where there are several."""
+        """Return all of it as JSON values; `nodes` only if there are several."""
         step = dataclasses.asdict(self.next_step) if self.next_step is not None else None
         table = {**self.__dict__, "next_step": step, "seconds": self.seconds}
         del table["nodes"], table["took"], table["generation"]
@@ -117,25 +117,27 @@ class JobStatus:
 DIED = "DIED"
 """The agent of a job on this machine is gone, and there is no result."""
 SILENT = "SILENT"
-"""The machine of a job on EC2 runs, and its agent gives no sign of life."""
+"""The machine of a job on EC2 runs, but its agent gives no sign of life."""
 PARKED = "PARKED"
-"""Nothing of an elastic job runs: it waits for nodes, because fewer than its least number are left."""
+"""No benchmark of an elastic job runs: it waits for nodes, because fewer than its least number are left."""
 UNREADABLE = "UNREADABLE"
 """The job's descriptor, or another record of it, is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
-"""The submission of a job on EC2 was cut short: nothing of it runs, or will, unless it is submitted again."""
+"""The submission of a job on EC2 was interrupted: no machine runs, or will run, unless it is submitted
+again."""
 UNKNOWN = "UNKNOWN"
-"""The time of a job on EC2 is up and its agent silent; whether its machines are gone cannot be asked."""
+"""The time of a job on EC2 is over and its agent is silent; EC2 cannot be asked whether its machines are
+gone."""
 NO_RESULT = (UNLAUNCHED, UNKNOWN)
-"""Where nobody will write the result of a job on EC2, and waiting is of no use."""
+"""Statuses of a job on EC2 whose result nobody will write, so that waiting is useless."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
 GOES_ON = frozenset(
     {Status.PENDING.value, Status.INITIALIZING.value, Status.RUNNING.value, SILENT, ENDING, PARKED}
 )
-"""While a job has one of these, there is something to wait for."""
+"""Statuses in which waiting for the job makes sense."""
 NODES_END = "The job is being ended: {}"
-"""What is said once the coordinator of several nodes has told them to end."""
+"""Phase that is shown after the coordinator of several nodes has told them to end."""
 ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.value, Status.CANCELED.value})
 
 
@@ -146,7 +148,7 @@ def listed_words() -> frozenset[str]:
 
 
 def unknown_status(job_status: JobStatus) -> str | None:
-    """Return a sentence where this version does not know the status that a job's record says; else None."""
+    """Return a sentence if this version does not know the status in a job's record; else None."""
     if job_status.status in (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT):
         return None
     return (
@@ -156,7 +158,7 @@ def unknown_status(job_status: JobStatus) -> str | None:
 
 
 def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobStatus:
-    """Return how a job stands of which a record cannot be read."""
+    """Return the status of a job with an unreadable record."""
     return JobStatus(
         job_id=record.job_id,
         status=UNREADABLE,
@@ -167,13 +169,13 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
 
 
 def created(record: JobRecord) -> int | None:
-    """Return when a job was written down, ms UTC; its events tell more as soon as there are any."""
+    """Return the time at which a job was recorded (ms UTC); its events say more as soon as there are any."""
     key = record.key("job.toml")
     return next((each.modified for each in record.store.find(key) if each.key == key), None)
 
 
 def ended_status(record: JobRecord, result: JobResult, *, where: str) -> JobStatus:
-    """Return how a job stands that ended with `result`."""
+    """Return the status of a job that ended with `result`."""
     return JobStatus(
         job_id=record.job_id,
         status=result.status,

@@ -1,4 +1,5 @@
-"""Which node an elastic job's output is shown from: in each generation the one with rank 0, from where its part of the log begins."""
+"""The node whose output is shown for an elastic job: in each generation the one with rank 0, from the
+beginning of its part of the log."""
 
 from __future__ import annotations
 
@@ -28,12 +29,13 @@ class Lead:
 
 
 class LeadingNodes:
-    """Finds the nodes with rank 0 as generations begin. A generation that was never launched on its node is passed over."""
+    """Finds the nodes with rank 0 as generations begin. A generation that was never launched on its node is
+    skipped."""
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record, self._attempt = record, AttemptRecord(record, attempt)
         self._first_members: dict[int, int | None] = {}
-        """By generation its node with rank 0; None if nothing runs."""
+        """By generation its node with rank 0; None if no benchmark runs."""
         self._events: dict[int, LineStream] = {}
         self._starts: dict[int, dict[int, int]] = {}
         """By node: the length of its log before each generation that it started."""
@@ -55,7 +57,8 @@ class LeadingNodes:
         return found
 
     def end(self, lead: Lead, following: Lead) -> int | None:
-        """Return where the part of `lead` in its node's log ends; None if that node started nothing from `following` on."""
+        """Return the end of the part of `lead` in its node's log; None if that node started nothing from
+        `following` on."""
         self._read(lead.node)
         later = (bytes_ for each, bytes_ in self._starts[lead.node].items() if each >= following.generation)
         return min(later, default=None)
@@ -66,7 +69,7 @@ class LeadingNodes:
         return self._starts[node].get(generation)
 
     def _read(self, node: int) -> None:
-        """Take in the new events of a node."""
+        """Add the new events of a node."""
         stream = self._events.setdefault(node, LineStream(self._record.node(node), "events"))
         starts, more = self._starts.setdefault(node, {}), True
         while more:

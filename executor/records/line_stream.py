@@ -15,7 +15,7 @@ class LineStream:
     """A growing stream of lines, read from the start in whole lines."""
 
     def __init__(self, node: NodeRecord, stream: Stream, *, piece: int = PIECE) -> None:
-        """piece: bytes that one look takes, where no line is longer."""
+        """piece: bytes that one look takes, unless a line is longer."""
         self._node, self._stream = node, stream
         self._position = 0
         self._piece = self._limit = piece
@@ -30,7 +30,7 @@ class LineStream:
             raise RecordError(
                 f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
             )
-        # A line longer than a piece: take a larger one, or it would never end.
+        # A line is longer than a piece: take a larger piece, or it would never end.
         self._limit = self._limit * 2 if more and not end else self._piece
         self._position += end
         return content[:end], more

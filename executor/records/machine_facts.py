@@ -1,7 +1,7 @@
-"""The facts of a machine in `environment.json`: which of them are compared, and the words that show each.
+"""The facts of a machine in `environment.json`: which of them are compared, and the text that shows each.
 
-A row here and its reader in `bai_agent/machine/` are all that a fact needs. A test compares both with each other and with
-`docs/run-directory.md`.
+A row here and its reader in `bai_agent/machine/` are all that a fact needs. A test compares both with each
+other and with `docs/run-directory.md`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class MachineFact:
     """Its keys in `environment.json`; `[]` means each table of a list, `*` each name. A value is a size if the last key ends in "bytes".
     """
     compared: Callable[[Any], Any] | None = None
-    """Part of the value by which two runs are compared. None if it jitters, or does not affect measurements."""
+    """Part of the value by which two runs are compared. None if it varies, or does not affect
+    measurements."""
     words: str | Callable[[Any, Mapping[str, Any]], str] = ""
     """Text with {} for the value, or a function that chooses it by the value and its table; "" for none."""
     line: str = ""
@@ -177,7 +178,7 @@ def tables_at(path: str, environment: Mapping[str, Any]) -> list[tuple[str, Mapp
 
 
 def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what two runs are compared by of a machine: name and value. Several devices have the same names."""
+    """Yield the compared facts of a machine: name and value. Several devices have the same names."""
     for path, facts in TABLES.items():
         for name, table in tables_at(path, environment):
             for fact in facts:

@@ -1,4 +1,5 @@
-"""The peak memory below which a process cannot be told from our shim: it is forked from that, and the kernel counts on from there."""
+"""Peak memory below which a process cannot be distinguished from our shim: it is forked from the shim, and
+the kernel continues its count."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from bai_agent.job.record_types import HeadlineValue, OwnUsage
 from executor.records.reading import result_of
 
 LEAST = 10 * 2**20
-"""Bytes: so much a shim has at least, also if its record is not there yet."""
+"""Least size of a shim (bytes), used if its record does not exist yet."""
 _SPREAD = 1.05
-"""The kernel counts what a process had before it became the command: a little more or less than the shim has in the end."""
+"""The kernel counts the memory of a process before it became the command: slightly more or less than the
+shim's final peak."""
 RUN_FACT = "bai_run_peak_memory_bytes"
-"""The metric that each run has without being asked for it."""
+"""The metric that each run has by default."""
 
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
@@ -24,7 +26,7 @@ def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
 
 
 def memory_floor_in(record: JobRecord) -> int:
-    """Return the same of a job's record, also if the job has not ended. Raises StoreError, RecordError."""
+    """Return the same from a job's record, even if the job has not ended. Raises StoreError, RecordError."""
     result = result_of(record)
     return memory_floor(result.own_usage if result is not None else None)
 
@@ -32,7 +34,8 @@ def memory_floor_in(record: JobRecord) -> int:
 def headline_floors(
     job: Job, headlines: Mapping[str, HeadlineValue], usage: Sequence[OwnUsage] | None
 ) -> dict[str, float]:
-    """Return what some headlines, by name with labels, are only bounds up to. usage: of the job's programs."""
+    """Return the bounds of those headlines, by name with labels, that are only bounds. usage: of the job's
+    programs."""
     metrics = {metric.name: metric for metric in job.metrics}
     memory = memory_floor(usage)
     floors = {name: floor_of(metrics.get(each.name or name), memory) for name, each in headlines.items()}
@@ -40,5 +43,6 @@ def headline_floors(
 
 
 def floor_of(metric: Metric | None, floor: float) -> float | None:
-    """Return `floor` for a metric that is a run's peak memory; None for all others, whose numbers are no bounds."""
+    """Return `floor` for a metric that is a run's peak memory; None for all others, whose numbers are
+    exact."""
     return floor if metric is not None and metric.of_run is OfRun.PEAK_MEMORY else None

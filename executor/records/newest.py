@@ -1,4 +1,5 @@
-"""What is newest in a job's record, at a bounded cost for each look: for who glances at a run and needs not every record."""
+"""The newest part of a job's record, at a bounded cost per look: for views that need not read every
+record."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 
 NODES = 16
-"""That are looked at, the first ones."""
+"""Most nodes that are read, the first ones."""
 _KEPT = 2**16
-"""Bytes of a node's newest records that one look takes apart."""
+"""Bytes of a node's newest records that one look parses."""
 _WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
-"""Bytes of its records that one look reads, to find the last sample of the host among them."""
+"""Bytes of its records that one look reads to find the last sample of the host."""
 _OBJECTS = 8
-"""In which that may lie, in a bucket; more come within several looks."""
+"""Bytes in which that sample is searched, in a bucket; more arrive within several looks."""
 _SAMPLE = 2**13
 """Bytes of one sample of a host, at most."""
 _HOST = b'"src":"host"'
@@ -28,7 +29,7 @@ _EVENT_PIECES = 4
 
 
 class NewestRecords:
-    """Reads of a node's growing records only the newest; what came too fast is passed over."""
+    """Reads only the newest of a node's growing records; records that arrive too fast are skipped."""
 
     def __init__(self, node: NodeRecord) -> None:
         self._node = node
@@ -62,7 +63,7 @@ class NewestRecords:
         return _last_sample(content, cut) + content[cut:]
 
     def _read(self, start: int, end: int) -> bytes:
-        """Return what stands from `start` on, up to about `end`: in a bucket it lies in several objects."""
+        """Return the content from `start` to about `end`: in a bucket it is in several objects."""
         pieces: list[bytes] = []
         while start < end and len(pieces) < _OBJECTS:
             piece = self._node.read("metrics", start, limit=self._window)
@@ -90,19 +91,20 @@ class _NewestOfNode(NamedTuple):
 
 
 class JobGlance:
-    """How a job stands, as far as its record says it: phases, newest values, result. Nothing but reads the job store."""
+    """The state of a job, as far as its record shows it: phases, newest values, result. It only reads the job
+    store."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self.job = record.job()
         self.measurements = Measurements(self.job)
-        """Of the records that were looked at: last values and trends, and no statistics where much was passed over."""
+        """From the records that were read: last values and trends, but no statistics if many were skipped."""
         self._listing = NodeListing(record)
         self._nodes: dict[int, _NewestOfNode] = {}
         self.states: dict[int, RunState] = {}
         """By number of the node."""
         self.generation: GenerationStatus | None = None
-        """The newest one of an elastic job."""
+        """The newest generation of an elastic job."""
         self._list_nodes()
         self.result: JobResult | None = None
         self.repeat: int | None = None
@@ -110,7 +112,7 @@ class JobGlance:
 
     @property
     def state(self) -> RunState:
-        """Of the node which decides for the job: the first one, or that with rank 0."""
+        """The phase of the node that decides for the job: the first one, or that with rank 0."""
         first = self.generation.leader if self.generation is not None else 0
         return self.states.get(first) or self.states[min(self.states)]
 
@@ -121,13 +123,13 @@ class JobGlance:
 
     @property
     def last_heard(self) -> int | None:
-        """When the job last wrote anything (ms UTC), as far as was seen."""
+        """Time at which the job last wrote anything (ms UTC), as far as observed."""
         times = [self.measurements.last_timestamp, *(each.last_event for each in self.states.values())]
         return max((each for each in times if each is not None), default=None)
 
     def look(self) -> None:
-        """Take in what is new. Raises StoreError."""
-        # Asked for first: what was written before the result is then seen in this look.
+        """Add new content. Raises StoreError."""
+        # Read first: content written before the result is then in this look.
         result = result_of(self._record)
         if self._listing.is_elastic:
             self.generation = generation_status(self._record, self.job)
@@ -145,7 +147,7 @@ class JobGlance:
         self.result = result
 
     def _list_nodes(self) -> None:
-        """Look at the first nodes of a fixed job, and at the newest of an elastic one."""
+        """Read the first nodes of a fixed job, and the newest nodes of an elastic job."""
         found = self._listing.look()
         self.node_count = len(found)
         for node in found[-NODES:] if self._listing.is_elastic else found[:NODES]:

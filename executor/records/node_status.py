@@ -1,4 +1,4 @@
-"""How each node of a job stands, as the nodes have told each other and as their events say."""
+"""The status of each node of a job, from the nodes' messages to each other and from their events."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from executor.records.run_state import RunState
 T = TypeVar("T")
 
 _AT_ONCE = 16
-"""Nodes that are read side by side; in a bucket each takes several requests."""
+"""Nodes that are read in parallel; in a bucket each takes several requests."""
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
-    """Return the status of a job, of each of several nodes, and the reason that ends them. Raises StoreError."""
+    """Return the status of a job, the status of each of several nodes, and the reason that ends them. Raises
+    StoreError."""
     generation, warnings = None, list(job_status.warnings)
     try:
         generation = generation_status(record, record.job())
@@ -41,7 +42,8 @@ def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
 
 
 def node_statuses(record: JobRecord, generation: GenerationStatus | None = None) -> list[NodeStatus]:
-    """Return how each of several nodes stands, by rank; nothing for a fixed job of one. Raises StoreError."""
+    """Return the status of each of several nodes, by rank; empty for a fixed job of one. Raises
+    StoreError."""
     nodes = node_records(record)
     if len(nodes) == 1 and generation is None:
         return []
@@ -95,7 +97,7 @@ def _node_status(
     troubles: list[str] = []
 
     def known(read: Callable[[], T]) -> T | None:
-        """Return what a record says; None if it is broken, which is noted."""
+        """Return the content of a record; None if it is broken, which is noted."""
         try:
             return read()
         except BaiError as error:

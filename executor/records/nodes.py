@@ -1,6 +1,6 @@
 """The nodes of a job, and the arms of its runs.
 
-An elastic job may have other nodes with each look, so that its nodes are listed again each time.
+An elastic job may have other nodes at each look, so its nodes are listed again each time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from executor.errors import UsageError
 
 
 def node_records(record: JobRecord) -> list[NodeRecord]:
-    """Return all nodes of a job by rank, those that left an elastic one too; the first one alone if its descriptor is broken.
+    """Return all nodes of a job by rank, including those that left an elastic job; only the first one if its
+    descriptor is broken.
 
     Raises StoreError.
     """
@@ -25,7 +26,7 @@ def node_records(record: JobRecord) -> list[NodeRecord]:
 
 
 class NodeListing:
-    """Lists the nodes of a job again and again; those of a fixed job are always the same."""
+    """Lists the nodes of a job repeatedly; those of a fixed job never change."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
@@ -56,7 +57,8 @@ def node_numbers(record: JobRecord, job: Job) -> list[int]:
 
 
 def has_ranks(record: JobRecord) -> bool:
-    """Return whether records of the job have the label `rank`: if it may have several nodes, also while it has one. Raises StoreError."""
+    """Return whether records of the job have the label `rank`: if it may have several nodes, even while it
+    has one. Raises StoreError."""
     try:
         return record.job().strategy.nodes > 1
     except (DescriptorError, RecordError):
@@ -64,7 +66,8 @@ def has_ranks(record: JobRecord) -> bool:
 
 
 def arms_of_runs(record: JobRecord) -> list[str]:
-    """Return the arm that each run is of, in a job that compares some; else, and where its descriptor is broken, nothing. Raises StoreError."""
+    """Return the arm of each run, in a job that compares several; otherwise, or if its descriptor is broken,
+    empty. Raises StoreError."""
     try:
         repeat = record.job().repeat
     except (DescriptorError, RecordError):
@@ -73,7 +76,7 @@ def arms_of_runs(record: JobRecord) -> list[str]:
 
 
 def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
-    """Return the node that `--node` names. Raises UsageError where there is no such node, StoreError."""
+    """Return the node that `--node` names. Raises UsageError if there is no such node, StoreError."""
     numbers = node_numbers(record, record.job())
     if rank not in numbers:
         count, last = len(numbers), numbers[-1]

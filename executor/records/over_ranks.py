@@ -1,4 +1,4 @@
-"""Metrics that several nodes or processes print: each of them, one figure over all, or how far they lie apart."""
+"""Metrics that several nodes or processes print: each of them, one figure over all, or their range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_nam
 T = TypeVar("T")
 
 EACH_AT_MOST = 8
-"""Ranks that a summary shows one by one."""
+"""Number of ranks up to which a summary shows them one by one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class LastValue:
 
     name: str
     between: tuple[float, float]
-    """Least and greatest value; equal if the row is not of several ranks."""
+    """Least and greatest value; equal if the row is of one rank."""
     units: str
     timestamp: int
     """Time of the newest record (ms UTC)."""
@@ -68,7 +68,7 @@ def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Se
 
 
 def current_rows(every: Iterable[Series]) -> list[Series]:
-    """Return the rows without those of nodes that had no part in the last generation."""
+    """Return the rows without those of nodes that were not members of the last generation."""
     return [each for each in every if not each.is_past]
 
 
@@ -85,7 +85,8 @@ def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[li
 
 
 def last_over_ranks(records: Iterable[Mapping[str, Any]], how: Mapping[str, OverRanks]) -> list[LastValue]:
-    """Return the last values to show, of the last record of each row: of each rank, one over all, or how far many lie apart."""
+    """Return the last values to show, from the last record of each row: one for each rank, one over all, or
+    their range."""
     rows: list[LastValue] = []
     for group in _grouped(records, key=lambda record: labelled_name(_without_rank_labels(record))):
         kind: OverRanks | None = how.get(group[0]["name"], OverRanks.EACH)
@@ -119,7 +120,7 @@ def _last(name: str, values: Sequence[float], records: Sequence[Mapping[str, Any
 
 
 def _over(group: Sequence[Series], how: OverRanks) -> Series:
-    """Return one row for those of all ranks: each of its figures is over theirs."""
+    """Return one row for those of all ranks: each of its figures combines theirs."""
     first = group[0]
     seen = [each for each in group if each.count]
     name = _name_over(first.without_ranks, how, len(seen or group))
@@ -134,7 +135,7 @@ def _over(group: Sequence[Series], how: OverRanks) -> Series:
 
 
 def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> None:
-    """Give a row the figures over those of the ranks that have values."""
+    """Set the figures of a row to those over all ranks that have values."""
     first = seen[0]
 
     def over(figure: str) -> float:
@@ -159,7 +160,8 @@ def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> No
 
 
 def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
-    """Return the number of the job over these ranks, as `job_headlines` makes it: of each run over ranks first."""
+    """Return the job's number over these ranks, as `job_headlines` computes it: first over the ranks of each
+    run."""
     every = [each.numbers for each in ranks]
     repeats = dict.fromkeys(repeat for numbers in every for repeat in numbers)
     runs = [over_ranks_of([each[repeat] for each in every if repeat in each], how) for repeat in repeats]
@@ -167,7 +169,7 @@ def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
 
 
 def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
-    """Return the picture of all: value by value of those that have as many as the first one has."""
+    """Return the trend over all ranks: value by value, of those that have as many as the first one."""
     alike = [each.points for each in trends if each.step == trends[0].step]
     points = [over_ranks_of(values, how) for values in zip(*alike, strict=False)]
     return Trend(points, trends[0].step)

@@ -22,26 +22,26 @@ _RANK, _PROCESS_RANK = "rank", "process_rank"
 
 @dataclass(frozen=True, order=True)
 class SeriesKey:
-    """What tells the series of a job apart."""
+    """The key that identifies a series of a job."""
 
     src: str
     """"log", of a process with a log of its own "log/3", "emit", "exit", "file", "host", "run"."""
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """Sorted, without those that say where a record comes from."""
+    """Sorted, without the labels that say where a record comes from."""
     rank: str | None = None
     """The node, in a job of several."""
     process_rank: str | None = None
     repeat: int | None = None
-    """Which run of a job that runs its benchmark again and again; None where a job is one run."""
+    """Run of a job that repeats its benchmark; None if a job is one run."""
     arm: str | None = None
     """Which arm that run is of, in a job that compares some."""
     generation: int | None = None
-    """Which generation of a job with restarts; None of other jobs."""
+    """Generation of a job with restarts; None for other jobs."""
 
     @property
     def part(self) -> int | None:
-        """The run or generation; None where a job is one run."""
+        """The run or generation; None if a job is one run."""
         return self.repeat if self.repeat is not None else self.generation
 
     @property
@@ -56,7 +56,7 @@ class SeriesKey:
 
     @property
     def place(self) -> tuple[tuple[str, tuple[tuple[str, str], ...]], int | None]:
-        """Metric with labels, and generation: what `LastGenerations` asks for."""
+        """Metric with labels, and generation: the arguments of `LastGenerations`."""
         return (self.name, self.labels), self.generation
 
 
@@ -71,7 +71,7 @@ class PointSeries:
     values: array[float] = field(default_factory=lambda: array("d"))
     """None beyond `LIMIT`."""
     steps: array[float] | None = None
-    """Where records have them; NaN for one that has none."""
+    """Step of each value; NaN for a record without one."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -91,21 +91,22 @@ class Points:
     """The series of a job, in the order in which their first records were read."""
 
     def __init__(self, *, sources: Collection[str] | None = None, arms: Sequence[str] = ()) -> None:
-        """sources: only records that come from these; unset: all. arms: the arm of each run, in a job that compares some."""
+        """sources: only records from these; unset: all. arms: the arm of each run, in a job that compares
+        several."""
         self.series: dict[SeriesKey, PointSeries] = {}
         self.malformed = MalformedLines()
         self.records = 0
-        """How many there were, of any source."""
+        """Number of records, from any source."""
         self.late = 0
-        """Of them, those that were read only after a restart: their times are of the reading."""
+        """Number of records that were read only after a restart: their times are those of the reading."""
         self.beyond = 0
-        """Of them, those whose values are beyond `LIMIT`; they are in no series."""
+        """Number of records whose values are beyond `LIMIT`; they are in no series."""
         self._sources = sources
         self._arms = arms
         self._reader = SeriesReader(self._key_of)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
-        """Take in whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
+        """Add whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
         lines = self._reader.read(content, rank=rank)
         self.records += lines.count
         self.late += lines.late
@@ -119,8 +120,9 @@ class Points:
             self.series[key].extend(batch)
 
     def _key_of(self, record: Mapping[str, Any]) -> SeriesKey | None:
-        """Return the series that a valid record belongs to; None if its source was not asked for."""
-        # "log/3" is the log of one process, "log/3/0" that of one run of it; the run's number is the key's own.
+        """Return the series of a valid record; None if its source was not requested."""
+        # "log/3" is the log of one process, "log/3/0" that of one run of it; the run's number is the key's
+        # own.
         source, *process = record["src"].split("/")[:2]
         if self._sources is not None and source not in self._sources:
             return None

@@ -1,4 +1,5 @@
-"""The runs of a job with `[repeat]`: where each begins and ends, and which failed, so that their values count in no headline."""
+"""The runs of a job with `[repeat]`: where each begins and ends, and which failed, so that their values are
+in no headline."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def repeats_of(node: NodeRecord) -> RepeatedRuns:
 
 
 def repeat_lines(node: NodeRecord) -> bytes:
-    """Return what says so, as it was written. Raises StoreError."""
+    """Return the content of the file with the runs' beginnings and ends. Raises StoreError."""
     key = node.key(REPEATS)
     there = any(each.key == key for each in node.job.store.find(key))
     return node.job.store.get(key) if there else b""

@@ -1,4 +1,4 @@
-"""The state of a run by its events: its phase, since when, and warnings."""
+"""The state of a run from its events: its phase, since when, and warnings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RunState:
 
     started: int | None = None
     phase: str | None = None
-    """The phase that is under way, or that comes next."""
+    """The current phase, or the next one."""
     since: int | None = None
     finished: dict[str, float] = field(default_factory=dict)
     pulls: dict[str, PullEvent] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class RunState:
     """The requirements file that is being installed."""
     warnings: list[str] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
-    """Sentence about each sink that is out of reach, by its name."""
+    """Sentence about each unreachable sink, by its name."""
     waits: str | None = None
-    """For whom the run waits before it begins."""
+    """Jobs for which the run waits before it begins."""
     neighbours: dict[str | None, bool] = field(default_factory=dict)
     """Other jobs that ran on the same machine, and whether they still do."""
     transports: dict[str, list[str]] = field(default_factory=dict)
@@ -56,9 +56,9 @@ class RunState:
     stop: str | None = None
     """Reason why the run is being ended. None if it is not."""
     repeat: str | None = None
-    """"run 3 of 10": the run that began last, of a job that does several."""
+    """"run 3 of 10": the run that began last, in a job of several."""
     restarts: str | None = None
-    """"1 of 3 used, the last one because …", of a job that was restarted."""
+    """"1 of 3 used, the last one because …", for a job that was restarted."""
     outcome: str | None = None
     agents: int = 0
     """How often an agent was started."""
@@ -75,7 +75,8 @@ class RunState:
         match event:
             case AgentEvent():
                 self.agents += 1
-                # It tells anew of what is out of reach, and nothing of what came back while no agent was there.
+                # The restarted agent reports again what is unreachable, and nothing about sinks that came
+                # back while no agent ran.
                 self.troubles.clear()
             case WaitEvent():
                 self.waits = event.message

@@ -1,7 +1,8 @@
-"""Lines of `metrics.jsonl` by the million: one pattern reads a line as our own writer writes it, and no object is made for its JSON.
+"""Reads lines of `metrics.jsonl` by the million: one pattern reads a line in the form of our own writer,
+without parsing its JSON.
 
-Lines that another version or another tool wrote, or that are damaged, are decoded one by one, and so are all around them, because the
-order counts. Both ways find the same records.
+Lines of another version or tool, or damaged ones, are decoded one by one, together with all lines of the same
+piece, because the order matters. Both ways find the same records.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from executor.records.reading import is_number, records_in
 K = TypeVar("K")
 
 _NUMBER = r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,24})?(?:[eE][-+]?\d{1,2})?"
-"""Such numbers are within `LIMIT`, whatever their digits are; others are left to the careful reading."""
+"""Such numbers are within `LIMIT`, whatever their digits; others are left to the slower reader."""
 _INTEGER = r"(?:0|[1-9]\d{0,17})"
 _TEXT = r'"[ !#-\[\]-~]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[ !#-\[\]-~]*)*"'
-"""ASCII, and valid JSON: what matches needs no check by a decoder."""
+"""ASCII, and valid JSON: matching text needs no check by a decoder."""
 _REPEAT = rf'(?:,"repeat":{_INTEGER})?'
 _GENERATION = rf'(?:,"generation":{_INTEGER})?'
 _LABEL = rf"{_TEXT}: ?{_TEXT}"
@@ -48,7 +49,7 @@ Row: TypeAlias = tuple[bytes, ...]
 """Parts of a record as written, at the places below; b"" for no step."""
 SEQ, HEAD, OFF, NAME, VALUE, UNITS, TIMESTAMP, STEP, TAIL = range(9)
 shared_text = itemgetter(HEAD, NAME, UNITS, TAIL)
-"""Returns what a row has in common with others of its series."""
+"""Returns the properties that a row shares with others of its series."""
 _KNOWN = 2**16
 """Series whose keys are remembered."""
 
@@ -67,7 +68,8 @@ def record_like(row: Row) -> Mapping[str, Any]:
 
 
 def numbers(row: Row) -> tuple[float | str, ...]:
-    """Return sequence number, offset, value, timestamp and step of a row as JSON has them; "" instead of a step if it has none."""
+    """Return sequence number, offset, value, timestamp and step of a row as JSON; "" in place of a step if it
+    has none."""
     seq, _, off, _, value, _, timestamp, step, _ = row
     return int(seq), int(off), _number(value), int(timestamp), _number(step) if step else ""
 
@@ -77,10 +79,10 @@ class SeriesBatch:
     """Records of one series, in the order in which they were written."""
 
     record: Mapping[str, Any]
-    """The first record of the series: its name, source, units and labels are those of all."""
+    """The first record of the series: all have its name, source, units and labels."""
     rows: list[Row] = field(default_factory=list)
     beyond: int = 0
-    """How many values were beyond `LIMIT`; they have no row."""
+    """Number of values beyond `LIMIT`; they have no row."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a decoded record."""
@@ -127,20 +129,22 @@ class SeriesLines(Generic[K]):
     """Content of some lines."""
 
     batches: dict[K, SeriesBatch]
-    """Values by series, in the order of their first values within `LIMIT`, or of their last ones without any."""
+    """Values by series, in the order of their first values within `LIMIT`, or of their last ones if there are
+    none."""
     count: int
     """How many records there were."""
     late: int
-    """Records that were read only after a restart: their times are of the reading."""
+    """Number of records that were read only after a restart: their times are those of the reading."""
     last_timestamp: int | None
     """Time of the last record, in ms UTC; None without a record."""
 
 
 class SeriesReader(Generic[K]):
-    """Reads lines, and tells the series apart."""
+    """Reads lines, and assigns them to series."""
 
     def __init__(self, key_of: Callable[[Mapping[str, Any]], K]) -> None:
-        """key_of: returns which series a valid record belongs to, whatever its numbers; called once or more for each series."""
+        """key_of: returns the series of a valid record, whatever its numbers; called at least once for each
+        series."""
         self._key_of = key_of
         self._known: dict[tuple[int | None, Any], tuple[K, Mapping[str, Any]]] = {}
 
@@ -149,7 +153,7 @@ class SeriesReader(Generic[K]):
         rows = rows_in(content)
         if rows is None:
             return self._read_slowly(content, rank)
-        # No text of such a line can hold this: its quotes would be escaped there.
+        # No text within such a line can contain this marker: its quotes would be escaped.
         late = content.count(b',"late":true')
         return SeriesLines(
             self._batches(rows, rank), len(rows), late, int(rows[-1][TIMESTAMP]) if rows else None
@@ -191,7 +195,7 @@ class SeriesReader(Generic[K]):
             key = self._key_of(record)
             batch = batches.get(key) or SeriesBatch(record)
             if not batch.rows:
-                # Values beyond `LIMIT` give a series no place.
+                # Values beyond `LIMIT` do not affect the order of series.
                 batches[key] = batches.pop(key, batch)
             batch.add(decoded)
         return SeriesLines(batches, count, late, last)
@@ -205,7 +209,8 @@ def labelled(record: Mapping[str, Any], rank: int | None) -> Mapping[str, Any]:
 
 
 def with_rank(records: bytes, rank: int) -> bytes:
-    """Return whole lines of `metrics.jsonl` with the label `rank`; lines that are not records stay as they are."""
+    """Return whole lines of `metrics.jsonl` with the label `rank`; lines that are not records do not
+    change."""
     label = b'"rank":"%d"' % rank
     if len(_BARE_LINE.findall(records)) == records.count(b"\n"):
         return records.replace(b"}\n", b',"labels":{%b}}\n' % label)
@@ -218,7 +223,7 @@ def with_rank(records: bytes, rank: int) -> bytes:
 
 
 def _tail_with(label: bytes, tail: bytes) -> bytes:
-    """Return how a line with such a tail ends if it has one more label."""
+    """Return the end of a line with such a tail if it has one more label."""
     labels, brace, rest = tail.rpartition(b"}")
     if not brace:
         return b',"labels":{%b}%b}\n' % (label, tail)
@@ -235,7 +240,7 @@ def _with_rank(line: bytes, rank: int) -> bytes:
 
 
 def _number(text: bytes) -> float:
-    """Return a number as JSON has it."""
+    """Return a number as JSON text."""
     if b"." not in text:
         try:
             return int(text)

@@ -18,15 +18,15 @@ from executor.records.reading import MalformedLines
 from executor.records.series_lines import SeriesBatch, SeriesReader
 
 _RUN = "run"
-"""The source of what runs took."""
+"""The source of the resources that runs used."""
 _TREND_POINTS = 256
 LABEL_SETS = 64
-"""Rows of one metric; what has other labels shares the last one."""
+"""Most rows of one metric; series with other labels share the last one."""
 _ROWS = 1024
 """The same if ranks are shown separately."""
 OTHERS = "{…}"
 RANK_LABELS = ("rank", "process_rank")
-"""Which node, and which process of the benchmark, a record comes from."""
+"""The node, and the process of the benchmark, from which a record comes."""
 _PLACE_LABELS = (*RANK_LABELS, ARM)
 _Place: TypeAlias = tuple[int, str]
 """Identity of a group of rows, and a name in it."""
@@ -36,7 +36,8 @@ _RowKey: TypeAlias = tuple[str, str, int | None, int | None]
 
 @dataclass
 class Trend:
-    """At most 256 values, evenly spread over all that came: when full, every second one goes and the step doubles."""
+    """At most 256 values, evenly spread over all values: when it is full, every second one is dropped and the
+    step doubles."""
 
     points: list[float] = field(default_factory=list)
     step: int = 1
@@ -47,7 +48,7 @@ class Trend:
         self._seen += len(values)
         kept = values[first :: self.step]
         while len(self.points) + len(kept) > _TREND_POINTS:
-            # Both halves keep the values whose number is a multiple of the doubled step.
+            # Both halves keep the values whose index is a multiple of the doubled step.
             odd = len(self.points) % 2
             self.points = self.points[::2]
             self.step *= 2
@@ -57,7 +58,8 @@ class Trend:
 
 @dataclass
 class Series:
-    """One metric's statistics so far. `first`, `last`, `minimum`, … count only where `count` > 0. Warm-up is left out of all."""
+    """One metric's statistics so far. `first`, `last`, `minimum`, … are valid only if `count` > 0. Warm-up is
+    left out of all."""
 
     name: str
     """Name with the labels of its records, if any: "latency{threads=4}"."""
@@ -71,33 +73,33 @@ class Series:
     mean: float = 0.0
     trend: Trend = field(default_factory=Trend)
     metric: str = ""
-    """The metric's name alone, where `name` holds labels."""
+    """The metric's name alone, if `name` contains labels."""
     labels: dict[str, str] = field(default_factory=dict)
     headline_is: Headline | None = None
-    """Kind of the headline. None for samples of a machine and for rows of many series, which have none."""
+    """Kind of the headline. None for samples of a machine and for rows of many series."""
     tolerance: float | None = None
     left_out: int = 0
     """Values of the warm-up."""
     newest: float = 0.0
-    """The last value that was read, of the warm-up too."""
+    """The last value that was read, including the warm-up."""
     of_failed: int = 0
-    """Values of runs that failed; they count in nothing else."""
+    """Number of values of runs that failed; no other figure includes them."""
     of_earlier: int = 0
-    """Values of earlier generations; they count in nothing else."""
+    """Number of values of earlier generations; no other figure includes them."""
     beyond: int = 0
-    """Values beyond `LIMIT`; they count in nothing else."""
+    """Number of values beyond `LIMIT`; no other figure includes them."""
     over: dict[str, float] = field(default_factory=dict)
     """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from theirs."""
     floor: float | None = None
     """Value up to which its values are only bounds (peak memory). None if all are exact."""
     _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
-    """All values, by the run that they are of."""
+    """All values, by their run."""
     _figures: Figures | None = None
-    """Figures of the values so far, if they were asked for."""
+    """Figures of the values so far, if requested."""
 
     def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
-        """Take in `values`, in the order in which they were read; none beyond `LIMIT`. repeat: the run that they are of."""
+        """Add `values`, in the order in which they were read; none beyond `LIMIT`. repeat: their run."""
         if not values:
             return
         if not self.count:
@@ -113,7 +115,7 @@ class Series:
         self._figures = None
 
     def leave_out(self, values: Sequence[float]) -> None:
-        """Take note of values of the warm-up."""
+        """Note values of the warm-up."""
         if values:
             self.left_out += len(values)
             self.newest = values[-1]
@@ -137,7 +139,7 @@ class Series:
         return left
 
     def _empty(self) -> Series:
-        """Return the same without the values that count."""
+        """Return a copy without the counted values."""
         return replace(
             self,
             count=0,
@@ -162,7 +164,8 @@ class Series:
 
     @property
     def is_past(self) -> bool:
-        """Whether all its values are of earlier generations: its node has no part in the one that counts."""
+        """Whether all its values are of earlier generations: its node is not a member of the one that
+        counts."""
         return bool(self.of_earlier) and not (self.count or self.left_out or self.of_failed or self.beyond)
 
     @property
@@ -206,7 +209,7 @@ class Series:
 
     @property
     def stdev(self) -> float | None:
-        """The standard deviation of a sample; None of one value."""
+        """The standard deviation of a sample; None for one value."""
         return self.over.get("stdev") if self.over else self.figures.stdev
 
     @property
@@ -295,10 +298,10 @@ class Measurements:
         self._of_place: dict[_Place, set[str]] = {}
         """The rows of a metric and set of labels, one for each rank."""
         self._left_out: dict[_Place, dict[int, int]] = {}
-        """How many values of the warm-up each generation has, by row."""
+        """Number of warm-up values of each generation, by row."""
         self._reader = SeriesReader(self._key_of)
         self._warmed: dict[_RowKey, int] = {}
-        """How many values of a warm-up were left out."""
+        """Number of warm-up values that were left out."""
         self.over_ranks: Mapping[str, OverRanks] = {metric.name: metric.over_ranks for metric in named}
         """Rows of a metric that several ranks print, by its name."""
         self._rows: dict[str, set[str]] = {}
@@ -308,7 +311,7 @@ class Measurements:
             self.benchmark[metric.name] = self._described(Series(metric.name, metric.units), metric.name)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
-        """Take in whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
+        """Add whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
         lines = self._reader.read(content, rank=rank)
         self.records += lines.count
         self.malformed.add(content, taken=lines.count)
@@ -345,7 +348,8 @@ class Measurements:
     def _is_of_last(
         self, group: dict[str, Series], series: Series, row: str, generation: int, *, has_number: bool
     ) -> bool:
-        """Return whether values of a generation count. If they are the first number of it, take those of earlier ones out of all figures."""
+        """Return whether values of a generation count. If they are its first number, remove the values of
+        earlier generations from all figures."""
         place = id(group), series.without_ranks
         rows = self._of_place.setdefault(place, set())
         rows.add(row)
@@ -356,14 +360,14 @@ class Measurements:
         return not self._last_generations.is_past(place, generation)
 
     def leave_out_runs(self, failed: Collection[int]) -> None:
-        """Take the values of these runs, which failed, out of all figures."""
+        """Remove the values of these runs, which failed, from all figures."""
         self.failed |= frozenset(failed)
         for group in (self.benchmark, self.run):
             for name, series in group.items():
                 group[name] = series.without(self.failed)
 
     def raise_memory_floor(self, floor: float) -> None:
-        """Take peak memory up to `floor` bytes for a bound, as the shim's own is known now."""
+        """Treat peak memory up to `floor` bytes as a bound, now that the shim's own peak is known."""
         self._memory_floor = floor
         for series in (*self.benchmark.values(), *self.run.values()):
             series.floor = floor if series.floor is not None else None
@@ -379,7 +383,7 @@ class Measurements:
         )
 
     def _split_warm_up(self, key: _RowKey, batch: SeriesBatch) -> tuple[Sequence[float], Sequence[float]]:
-        """Return the values that are warm-up, and those that count."""
+        """Return the values of the warm-up, and those that count."""
         source, _, repeat, generation = key
         values = batch.values
         metric = self._metrics.get(batch.record["name"])
@@ -397,12 +401,13 @@ class Measurements:
         return [value for time, value in timed if time < end], [value for time, value in timed if time >= end]
 
     def _start(self, part: int | None, *, first_value: int) -> int:
-        """Return when a run or generation began (ms UTC): with its first value if nothing else says it."""
+        """Return the start of a run or generation (ms UTC): the time of its first value if it is not
+        recorded."""
         known = self.starts.get(None) if not part else None
         return self.starts.setdefault(part, first_value if known is None else known)
 
     def _row(self, record: Mapping[str, Any]) -> str:
-        """Return the name of the row that a record with labels belongs to: there are at most so many of a metric."""
+        """Return the name of the row for a record with labels: the number of rows of a metric is limited."""
         name = labelled_name(record)
         rows = self._rows.setdefault(record["name"], set())
         if name not in rows:
@@ -436,7 +441,8 @@ class Measurements:
         return series
 
     def _forget_bare(self, metric: str) -> None:
-        """Leave the metric itself out where all its records have labels: it is not one that was never seen."""
+        """Remove the metric's own row if all its records have labels: it is not a metric that was never
+        seen."""
         bare = self.benchmark.get(metric)
         if bare is not None and not bare.seen:
             del self.benchmark[metric]

@@ -1,1 +1,1 @@
-"""A job as a document to keep and to show: what it holds, and its HTML, Markdown, JSON and CSV."""
+"""A job as a document to keep and to show: its contents, and its HTML, Markdown, JSON and CSV."""

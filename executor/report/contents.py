@@ -96,13 +96,13 @@ class Report:
     created: int
     """Time of the report."""
     origin: int
-    """Zero of the times on the page: the first known time of the job."""
+    """Time zero on the page: the first known time of the job."""
     lanes: list[Lane]
     """By rank."""
     metrics: list[MetricPart]
     host: list[MetricPart]
     facts: dict[str, list[tuple[str, float, str]]]
-    """Measurements of the run as a whole: by fact, for each node its label, value and units."""
+    """Measurements of the run as a whole: for each fact its label, value and units on each node."""
     records: int
     late: int
     beyond: int
@@ -167,7 +167,7 @@ class Report:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Duration of each phase in seconds, on the node where it took longest."""
+        """Duration of each phase in seconds, on the slowest node."""
         found: dict[str, float] = {}
         for lane in self.lanes:
             for bar in lane.bars:
@@ -237,7 +237,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
 
 
 def _origin(lanes: Sequence[Lane], parts: _Parts, result: JobResult | None, *, now: int) -> int:
-    """Return the first time (ms UTC) that is known of the job."""
+    """Return the first known time of the job (ms UTC)."""
     times = [bar.start for lane in lanes for bar in lane.bars]
     times += [line.points.timestamps[0] for part in parts.every() for line in part.lines]
     started = result.started if result is not None else None
@@ -303,7 +303,7 @@ def _metric_part(name: str, lines: list[Line], metric: Metric | None, memory: in
 
 
 def _host_name(name: str) -> tuple[str, str]:
-    """Return the GPU that a sample is of, if it is of one, and its name without that."""
+    """Return the GPU of a sample, if it is of one, and its name without the GPU."""
     name = name.removeprefix(_HOST_PREFIX)
     gpu = _GPU.fullmatch(name)
     return (f"GPU {gpu[1]}", f"gpu_{gpu[2]}") if gpu else ("", name)
@@ -322,7 +322,7 @@ HOST_FIRST = (
     "disk_read_bytes_per_second", "disk_write_bytes_per_second",
     "network_receive_bytes_per_second", "network_send_bytes_per_second",
 )  # fmt: skip
-"""Samples of a machine that explain a dip, in the order in which they are shown."""
+"""Samples of a machine that explain drops of a metric, in the order in which they are shown."""
 
 
 def _host_order(name: str) -> tuple[int, str]:

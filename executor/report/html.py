@@ -1,7 +1,8 @@
-"""Documents as HTML files that need nothing else and let nothing out.
+"""Documents as self-contained HTML files that make no requests.
 
-All that others wrote (names, log lines, labels) is escaped, and the page's policy allows the styles and scripts of this very file by
-their sums and nothing else: no request, no further script, no form leaves it, whatever a benchmark printed.
+All foreign text (names, log lines, labels) is escaped, and the page's policy allows only the styles and
+scripts of this file, by their checksums: no request, further script or form is possible, whatever a benchmark
+printed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ROOM = files("executor.report")
 _STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/page.js")
 _ROWS = 64
-"""Series of a metric in its table; the other formats have all."""
+"""Most series of a metric in its table; the other formats have all."""
 _LICENCE = "vendor/uplot/LICENSE"
 
 
@@ -55,7 +56,7 @@ def html_report(report: Report) -> str:
 
 
 def script_json(value: object) -> str:
-    """Return a value as JSON that may stand in a <script>: nothing in it ends the element or opens a comment."""
+    """Return a value as JSON for a <script> element: nothing in it ends the element or opens a comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -63,7 +64,7 @@ def script_json(value: object) -> str:
 
 
 def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), **values: Any) -> str:
-    # A <style> or <script> is hashed as it stands between its tags.
+    # A <style> or <script> is hashed exactly as between its tags.
     allowed = (
         "default-src 'none'",
         f"style-src {' '.join(map(_source, styles))}",
@@ -80,7 +81,8 @@ def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), 
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of templates. It makes each value plain text, then escapes it, unless it is our own markup."""
+    """Return the environment of templates. It converts each value to plain text, then escapes it, unless it
+    is our own markup."""
     environment = Environment(
         loader=PackageLoader("executor.report", "page"),
         autoescape=True,
@@ -94,7 +96,8 @@ def _environment() -> Environment:
 
 
 def _plain(text: str) -> str:
-    """Return `text`, which may hold anything, as one line without what hides or turns its direction."""
+    """Return `text`, which may have any content, as one line without characters that hide it or change its
+    direction."""
     return plain_text(text).encode(errors="replace").decode()
 
 

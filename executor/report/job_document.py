@@ -1,4 +1,4 @@
-"""A report as a document: what a page and a comment on a change say of a job, in their order."""
+"""A report as a document: the content of a page and of a comment on a change, in order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from executor.report.words import (
 )
 
 _ROWS = 64
-"""Rows of a table, and lanes of the timeline; the other formats have all."""
+"""Most rows of a table, and lanes of the timeline; the other formats have all."""
 _TILES = 8
 _WARNINGS = 20
 _NAMED = 6
@@ -187,7 +187,7 @@ def _lane(lane: Lane, start: int, whole: int) -> tuple[str, list[TimelineBar]]:
 
 
 def _starts(report: Report) -> list[int]:
-    """Return when the first runs or generations started, ms UTC."""
+    """Return the start of the first runs or generations (ms UTC)."""
     parts = report.repeats or report.generations
     return [each.started for each in parts if each.started is not None][:_STARTS]
 
@@ -253,7 +253,8 @@ def _measured(plot: Plot, report: Report) -> MeasuredMetric:
 
 
 def _figures(line: Line, part: MetricPart) -> list[Phrase]:
-    """Return the number of values, their figures, and by how much the second half differs from the first: what has settled does so by nothing."""
+    """Return the number of values, their figures, and the difference between the second and the first half,
+    which is zero for a steady metric."""
     if line.figures is None:
         return [Phrase("0"), *[Phrase("–")] * (len(FIGURES) + 1)]
     values = zip(row_of(line.figures, part), floors_of(part), strict=True)

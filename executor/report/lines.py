@@ -26,20 +26,21 @@ class Line:
     """Name among the others: "node 1", "repeat 3"; empty if it is the only one."""
     points: PointSeries
     left_out: int
-    """Number of its first values that are warm-up."""
+    """Number of its first values that belong to the warm-up."""
     start: int | None
     """Start of its run, ms UTC."""
     figures: Figures | None
     """Figures without the warm-up; None if nothing is left."""
     headline: float | None
-    """The number that stands for the run."""
+    """The number that represents the run."""
     change: float | None
-    """Relative change of the mean from the first half to the second; None if it has no meaning."""
+    """Relative change of the mean from the first half to the second; None if it is not defined."""
 
     superseded: bool = False
     """Whether a later generation has a number for its metric and labels."""
     steps: Sequence[float] | None = None
-    """Step of each value, NaN for none and for one that a later generation computed again. None without any."""
+    """Step of each value; NaN for none, and for a step that a later generation computed again. None without
+    any."""
     unsteady: str | None
     """Reason why it is not steady, as a sentence; None if it is, or if that is unknown."""
 
@@ -56,7 +57,8 @@ def line_of(
     metric: Metric | None,
     starts: Mapping[int | None, int],
 ) -> Line:
-    """Return a series with its figures. starts: when the benchmark was started, by repeat or generation; None: the only run, or the first."""
+    """Return a series with its figures. starts: start of the benchmark, by repeat or generation; None: the
+    only run, or the first."""
     start = start_of(points.key, starts)
     left_out = warmup_count(points, metric, started=start)
     values = points.values[left_out:]
@@ -76,7 +78,8 @@ def line_of(
 
 
 def with_superseded(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of one metric, of a job with generations marked with what later ones stand instead of."""
+    """Return the lines of one metric; in a job with generations, values that later ones replace are
+    marked."""
     if all(line.points.key.generation is None for line in lines):
         return list(lines)
     last = LastGenerations(line.points.key.place for line in lines if line.headline is not None)
@@ -95,7 +98,7 @@ def with_superseded(lines: Sequence[Line]) -> list[Line]:
 
 
 def _first_step(line: Line) -> float:
-    """Return the least step of a line, infinite without any."""
+    """Return the least step of a line; infinite if it has none."""
     return min((step for step in line.points.steps or () if not math.isnan(step)), default=math.inf)
 
 
@@ -112,11 +115,13 @@ _OF_A_STRETCH = 4
 
 
 def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
-    """Return the indices of at most `limit` values, in order, extremes among them; all if there are no more. limit: 4 or more.
+    """Return the indices of at most `limit` values, in order, including extremes; all if there are no more.
+    limit: 4 or more.
 
-    Each stretch keeps its first, least, greatest and last value: a picture stays the same to the pixel as long as a stretch
-    is no wider than one, and no peak is lost however wide it is. The method is M4 (Jugel, Jerzak, Hackenbroich, Markl: M4, a
-    visualization-oriented time series data aggregation, VLDB 2014), over stretches of equally many values.
+    Each part keeps its first, least, greatest and last value: the picture is the same to the pixel if a part
+    is no wider than a pixel, and no peak is lost if it is wider. The method is M4 (Jugel, Jerzak,
+    Hackenbroich, Markl: M4, a visualization-oriented time series data aggregation, VLDB 2014), over stretches
+    of equally many values.
     """
     count = len(values)
     if count <= limit:

@@ -1,4 +1,4 @@
-"""Documents as Markdown, for a comment on a change: what a job came to, and what it ran on."""
+"""Documents as Markdown, for a comment on a change: a job's results, and its machine and software."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MARKS = {"good": "✅ ", "bad": "❌ "}
 
 
 def markdown_report(report: Report) -> str:
-    """Return a report as Markdown; all that others wrote is text in it, whatever it looks like."""
+    """Return a report as Markdown; all foreign text in it is shown as text, even if it looks like markup."""
     title = Title(report.job.job.name or report.job.job.id)
     lines = Markdown().render(chain([title], job_head(report), job_body(report, plot_data(report))))
     return "\n".join(lines) + "\n"
@@ -140,9 +140,10 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Phrase]]) -> Itera
 
 
 def _text(text: str) -> str:
-    """Return `text` so that Markdown shows it as it is: no markup, no link, no mention, and no terminal obeys it."""
+    """Return `text` so that Markdown shows it unchanged: no markup, no link, no mention, and no control
+    sequences."""
     escaped = _SPECIAL.sub(r"\\\1", plain_text(text).encode(errors="replace").decode())
-    # GitHub links addresses and mentions in plain text, too; an entity is shown alike, and is neither.
+    # GitHub also links addresses and mentions in plain text; an entity looks the same, and is not linked.
     return (
         escaped.replace("\\@", "&#64;")
         .replace("\\:", "&#58;")

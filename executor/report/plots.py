@@ -17,7 +17,7 @@ _PAGE = 120_000
 _PLOT = 16_000
 """Points of a plot: several for each pixel of its width."""
 _LINES = 24
-"""Series of a plot; more cannot be told apart."""
+"""Series of a plot; more cannot be distinguished."""
 _LEAST = 48
 _HOST_NAMES = {
     "cpu_percent": "CPU",
@@ -41,7 +41,7 @@ class Plot:
     title: str
     host: bool
     primary: bool
-    """Whether a page shows it at once; only for the machines' samples."""
+    """Whether a page shows it at once; used only for the machines' samples."""
     drawn: int
     """Number of points that are drawn."""
     lines: list[Line]
@@ -63,12 +63,12 @@ class Plots:
 
     @property
     def aligned(self) -> bool:
-        """Whether the runs of any can be laid over each other."""
+        """Whether the runs of any plot can be laid over each other."""
         return any(each["aligned"] for each in self.table["plots"])
 
 
 def plot_data(report: Report) -> Plots:
-    """Return the plots of a report: its metrics, then what its machines did."""
+    """Return the plots of a report: its metrics, then the usage of its machines."""
     parts = [(part, False) for part in report.metrics] + [(part, True) for part in report.host]
     share = max(4 * _LEAST, min(_PLOT, _PAGE // max(1, len(parts))))
     plots, tables = [], []
@@ -134,7 +134,7 @@ def _series(line: Line, indices: Sequence[int], origin: int) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | int:
-    """Return the same number so that JSON needs fewer characters for it."""
+    """Return the same number in a form that needs fewer characters in JSON."""
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 

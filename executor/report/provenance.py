@@ -31,7 +31,7 @@ _PASSING = frozenset({"load", "instance"})
 
 
 def environment_blocks(report: Report) -> Iterator[Block]:
-    """Yield facts of the nodes: first the differences, then what they share."""
+    """Yield facts of the nodes: first the differences, then the common ones."""
     known = {each.rank: each for each in report.environments if each.environment is not None}
     if not known:
         why = report.environments[0].trouble if report.environments else "no agent of this job has started"
@@ -47,7 +47,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
         else:
             named = zip(lines, texts, strict=True)
             differing.append([Fact(label, f"node {rank}: {text}") for rank, text in named][:_NODES])
-    # Differences that may explain results come before passing ones.
+    # Differences that may explain results come before transient ones.
     differing.sort(key=lambda each: each[0].label in _PASSING)
     if differing:
         yield Facts(list(chain(*differing)), f"In what the {len(known)} nodes differ")

@@ -39,7 +39,7 @@ def write_json(report: Report, stream: IO[str]) -> None:
 
 
 def write_csv(report: Report, stream: IO[str]) -> None:
-    """Write all values of all metrics, and of the machines' samples, one a line. Times are ms UTC."""
+    """Write all values of all metrics, and of the machines' samples, one per line. Times are ms UTC."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_HEADS)
     for part in (*report.metrics, *report.host):

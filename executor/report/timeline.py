@@ -23,7 +23,7 @@ class Bar:
     start: int
     end: int
     goes_on: bool = False
-    """Whether no event says that it ended; `end` is the time of the last event."""
+    """Whether its end is not recorded; `end` is then the time of the last event."""
 
     @property
     def seconds(self) -> float:
@@ -65,7 +65,7 @@ def lane_of(node: NodeRecord, *, asked: int | None, launched: int | None) -> Lan
 
 
 def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> None:
-    """Add an event to a lane. open_: when each phase began that has not ended."""
+    """Add an event to a lane. open_: start of each phase that has not ended."""
     match event:
         case AgentEvent():
             lane.restarts += 1
@@ -74,7 +74,7 @@ def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> Non
         case PullEvent():
             lane.pulls[event.src] = event
         case PhaseEvent(state="started") if event.phase in PHASES:
-            # An agent that was started again runs through phases that had begun before.
+            # A restarted agent passes again through phases that had begun before.
             open_.setdefault(event.phase, time)
         case PhaseEvent(state="finished") if event.phase in open_:
             start = open_.pop(event.phase)
@@ -92,7 +92,7 @@ class _BootClock:
         self._set_by = 0.0
 
     def time_of(self, event: RunEvent) -> int:
-        """Return ms UTC. The events of a node come in their order."""
+        """Return ms UTC. The events of a node arrive in order."""
         match event:
             case AgentEvent(boot_id=boot_id) if boot_id != self._boot_id:
                 self._boot_id, self._booted, self._set_by = boot_id, None, 0.0

@@ -40,7 +40,7 @@ def floors_of(part: MetricPart) -> tuple[float | None, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedHeadline:
-    """The number that stands for the job, for one set of labels and arm of a metric, in words."""
+    """The number that represents the job, for one set of labels and arm of a metric, in words."""
 
     headline: JobHeadline
     of: str
@@ -49,7 +49,8 @@ class ReportedHeadline:
 
 
 def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHeadline]:
-    """Return the headlines of a metric: of each set of labels and arm its own. failed: runs that count in none."""
+    """Return the headlines of a metric, one for each set of labels and arm. failed: runs that count in
+    none."""
     lines: dict[str, list[Line]] = {}
     numbers = []
     for line in part.lines:
@@ -127,7 +128,7 @@ def cost_of(report: Report) -> dict[str, float] | None:
     found: dict[str, float] = {}
     for lane in report.lanes:
         for bar in lane.bars:
-            # A machine costs from the moment that EC2 has it.
+            # A machine costs money from EC2's acceptance on.
             if bar.phase != "launch":
                 found[bar.phase] = found.get(bar.phase, 0.0) + bar.seconds / 3600 * report.hourly
     return found
@@ -154,7 +155,8 @@ def cost_sentence(report: Report) -> str:
 
 
 def _benchmark_seconds(result: JobResult) -> float | None:
-    """Return for how long the benchmark ran, in all generations of a job that has some. None if unknown."""
+    """Return the total duration of the benchmark, over all generations if there are several. None if
+    unknown."""
     if not result.generations:
         return result.benchmark.wall_seconds if result.benchmark is not None else None
     return sum(map(_generation_seconds, result.generations))

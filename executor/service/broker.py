@@ -16,7 +16,7 @@ from executor.configuration.service_config import ServiceTable
 from executor.errors import MessageTooLargeError, SendError
 from executor.service.events.messages import Message
 
-# kafka-python takes half a second of imports; it is imported where it is used, as in the agent.
+# Imported in functions, as in the agent: kafka-python takes half a second to import.
 if TYPE_CHECKING:
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -42,8 +42,9 @@ def make_topics(kafka: Kafka, table: ServiceTable) -> None:
 class Rebalance:
     """A rebalance of the consumer group, and its duration.
 
-    kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out between JoinGroup and the answer
-    to SyncGroup, the next poll takes the group for joined, and no more heartbeats are sent. Only a new consumer helps.
+    kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out
+    between JoinGroup and the answer to SyncGroup, the next poll assumes that it has joined the group, and no
+    more heartbeats are sent. Only a new consumer helps.
     """
 
     def __init__(
@@ -65,13 +66,14 @@ class Rebalance:
         self._since = self._clock()
 
     def ended(self, _assigned: Collection[Any]) -> None:
-        """Note that partitions were assigned, even if none was. `open_consumer` calls it."""
+        """Note that an assignment was made, even one without partitions. `open_consumer` calls it."""
         self._since = None
         self._assigned()
 
 
 def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> KafkaConsumer:
-    """Return a consumer of both topics that we read; `rebalance` hears of its group. Raises ConnectError."""
+    """Return a consumer of both topics that we read; `rebalance` is told about its group. Raises
+    ConnectError."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -184,7 +186,8 @@ def _open_producer(kafka: Kafka, client_id: str) -> KafkaProducer:
 
 
 def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | None:
-    """Return the number of unread messages of the assigned partitions; None if the broker has not told yet."""
+    """Return the number of unread messages of the assigned partitions; None if the broker has not reported it
+    yet."""
     known = [consumer.highwater(each) for each in partitions]
     if not known or None in known:
         return None

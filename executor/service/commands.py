@@ -143,7 +143,7 @@ def _is_job_of(owner: Owner, record: JobRecord) -> bool:
 
 
 def is_by_command(record: JobRecord) -> bool:
-    """Return whether a command has cancelled a job, so that its client is told. Raises StoreError."""
+    """Return whether a command has cancelled a job, so that its client must be told. Raises StoreError."""
     return _cancelled_by(record).endswith(_MARK)
 
 
@@ -181,6 +181,7 @@ def _named_arguments(given: Any) -> dict[str, Any]:
 
 
 def _rebuilt_event(event: Event, action_id: str) -> Event:
-    """Return a request whose ids alone are still known, with the other fields of the same client's command."""
+    """Return a request of which only the ids are still known, with the other fields from the same client's
+    command."""
     table = {**event.table, "action_id": action_id, "parent_action_id": None}
     return Event(table=table, action_id=action_id, client_id=event.client_id)

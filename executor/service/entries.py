@@ -95,7 +95,8 @@ class Entries:
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:
-        """Keep an event unless it was kept before, and record it with its parent's request; return its entry's name."""
+        """Store an event unless it was stored before, and record it with its parent's request; return its
+        entry's name."""
         owner = Owner(client_id=event.client_id, action_id=event.action_id)
         digest = hashlib.sha256(f"{owner.client_id}\0{owner.action_id}".encode()).hexdigest()[:32]
         if kind is Kind.COMMAND:
@@ -187,7 +188,8 @@ class Entries:
         return [each.key.removeprefix(prefix) for each in self.store.find(prefix)]
 
     def keep_targets(self, name: str, find: Callable[[], list[str]]) -> list[str]:
-        """Return the jobs of the command `name`: the recorded ones, else those of `find`, which are recorded."""
+        """Return the jobs of the command `name`: the recorded ones, else those of `find`, which are then
+        recorded."""
         key = f"{place(name)}/targets.json"
         content = self._get(key)
         if content is None:

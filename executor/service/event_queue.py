@@ -1,6 +1,7 @@
 """Reads the SQS queue with EC2's events about instances, if there is one, on a thread of its own.
 
-Replicas share it: a message reaches one of them. An unreadable message is deleted, too, because it would come again and again.
+Replicas share it: each message reaches only one of them. An unreadable message is deleted, because otherwise
+it would be delivered again and again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class EventQueue:
         heard: Callable[[Sequence[InstanceEvent]], None],
         counters: ServiceCounters,
     ) -> None:
-        """heard: gets the events of one request. If it raises BaiError, it gets them again later."""
+        """heard: called with the events of one request. If it raises BaiError, the events are delivered again
+        later."""
         self._url = url
         self._aws = aws_session(settings, region=queue_region(url))
         self._heard = heard

@@ -1,4 +1,4 @@
-"""Takes events from Kafka. Each is kept in the store before its offset is committed; other threads work on it."""
+"""Takes events from Kafka. Each is stored before its offset is committed; other threads process it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class DeadLetters:
         now_ms: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """send: sends to their topic; raises MessageTooLargeError, or another BaiError if that is not possible now."""
+        """send: sends to their topic; raises MessageTooLargeError, or another BaiError if that is not
+        possible now."""
         self._send = send
         self._entries = entries
         self._now_ms = now_ms
@@ -117,7 +118,8 @@ class Intake:
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """entries: of a store that fails fast. accepted: gets an entry, its kind and its client. share: gets our partitions."""
+        """entries: of a store that fails fast. accepted: called with an entry, its kind and its client.
+        share: told our partitions."""
         self._kafka = kafka
         self._table = table
         self._entries = entries
@@ -183,7 +185,7 @@ class Intake:
             self._commit(consumer, done)
         topic = self._table.topics.fetcher
         held = [each.partition for each in consumer.assignment() if each.topic == topic]
-        # Asked only for a topic of ours: for one without metadata the library waits without a limit.
+        # Called only for our own topics: for a topic without metadata the library waits without a limit.
         self._share.update(held, len(consumer.partitions_for_topic(topic) or ()) if held else 0)
         if time.monotonic() > self._lag_at:
             self._lag_at = time.monotonic() + _LAG_EVERY_S
@@ -191,7 +193,7 @@ class Intake:
 
     @property
     def _is_holding(self) -> bool:
-        """Whether the store was away a moment ago, so that no event is taken."""
+        """Whether the store was unreachable a moment ago, so that no event is taken."""
         return time.monotonic() < self._hold_until
 
     def _pause_or_resume(self, consumer: KafkaConsumer) -> None:
@@ -234,7 +236,8 @@ class Intake:
         try:
             consumer.commit(offsets, timeout_ms=_COMMIT_MS)
         except KafkaError as error:
-            # They come once more, to us or to the partition's new owner, which finds that they are kept.
+            # They are delivered again, to us or to the partition's new owner, which finds that they are
+            # stored.
             log.warning("Kafka: the offsets could not be committed: %s", error)
 
     def _take(self, record: Any) -> None:

@@ -133,7 +133,7 @@ class Function:
     def _sweep(self, reconciler: Reconciler, deadline: float) -> dict[str, Any]:
         """Check all open jobs, and terminate expired machines."""
         names = reconciler.due()
-        # If time is too short for all, not the same jobs are left each minute.
+        # If there is too little time for all, different jobs are left out each minute.
         self._shuffle(names)
         with _Workers(deadline) as workers:
             reaping = workers.begin("", lambda name: reconciler.reap())
@@ -160,7 +160,7 @@ class Function:
         return {"looked_at": len(done), "left": len(left)}
 
     def _batch(self, records: list[Any], reconciler: Reconciler, deadline: float) -> dict[str, Any]:
-        """Check the jobs of a queue's messages; return the messages that are to come again.
+        """Check the jobs of a queue's messages; return the messages that must be delivered again.
 
         https://docs.aws.amazon.com/lambda/latest/dg/services-sqs-errorhandling.html
         """
@@ -196,7 +196,8 @@ class Function:
 
 
 class _Workers:
-    """Threads that work until a deadline. Running work is left to itself then, because all of it may be interrupted anywhere."""
+    """Threads that work until a deadline. Work in progress is then abandoned, because it may be interrupted
+    at any point."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline

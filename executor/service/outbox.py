@@ -1,6 +1,7 @@
-"""Messages that are kept before they are sent, so that the same bytes are sent again after a kill.
+"""Messages that are stored before they are sent, so that the same bytes are sent again after a kill.
 
-`outbox/<name>.json` is a message, whose first version counts; `outbox/<name>.sent` records that Kafka has taken it.
+`outbox/<name>.json` is a message, whose first version counts; `outbox/<name>.sent` records that Kafka has
+acknowledged it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Outbox:
         self._there: set[str] | None = None
 
     def keep(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Return the message `name`: the kept one, else that of `make`, which is kept. Raises ValueError if there is neither."""
+        """Return the message `name`: the stored one, else that of `make`, which is then stored. Raises
+        ValueError if there is neither."""
         if not self.is_kept(name):
             message = make()
             content = json.dumps(asdict(message)).encode() + b"\n"
@@ -43,7 +45,8 @@ class Outbox:
         return self._kept(name)
 
     def post(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Keep the message `name`, and send it unless it was sent; return it. Also raises MessageTooLargeError.
+        """Store the message `name`, and send it unless it was sent; return it. Also raises
+        MessageTooLargeError.
 
         A message that is too large for Kafka is sent without the event that it repeats.
         """
@@ -76,7 +79,8 @@ class Outbox:
     def _put(self, name: str, content: bytes) -> bool:
         new = self._store.put(f"{self._place}/{name}", content, if_absent=True)
         if not new:
-            # Another replica uses this outbox too, and may have added messages: what is there has to be read again.
+            # Another replica uses this outbox too, and may have added messages: existing ones must be read
+            # again.
             self._there = None
         elif self._there is not None:
             self._there.add(name)

@@ -33,7 +33,7 @@ class PartitionOwnership:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica does the common work of all."""
+        """Whether this replica does the tasks that all replicas share."""
         return 0 in self._held[0]
 
 

@@ -110,9 +110,10 @@ class Reconciler:
         every: timedelta = timedelta(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """jobs: the job store. holds: whether this client's jobs are ours. stays: whether the process stays for more looks.
-        describe: returns the benchmark descriptor of a request, with which machines are launched for jobs that run; None: none are.
-        every: the pause between two calls of `due`."""
+        """jobs: the job store. holds: whether this client's jobs are ours. stays: whether the process
+        continues for more looks. describe: returns the benchmark descriptor of a request, with which machines
+        are launched for running jobs; None: none are launched. every: the pause between two calls of
+        `due`."""
         self._entries = entries
         self._store = jobs
         self._settings = settings
@@ -132,7 +133,7 @@ class Reconciler:
         self._known: dict[str, list[Instance] | None] = {}
         """The jobs' machines at the last look; None if EC2 could not be asked."""
         self._called: set[str] = set()
-        """Jobs of an event, which are checked at once, even if they are another replica's."""
+        """Jobs of an event, which are checked at once, even if they belong to another replica."""
         self._aws = cache(lambda region: aws_session(settings, region=region))
         # Machines are launched for requests only, whose senders the configuration bounds.
         self._looks = BucketLook(
@@ -158,7 +159,7 @@ class Reconciler:
         mine = [name for name in sorted(names) if self._is_mine(name, now)]
         _keep_only(names, self._clients)
         _keep_only(names, self._unlaunched)
-        # A job that has moved to another replica is read anew if it comes back.
+        # A job that has moved to another replica is read again if it comes back.
         _keep_only(mine, self._jobs)
         self._counters.jobs(len(self._jobs))
         self.describe_instances()
@@ -210,7 +211,7 @@ class Reconciler:
         if job is None:
             return
         with about_action(job.action_id):
-            # What `adopt` has listed may be older than this look.
+            # The listing of `adopt` may be older than this look.
             job.store.forget()
             try:
                 quiet = self._reconcile_one(name, job, called=called)
@@ -313,7 +314,7 @@ class Reconciler:
         return quiet
 
     def _close(self, entry: Entry, job: _Job, result: JobResult) -> None:
-        """End the leftovers of a job, and close its entry after its last message."""
+        """Terminate the remaining machines of a job, and close its entry after its last message."""
         if (left := end_leftovers_or_say(job.monitor, result)) is not None:
             log.info("%s", left)
         self._entries.close(entry)
@@ -361,13 +362,13 @@ class Reconciler:
         job.pause_s = (
             min(2 * job.pause_s, longest_s) if quiet and job.pause_s and not job.left else self._every_s
         )
-        # The nearest call of `due`, because calls drift.
+        # The nearest call of `due`, because the calls are not exactly periodic.
         job.next_look = self._clock() + job.pause_s - self._every_s / 2
 
     def _has_gone(self, name: str) -> bool:
         known, job = self._known.get(name) or (), self._jobs.get(name)
         gone = [each for each in known if not each.living]
-        # An elastic job may go on for days without a machine.
+        # An elastic job may continue for days without a machine.
         return len(gone) == len(known) > 0 if job is not None and job.is_elastic else bool(gone)
 
     def _is_reconcile_due(self, name: str, job: _Job, *, called: bool) -> bool:

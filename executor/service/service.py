@@ -112,7 +112,7 @@ class Service:
         self._intake = Intake(
             kafka,
             table,
-            # The poll loop must not wait for a store that is away.
+            # The poll loop must not wait for an unreachable store.
             Entries(open_bucket(root, settings, quick=True)),
             accepted=self._accepted,
             share=share,
@@ -198,7 +198,7 @@ _SHARE_LOOK_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class _Known:
-    """The parts of an open entry that never change."""
+    """The properties of an open entry that never change."""
 
     kind: Kind
     client_id: str
@@ -216,7 +216,8 @@ class Recovery:
         take_up: Callable[[str, Kind, str], None],
         looked: Callable[[int], None],
     ) -> None:
-        """take_up: gets an entry, its kind and its client. looked: gets the number of open entries after each look."""
+        """take_up: called with an entry, its kind and its client. looked: called with the number of open
+        entries after each look."""
         self._entries = entries
         self._share = share
         self._take_up = take_up
@@ -224,7 +225,8 @@ class Recovery:
         self._settled: set[str] = set()
         """Open entries for which this version has nothing left to do."""
         self._unshared: set[str] = set()
-        """Entries that came to us although their client belongs to another replica: events with another key than their client."""
+        """Entries that came to us although their client belongs to another replica: the key of their event
+        was not their client."""
         self._known: dict[str, _Known] = {}
         self._seen: set[str] = set()
         self._version = -1
@@ -260,14 +262,14 @@ class Recovery:
     def _unattended(self, names: Sequence[str], *, changed: bool) -> list[tuple[str, _Known]]:
         """Return the entries to be adopted, oldest first. changed: whether our partitions have changed since the last look."""
         first = self._version < 0
-        # The replica that accepted an entry since the last look works on it.
+        # The replica that accepted an entry since the last look processes it.
         open_ = [name for name in names if name not in self._settled and (changed or name in self._seen)]
         read = [(name, known) for name in open_ if (known := self._read(name)) is not None]
         found = [each for each in read if first or self._share.owns(each[1].client_id)]
         return sorted(found, key=lambda each: each[1].received_ms)
 
     def accepted(self, name: str, client_id: str) -> None:
-        """Note that an event came to us: we work on it, even if its client belongs to another replica."""
+        """Note that an event came to us: we process it, even if its client belongs to another replica."""
         if not self._share.may_own(client_id):
             self._unshared.add(name)
 

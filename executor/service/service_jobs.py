@@ -1,8 +1,9 @@
 """Launches an accepted request, and answers: PENDING, then SUCCEEDED and the executor's event, or ERROR, each once.
 
-After a kill at any point a repeated call goes on: the launch with `launch.json` and `launched.json`, the answers with the outbox. The
-messages `00-…`, `01-answer` and `02-executor` of a request's outbox are written here; `01-answer` decides the result. A request that
-waits for capacity is put back until its next attempt, and its wait is reported (`00-waiting-…`) once for each kind of refusal.
+After a kill at any point a repeated call continues: the launch from `launch.json` and `launched.json`, the
+answers from the outbox. The messages `00-…`, `01-answer` and `02-executor` of a request's outbox are written
+here; `01-answer` decides the result. A request that waits for capacity is postponed until its next attempt,
+and its wait is reported (`00-waiting-…`) once for each kind of refusal.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class Jobs:
         """Time of AWS's last answer for each of them."""
 
     def process(self, entry: Entry) -> None:
-        """Do everything that is left to do for a request. Raises LaterError, StoreError, SendError, ConnectError."""
+        """Do everything that is left to do for a request. Raises LaterError, StoreError, SendError,
+        ConnectError."""
         outbox = Outbox(self._entries.store, entry.name, self._send)
         if outbox.is_sent(EXECUTOR):
             return
@@ -128,7 +130,8 @@ class Jobs:
     def _report_wait(
         self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None, wait: CapacityWait
     ) -> LaterError:
-        """Report that a request waits for capacity; return the error that puts it back. Raises StoreError, SendError."""
+        """Report that a request waits for capacity; return the error that postpones it. Raises StoreError,
+        SendError."""
         text = answerable(f"Waiting for capacity {wait.bound}: {wait.sentence}.")
         outbox.post(
             f"{_WAITING}-{wait.key}",
@@ -193,7 +196,7 @@ class Jobs:
         except BaiError as error:
             raise RefusedError(str(error)) from error
         except Exception as error:
-            # The client would wait for ever, so it also gets an answer after a defect of ours.
+            # Otherwise the client would wait for ever, so it also gets an answer after a defect of ours.
             log.exception("the request could not be read or launched because of a defect")
             raise RefusedError(
                 f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"
@@ -253,7 +256,7 @@ class Jobs:
 
 
 def _extras(record: JobRecord) -> dict[str, Any]:
-    """Return place and machines of a launched job."""
+    """Return region and machines of a launched job."""
     launch = read_launch(record)
     decided = read_decision(record, attempt=0) or {}
     return {

@@ -1,7 +1,8 @@
 """Reports a job's statuses between its launch and its end, each once, in the words of the service's users.
 
-The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They follow from the job's events, its
-generations and its `result.json` alone, so that each look, even a late one, gives the same messages in the same order.
+The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They follow only from the
+job's events, its generations and its `result.json`, so that each look, even a late one, gives the same
+messages in the same order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class StatusReporter:
     """Publishes the statuses of jobs."""
 
     def __init__(self, *, writer: MessageWriter, dashboard: str | None, said: Callable[[str], None]) -> None:
-        """dashboard: address of the metrics, with "{action_id}" and "{client_id}" in it. said: gets each status."""
+        """dashboard: address of the metrics, with "{action_id}" and "{client_id}" in it. said: called with
+        each status."""
         self._writer = writer
         self._dashboard = dashboard
         self._said = said
@@ -80,8 +82,8 @@ def statuses_due(
 ) -> list[Due]:
     """Return all due statuses of a launched job, in order. Later results begin with the earlier ones.
 
-    phases: those that have begun. pulls: whether the job has sources. metrics: the sentence with the address of its metrics. changes:
-    the decisions about an elastic job's generations, by their numbers.
+    phases: the phases that have begun. pulls: whether the job has sources. metrics: the sentence with the
+    address of its metrics. changes: the decisions about an elastic job's generations, by their numbers.
     """
     due = [Due("10-starting", AppStatus.PENDING, "Benchmark starting")]
     if pulls and "pull" in phases:

@@ -43,7 +43,7 @@ class PatternResult:
 
     metric: Metric
     series: dict[str, Series] = field(default_factory=dict)
-    """By labels, as JSON: each set of them is a series of its own."""
+    """By labels, as JSON: each set of labels is a series of its own."""
     not_numbers: int = 0
     not_number: str = ""
     """The first value that was not a finite number."""
@@ -59,7 +59,7 @@ class PatternResult:
 
     @property
     def rows(self) -> list[Series]:
-        """The series, in the order in which they came; an empty one if nothing was found."""
+        """The series, in the order in which they appeared; an empty one if nothing was found."""
         return list(self.series.values()) or [self._new({})]
 
     @property
@@ -69,11 +69,11 @@ class PatternResult:
 
     @property
     def has_values(self) -> bool:
-        """Whether there is any value, even of the warm-up alone."""
+        """Whether there is any value, even if only of the warm-up."""
         return any(each.seen for each in self.series.values())
 
     def add(self, labels: str, values: Sequence[float]) -> None:
-        """Take in values of a set of labels, which are JSON, in their order."""
+        """Add values of a set of labels, which are JSON, in their order."""
         series = self._series_with(labels)
         counted = [value for value in values if abs(value) <= LIMIT]
         series.beyond += len(values) - len(counted)
@@ -179,10 +179,12 @@ class MetricsTrial:
 
 
 def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[MetricsTrial], None] | None) -> bool:
-    """Call `show`, in a child process, with what `metrics` take from the file `log` ("-": standard input).
+    """Call `show`, in a child process, with the values that `metrics` take from the file `log` ("-": standard
+    input).
 
-    Without `show`, print the records that a run would make, one JSON object a line. Returns False if a required
-    metric has no value. Raises UsageError if there is no such file, or if a pattern takes more than a second on a line.
+    Without `show`, print the records that a run would make, one JSON object per line. Returns False if a
+    required metric has no value. Raises UsageError if there is no such file, or if a pattern takes more than
+    a second on a line.
     """
     if log == STDIN:
         return _try_stream(metrics, sys.stdin.buffer, "standard input", show)
@@ -222,10 +224,10 @@ def _try_file(
             show(trial)
         return _MISSING if trial.required_missing else 0
 
-    # Printed records cannot be taken back, so a search for them is careful at once.
+    # Printed records cannot be taken back, so each search is timed from the start.
     ended = _in_child(search) if show is not None else ENDS_WITH
     if ended == ENDS_WITH:
-        # Again, with a timer for each search, to find the slow one.
+        # Repeat it with a timer for each search, to find the slow one.
         mark = mmap.mmap(-1, MARK_BYTES)
         ended = _in_child(lambda: search(mark))
         if ended == ENDS_WITH and (marked := marked_search(mark[:])) is not None:
@@ -239,7 +241,8 @@ def _try_file(
 
 
 def _in_child(work: Callable[[], int]) -> int:
-    """Do `work` in a child, since only another process can end a search; return its signal, or what it returned."""
+    """Do `work` in a child, because only another process can end a search; return the signal that ended it,
+    or the result of `work`."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()

@@ -1,4 +1,4 @@
-"""The view on a terminal: the benchmark's lines scroll by, below them stands what is known right now."""
+"""The view on a terminal: the benchmark's lines scroll, and the current state is below them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from executor.view.log import Scroll
 from executor.view.stage import DrawnTerminal, ansi_text, cropped
 
 _REFRESH = 0.2
-"""Seconds between two pictures. Faster costs the benchmark's machine more than it tells a person."""
+"""Seconds between two pictures. Shortest pause between two pictures (seconds): a faster one would cost the
+benchmark's machine more than it shows."""
 _ROWS = 15
 _PULLS = 4
 
@@ -134,7 +135,7 @@ class LiveView:
         parts.append(self._heading(job_view))
         parts.append(self._phases(job_view))
         parts.extend(self._pulls(job_view))
-        # The other half of the screen is the benchmark's own.
+        # The other half of the screen belongs to the benchmark.
         room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
         measured = job_view.measurements
         every = over_ranks(measured.benchmark.values(), measured.over_ranks)

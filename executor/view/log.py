@@ -1,4 +1,5 @@
-"""Logs of benchmarks on a screen, as JSON or as bytes. Logs of several nodes are whole lines, each after the rank of its node."""
+"""Logs of benchmarks on a screen, as JSON or as bytes. Logs of several nodes consist of whole lines, each
+preceded by the rank of its node."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _REST = 65536
 _KEEP = 2**20
 """Greatest number of lines of one piece, which has no more bytes than that."""
 _LONGEST_LINE = 2**20
-"""Greatest length of a line of one of several nodes, in bytes. A longer one is broken, or it would be kept for ever."""
+"""Greatest length of a line of one of several nodes, in bytes. A longer line is split, because otherwise it
+would be kept for ever."""
 
 
 class Scroll:
@@ -62,9 +64,11 @@ def _text(line: bytes) -> str:
 
 
 class LogView:
-    """Prints logs that come in pieces. Used as a context: at its end the last line stands, with or without a newline.
+    """Prints logs that come in pieces. Used as a context: at its end the last line is printed, with or
+    without a newline.
 
-    follow: pieces of several nodes come in any order; else node after node. with_ranks: each line begins with its node's rank.
+    follow: whether pieces of several nodes arrive in any order; else node after node. with_ranks: whether
+    each line begins with its node's rank.
     """
 
     def __init__(self, *, json_: bool, follow: bool, with_ranks: bool = False) -> None:
@@ -103,14 +107,14 @@ class LogView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let something else be printed to the same terminal."""
+        """Let another message be printed to the same terminal."""
         self._erase()
         yield
         for scroll in self._scrolls.values():
             self._draw(scroll.current)
 
     def _prepare(self) -> None:
-        # Only a terminal that is followed at draws, and rich takes as long as all the rest.
+        # Only the live view of a terminal draws, and rich takes as long to import as everything else.
         from rich.console import Console
 
         from executor.view.stage import LiveBlock, ansi_text, cropped
@@ -134,14 +138,14 @@ class LogView:
             elif not self._colours:
                 sys.stdout.write(f"{before}{colourless(line)}\n")
             else:
-                # A colour that a line leaves switched on ends with it.
+                # If a line leaves a colour switched on, the colour ends with the line.
                 sys.stdout.write(f"{before}{line}\x1b[0m\n" if "\x1b" in line else f"{before}{line}\n")
         if lines:
             sys.stdout.flush()
 
 
 class RawLog:
-    """Prints logs as the bytes that they are; the context and parameters are those of `LogView`."""
+    """Prints logs as unchanged bytes; the context and parameters are those of `LogView`."""
 
     def __init__(self, *, follow: bool, with_ranks: bool = False) -> None:
         self._follow, self._with_ranks = follow, with_ranks
@@ -175,7 +179,7 @@ class RawLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let something else be printed; what has been said goes to another stream."""
+        """Let another message be printed; messages of `bai` go to another stream."""
         yield
 
     def _print(self, lines: list[bytes], rank: int) -> None:

@@ -32,7 +32,7 @@ _KEEP = 2**20
 class PlainView:
     """Writes lines to `stream`; nothing is left out, however much a benchmark prints.
 
-    Its bytes stay as they are, but for a terminal: one that comes here knows no control sequences.
+    The bytes are unchanged, except on a terminal: a terminal that gets this view knows no control sequences.
     """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
@@ -109,7 +109,8 @@ class PlainView:
 
 
 class JsonView:
-    """Writes `{"type": …}` objects: the run's events as they are, `log` and `metric` between them, `result` last."""
+    """Writes `{"type": …}` objects: the run's events unchanged, `log` and `metric` between them, `result`
+    last."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout
@@ -135,7 +136,7 @@ class JsonView:
         for line in lines:
             self._line(line)
         for record in news.records.splitlines():
-            # The record is JSON already; reading it only to write it again would halve the pace.
+            # The record is already JSON; reading it only to write it again would halve the speed.
             self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
         for event in news.after:
             self._write(event_table(event))

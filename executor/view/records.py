@@ -51,7 +51,7 @@ _LIVE_ROWS = 40
 
 
 def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> MalformedLines:
-    """Print the records as they are; on a terminal without what that would obey."""
+    """Print the records unchanged; on a terminal without control sequences."""
     on_screen = sys.stdout.isatty()
     for each in lines:
         content = each.with_rank()
@@ -73,7 +73,8 @@ class NamedRecords:
         return sorted(self.names - self._seen)
 
     def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
-        """Yield the lines of these metrics; other lines stay, so that they can be counted."""
+        """Yield the lines of these metrics; lines that are not records are kept, so that they can be
+        counted."""
         for content, rank in lines:
             rows = rows_in(content)
             if rows is None:
@@ -106,7 +107,8 @@ class GenerationRecords:
         """Whether there was a record of it."""
 
     def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
-        """Yield the lines of the generation; lines that are not records stay, so that they can be counted."""
+        """Yield the lines of the generation; lines that are not records are kept, so that they can be
+        counted."""
         end = b',"generation":%d' % self.number
         for content, rank in lines:
             rows = rows_in(content)
@@ -152,7 +154,7 @@ def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[st
     for row in rows:
         text = shared_text(row)
         if text not in shared:
-            # What is the same for all records of a series is made once.
+            # The common part of all records of a series is made once.
             found = cells(record_like(row))
             shared[text] = tuple(_csv(["", *(found[each] for each in columns)])[:-1] for columns in _SHARED)
         src, name, units, tail = shared[text]
@@ -168,7 +170,7 @@ def _csv(cells: Sequence[Any]) -> str:
 
 
 def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any]:
-    """Return `record` with columns of their own for its places and its arm."""
+    """Return `record` with separate columns for its position and its arm."""
     labels = dict(record.get("labels") or {})
     repeat = record.get("repeat")
     return {
@@ -180,10 +182,11 @@ def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any
 
 
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `record` as a spreadsheet or a terminal may read it.
+    """Return `record` in a form that is safe for a spreadsheet or a terminal.
 
-    Numbers stay numbers, a minus included: they are numbers of JSON's, never texts. A text that a spreadsheet would take for a
-    formula gets an apostrophe in front (https://owasp.org/www-community/attacks/CSV_Injection).
+    Numbers stay numbers, including negative ones: they are JSON numbers, never texts. A text that a
+    spreadsheet would evaluate as a formula gets an apostrophe in front
+    (https://owasp.org/www-community/attacks/CSV_Injection).
     """
     row: dict[str, Any] = {}
     for column in _COLUMNS:
@@ -207,13 +210,14 @@ def print_statistics(
     failed: Collection[int] = (),
     memory_floor: float = LEAST,
 ) -> MalformedLines:
-    """Print one line of statistics for each metric; with `follow` on a terminal they move. Return the lines that were passed over.
+    """Print one line of statistics for each metric; with `follow` on a terminal the table is updated. Return
+    the lines that were passed over.
 
-    starts: when the benchmark was started (ms UTC), by repeat, for the warm-up. failed: runs that count in no figure.
+    starts: start of the benchmark (ms UTC), by repeat, for the warm-up. failed: runs that count in no figure.
     memory_floor: bytes up to which peak memory is only a bound.
     """
     measurements = Measurements(job, starts=starts, failed=failed, memory_floor=memory_floor)
-    # Asked now: a live table puts something in the place of standard output that has no encoding.
+    # Read only now: a live table replaces standard output by an object without an encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
         for content, rank in lines:
@@ -236,7 +240,7 @@ def print_statistics(
             measurements.add_lines(content, rank=rank)
             if (begin := time.monotonic()) >= next_picture:
                 stage.refresh()
-                # A picture of very many values takes a while.
+                # Rendering very many values takes a while.
                 end = time.monotonic()
                 next_picture = end + max(_REFRESH_S, _SHARE * (end - begin))
     finally:

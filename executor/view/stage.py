@@ -21,7 +21,7 @@ _LOCAL_FLAGS = 3
 
 
 class LiveBlock:
-    """Lines in the last rows of a terminal. The cursor stays on a row of its own below.
+    """Lines in the last rows of a terminal. The cursor stays on a row of its own below them.
 
     A terminal that becomes narrower wraps its lines, so the rows are counted when they are erased. Terminals differ in
     where they put a cursor that stood in a wrapped line.
@@ -51,7 +51,7 @@ class LiveBlock:
 
 
 class _Sequence(Control):
-    """Erasing to the end of the screen, for which rich has no name."""
+    """Control sequence that erases to the end of the screen, for which rich has no name."""
 
     def __init__(self, sequence: str) -> None:
         super().__init__()
@@ -64,7 +64,8 @@ def rows_of(line: str, width: int) -> int:
 
 
 def wraps_again(environment: Mapping[str, str]) -> bool:
-    """Return whether this terminal, once narrower, wraps the lines that stand on it. xterm and GNU screen cut them off."""
+    """Return whether this terminal wraps its lines when it becomes narrower; xterm and GNU screen cut them
+    off."""
     return "TMUX" in environment or not ("XTERM_VERSION" in environment or "STY" in environment)
 
 
@@ -97,7 +98,8 @@ def _joined(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
 
 
 class DrawnTerminal:
-    """Keeps a picture below what is printed. `close` leaves the terminal as it was; so does Ctrl-Z, until the process goes on."""
+    """Keeps a picture below what is printed. `close` restores the terminal; so does Ctrl-Z, until the process
+    continues."""
 
     def __init__(self, console: Console, job_view: Callable[[], RenderableType]) -> None:
         self._console = console
@@ -117,17 +119,17 @@ class DrawnTerminal:
         self.refresh()
 
     def refresh(self) -> None:
-        """Draw the picture as it is now."""
+        """Draw the picture in its current state."""
         with self.above():
             pass
 
     @contextlib.contextmanager
     def above(self) -> Iterator[None]:
-        """Print above the picture, which is drawn anew after that: all in one write."""
+        """Print above the picture, which is then drawn again: all in one write."""
         if self._stop_wanted:
             self._stop()
         if self._open:
-            # Again and again: a process in the background may not, and it may come to the foreground.
+            # Repeatedly: a process in the background may not, and it may come to the foreground.
             self._echo.off()
         with self._console:
             self._block.erase()
@@ -149,7 +151,7 @@ class DrawnTerminal:
             self._echo.on()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        # Not at once: it may come in the middle of a write.
+        # Not at once: the signal may arrive in the middle of a write.
         self._stop_wanted = True
 
     def _stop(self) -> None:

@@ -1,4 +1,4 @@
-"""`bai time` on a screen: one line while the runs go on, then a table of the commands and what it allows to say."""
+"""`bai time` on a screen: one line during the runs, then a table of the commands and the conclusions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from executor.view.stage import DrawnTerminal, cropped
 _REFRESH = 0.2
 _LAST_LINES = 10
 _LARGE = 1.0
-"""Change from which it is shown as a factor: twice as long."""
+"""Change from which it is shown as a factor: 2."""
 
 
 class TimeView:
@@ -121,7 +121,7 @@ class ShownCommand:
     times: CommandTimes
     doubts: Sequence[str]
     compared: MetricComparison | None = None
-    """Its wall times against those of the first command; None of the first one."""
+    """Comparison of its wall times with those of the first command; None for the first one."""
 
 
 _COLUMNS = [
@@ -131,13 +131,13 @@ _COLUMNS = [
 
 
 def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
-    """Yield the table of all commands, what each says against the first, and what is doubtful."""
+    """Yield the table of all commands, the comparison of each with the first, and doubts."""
     yield Table(_COLUMNS, [_row(each) for each in every], stacks=True)
     sentences = []
     for each in every:
         if each.compared is not None:
             sentences.append(_sentence(each.text, every[0].text, each.compared))
-            # The verdict's own notes: what else would tell, what disagrees.
+            # The verdict's own notes: what would decide it, and tests that disagree.
             sentences += [Phrase(note, "soft") for note in each.compared.notes]
     yield Notes(sentences)
     yield Notes([Phrase(f"{each.text}: {doubt}", "caution") for each in every for doubt in each.doubts])

@@ -1,4 +1,5 @@
-"""A running job at a glance: phases, nodes, and the last value of each metric with its trend; fits any screen."""
+"""A running job at a glance: phases, nodes, and the last value of each metric with its trend; fits any screen
+size."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ from executor.view.stage import cropped
 
 _WARNINGS = 3
 _END = "end"
-"""The phase in which a node says how its part of the job ended."""
+"""The phase in which a node reports the end of its part of the job."""
 _SILENT_MS = 60_000
-"""Milliseconds of silence after which the view shows how long it lasts."""
+"""Milliseconds of silence after which the view shows its duration."""
 
 
 class TopScreen:
@@ -155,7 +156,8 @@ def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) 
 
 
 def _stage(glance: JobGlance, node: int) -> str:
-    """Return what a node does; of one that has left an elastic job without a word: what became of it."""
+    """Return the activity of a node; for a node that left an elastic job without a report, what happened to
+    it."""
     phase = glance.states[node].phase or ""
     left = glance.generation.left.get(node) if glance.generation is not None else None
     return left if left is not None and phase != _END else phase

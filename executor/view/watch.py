@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from executor.analysis.measured_runs import OverRuns
 
 _REDRAW = 0.1
-"""Seconds between two pictures while nothing else is done."""
+"""Seconds between two pictures if nothing happens."""
 _BURST = 0.05
 """Seconds of reading without a pause, if there is much to read."""
 _SHARE = 4
-"""Length of the pause after a burst, as a multiple of its processor time, on this machine: it belongs to the benchmark."""
+"""Length of the pause after a burst, as a multiple of its processor time, on this machine: the processor
+belongs to the benchmark."""
 _CATCH_UP = 10.0
 """Seconds after the end in which the statistics may still be completed."""
 _AWAY_PAUSES = 3
-"""Factor by which pauses are longer while the store is away."""
+"""Factor by which pauses are longer while the store is unreachable."""
 
 
 class View(Protocol):
@@ -54,7 +55,7 @@ class View(Protocol):
         ...
 
     def refresh(self, job_view: JobView) -> None:
-        """Called after one or more `show`, several times a second; the time has moved on."""
+        """Called after one or more `show`, several times a second, as time passes."""
         ...
 
     def end(self, job_view: JobView) -> None:
@@ -62,12 +63,12 @@ class View(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the terminal as it was; may be called at any time, also twice."""
+        """Restore the terminal; may be called at any time, also twice."""
         ...
 
 
 class LeftError(Exception):
-    """The user stopped following; the job goes on."""
+    """The user stopped following; the job continues."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -75,7 +76,8 @@ class LeftError(Exception):
 
 
 class Interrupts:
-    """Counts Ctrl-C: the first one asks for a cancel, the second one raises LeftError, as SIGTERM does at once."""
+    """Counts Ctrl-C: the first one requests a cancel, the second one raises LeftError, as SIGTERM does at
+    once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -95,7 +97,7 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if number == signal.SIGTERM or self.count > 1:
-            # A third one ends us even if the terminal takes nothing any more.
+            # A third Ctrl-C ends us even if the terminal accepts no output any more.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             raise LeftError(number)
 
@@ -112,9 +114,10 @@ def watch(
 ) -> JobResult:
     """Show the job until it ends and return its result.
 
-    remote: the job is on another machine, so that looking at it takes nothing from its benchmark, and its store may be away for
-    a while. log_position: offset in the log to begin at. newest_only: parts of the log may be skipped if it comes too fast.
-    Raises LeftError if the user leaves, StoreError if the store fails, NoResultError if no result will come.
+    remote: whether the job is on another machine, so that looking at it takes nothing from its benchmark, and
+    its store may be unreachable for a while. log_position: offset in the log to begin at. newest_only: parts
+    of the log may be skipped if it grows too fast. Raises LeftError if the user leaves, StoreError if the
+    store fails, NoResultError if no result will come.
     """
     with Interrupts() as interrupts:
         try:
@@ -192,7 +195,7 @@ def _is_any(news: News) -> bool:
 
 
 def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
-    """Add what is known of a job once it has ended."""
+    """Add the facts that are known of a job after its end."""
     job_view.result = result
     with suppress(StoreError):  # the summary has more than this
         job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))

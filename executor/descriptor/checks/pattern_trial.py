@@ -23,7 +23,7 @@ _WALL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternExample:
-    """A pattern, and a line to try it on."""
+    """A pattern, and a line on which it is tried."""
 
     pattern: str
     """Pattern that compiles."""
@@ -44,7 +44,7 @@ class Trial:
     values: tuple[Mapping[str, Any], ...] = ()
     """Values: tables with `value`, and with `step` and `labels` if the pattern has them."""
     others: tuple[str, ...] = ()
-    """Texts that were taken as values but are not finite numbers; "" if the group took no part."""
+    """Texts that were taken as values but are not finite numbers; "" if the group did not match."""
     doubts: tuple[tuple[str, str, str], ...] = ()
     """Values that may be wrong: the doubt, the text that was taken, and the whole text."""
     too_slow: bool = False
@@ -56,7 +56,8 @@ def try_patterns(
 ) -> list[Trial]:
     """Return the result of each example.
 
-    Takes at most a second of CPU for each and 20 s in all. The remaining examples then count as too slow.
+    Takes at most a second of CPU for each pattern and 20 s in all. The remaining examples then count as too
+    slow.
     """
     from bai_agent.metrics.search_limit import ENDS_WITH  # the child sets its path first
 

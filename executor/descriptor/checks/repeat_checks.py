@@ -46,7 +46,7 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
 
 def _counts(repeat: Raw) -> Iterator[RawFinding]:
     if "runs" not in repeat and "until" not in repeat:
-        fix = 'write runs = 10, or until = "2%" with the metric whose interval it is about'
+        fix = 'write runs = 10, or until = "2%" with the metric whose interval it uses'
         yield error(("repeat", "runs"), "is missing: nothing says how many runs there are", fix)
     if "min_runs" in repeat and "max_time" not in repeat:
         fix = 'add max_time = "1m", or write runs alone'
@@ -102,7 +102,8 @@ def _unused_metric(repeat: Raw) -> Iterator[RawFinding]:
 
 
 def _until_metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
-    """Check that the metric of `until` is defined or, if none is named, that one metric alone has `better`."""
+    """Check that the metric of `until` is defined or, if none is named, that exactly one metric has
+    `better`."""
     place, named = ("repeat", "metric"), text_at(repeat, "metric")
     known = {
         text_at(metric, "name"): bool(text_at(metric, "better"))
@@ -115,6 +116,6 @@ def _until_metric(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
         fix = f"write one of: {', '.join(known)}" if known else "add the metric under [[output.metrics]]"
         yield error(place, f'"{named}" is not defined in [[output.metrics]]', fix)
     elif (ranked := sum(known.values())) != 1:
-        fix = 'write metric = "…", the name of the metric whose interval until is about'
+        fix = 'write metric = "…", the name of the metric whose interval `until` uses'
         found = "no metric has" if not ranked else f"{ranked} metrics have"
         yield error(place, f"is missing, and {found} better", fix)

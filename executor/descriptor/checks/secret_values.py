@@ -24,7 +24,8 @@ _NAME = re.compile(
     re.I,
 )
 _PLAIN = re.compile(r"|[\d.,_+-]+|true|false|yes|no|on|off|none|null|(/|~|\./).*|\$\([A-Za-z_]\w*\)", re.I)
-"""Values that are no secrets in a variable named like one: MAX_TOKEN = "512", a path to a key, a reference."""
+"""Values that are not secrets although the variable's name suggests it: MAX_TOKEN = "512", a path to a key, a
+reference."""
 _RUN = re.compile(r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{32,}={0,2}(?![A-Za-z0-9+/=])")
 _RANDOM_BITS = 4.3
 """Least entropy of a random key (bits per character of the text itself). 40 random base64 characters have 4.6 or more, words under 4."""
@@ -36,7 +37,8 @@ def known_secret(text: str) -> str | None:
 
 
 def looks_secret(name: str, value: object) -> str | None:
-    """Return the reason why the variable `name` looks like a secret, as the end of "its value …"; None if it does not."""
+    """Return the reason why the variable `name` looks like a secret, as the end of "its value …"; None if it
+    does not."""
     if not isinstance(value, str):
         return None
     kind = known_secret(value)
@@ -56,7 +58,7 @@ def secret_fix(name: str) -> str:
 
 def _random(text: str) -> bool:
     kinds = (str.islower, str.isupper, str.isdigit)
-    # A path has many slashes. A key has few of them, and all three kinds of characters.
+    # A path has many slashes. A key has few separators, and all three kinds of characters.
     if text.count("/") > 3 or not all(any(map(kind, text)) for kind in kinds):
         return False
     counts = Counter(text).values()

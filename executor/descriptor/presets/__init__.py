@@ -60,7 +60,7 @@ class PresetUse:
     metrics: tuple[str, ...]
     """Names of its metrics."""
     replaced: tuple[str, ...]
-    """Names for which the descriptor has metrics of its own."""
+    """Names that the descriptor itself defines metrics for."""
 
 
 @cache

@@ -1,6 +1,7 @@
 """Reads EC2's own events about instances, which EventBridge sends to an SQS queue.
 
-They only speed up the next look. A lost, late or duplicate event changes nothing, because looks go on without them.
+They only cause an earlier check. A lost, late or duplicate event changes nothing, because the regular checks
+continue.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class UnreadableInstanceEventError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceEvent:
-    """An event of an instance, which need not belong to a job."""
+    """An event of an instance, which may belong to no job."""
 
     kind: str
     """Kind of the event: one of the values of `KINDS`."""
@@ -52,7 +53,8 @@ def read_instance_event(text: str) -> InstanceEvent | None:
 
 
 def instance_event(event: Any) -> InstanceEvent | None:
-    """Return the event in a table; None if it is about something else. Raises UnreadableInstanceEventError."""
+    """Return the event in a table; None if it is about something else. Raises
+    UnreadableInstanceEventError."""
     if not isinstance(event, dict):
         raise UnreadableInstanceEventError("it is not a table")
     named = event.get("detail-type")

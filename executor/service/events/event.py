@@ -1,4 +1,5 @@
-"""Reads the benchmark service's events: tolerant of other programs, but strict about the fields of an answer. Pure."""
+"""Reads the benchmark service's events: tolerant of additional fields, but strict about the fields of an
+answer. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from executor.descriptor.raw_table import at
 from executor.errors import UnreadableEventError
 
 MAX_DEPTH = 64
-"""Tables and lists within each other; a descriptor has five."""
+"""Depth of tables and lists; a descriptor has five."""
 MAX_ID = 1000
 """Most characters of an id, which becomes part of messages, tags and labels."""
 
@@ -50,7 +51,7 @@ class Event:
 
     @property
     def parent_action_id(self) -> str | None:
-        """The request that this one belongs to."""
+        """The id of the parent request."""
         parent = self.table.get("parent_action_id")
         return parent if isinstance(parent, str) and parent and is_utf8(parent) else None
 

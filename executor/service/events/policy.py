@@ -1,4 +1,4 @@
-"""The limits of an event, which comes from another person and is carried out with the service's rights. Pure.
+"""The limits of an event: another person sends it, and the service executes it with its own rights. Pure.
 
 The checks read the raw descriptor, so that each refusal names its key, even if other keys are wrong.
 """
@@ -133,7 +133,7 @@ _Refusal = tuple[Where, str, str]
 
 
 def bounded_limits(limits: JobLimits, bounds: Bounds) -> JobLimits:
-    """Return the configured `limits`, within the bound of jobs that set their own."""
+    """Return the configured `limits`, with our default bound for limits that jobs set themselves."""
     if bounds.duration is None:
         return limits
     return replace(limits, max_runtime=min(limits.max_runtime or EC2_MAX_RUNTIME, bounds.duration))

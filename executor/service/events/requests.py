@@ -40,7 +40,8 @@ class ServiceJob:
 
 
 def is_ours(event: Event, engine_ids: Sequence[str]) -> bool:
-    """Return whether a fetcher event is for this service, and is to be run now. Raises UnreadableEventError if it does not tell."""
+    """Return whether a fetcher event is for this service, and must run now. Raises UnreadableEventError if
+    the event does not say."""
     contents = _contents(event)
     info = contents.get("info")
     if not isinstance(info, Mapping):
@@ -67,7 +68,7 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
     region: the configured one.
     """
     contents = _without_nulls(_contents(event))
-    # Neither a descriptor nor an answer could be written with halves of characters, and large integers break calculations.
+    # Neither a descriptor nor an answer can contain lone surrogates, and large integers break calculations.
     for unusable in (_half_characters(event.payload, "payload"), _large_integers(contents, "")):
         if problems := list(unusable):
             raise RefusedError(_sentence(problems))
@@ -96,7 +97,7 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
 
 
 def _other_mistakes(findings: Sequence[Finding], refused: Sequence[Finding]) -> list[Finding]:
-    """Return the errors among `findings` that are not at or below a refused key."""
+    """Return the errors among `findings`, except those at or below a refused key."""
     paths = {each.path for each in refused}
     return [
         each
@@ -139,7 +140,8 @@ def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
 
 
 def _unwritable_names(event: Event) -> list[str]:
-    """Return the mistakes of names that become part of the job, because no job descriptor may contain a NUL character."""
+    """Return the mistakes in names that become part of the job: a job descriptor cannot contain NUL
+    characters."""
     names = {
         "action_id": event.action_id,
         "parent_action_id": event.parent_action_id,
@@ -180,7 +182,7 @@ def _without_nulls(node: Any) -> Any:
 
 
 def _half_characters(node: Any, where: str) -> Iterator[str]:
-    """Yield texts and keys with halves of characters, which are possible in JSON but not in UTF-8."""
+    """Yield texts and keys with lone surrogates, which are possible in JSON but not in UTF-8."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             if not is_utf8(str(key)):
@@ -194,7 +196,7 @@ def _half_characters(node: Any, where: str) -> Iterator[str]:
 
 
 def _large_integers(node: Any, where: str) -> Iterator[str]:
-    """Yield integers of a descriptor that do not fit into 64 bits, which TOML allows."""
+    """Yield integers of a descriptor that do not fit into 64 bits, although TOML allows them."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from _large_integers(value, f"{where}.{key}" if where else str(key))
@@ -225,7 +227,7 @@ def answerable(text: str) -> str:
 
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
 _KEPT = ("id", "md5", "sha256", "unpack", "mode")
-"""Keys of a source that also hold for its copy."""
+"""Keys of a source that also apply to its copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +292,8 @@ def _written(sources: list[Raw], src: str, path: Any) -> Raw:
 
 
 def _fetched(where: str, item: Mapping[str, Any], written: Raw, problems: list[str]) -> dict[str, Any] | None:
-    """Return a dataset or model as a source of a descriptor; None, with a problem, if it cannot be used."""
+    """Return a dataset or model as a source of a descriptor; None, and add a problem, if it cannot be
+    used."""
     src, dst, md5 = text_at(item, "src"), item.get("dst"), item.get("md5")
     problem = _fetch_problem(item) or _address_problem(dst) or _kind_problem(item)
     if problem is not None:
