@@ -1,4 +1,4 @@
-"""The agents of one job of two nodes under Open MPI, on this machine."""
+"""The agents of one job of several nodes under Open MPI, on this machine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from node_agents import Nodes
 
 
 class MpiNodes(Nodes):
-    """The agents of one job of two nodes, at 127.0.0.1 and 127.0.0.2: instances, by what their metadata services say."""
+    """The agents of one job, at 127.0.0.1, 127.0.0.2 and so on: instances, by what their metadata services say."""
 
-    def __init__(self, folder: Path, argv: list[str], **tables: Any) -> None:
+    def __init__(self, folder: Path, argv: list[str], *, nodes: int = 2, **tables: Any) -> None:
         strategy = {"name": "mpi", **tables.pop("strategy", {})}
-        super().__init__(folder, "", nodes=2, argv=argv, strategy=strategy, **tables)
-        self.options = {rank: ["--instance-id", f"i-{rank}"] for rank in range(2)}
+        super().__init__(folder, "", nodes=nodes, argv=argv, strategy=strategy, **tables)
+        self.options = {rank: ["--instance-id", f"i-{rank}"] for rank in range(nodes)}
         self._services = ExitStack()
-        self._metadata = [self._metadata_of(f"127.0.0.{rank + 1}") for rank in range(2)]
+        self._metadata = [self._metadata_of(f"127.0.0.{rank + 1}") for rank in range(nodes)]
 
     def start(
         self, rank: int, env: Mapping[str, str] = MappingProxyType({}), *, inside: Path | None = None
@@ -31,7 +31,7 @@ class MpiNodes(Nodes):
         )
 
     def run(self, envs: Mapping[int, Mapping[str, str]] = MappingProxyType({})) -> list[int]:
-        """Start both, and return how they exit."""
+        """Start both of two, and return how they exit."""
         for rank in (0, 1):
             self.start(rank, envs.get(rank, {}))
         return [self.wait(rank) for rank in (0, 1)]

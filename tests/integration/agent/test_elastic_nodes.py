@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
@@ -393,3 +394,52 @@ def test_mpirun_is_started_by_the_first_node_that_is_left(tmp_path: Path, lost: 
         nodes.close()
     assert nodes.result["outcome"] == "succeeded"
     assert (nodes.rundir(left) / "work/starts").read_text().splitlines() == [f"0 {left} 2", "1 0 1"]
+
+
+LOGS_IN = """
+for each in $(echo "$BAI_NODE_ADDRS" | tr , ' '); do
+    [ "$each" = "$BAI_MASTER_ADDR" ] || ssh "$each" 'echo "$BAI_GENERATION $BAI_NODE_RANK" >> starts' || exit
+done
+echo "begun $BAI_GENERATION"
+while [ ! -e {flag} ]; do sleep 0.1; done
+"""
+"""A command that starts something on the other nodes by SSH, as an mpirun of its own."""
+
+
+def test_the_first_node_that_is_left_may_log_in_and_no_other_may(tmp_path: Path) -> None:
+    argv = ["/bin/sh", "-c", LOGS_IN.format(flag=tmp_path / "go").replace("$", "$$")]
+    strategy = {"min_nodes": 2, "launch": "user"}
+    nodes = MpiNodes(tmp_path, argv, nodes=3, strategy=strategy, elastic=ELASTIC)
+    try:
+        nodes.start_all(0, 1, 2)
+        wait_until(nodes.printed(0, "begun 0"), seconds=WAIT_S)
+        assert [each for each in range(3) if may_log_in(nodes, each, generation=0)] == [0]
+
+        nodes.lose(0)
+        wait_until(nodes.printed(1, "begun 1"), seconds=WAIT_S)
+        assert [each for each in range(3) if may_log_in(nodes, each, generation=1)] == [1]
+        (tmp_path / "go").touch()
+        assert [nodes.wait(each) for each in (1, 2)] == [0, 0]
+    finally:
+        nodes.close()
+    assert nodes.result["outcome"] == "succeeded"
+    assert (nodes.rundir(2) / "work" / "starts").read_text().splitlines() == ["0 2", "1 1"]
+
+
+def may_log_in(nodes: MpiNodes, node: int, *, generation: int) -> bool:
+    """Return whether the last node's sshd of a generation takes the key of `node`."""
+    control = nodes.store / "job" / "attempts" / "0" / "control"
+    server = json.loads((control / f"begin-{generation:06}.json").read_bytes())["peers"][-1]
+    key, port = nodes.rundir(node) / "ssh" / "key", str(server["port"])
+    options = ["BatchMode=yes", "IdentitiesOnly=yes", "IdentityAgent=none", "StrictHostKeyChecking=no"]
+    options += ["UserKnownHostsFile=/dev/null", "ConnectTimeout=20", "LogLevel=ERROR"]
+    words = [word for each in options for word in ("-o", each)]
+    done = subprocess.run(
+        ["ssh", "-F", "none", "-i", str(key), "-p", port, *words, server["address"], "true"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0 or "Permission denied" in done.stderr, done.stderr
+    return done.returncode == 0
