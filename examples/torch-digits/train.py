@@ -1,15 +1,18 @@
 """Trains a convolutional network, in torch, to read handwritten digits; on a GPU where there is one.
 
 Prints the training loss, the accuracy on digits that it has not trained on, and its speed, once an epoch.
-Runs alone, under torchrun, or with Horovod under mpirun: processes share each batch, and add up their gradients.
+Runs alone, under torchrun, or with Horovod under mpirun: processes share each batch, and add up their gradients. In a job with
+[checkpoint] it is saved after each epoch, and goes on there if it is started again, with as many processes as there are then.
 """
 
 import argparse
 import hashlib
 import os
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,8 +58,16 @@ def main() -> None:
     network = new_network().to(device)
     torch.manual_seed(options.seed + 1 + team.rank)  # for the dropout
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
-    step = 0
-    for epoch in range(1, options.epochs + 1):
+    trained = step = 0
+    if (state := saved_state(device)) is not None:
+        network.load_state_dict(state["network"])
+        optimizer.load_state_dict(state["optimizer"])
+        shuffle.set_state(state["shuffle"].cpu())
+        trained, step = state["epoch"], state["step"]
+        print(f"process {team.rank} of {team.size} goes on after epoch {trained}")
+    if team.sum(torch.tensor([trained], device=device)).item() != trained * team.size:
+        sys.exit(f"the nodes have different checkpoints: here it is of epoch {trained}")
+    for epoch in range(trained + 1, options.epochs + 1):
         network.train()
         started = time.perf_counter()
         # Added up on the device: reading a loss out at each step would make the GPU wait for the CPU.
@@ -91,6 +102,7 @@ def main() -> None:
                 f"epoch={epoch} step={step} loss={mean_loss:.4f} "
                 f"accuracy={accuracy:.4f} throughput={throughput:.1f} images/s"
             )
+            save(network, optimizer, epoch=epoch, step=step, shuffle=shuffle.get_state())
 
     print(f"weights of process {team.rank}: {checksum(network)}")
     if team.local_rank == 0:  # one on each node
@@ -181,6 +193,36 @@ def add_up_gradients(network: nn.Module, team: Alone) -> None:
     together = team.sum(torch.cat([each.flatten() for each in gradients]))
     for gradient, part in zip(gradients, together.split([each.numel() for each in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
+
+
+def checkpoint_file() -> Path | None:
+    """Return where the training is saved; None for a job without [checkpoint]."""
+    folder = os.environ.get("BAI_CHECKPOINT_DIR")
+    return Path(folder, "training.pt") if folder else None
+
+
+def save(network: nn.Module, optimizer: torch.optim.Optimizer, **progress: object) -> None:
+    """Write the checkpoint under another name and rename it: whoever reads it finds the old one or the new one, whole."""
+    path = checkpoint_file()
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict(), **progress}
+    unfinished = path.with_suffix(".part")
+    with unfinished.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+
+
+def saved_state(device: torch.device) -> dict[str, Any] | None:
+    """Return what `save` wrote, if the job has restored it; whatever else lies in the folder is this node's alone."""
+    path = checkpoint_file()
+    if path is None or not os.environ["BAI_RESUMED"]:
+        return None
+    state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    return state
 
 
 def checksum(network: nn.Module) -> str:

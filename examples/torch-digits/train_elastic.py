@@ -28,10 +28,13 @@ from torch import distributed, nn  # noqa: E402
 from train import (  # noqa: E402
     BATCH,
     TEST_IMAGES,
+    checkpoint_file,
     checksum,
     load,
     new_network,
     place_on_machine,
+    save,
+    saved_state,
     shifted,
 )
 
@@ -98,7 +101,7 @@ def main() -> int:
                 f"step={step} loss={loss:.4f} throughput={throughput:.1f} images/s generation={generation} nodes={nodes}"
             )
             if stop or step == options.steps or step % options.save_every == 0:
-                save(network, optimizer, step)
+                save(network, optimizer, step=step)
         if stop:
             if rank == 0:
                 print(f"generation={generation}: asked to stop, stopped after step {step}")
@@ -145,33 +148,10 @@ def add_up(network: nn.Module, loss: torch.Tensor) -> tuple[float, bool]:
     return total, stop > 0
 
 
-def checkpoint_file() -> Path | None:
-    """Return where the training is saved; None for a job without [checkpoint]."""
-    folder = os.environ.get("BAI_CHECKPOINT_DIR")
-    return Path(folder, "training.pt") if folder else None
-
-
-def save(network: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Write the checkpoint under another name and rename it: whoever reads it finds the old one or the new one, whole."""
-    path = checkpoint_file()
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict()}
-    unfinished = path.with_suffix(".part")
-    with unfinished.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-
-
 def restore(network: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     """Go on from the checkpoint that was restored, if any; return its step. Each node has a copy: they must be the same."""
-    path, step = checkpoint_file(), 0
-    # Without, whatever lies in the folder is this node's alone.
-    if path is not None and os.environ["BAI_RESUMED"]:
-        state = torch.load(path, map_location=device, weights_only=True)
+    step = 0
+    if (state := saved_state(device)) is not None:
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
@@ -180,7 +160,7 @@ def restore(network: nn.Module, optimizer: torch.optim.Optimizer, device: torch.
     last, first = bounds[0].item(), -bounds[1].item()
     if first != last:
         sys.exit(
-            f"the nodes have different checkpoints: {path} is of step {step} here, elsewhere of {first} to {last}"
+            f"the nodes have different checkpoints: {checkpoint_file()} is of step {step} here, elsewhere of {first} to {last}"
         )
     return step
 

@@ -24,10 +24,10 @@ class Measured(NamedTuple):
     value: float
 
 
-def records_in(stored: Mapping[str, bytes]) -> dict[int, list[Any]]:
-    """Return the records of both nodes, by rank. stored: the objects of the job."""
+def records_in(stored: Mapping[str, bytes], ranks: Sequence[int] = (0, 1)) -> dict[int, list[Any]]:
+    """Return the records of nodes, by rank. stored: the objects of the job."""
     found: dict[int, list[Any]] = {}
-    for rank in (0, 1):
+    for rank in ranks:
         keys = [key for key in sorted(stored) if key.startswith(f"attempts/0/nodes/{rank}/metrics/")]
         found[rank] = [json.loads(line) for key in keys for line in stored[key].splitlines()]
     return found
@@ -50,14 +50,21 @@ def assert_trained_together(logs: Sequence[str], *, epochs: int) -> None:
 
 
 def assert_measured_once(
-    kafka: Broker, job: str, records: Mapping[int, Sequence[Any]], *, epochs: int, apart: bool = False
+    kafka: Broker, job: str, records: Mapping[int, Sequence[Any]], *, epochs: int
 ) -> None:
-    """Kafka has each record of the benchmark once, with its node's rank. records: of metrics.jsonl, by rank.
+    """Kafka has each record of both nodes' benchmarks once, with its node's rank. records: of metrics.jsonl, by rank."""
+    sent = assert_sent_once(kafka, job, records)
+    count = {rank: [each.name for each in sent if each.rank == rank] for rank in ("0", "1")}
+    assert sorted(count["0"]) == sorted(NAMES * epochs)
+    assert count["1"] == ["share_loss"] * epochs
 
-    apart: whether each process is told apart too; there is one on each node.
-    """
+
+def assert_sent_once(kafka: Broker, job: str, records: Mapping[int, Sequence[Any]]) -> list[Measured]:
+    """Check that Kafka has each of the nodes' records once, with its node's rank and its process's, and return them."""
     stored = [
-        Measured(str(rank), str(rank) if apart else None, each["seq"], each["name"], each["value"])
+        Measured(
+            str(rank), each.get("labels", {}).get("process_rank"), each["seq"], each["name"], each["value"]
+        )
         for rank, found in records.items()
         for each in found
         if each["src"].partition("/")[0] == "log"
@@ -65,11 +72,9 @@ def assert_measured_once(
     sent = [
         _measured(each) for each in kafka.read("BAI_METRICS") if dict(each.headers)["job"] == job.encode()
     ]
-    sent = [each for each in sent if each.name in NAMES]
+    sent = [each for each in sent if each.name in NAMES and int(each.rank) in records]
     assert sorted(sent, key=repr) == sorted(stored, key=repr)
-    count = {rank: [each.name for each in sent if each.rank == rank] for rank in ("0", "1")}
-    assert sorted(count["0"]) == sorted(NAMES * epochs)
-    assert count["1"] == ["share_loss"] * epochs
+    return sent
 
 
 def _measured(message: Any) -> Measured:
