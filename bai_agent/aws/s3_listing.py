@@ -1,7 +1,8 @@
 """Lists a bucket's keys, also those that obstore refuses: empty, "." and ".." parts, and control characters.
 
-obstore gives up a whole listing with such a key in it, and whoever may write below a prefix may put one there. So a listing that it
-gave up is asked for again here, and these keys are left out. Standard library only: an instance may not have boto3.
+obstore fails to list a folder that contains such a key, and any user who may write below a prefix may put one
+there. A listing that obstore failed on is requested again here, without these keys. Standard library
+only: an instance may not have boto3.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _MOST_BYTES = 16 << 20
 """Largest page: 1,000 keys of 1,024 bytes, each byte as three characters, take some 4 MB."""
 _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
-"""The part of a key for which obstore refuses it."""
+"""The part of a key because of which obstore refuses it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsableListing:
-    """The keys below a prefix; both relative to the client's own prefix, as obstore gives them."""
+    """The keys below a prefix; both relative to the client's own prefix, as obstore returns them."""
 
     objects: list[ObjectMeta] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
-    """Folders directly in the listed one; empty if everything below was listed."""
+    """Folders directly in the listed folder; empty if everything below was listed."""
 
 
 def list_usable(client: S3Store, folder: str, *, recursive: bool, timeout: timedelta) -> UsableListing:
-    """List what is below `folder` ("" or without a slash at its end) with keys that can be used. Raises S3Error.
+    """List the valid keys below `folder` ("" or without a slash at its end). Raises S3Error.
 
     timeout: the longest time of one request.
     """

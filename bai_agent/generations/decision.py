@@ -53,7 +53,7 @@ _WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
 MOST_GENERATIONS = 64
 """Number of generations after which no lost node is taken back."""
 SETTLE_S = 5.0
-"""Seconds within which several losses are one."""
+"""Seconds within which several losses count as one."""
 JOIN_SETTLE_S = 3.0
 """Seconds after a node has joined in which it waits for further ones that are desired: agents that start together join one after the other."""
 QUICK_SAVE_S = 60.0
@@ -61,7 +61,7 @@ QUICK_SAVE_S = 60.0
 MOST_QUICK_SAVES = 3
 """Quick ones in a row after which another one is a failure."""
 LATE_LOSS_S = 25.0
-"""Seconds before the last success within which a loss does not matter any more."""
+"""Seconds before the last success within which a loss is ignored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class Pause:
     """The next generation of a fixed job begins, but not yet."""
 
     until_s: float
-    """When it does, in seconds of the decider's clock."""
+    """Time at which it begins, in seconds of the decider's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Park:
     """Too few nodes are left: all stop, keep the checkpoint, and wait for others."""
 
     members: tuple[int, ...]
-    """Numbers of the nodes that are left, in the order of their ranks."""
+    """Numbers of the remaining nodes, in the order of their ranks."""
     ledger: Ledger
     why: Change
     nodes: tuple[int, ...]
@@ -112,7 +112,8 @@ class Park:
 
 @dataclass(frozen=True, kw_only=True)
 class EndNode:
-    """The part of a node ends which came late and cannot prepare; the job goes on. It is not observed any more then."""
+    """The part of a node ends that joined late and cannot prepare; the job continues. It is not observed
+    after that."""
 
     node: int
 
@@ -148,7 +149,7 @@ Decision: TypeAlias = GoOn | EndRest | Pause | StartGeneration | Park | EndNode 
 
 
 def decide(seen: GenerationObservation, policy: Policy) -> Decision:
-    """Return what follows: the decision of the first row that fits."""
+    """Return the next decision: that of the first row that fits."""
     for row in ROWS:
         if (decision := row(seen, policy)) is not None:
             return decision
@@ -156,7 +157,8 @@ def decide(seen: GenerationObservation, policy: Policy) -> Decision:
 
 
 def desired_nodes(requests: Iterable[int], policy: Policy, *, first: int) -> int:
-    """Return how many nodes a job should have. requests: what was asked for, in that order; first: how many it began with."""
+    """Return the desired number of nodes. requests: the requested numbers, in order; first: the number at the
+    job's start."""
     return [first, *(each for each in requests if policy.allows(each))][-1]
 
 
@@ -184,7 +186,7 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
         return EndJob(why=Why.HOPELESS, nodes=unfit) if unfit else None
     failures = _failures(seen, policy)
     bad = [each for each in failures if not _may_get_better(each, seen, policy)] or _unrestored(seen, policy)
-    # Without a failure something else has ended all of them.
+    # Without a failure they were all ended for another reason.
     is_explained = failures or _gone(seen, policy) or _saved_members(seen, policy)
     is_over = bool(seen.members) and seen.all_ended and not is_explained
     if bad or is_over:
@@ -210,7 +212,8 @@ def _out_of_time(seen: GenerationObservation, policy: Policy) -> Decision | None
     limit = seen.max_runtime_s
     if limit is None or seen.running_s < limit or seen.is_at(Stage.GATHERING):
         return None
-    # The agents of a fixed job stop what runs, and it ends with that outcome: there it is about the pause after a generation.
+    # The agents of a fixed job stop its processes, and the job ends with that outcome; here it concerns the
+    # pause after a generation.
     return EndJob(why=Why.MAX_RUNTIME) if policy.is_elastic or seen.all_ended else None
 
 
@@ -344,13 +347,14 @@ def _change(
     planned: bool = False,
     is_restart: bool = False,
 ) -> StartGeneration | Park:
-    """Return the next generation of an elastic job. If it had too few members, all nodes that wait join at once."""
+    """Return the next generation of an elastic job. If there were too few members, all waiting nodes join at
+    once."""
     left = [each.node for each in _left(seen, policy) if each not in without]
     members = _fill(left, seen, joining)
     if not policy.has_enough(len(members)):
         members = _fill(left, seen, _takeable(seen, policy, at_once=True))
     begins = policy.has_enough(len(members))
-    # It waits on if no generation has begun since.
+    # The wait continues if no generation has begun since.
     waiting_since = None if seen.is_at(Stage.RUNNING) else seen.ledger.waiting_since
     if not begins and waiting_since is None:
         waiting_since = seen.time
@@ -372,7 +376,8 @@ def _change(
 
 
 def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[int]) -> tuple[int, ...]:
-    """Return the members: those that are left, without the highest numbers if they are too many, and then those that join."""
+    """Return the members: the remaining ones, without the highest numbers if they are too many, and then
+    those that join."""
     left = list(left)
     kept = set(sorted(left)[: seen.desired])
     free = max(0, seen.desired - len(kept))
@@ -382,7 +387,8 @@ def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[in
 def _takeable(
     seen: GenerationObservation, policy: Policy, *, at_once: bool = False, ends_anyway: bool = False
 ) -> tuple[int, ...]:
-    """Return the nodes that may join now. at_once: whether no pause counts; ends_anyway: whether none does for those never lost."""
+    """Return the nodes that may join now. at_once: ignore all pauses; ends_anyway: ignore the pauses of nodes
+    that were never lost."""
     members = {each.node for each in seen.members}
     found = []
     for node in sorted(each.node for each in seen.waiting if each.end is None and each.node not in members):
@@ -399,7 +405,8 @@ def _joined_now(seen: GenerationObservation, nodes: Collection[int]) -> bool:
 
 
 def _left(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that can go on. One that has ended with success is not lost, but it may have left since."""
+    """Return the members that can continue. A member that has succeeded is not lost, but it may have left
+    since."""
     return [
         each
         for each in seen.members
@@ -410,7 +417,7 @@ def _left(seen: GenerationObservation, policy: Policy) -> list[Member]:
 
 
 def _gone(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members without which the next generation has to do."""
+    """Return the members that are missing in the next generation."""
     if not policy.is_elastic or not seen.is_at(Stage.RUNNING, Stage.CHANGING):
         return []
     return [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
@@ -429,7 +436,7 @@ def _loss(gone: Member, policy: Policy) -> Change:
 
 
 def _may_be_more(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether another member may go within the time that makes it one decision."""
+    """Return whether another member may be lost soon enough to count in the same decision."""
     first_s = max(each.gone_s(policy, now_s=seen.now_s) or 0.0 for each in gone)
     if all(_loss(each, policy) is Change.LEFT for each in gone):
         return first_s < policy.notice_s
@@ -438,7 +445,7 @@ def _may_be_more(gone: Sequence[Member], seen: GenerationObservation, policy: Po
 
 
 def _failures(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members whose benchmark failed, apart from those that were ended because of another one."""
+    """Return the members whose benchmark failed, except those that were ended because of another member."""
     if not seen.is_at(Stage.RUNNING):
         return []
     return [
@@ -473,10 +480,11 @@ def _own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...
 
 
 def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether all members that could have caused a failure have lived since, or have ended by themselves."""
+    """Return whether all members that could have caused a failure have given a sign of life since, or have
+    ended by themselves."""
     if not policy.is_elastic or failed.end is None:
         return True
-    # A sign is older than the look that sees it.
+    # A sign of life is older than the observation of it.
     since_s = failed.end.ended_s + policy.look_s
     return not any(
         each.lived_s(now_s=seen.now_s) <= since_s and (each.end is None or each.is_missing(policy))
@@ -500,5 +508,5 @@ def _is_retried(end: MemberEnd, policy: Policy) -> bool:
 
 
 def _runs_well(seen: GenerationObservation) -> bool:
-    """Return whether the newest generation has begun, and its benchmark ends nowhere."""
+    """Return whether the newest generation has begun, and its benchmark has ended on no node."""
     return seen.is_at(Stage.RUNNING) and seen.none_ended

@@ -1,4 +1,4 @@
-"""All that a decision about generations is made of, apart from the policy.
+"""The observations on which a decision about generations is based, apart from the policy.
 
 Times are in seconds of the decider's clock unless a field says otherwise.
 """
@@ -27,7 +27,8 @@ LOSSES = frozenset(
         NOT_RESTORED,
     }
 )
-"""Ends that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not failed."""
+"""Outcomes that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not
+failed."""
 
 
 class Stage(Enum):
@@ -38,9 +39,9 @@ class Stage(Enum):
     RUNNING = "running"
     """The newest generation has begun."""
     CHANGING = "changing"
-    """The newest generation is decided on, and has not begun: its members stop, restore, and find ports."""
+    """The newest generation is decided but has not begun: its members stop, restore, and find ports."""
     PARKED = "parked"
-    """Nothing runs: too few nodes are left."""
+    """No benchmark runs: too few nodes are left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class MemberEnd:
 
     outcome: Outcome
     code: int | None = None
-    """The exit code of the process that failed. None if a signal ended it, or nobody saw its end."""
+    """The exit code of the process that failed. None if a signal ended it, or its end was not observed."""
     signal: int | None = None
     """The signal that ended it. None if it exited by itself."""
     ended_s: float
@@ -63,21 +64,22 @@ class MemberEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """A node of the newest generation or, while the job is parked, a node that was left then."""
+    """A node of the newest generation or, while the job is parked, a remaining node."""
 
     node: int
     end: MemberEnd | None = None
     """How that generation ended on it. None while it has not."""
     silent_s: float = 0.0
-    """Seconds since the look that saw its last sign of life, or since it last answered directly."""
+    """Seconds since its last sign of life was observed, or since it last answered directly."""
     unheard_s: float | None = None
-    """The same, also counting the time in which the decider could not look. None if it could all the time."""
+    """The same, also counting the time in which the decider could not look. None if it could observe all the
+    time."""
     leaving_s: float | None = None
-    """Seconds since it said that it is about to lose its machine. None if it did not."""
+    """Seconds since it reported that it is about to lose its machine. None if it did not."""
     stopping_s: float | None = None
-    """Seconds since it has to stop the generation before. None if it has stopped, or need not."""
+    """Seconds since it should have stopped the previous generation. None if it has stopped, or need not."""
     late_s: float | None = None
-    """Seconds for which it has been late with the checkpoint of a generation that begins. None if it is not."""
+    """Seconds by which it is late with the checkpoint of a generation that begins. None if it is not."""
 
     @property
     def has_succeeded(self) -> bool:
@@ -85,7 +87,7 @@ class Member:
 
     @property
     def was_lost(self) -> bool:
-        """Whether its own end says that the node, not the benchmark, was in trouble."""
+        """Whether, by its own report, the node and not the benchmark was in trouble."""
         return self.end is not None and self.end.outcome in LOSSES
 
     @property
@@ -100,7 +102,8 @@ class Member:
         return self.was_lost or (self.is_silent(policy) and not self.has_succeeded)
 
     def gone_s(self, policy: Policy, *, now_s: float) -> float | None:
-        """Return for how many seconds the next generation has had to do without it; None if it has not."""
+        """Return for how many seconds the member has been missing for the next generation; None if it is not
+        missing."""
         if self.has_succeeded:
             return None
         if self.end is not None and self.was_lost:
@@ -112,19 +115,19 @@ class Member:
         return self.leaving_s if self.late_s is None else self.late_s
 
     def may_be_gone_in(self, seconds: float, policy: Policy) -> bool:
-        """Return whether it would be lost if nothing were heard of it for so long."""
+        """Return whether the node would be lost after this time without news of it."""
         silent_s = 0.0 if self.has_succeeded else self.silent_s
         return silent_s + seconds > policy.silence_s or (self.stopping_s or 0.0) + seconds > policy.stop_s
 
     def lived_s(self, *, now_s: float) -> float:
-        """Return when it certainly lived for the last time, as far as a look can tell."""
+        """Return the latest time at which it certainly lived, as far as observed."""
         signed_s = now_s - (self.silent_s if self.unheard_s is None else self.unheard_s)
         return min(signed_s, self.end.ended_s) if self.end is not None and self.was_lost else signed_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A node that has joined and gives fresh signs of life, and is no member."""
+    """A node that has joined and gives fresh signs of life, but is not a member."""
 
     node: int
     end: MemberEnd | None = None
@@ -135,7 +138,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationObservation:
-    """All that a decision is made of, apart from the policy."""
+    """The observations on which a decision is based, apart from the policy."""
 
     now_s: float
     running_s: float
@@ -152,7 +155,8 @@ class GenerationObservation:
     """Seconds since it began. 0 if it has not."""
     waiting: Sequence[Waiting] = ()
     coming: Collection[int] = ()
-    """Nodes that are still waited for before generation 0: they pull, or may yet give their first sign."""
+    """Nodes that are still waited for before generation 0: they are pulling, or may yet give their first
+    sign."""
     desired: int = 1
     """How many nodes the job should have now."""
     cancelled: bool = False

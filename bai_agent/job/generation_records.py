@@ -57,7 +57,7 @@ class Change(str, Enum):
     FAILED = "failed"
     LOST = "lost"
     BROKE = "broke"
-    """A node lost its part of the job, and lives: its shim was killed, or it was cut off from the store."""
+    """A node lost its part of the job, but lives: its shim was killed, or it did not reach the store."""
     NOT_STOPPED = "not_stopped"
     NOT_RESTORED = "not_restored"
     LEFT = "left"
@@ -66,10 +66,12 @@ class Change(str, Enum):
     SAVED = "saved"
     """A member has saved its state by itself, and ended to be started again."""
     UNREADABLE = "unreadable"
-    """What was put below `control/` about a generation is torn or foreign, so all members begin anew."""
+    """An object below `control/` about a generation is incomplete or malformed, so all members begin a new
+    one."""
 
     def sentence(self, nodes: Sequence[int]) -> str:
-        """Return it for a person: "node 1 gave no sign of life". nodes: the nodes that are the reason."""
+        """Return the reason as a phrase: "node 1 gave no sign of life". nodes: the nodes that are the
+        reason."""
         if self is Change.UNREADABLE:
             return "the record of a generation could not be read"
         who = " and ".join(filter(None, [", ".join(map(str, nodes[:-1])), *map(str, nodes[-1:])]))
@@ -94,11 +96,12 @@ _DID = {
 
 @dataclass(frozen=True, kw_only=True)
 class NextGeneration:
-    """`control/generation-<g>.json`: what follows the generation before g. It is written once, and its content counts for all."""
+    """`control/generation-<g>.json`: the decision after the generation before g. It is written once, and is
+    binding for all nodes."""
 
     kind: DecisionKind
     members: Nodes = field(default_factory=list)
-    """The members, in the order of their ranks. After a `park`: the nodes that are left."""
+    """The members, in the order of their ranks. After a `park`: the remaining nodes."""
     why: Text = ""
     """The value of a `Change`, or of a `Why` at the job's end."""
     nodes: Nodes = field(default_factory=list)
@@ -130,11 +133,11 @@ class Beginning:
 
 @dataclass(frozen=True, kw_only=True)
 class Joined:
-    """`joined/<n>.json`: a node that has what it needs, and where it is reached."""
+    """`joined/<n>.json`: a node that is ready to work, and its address."""
 
     peer: Peer
     after: int | None = None
-    """The newest generation that it saw without itself. None before generation 0."""
+    """The newest generation that it saw of which it is not a member. None before generation 0."""
     boot: str | None = None
     """Its machine's boot id."""
 
@@ -151,7 +154,7 @@ class Sign:
     generation: Count | None = None
     """The generation that the node is at. None before its first one, and in a fixed job."""
     restored: Truth = False
-    """Whether the node has what it needs to launch that generation, its checkpoint included."""
+    """Whether the node is ready to launch that generation, with its checkpoint restored."""
     decided: Count | None = None
     """The newest decision that the node has read. None if it has read none."""
     shim_port: Annotated[int, Rule("a port", 0, 2**16)] = 0
@@ -168,13 +171,13 @@ class Leaving:
 
     node: Count
     seconds: Seconds
-    """Seconds that were left when this was written."""
+    """Seconds that remained when this was written."""
     time: Moment = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationEnd:
-    """`ended/<n>-<g>.json`: how a generation ended on a node, where nothing of it is left."""
+    """`ended/<n>-<g>.json`: the end of a generation on a node, after all of its processes have ended."""
 
     rank: Count
     outcome: Text
@@ -188,7 +191,8 @@ class GenerationEnd:
     port: Annotated[int, Rule("a port", 0, 2**16)] = 0
     """A port that is free there for the next generation."""
     keeps: Truth = False
-    """Whether the node still keeps the last checkpoint of the generation. It says all of this again when that is over."""
+    """Whether the node still keeps the last checkpoint of the generation. When it is kept, this object is
+    written again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,14 +217,14 @@ class ScaleRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class _JoinedPart:
-    """What `joined/<n>.json` holds in addition to where the node is reached."""
+    """The part of `joined/<n>.json` other than the node's address."""
 
     after: Count | None = None
     boot: Text | None = None
 
 
 def read_joined(table: Mapping[str, Any], peer: Peer, *, where: str) -> Joined:
-    """Return what a node says of itself; peer: what was read of the same table. Raises RecordError."""
+    """Return a node's report about itself; peer: the address from the same table. Raises RecordError."""
     part = checked(_JoinedPart, table, where=where)
     return Joined(peer=peer, after=part.after, boot=part.boot)
 
@@ -236,7 +240,8 @@ def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGenerat
 
 
 def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGeneration:
-    """Return what counts for a decision that cannot be read, the same on each node: the members of the one before begin anew.
+    """Return the decision that replaces an unreadable one, the same on each node: the previous members begin
+    anew.
 
     put: when it was put (ms UTC, store's clock). If there is none before it, the job waits for nodes.
     """

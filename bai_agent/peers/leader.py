@@ -1,4 +1,5 @@
-"""What the leader of an elastic job sees of all nodes, and does: decides what follows, and lets generations begin and launch."""
+"""The leader's view of all nodes of an elastic job: it decides what follows, and lets generations begin and
+launch."""
 
 from __future__ import annotations
 
@@ -52,20 +53,21 @@ log = logging.getLogger(__name__)
 
 _NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
 Decided: TypeAlias = tuple[int, NextGeneration, Version]
-"""The number of a decision, what it says, and when it was put."""
+"""The number of a decision, its content, and the time at which it was written."""
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
-"""Changes for which no node was lost."""
+"""Reasons of changes without a lost node."""
 _TOLD = (Change.BROKE, Change.NOT_RESTORED)
 """Changes for which a node may have said more."""
 TOGETHER_S = 8.0
-"""Seconds after a planned decision, by the store's clock, after which members stop if it is not known that all have seen it."""
+"""Seconds after a planned decision, by the store's clock, after which members stop even if not all are known
+to have seen it."""
 _A_LITTLE_S = 0.001
 _UNSHARED_S = 60.0
 """Seconds after a node's last sign in which it may still write to a folder that all nodes share."""
 
 
 class Leader:
-    """It keeps what never changes, and asks for the rest at each look, so any node can take over."""
+    """It keeps facts that never change, and reads all others at each look, so any node can take over."""
 
     def __init__(
         self,
@@ -83,16 +85,17 @@ class Leader:
         answering: Callable[[Sequence[Peer]], Collection[int]],
         ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None,
     ) -> None:
-        """silent_s: for how long a node is silent while this one looked; unheard_s: for how long at all. answering: which of these silent nodes answer when they are asked directly."""
+        """silent_s: for how long a node was silent while this one could look; unheard_s: for how long in
+        total. answering: the silent nodes that answer direct questions."""
         self._attempt, self._node, self._policy = attempt, node, policy
         self._desired, self._limits = desired, limits
         self._find_serving, self._checkpoint = find_serving, checkpoint
         self._clock, self._silent_s, self._unheard_s = clock, silent_s, unheard_s
         self._answering, self._ask = answering, ask
         self.has_begun = False
-        """Whether the last look let a generation begin or launch, or the one before it stop."""
+        """Whether the last look let a generation begin or launch, or the previous one stop."""
         self.waits = False
-        """Whether something is known that leads to a decision, and it is waited for more."""
+        """Whether a reason for a decision is known, but the leader still waits for more."""
         self.waited_for: Sequence[Peer] = ()
         """The members whose next sign of life it waits for."""
         self._since_s = clock()
@@ -101,16 +104,16 @@ class Leader:
         self._decisions: dict[int, NextGeneration] = {}
         self._joined: dict[int, tuple[tuple[Version, str], Joined]] = {}
         self._unreadable: dict[int, tuple[Version, str]] = {}
-        """Versions of what nodes say of themselves that cannot be read."""
+        """Versions of nodes' reports that cannot be read."""
         self._not_launched: dict[int, tuple[tuple[Version, str], Joined]] = {}
-        """What nodes say that are no machines of a known launch."""
+        """Reports of nodes that are not machines of a known launch."""
         self._ends: dict[tuple[int, int], tuple[Version, GenerationEnd]] = {}
         self._outcomes: dict[int, tuple[Version, NodeOutcome]] = {}
         self._requests: dict[int, int] = {}
         self._dismissed: set[int] = set()
         self._begun: Beginning | None = None
         self._ran: tuple[int, Beginning | None] = (0, None)
-        """The last generation that began before the newest decision, and how. None if none did."""
+        """The last generation that began before the newest decision, and its beginning. None if none did."""
         self._launched = -1
         self._restored: tuple[int, set[int]] = (-1, set())
         """A generation, and the members that have its checkpoint."""
@@ -119,7 +122,7 @@ class Leader:
         self._machines: int | None = None
         """How many machines were launched. None if that is not known."""
         self._launched_machines: JobMachines | None = _NONE_KNOWN
-        """Those that may join. None if no launch is recorded: all may."""
+        """Those that may join. None if no launch is recorded: then all nodes may join."""
         self._store_ms = 0
 
     @property
@@ -134,7 +137,7 @@ class Leader:
 
     @property
     def outcomes(self) -> Sequence[NodeOutcome]:
-        """How the part of each of these ended."""
+        """The end of each of these nodes' parts."""
         return [each for _, (_, each) in sorted(self._outcomes.items())]
 
     @property
@@ -149,7 +152,7 @@ class Leader:
 
     @property
     def peers(self) -> Sequence[Peer]:
-        """Where the living nodes are reached whose part of the job has not ended."""
+        """Addresses of the living nodes whose part of the job has not ended."""
         return [
             each.peer
             for node, (_, each) in list(self._joined.items())
@@ -157,7 +160,7 @@ class Leader:
         ]
 
     def title(self, node: int) -> str:
-        """Return what a person calls a node: "Node 1 (i-0123, 10.0.0.2)"."""
+        """Return a node's name for people: "Node 1 (i-0123, 10.0.0.2)"."""
         return self._joined[node][1].peer.title if node in self._joined else f"Node {node}"
 
     def look(
@@ -170,9 +173,10 @@ class Leader:
         signed_s: float,
         cancelled: bool,
     ) -> NextGeneration | None:
-        """Look at all nodes, and do what is due. Returns what was settled, if anything was. Raises BaiError.
+        """Look at all nodes, and do what is due. Returns the settled decision, if there is one. Raises
+        BaiError.
 
-        signed_s: when this node gave the last of these signs of life.
+        signed_s: time of this node's last own sign of life among these.
         """
         self.has_begun, self.waited_for = False, ()
         own = signs.nodes.get(self._node)
@@ -196,7 +200,7 @@ class Leader:
         return None
 
     def _wait(self, seen: GenerationObservation) -> None:
-        """Take note of what leads to a decision, and for whom it waits."""
+        """Note the reasons for a decision, and the nodes for which it waits."""
         leaving = [each for each in seen.members if each.leaving_s is not None]
         joins = any(each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
         self.waits = bool(leaving or joins or _failures(seen.members))
@@ -229,11 +233,12 @@ class Leader:
             self._launch(newest[0], control)
 
     def see_ends(self, control: Control) -> None:
-        """Take note of all nodes, and of how their parts end, once the end of the job is decided. Raises BaiError."""
+        """After the end of the job is decided, note all nodes and the ends of their parts. Raises
+        BaiError."""
         self._read(control, self._attempt.ends_seen())
 
     def all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmark of no other member has printed anything for so long."""
+        """Return whether the benchmarks of all other members have printed nothing for so long."""
         if self._begun is None:
             return False
         others = [each.node for each in self._begun.members.peers if each.node != self._node]
@@ -246,7 +251,7 @@ class Leader:
         self._ran = self._begun_before(newest, control)
         self._read_joined()
         for key, put in ends.generations.items():
-            # Of earlier generations nobody asks any more.
+            # Nobody needs those of earlier generations any more.
             if key[1] >= min(self._ran[0], newest - 1) and self._ends.get(key, (None, None))[0] != put:
                 self._ends[key] = (put, self._attempt.generation_end(key[1], key[0]))
         self._read_outcomes(ends)
@@ -258,9 +263,10 @@ class Leader:
                 self._requests[number] = 0  # it is outside of the range
 
     def _read_joined(self) -> None:
-        """Take note of the nodes that have joined, if they are machines of the job's launches: a benchmark may write such a record.
+        """Note the nodes that have joined, if they are machines of the job's launches: a benchmark may write
+        such a record.
 
-        If what a node says cannot be read, what it said before counts. Raises StoreError, RecordError.
+        If a node's report cannot be read, its earlier report counts. Raises StoreError, RecordError.
         """
         found = self._not_launched
         for node, version in self._attempt.joined().items():
@@ -323,7 +329,7 @@ class Leader:
 
     def _launched_s(self, generation: int, control: Control) -> float:
         """Return the seconds since a generation was launched. 0 if it was not."""
-        # Members with a checkpoint launch together, once each has restored it.
+        # Members with a checkpoint launch together, after each has restored it.
         launched = control.begun if self._checkpoint is None else control.launches
         if generation not in launched:
             return 0.0
@@ -351,7 +357,8 @@ class Leader:
             self._answering(found)
 
     def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
-        """Return the members; those that are known to be lost before their time is over are silent for long enough."""
+        """Return the members; those that are known to be lost before their time is over count as silent for
+        long enough."""
         failed_s = max((each.ended_s for each in _failures(members)), default=None)
         running = [each for each in members if each.end is None and each.node in self._joined]
         half_s = self._policy.silence_s / 2
@@ -361,7 +368,7 @@ class Leader:
         others = [each for each in running if each.node not in lost]
         if failed_s is not None:
             self.waited_for = self._peers_of(each for each in suspects if each in others)
-        # Losses within that time are one change.
+        # Losses within that time count as one change.
         near = find(others, overdue_s=half_s - SETTLE_S) if lost and failed_s is not None else ()
         least_s = {
             **dict.fromkeys(near, self._policy.silence_s - SETTLE_S + _A_LITTLE_S),
@@ -370,10 +377,11 @@ class Leader:
         return [replace(each, silent_s=max(each.silent_s, least_s.get(each.node, 0.0))) for each in members]
 
     def _with_late(self, members: list[Member], generation: int, control: Control) -> list[Member]:
-        """Return the members; those without the checkpoint of a generation that begins are late after `limits.pull_timeout`. Raises StoreError."""
+        """Return the members; after `limits.pull_timeout` those without the checkpoint of a generation that
+        begins count as late. Raises StoreError."""
         if self._checkpoint is None or generation in control.launches or generation not in control.begun:
             return members
-        # They end it by themselves in time, unless they hang.
+        # The members end it by themselves in time, unless they hang.
         limit_s = self._limits.pull_timeout.total_seconds() + self._policy.stop_s
         late_s = self._age_s(control.begun[generation]) - limit_s
         if late_s <= 0:
@@ -384,7 +392,8 @@ class Leader:
         ]
 
     def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
-        """Return whether a member is asked for what is left of it: it is silent, or a failure waits for its next sign."""
+        """Return whether a member's ports are to be tried: it is silent, or a failure waits for its next
+        sign."""
         if failed_s is None:
             return running.silent_s > half_s
         # As in the decision, a sign within that time proves nothing.
@@ -407,7 +416,7 @@ class Leader:
     def _member(
         self, node: int, stage: Stage, number: int, newest: Decided | None, signs: SignsSeen
     ) -> Member:
-        # A member that cannot launch the newest generation says so before it begins.
+        # A member that cannot launch the newest generation reports that before it begins.
         ends = stage in (Stage.RUNNING, Stage.CHANGING)
         end = self._member_end(node, number) if ends else self._final_end(node)
         leaving = self._leaving(node, signs)
@@ -424,7 +433,8 @@ class Leader:
         )
 
     def _leaving(self, node: int, signs: SignsSeen) -> Version | None:
-        """Return when a node said that it is about to lose its machine; None if it did not, or has joined since."""
+        """Return when a node reported that it is about to lose its machine; None if it did not, or has joined
+        since."""
         said, joined = signs.leaving.get(node), self._joined.get(node)
         return None if said is None or (joined is not None and joined[0][0][0] > said[0]) else said
 
@@ -444,12 +454,12 @@ class Leader:
         )
 
     def _final_end(self, node: int) -> MemberEnd | None:
-        """Return how a node's whole part of the job ended, if it has."""
+        """Return the end of a node's whole part of the job; None if it has not ended."""
         found = self._outcomes.get(node)
         if found is None:
             return None
         outcome = Outcome(found[1].outcome)
-        # Its part of the job is over, whatever it was: it takes part no more.
+        # The node's part of the job is over, whatever its outcome: it is no longer a candidate.
         gone = Outcome.INTERRUPTED if outcome in (Outcome.SUCCEEDED, Outcome.PEER_FAILED) else outcome
         benchmark = found[1].benchmark
         return MemberEnd(
@@ -463,7 +473,7 @@ class Leader:
         return self._clock() - (self._store_ms - store_ms) / 1000
 
     def _with_served(self, members: list[Member]) -> list[Member]:
-        """Return the members; where all that compute have ended with success, those that serve them have too."""
+        """Return the members; if all computing members have succeeded, those that serve them have too."""
         begun = self._begun
         serving = set(self._find_serving(begun.members.peers)) if begun is not None else set()
         if not serving or not all(each.has_succeeded for each in members if each.node not in serving):
@@ -474,14 +484,14 @@ class Leader:
         ]
 
     def _is_ready(self, node: int, number: int) -> bool:
-        """Return whether a member of the newest generation has nothing left of those before it."""
+        """Return whether a member of the newest generation has no process of earlier ones left."""
         before = self._decisions.get(number - 1)
         if node not in self._joined:
             return False
         return before is None or node not in before.members or (node, number - 1) in self._ends
 
     def _waiting(self, members: Collection[int]) -> list[Waiting]:
-        """Return the nodes that have joined, or could not, and are no members."""
+        """Return the nodes that have joined, or failed to, and are not members."""
         others = sorted({*self._joined, *self._outcomes} - set(members))
         return [found for each in others if (found := self._waits(each)) is not None]
 
@@ -499,7 +509,8 @@ class Leader:
         return Waiting(node=node, joined_s=self._age_s(self._joined[node][0][0]))
 
     def _has_joined_after(self, node: int, last: int | None) -> bool:
-        """Return whether a node joined since the last generation with it: what it said before that may be the word of a dead node."""
+        """Return whether a node joined since the last generation with it: an earlier report may be from a
+        dead node."""
         after = self._joined[node][1].after
         return last is None or (after is not None and after > last)
 
@@ -516,14 +527,14 @@ class Leader:
         return found
 
     def _places(self) -> int:
-        """Return how many nodes may come: EC2 may have had room for fewer machines than are desired."""
+        """Return how many nodes may come: EC2 may have had room for fewer machines than desired."""
         if self._machines is None:
             with suppress(RecordError):
                 self._machines = self._attempt.launched_machines()
         return self._desired if self._machines is None else min(self._desired, self._machines)
 
     def _word(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
-        """Return what a decision says to all nodes; None if it is none that they hear of."""
+        """Return a decision as it is published to all nodes; None if it is not published."""
         if isinstance(decision, EndJob):
             outcome, sentence = self._end(decision, seen)
             return NextGeneration(
@@ -556,7 +567,7 @@ class Leader:
         )
 
     def _reason(self, decision: StartGeneration | Park, seen: GenerationObservation) -> tuple[Outcome, str]:
-        """Return how the generation before ended, and a sentence about it."""
+        """Return the outcome of the previous generation, and a sentence about it."""
         cause = self._cause(seen, decision.nodes) if decision.why is Change.FAILED else None
         if cause is not None:
             outcome = Outcome(cause.outcome)
@@ -568,7 +579,7 @@ class Leader:
         return outcome, f"{sentence[0].upper()}{sentence[1:]}{more}"
 
     def _end(self, decision: EndJob, seen: GenerationObservation) -> tuple[Outcome, str]:
-        """Return how the job ends, and a sentence about it."""
+        """Return the outcome of the job, and a sentence about it."""
         known = {
             Why.SUCCEEDED: (Outcome.SUCCEEDED, ""),
             Why.CANCELLED: (Outcome.CANCELLED, "The job was cancelled."),
@@ -593,7 +604,8 @@ class Leader:
         return f"{who} gave no sign of life for limits.join ({format_duration(self._limits.join)})."
 
     def _cause(self, seen: GenerationObservation, nodes: Collection[int]) -> NodeOutcome | None:
-        """Return how the first of these nodes failed, among all of the newest generation if none is named."""
+        """Return the failure of the first of these nodes; of all nodes of the newest generation if none is
+        named."""
         found = []
         for node in nodes or [each.node for each in seen.members]:
             put = self._ends.get((node, seen.generation))
@@ -614,7 +626,8 @@ class Leader:
         return first_failure(found)
 
     def _begin(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
-        """Let a generation begin once all its members are ready, and nothing else is waited for. Raises BaiError."""
+        """Let a generation begin when all its members are ready, and nothing else is waited for. Raises
+        BaiError."""
         number, word, decided = newest
         is_ready = all(self._is_ready(each, number) for each in word.members)
         is_due = is_ready and self._age_s(decided) >= word.backoff_seconds
@@ -627,7 +640,8 @@ class Leader:
         self.has_begun = True
 
     def _let_stop(self, newest: Decided, control: Control) -> None:
-        """Let all members of the generation before stop, once each has seen a planned decision. Raises BaiError."""
+        """Let all members of the previous generation stop, after each has seen a planned decision. Raises
+        BaiError."""
         number, word, _ = newest
         before = self._decisions.get(number - 1)
         if not word.planned or before is None or not before.runs or number in control.seen_by_all:
@@ -641,7 +655,7 @@ class Leader:
         return (node, generation) in self._ends or node in self._outcomes
 
     def _has_seen(self, node: int, number: int) -> bool:
-        """Return whether a member has said that it knows of a decision. Raises BaiError."""
+        """Return whether a member has confirmed a decision. Raises BaiError."""
         if self._seen_by[0] != number:
             self._seen_by = (number, {self._node})
         if node not in self._seen_by[1]:
@@ -652,7 +666,8 @@ class Leader:
         return True
 
     def _has_restored(self, node: int, number: int) -> bool:
-        """Return whether a member has said that it has the checkpoint of a generation. Raises StoreError."""
+        """Return whether a member has reported that it has the checkpoint of a generation. Raises
+        StoreError."""
         if self._restored[0] != number:
             self._restored = (number, set())
         if node not in self._restored[1]:
@@ -663,7 +678,7 @@ class Leader:
         return True
 
     def _last_sign(self, node: int) -> Sign:
-        """Return what a node last said of itself; nothing if that cannot be read. Raises StoreError."""
+        """Return a node's last report; an empty one if it cannot be read. Raises StoreError."""
         try:
             return self._attempt.last_sign(node)
         except RecordError as error:
@@ -682,7 +697,8 @@ class Leader:
         return found.name if found is not None else None
 
     def _begun_before(self, number: int, control: Control) -> tuple[int, Beginning | None]:
-        """Return the newest generation before that one which began, and how. None if none did. Raises StoreError."""
+        """Return the newest generation before that one that began, and its beginning. None if none did.
+        Raises StoreError."""
         for each in sorted((each for each in control.begun if each < number), reverse=True):
             if each == self._ran[0] and self._ran[1] is not None:
                 return self._ran
@@ -691,7 +707,8 @@ class Leader:
         return 0, None
 
     def _waits_for_checkpoint(self, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a member of the last generation that ran may still write, or keep, its last checkpoint."""
+        """Return whether a member of the last generation that ran may still write or keep its last
+        checkpoint."""
         number, begun = self._ran
         if self._checkpoint is None or begun is None:
             return False
@@ -701,7 +718,8 @@ class Leader:
         return self._may_keep(members[0], number, signs, control)
 
     def _may_write(self, node: int, number: int, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a node may still write what a generation leaves in the folder that all nodes share."""
+        """Return whether a node may still write files of a generation into the folder that all nodes
+        share."""
         has_joined_again = node in self._joined and self._has_joined_after(node, number)
         if has_joined_again or self._has_ended(node, number):
             return False
@@ -710,7 +728,8 @@ class Leader:
         return is_recent and self._stops(number, control, late_s=limit_s)
 
     def _may_keep(self, node: int, number: int, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a node may still store the last checkpoint of a generation. What a silent one stores later does not count."""
+        """Return whether a node may still store the last checkpoint of a generation. A checkpoint that a
+        silent node stores later is ignored."""
         if self._silent_s(node) > self._policy.silence_s or self._has_said_all(node):
             return False
         if (node, number) in self._ends:
@@ -721,16 +740,17 @@ class Leader:
         return self._stops(number, control)
 
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
-        """Return whether a generation may still be running, on a node that says nothing of it: the next decision is younger than that takes."""
+        """Return whether a generation may still run on a node that reports nothing about it: the next
+        decision is too recent for the node to have stopped."""
         limit_s = self._policy.stop_s + (TOGETHER_S if self._decisions[number + 1].planned else 0.0)
         return self._age_s(control.generations[number + 1]) < limit_s + late_s
 
     def _has_said_all(self, node: int) -> bool:
-        """Return whether a node's part of the job is over, with all that it had to keep."""
+        """Return whether a node's part of the job is over, and all its checkpoints are kept."""
         return node in self._outcomes and self._outcomes[node][1].complete
 
     def _age_s(self, put: Version) -> float:
-        """Return how many seconds ago something was put, by the store's clock."""
+        """Return how many seconds ago an object was written, by the store's clock."""
         return (self._store_ms - put[0]) / 1000
 
     def _has_time_left(self, node: int, signs: SignsSeen) -> bool:
@@ -749,12 +769,12 @@ class Leader:
         return replace(peer, rank=rank, node=node, port=port)
 
     def _key(self) -> bytes:
-        """Return the key with which the nodes ask each other: that of the generations before."""
+        """Return the nodes' key for direct questions: that of earlier generations."""
         begun = self._ran[1]
         return (begun.members.key if begun is not None else None) or new_key()
 
     def _launch(self, number: int, control: Control) -> None:
-        """Let all members launch a generation once each has its checkpoint. Raises BaiError."""
+        """Let all members launch a generation after each has its checkpoint. Raises BaiError."""
         if number in control.launches or self._launched >= number or self._begun is None:
             return
         until_s = self._clock() + SIGN_SECONDS
@@ -767,7 +787,8 @@ class Leader:
 
 
 def _failures(members: Iterable[Member]) -> list[MemberEnd]:
-    """Return the ends of the members whose benchmark failed, apart from those that were ended because of another one."""
+    """Return the ends of the members whose benchmark failed, except those that were ended because of another
+    member."""
     ends = (each.end for each in members)
     return [
         each

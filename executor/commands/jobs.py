@@ -163,7 +163,8 @@ def status(
 ) -> None:
     """Show the status of a job.
 
-    Its phase, the last value of each metric, each of several nodes, and what to do if its agent has died.
+    Shows its phase, the last value of each metric, each of several nodes, and what to do if its agent has
+    died.
     """
     from executor.documents.screen import show_blocks
     from executor.documents.status import StatusView, status_as_json, status_blocks
@@ -243,7 +244,8 @@ def logs(
 ) -> None:
     """Print the output of the benchmark.
 
-    By default that of the first node, if there are several; of an elastic job that of the node with rank 0, from node to node.
+    By default the log of the first node, if there are several; for an elastic job that of the node with rank
+    0, from node to node.
     """
     from executor.jobs.stream import pieces_of_repeat
     from executor.records.nodes import NodeListing, node_of_rank
@@ -290,7 +292,7 @@ def _print_logs(
     lines: int | None,
     with_ranks: bool,
 ) -> None:
-    """Print the logs of nodes. lines: how many of the last ones; None: all."""
+    """Print the logs of nodes. lines: number of last lines to print; None: all."""
     from executor.jobs.stream import pieces_of_nodes, position_of_last_lines
     from executor.records.follower import TRUNCATED
 
@@ -319,7 +321,8 @@ def _print_logs(
 def _print_leads(
     view: LogView | RawLog, record: JobRecord, options: JobOptions, *, follow: bool, lines: int | None
 ) -> None:
-    """Print the log of an elastic job's node with rank 0, with a message where it is another node's from there on."""
+    """Print the log of the node with rank 0 of an elastic job, with a message wherever it changes to another
+    node."""
     from executor.jobs.stream import pieces_of_leads
     from executor.records.follower import TRUNCATED
 
@@ -383,8 +386,9 @@ def metrics(
 ) -> None:
     """Print a job's metrics: statistics, records, numbers.
 
-    Those formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark, openmetrics for Prometheus. Their
-    numbers are the headlines of a job that succeeded; of one with several runs, the median of theirs.
+    Those formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark,
+    openmetrics for Prometheus. Their numbers are the headlines of a job that succeeded; with several runs,
+    the median of the runs' headlines.
     """
 
     from executor.jobs.extract import chosen_set, stream_of
@@ -464,7 +468,7 @@ def _turns(job: Job) -> Repeat | None:
 
 
 def _say_unseen(job_id: str, job: Job, unseen: Sequence[str]) -> None:
-    """Report metrics without a record. Raises UsageError for those that the job does not name."""
+    """Report metrics without a record. Raises UsageError for names that the job does not have."""
     known = sorted(metric.name for metric in job.named_metrics())
     strange = [each for each in unseen if each not in known]
     if strange:
@@ -489,7 +493,7 @@ def _print_headlines(
     names: Sequence[str],
     generation: int | None,
 ) -> None:
-    """Print the headlines of a job, or of one generation, in the form of another program."""
+    """Print the headlines of a job, or of one generation, in the format of another program."""
     from executor.analysis.measured_runs import runs_of
     from executor.documents.text import visible_bytes
     from executor.export.exchange import headlines_of, text_of
@@ -528,8 +532,8 @@ def extract(
 ) -> None:
     """Extract metrics again, from the log that a job has kept.
 
-    For a metric that was forgotten, a pattern that was wrong, or numbers for which the run had no time. The records become a set
-    of their own, which `bai metrics JOB --extract last` shows; the run's own ones stay as they are.
+    Use it for a forgotten metric, a wrong pattern, or output that the run had no time to search. The records
+    become a separate set, which `bai metrics JOB --extract last` shows; the run's own records do not change.
     """
     from executor.jobs.extract import extract_again
     from executor.planning.plan import plan_metrics
@@ -566,8 +570,8 @@ def fetch(
 ) -> None:
     """Copy all of a job into a folder.
 
-    Result, log, metrics, events and artifacts of all its nodes. Nothing that is there is overwritten.
-    A second call continues an interrupted one, and copies what is new.
+    Result, log, metrics, events and artifacts of all its nodes. Existing files are never overwritten.
+    A second call continues an interrupted one, and copies new data.
     """
     from executor.jobs.fetch import fetch_checkpoint, fetch_job
     from executor.quantities import size

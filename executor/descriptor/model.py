@@ -60,7 +60,7 @@ NOT_STARTED: Mapping[Strategy, str] = {
 """Strategies that agents of this version do not start, and what each needs."""
 
 OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other-engine": True})]
-"""A table of another engine: any content is accepted, and not used here."""
+"""A table of another engine: any content is accepted, and ignored."""
 
 
 def _presets(value: Any) -> Any:
@@ -103,20 +103,20 @@ class Distributed(DescriptorTable):
     """How many machines work together, and how many processes run on each."""
 
     num_instances: NodeCount = Field(default=NodeRange(most=2), examples=["2:4"])
-    """Number of machines, or the least and the most of them: then the job is elastic. `single_node` always uses one, as does a
-    descriptor without this table."""
+    """Number of machines, or a range from the least to the most, which makes the job elastic. `single_node`
+    always uses one, as does a descriptor without this table."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
-    """The starter of `mpirun`, with `horovod` and `mpi`: `mpirun` means this program, once for all processes; `user` means the
-    benchmark's own command, which then runs alone."""
+    """The program that starts `mpirun`, with `horovod` and `mpi`: `mpirun` means `bai`, which starts it once
+    for all processes; `user` means the benchmark's own command, which then runs alone."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
     """Number of times that all processes of `torchrun` are restarted after one of them failed: the same as `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
     """CPUs of each process: `mpirun` binds it to this many cores; processes of `torchrun` and `adaptdl` get this number of threads
     (`OMP_NUM_THREADS`)."""
     mpirun_options: list[Word] = Field(default_factory=list, examples=[["--map-by", "socket"]])
-    """More options for that `mpirun`, each a word of its own. They follow ours, and no shell reads them."""
+    """More options for that `mpirun`, one text for each word. They follow ours, and no shell reads them."""
 
 
 class Hardware(DescriptorTable):
@@ -208,19 +208,22 @@ class OutputTable(DescriptorTable):
     """Metrics and files that are taken from the benchmark's output."""
 
     preset: PresetNames = Field(default_factory=list, examples=["fio"])
-    """A program whose metrics `bai` knows, or a list of such programs. Their metrics are taken as if they were written here; a metric
-    of the same name in this file comes first. `bai presets` lists all, and [patterns.md](patterns.md) shows them."""
+    """A program whose metrics `bai` knows, or a list of such programs. Their metrics are taken as if they
+    were written here; a metric of the same name in this file replaces the preset's. `bai presets` lists all,
+    and [patterns.md](patterns.md) shows them."""
     metrics: list[MetricTable] = Field(default_factory=list)
     results: list[Results] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs, relative to the benchmark's working folder, of files that are kept with the job at the end."""
     buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
-    """Buffering of the benchmark's output: `line` shows every line at once; `timed` flushes every 100 ms, for benchmarks that
-    print very much; `own` changes nothing, so that its last lines are lost if it is killed."""
+    """Buffering of the benchmark's output: `line` shows every line at once; `timed` flushes every 100 ms, for
+    benchmarks that print very much; `own` changes nothing, so the last lines are lost if the benchmark is
+    killed."""
     discard_stdout: bool = False
-    """Whether the benchmark's standard output is thrown away, for the timing of a command that prints much. Its standard error is kept."""
+    """Whether the benchmark's standard output is discarded, to time a command that prints much. Its standard
+    error is kept."""
     warmup: Warmup | None = Field(default=None, examples=["30s"])
-    """`warmup` of every metric without its own. Unset: nothing is left out."""
+    """`warmup` of every metric that does not set its own. Unset: nothing is left out."""
 
     @property
     def every_metric(self) -> list[MetricTable]:
@@ -240,7 +243,8 @@ class ArmTable(DescriptorTable):
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
     """The arm's environment variables, in addition to those of `[env.vars]`."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"branch": "main"}])
-    """The arm's labels, in addition to those of `[info]`. They are kept with the job; its metrics have the arm's name."""
+    """The arm's labels, in addition to those of `[info]`. They are kept with the job; its metrics have the
+    arm's name."""
     prepare: str | None = Field(default=None, examples=["make clean"])
     """The arm's command before each run. Unset: that of `[repeat]`."""
     cleanup: str | None = Field(default=None, examples=["rm -rf out"])
@@ -255,7 +259,7 @@ class RepeatTable(WrittenRepeat):
     """A command before each run, outside its timing: split like `benchmark_code`, or several lines for /bin/sh. Its output
     is in the log, but never a metric. If it fails, the job ends."""
     cleanup: Annotated[str | None, Example("rm -rf scratch")] = None
-    """A command after each run, as `prepare` is before it."""
+    """A command after each run, with the same rules as `prepare`."""
     arms: tuple[ArmTable, ...] = ()
 
 

@@ -1,4 +1,4 @@
-"""`bai status`: one job as it stands now, as a document and as JSON."""
+"""`bai status`: the present status of one job, as a document and as JSON."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _HINT_CHARACTERS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class StatusView:
-    """All that `bai status` knows of a job."""
+    """Everything that `bai status` shows of a job."""
 
     job: Job
     status: JobStatus
     values: Mapping[str, Mapping[str, Any]]
     """Last record of each series."""
     result: JobResult | None = None
-    """None until the job has ended; so in the next two."""
+    """None until the job has ended; the same for the next two."""
     measured: Measurements | None = None
     """None also if there are too many values."""
     over_runs: Sequence[OverRuns] = ()
@@ -62,7 +62,7 @@ class StatusView:
     command: Callable[..., str] = command
     """Makes the command line of a hint from its words."""
     generations: Sequence[GenerationOutcome] = ()
-    """Those so far of a job that goes on; empty unless verbose."""
+    """Generations so far of a running job; empty unless verbose."""
     hints: Hints | None = None
     """The benchmark's last hints for other numbers of nodes; None unless verbose."""
     verbose: bool = False
@@ -125,7 +125,7 @@ def status_blocks(view: StatusView) -> Iterator[Block]:
 
 
 def _title(status: JobStatus) -> Phrase:
-    """Return the status and, of an elastic job that goes on, its generation."""
+    """Return the status and, for a running elastic job, its generation."""
     phrase = status_phrase(status)
     if status.generation is None or status.status not in GOES_ON:
         return phrase
@@ -170,7 +170,7 @@ def _outcome(status: JobStatus) -> Iterator[Fact]:
 
 
 def _dead_agent(view: StatusView) -> Iterator[Fact]:
-    """Yield the remains of a job whose agent died, and the next step."""
+    """Yield the state of a job whose agent died, and the next step."""
     status = view.status
     since = f"; its last sign was {time_since(status.since)}" if status.since else ""
     yield Fact("agent", f"gone, without a result{since}")
@@ -213,7 +213,8 @@ def _numbers(view: StatusView) -> Iterator[Block]:
 
 
 def generation_sentence(generation: GenerationStatus) -> str:
-    """Return the newest generation of an elastic job in words: which members, since when and why, and the restarts used."""
+    """Return the newest generation of an elastic job in words: its members, its start and reason, and the
+    used restarts."""
     span = seconds(max(0, now_ms() - generation.since) / 1000) if generation.since is not None else "a moment"
     since = f", since {generation.why}" if generation.why else ""
     if generation.is_parked:
@@ -313,5 +314,5 @@ def _hints(hints: Hints | None) -> list[Fact]:
 
 
 def _settings(job: Job) -> list[Fact]:
-    """Return the values that `--set` put in place of the descriptor's."""
+    """Return the values that `--set` changed."""
     return [Fact("" if i else "set", f"{key}={value}") for i, (key, value) in enumerate(job.set.items())]

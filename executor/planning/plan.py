@@ -1,4 +1,4 @@
-"""Makes a job descriptor of a benchmark descriptor. Pure: no disk, no network, no clock, no randomness."""
+"""Makes a job descriptor from a benchmark descriptor. Pure: no disk, no network, no clock, no randomness."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _MPI = ("horovod", "mpi")
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInputs:
-    """Everything that a job is made of apart from its descriptor."""
+    """All inputs of a job apart from its descriptor."""
 
     folder: Path
     """Absolute folder of the descriptor, in which its relative paths start."""
@@ -89,11 +89,12 @@ class PlanInputs:
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
     """Objects of the staging bucket, on EC2, by the absolute path of the local file or folder."""
     overrides: Sequence[Override] = ()
-    """Values that were set in place of the file's. The descriptor has them already; they are recorded in the job."""
+    """Values that were set in place of the file's. The descriptor already contains them; they are recorded in
+    the job."""
     exclusive: bool = False
     """Whether the job waits until no other job runs on its machine."""
     arms: Mapping[str, ArmFiles] = field(default_factory=dict)
-    """Files of each arm that has its own."""
+    """Files of each arm, if arms have their own."""
 
 
 def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
@@ -194,7 +195,8 @@ def _strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> Strateg
 
 
 def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
-    """Return the least number of nodes of a job of one: 1 if another machine may go on where the lost one stopped, as in a job of several."""
+    """Return the least number of nodes of a job with one node: 1 if another machine may continue after its
+    loss, as in a job of several nodes."""
     least = distributed.num_instances.least if distributed is not None else None
     return 1 if descriptor.elastic.replacements else least
 
@@ -283,7 +285,8 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
 def _limits(
     descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, strategy: StrategyTable
 ) -> Limits:
-    """Return the limits. A limit that the descriptor sets, even to our default, comes before the configuration's."""
+    """Return the limits. A limit that the descriptor sets, even to our default, overrides the
+    configuration's."""
     limits = Limits(
         **{
             each.name: getattr(
@@ -322,7 +325,7 @@ def _restart(descriptor: Descriptor, strategy: StrategyTable) -> Restart:
 
 
 def _check_repeated(descriptor: Descriptor, strategy: StrategyTable) -> None:
-    """Raise PlanError if a benchmark that is run several times might not run alike each time."""
+    """Raise PlanError if the repeated runs of a benchmark might differ."""
     if _restart(descriptor, strategy).max_restarts:
         problem = "max_restarts is not for a benchmark that is run several times: a run that was restarted measures nothing."
     elif strategy.min_nodes is not None:
@@ -396,7 +399,8 @@ def _end(descriptor: Descriptor) -> End:
 
 
 def _check_remote(descriptor: Descriptor) -> None:
-    """Raise PlanError if a secret is in this machine's environment, or an address would carry one into user data."""
+    """Raise PlanError if a secret is in this machine's environment, or an address would put one into user
+    data."""
     references = {f"env.secrets.{name}": value for name, value in descriptor.env.secrets.items()}
     references |= {".".join(path): text for path, text in sink_secrets(descriptor).items()}
     for key, reference in references.items():
@@ -420,7 +424,7 @@ def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
     named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
     of_run = next((each for each in OfRun if each.value == named), None)
     if of_run is not None and all(each.name != named for each in metrics):
-        # A figure that every run has needs no table of its own for `until`.
+        # A resource of every run needs no table of its own for `until`.
         own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
         metrics.append(own)
     return tuple(metrics)

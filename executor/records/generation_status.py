@@ -1,4 +1,4 @@
-"""The generation that an elastic job is in, and the number of nodes that it should have."""
+"""The current generation of an elastic job, and its desired number of nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEFT = {
     Change.LEFT: "left",
     Change.SCALED: "no longer wanted",
 }
-"""What became of the nodes that are the reason for a change."""
+"""What happened to the nodes that are the reason for a change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,22 +33,22 @@ class GenerationStatus:
 
     number: int
     members: tuple[int, ...]
-    """Numbers of its nodes, in the order of their ranks; if the job is parked, those that were left."""
+    """Numbers of its nodes, in the order of their ranks; if the job is parked, the remaining nodes."""
     since: int | None
-    """Time at which it began or, if it has not begun, was decided on."""
+    """Time at which it began or, if it has not begun, at which it was decided."""
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
     """Time at which a parked job ends. None if it is not parked."""
     why: str = ""
-    """Reason for it: "node 1 gave no sign of life". Empty for the first one."""
+    """Reason for it: "node 1 gave no sign of life". Empty for the first generation."""
     desired: int
     least: int
     most: int
     restarts: int = 0
     max_restarts: int = 0
     left: Mapping[int, str] = field(default_factory=dict)
-    """By number of a node that is no member any more: "lost in generation 1"."""
+    """By number of a node that is no longer a member: "lost in generation 1"."""
 
     @property
     def leader(self) -> int:
@@ -80,7 +80,7 @@ def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
     """Return the numbers of nodes that were requested and that the range allows, in their order. Raises StoreError.
 
-    A smaller number that was followed by another request counts as far as the nodes had obeyed it by then.
+    A smaller number that was followed by another request counts as far as the nodes had followed it by then.
     """
     asked: list[tuple[int, int]] = []
     for number, (put, _) in sorted(attempt.scale_requests().items()):
@@ -110,7 +110,7 @@ def is_allowed(job: Job, nodes: int) -> bool:
 
 
 def check_scale(record: JobRecord, nodes: int) -> None:
-    """Raise UsageError unless a job that runs may be asked to have so many nodes. Raises StoreError."""
+    """Raise UsageError unless this number of nodes may be requested for a running job. Raises StoreError."""
     if (result := result_of(record)) is not None:
         raise UsageError(f"{record.job_id} has ended: {result.sentence}")
     job = record.job()
@@ -129,7 +129,7 @@ def check_scale(record: JobRecord, nodes: int) -> None:
 
 
 def request_scale(record: JobRecord, nodes: int) -> None:
-    """Ask an elastic job to have so many nodes from now on. Raises StoreError."""
+    """Request this number of nodes for an elastic job from now on. Raises StoreError."""
     AttemptRecord(record).request_scale(ScaleRequest(desired=nodes, by="bai scale", time=now_ms()))
 
 
@@ -139,7 +139,8 @@ def count_of(nodes: int) -> str:
 
 
 def generation_status(record: JobRecord, job: Job) -> GenerationStatus | None:
-    """Return the newest generation of an elastic job; None of a fixed one, or before the first. Raises StoreError, RecordError."""
+    """Return the newest generation of an elastic job; None for a fixed one, or before the first generation.
+    Raises StoreError, RecordError."""
     if not job.is_elastic:
         return None
     attempt = AttemptRecord(record, job.job.attempt)
@@ -189,14 +190,14 @@ def _status(
 
 
 def reason_for(decision: NextGeneration) -> str:
-    """Return why it was decided so, for a person: "node 1 gave no sign of life"."""
+    """Return the reason of the decision in words: "node 1 gave no sign of life"."""
     with suppress(ValueError):  # of a newer version
         return Change(decision.why).sentence(decision.nodes)
     return decision.sentence
 
 
 def _left(attempt: AttemptRecord, control: Control, number: int, decision: NextGeneration) -> dict[int, str]:
-    """Return what became of the nodes that were members before. Raises StoreError."""
+    """Return what happened to each of the previous members. Raises StoreError."""
     found: dict[int, str] = {}
     now = set(decision.members)
     while number > 0:

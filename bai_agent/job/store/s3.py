@@ -1,4 +1,4 @@
-"""A job store in a bucket: what lies below `s3://bucket/prefix`."""
+"""A job store in a bucket: the objects below `s3://bucket/prefix`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ PATIENCE = RetryPolicy(
     request=timedelta(seconds=60),
     longest_pause=timedelta(seconds=5),
 )
-"""Short time limits: users of a store report that it is away, and ask again later."""
+"""Short time limits: users of a store report that it is unreachable, and ask again later."""
 QUICK = RetryPolicy(
     retries=0,
     retry_for=timedelta(seconds=3),
     silence=timedelta(seconds=3),
     request=timedelta(seconds=3),
 )
-"""For what is asked in passing, and may as well be asked the next time."""
+"""For optional requests, which may as well be made the next time."""
 
 _PART = 8 << 20
 _PARTS = 9_000
 """S3 takes 10,000: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _AT_A_TIME = 4
-"""Parts under way: with their size, the memory that an upload takes."""
+"""Number of parts in progress; times their size, the memory that an upload takes."""
 _DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject below it, and s3:ListBucket on its bucket"
 
 
@@ -123,7 +123,7 @@ class S3Store:
                 )
                 return bytes(answer.bytes())
             except obstore.exceptions.BaseError as error:
-                # The text names the key too, so a number alone says nothing.
+                # The error's text contains the key, so a number alone proves nothing.
                 if "status code: 416" in str(error) or code_of(error) == "InvalidRange":
                     return b""
                 raise
@@ -133,7 +133,7 @@ class S3Store:
             if not prefix or prefix.endswith("/"):
                 found = self._below(prefix)
             else:
-                # obstore lists folders only: of the folder around, what begins so.
+                # obstore lists only folders: list the parent folder, and keep the keys with this prefix.
                 folder, _, name = prefix.rpartition("/")
                 objects, below = self._around(folder)
                 found = [each for each in objects if each.key.startswith(prefix)]
@@ -183,7 +183,7 @@ class S3Store:
 
     def _usable(self, folder: str, *, recursive: bool) -> UsableListing:
         """List a folder with keys that obstore refuses, without them. Raises S3Error."""
-        # Only here: hardly any folder has such keys.
+        # Imported here: hardly any folder has such keys.
         from bai_agent.aws.s3_listing import list_usable
 
         return list_usable(self._client, folder, recursive=recursive, timeout=self._timeout)

@@ -1,4 +1,4 @@
-"""Who looks at a job that was submitted and left, and what it may cost if nobody does."""
+"""Who checks a job that was submitted and left, and what it may cost if nobody does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
-    """Return a sentence about a job that runs, with what helps if nobody looks.
+    """Return a sentence about a running job, with what to do if nobody checks it.
 
     None if it has ended, or if the store or EC2 cannot be asked.
     """
@@ -48,7 +48,7 @@ def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | No
 
 
 def look_sentence(look: Look, what: str) -> str:
-    """Return who looks at `what`, and when that was the last time."""
+    """Return who checks `what`, and the time of the last check."""
     if look.kind is Looker.WATCHER:
         return f"{_NAMES[look.kind]} looks at {what} each minute, and looked {span(look.age)} ago"
     every = f"each {format_duration(look.every)}" if look.every else "from time to time"

@@ -1,7 +1,7 @@
 """The bucket with the jobs on EC2, and the regions of their launches: an object `.regions/<region>` for each.
 
-Expired machines are found by their tags, but only in known regions. One listing gives these, for any number of jobs. A region is
-recorded before the first launch in it, and again with each launch.
+Expired machines are found by their tags, but only in known regions. One listing returns the regions, for any
+number of jobs. A region is recorded before the first launch in it, and again with each launch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from executor.backends.ec2.session import AwsSession
 from executor.configuration.config import Settings
 
 _ANY_REGION = "us-east-1"
-"""Credentials are the same in all regions; a client wants to hear one."""
+"""Credentials are the same in all regions, but a client needs one of them."""
 _REGIONS = ".regions/"
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
@@ -27,7 +27,7 @@ def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
 def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStore:
     """Return the store at `url` (s3://…), in the name of the configured profile. Raises UsageError, StoreError.
 
-    quick: it is asked in passing, without waiting for it.
+    quick: for an optional request, without waiting for it.
     """
     ours = settings.bucket is not None and f"{url}/".startswith(f"s3://{settings.bucket}/")
     region = settings.region if ours else None
@@ -37,7 +37,8 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
 
 def name_region(store: JobStore, region: str) -> None:
     """Record that machines are launched in `region`. Raises StoreError."""
-    # Written anew, so that a lifecycle rule that deletes old jobs does not delete it while there are newer ones.
+    # Written again, so that a lifecycle rule that deletes old jobs does not delete it while there are newer
+    # jobs.
     store.put(f"{_REGIONS}{region}", b"{}\n")
 
 

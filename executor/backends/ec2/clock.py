@@ -1,4 +1,4 @@
-"""The time by the store's clock, which is the one that the ages of objects are measured with."""
+"""The time by the store's clock, which also dates the objects whose ages are measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from bai_agent.job.store import is_s3
 
 _TIMEOUT_S = 5.0
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that nobody sets, and that goes on while the machine sleeps: on Linux CLOCK_MONOTONIC stands still, on a Mac it does not."""
+"""A clock that cannot be set, and that continues while the machine sleeps: CLOCK_MONOTONIC stops then on
+Linux, but not on a Mac."""
 
 
 def store_now(url: str) -> int:
@@ -33,7 +34,7 @@ def store_now(url: str) -> int:
 
 
 def forget_clocks() -> None:
-    """Ask servers anew for their time: after this process may have stood still, and its machine's clock with it."""
+    """Ask servers again for their time: this process, and the clock of its machine, may have stood still."""
     _offset.cache_clear()
 
 
@@ -50,7 +51,7 @@ def _since_start() -> int:
 
 
 def _server_time(address: str) -> datetime | None:
-    # S3 tells its time to everybody, with any answer: a refusal does as well.
+    # S3 reports its time with any answer, even with a refusal, and to everybody.
     try:
         date = send(address, method="HEAD", timeout_s=_TIMEOUT_S).headers.get("Date")
         return parsedate_to_datetime(date) if date else None

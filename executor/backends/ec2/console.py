@@ -1,7 +1,7 @@
 """Reads an instance's console: the lines about its boot that the guardian and its boothook write there.
 
-`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last word. A console is 64 KiB of the output of
-firmware, kernel, cloud-init and distribution, cut anywhere:
+`BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last line. A console is 64 KiB of the
+output of firmware, kernel, cloud-init and distribution, cut anywhere:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
 """
 
@@ -36,7 +36,7 @@ class Console:
 
     steps: tuple[Step, ...] = ()
     end: str | None = None
-    """Reason of its last word, such as "done" or "no-python"; None if there is no last word yet."""
+    """Reason of its last line, such as "done" or "no-python"; None if there is no such line yet."""
     detail: str = ""
     others_only: bool = field(default=False, compare=False)
     """Whether the console has lines, but none that can be ours."""
@@ -57,13 +57,14 @@ def read_console(content: str) -> Console:
     lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", content)]
     for found in filter(None, map(_LINE.match, lines)):
         if found["end"] == "terminated" and end is not None:
-            continue  # The power-off that followed its last word ended the guardian, too.
+            continue  # The power-off after its last line also ended the guardian.
         if found["end"] is not None:
             end, detail = _printable(found["end"]), _printable(found["detail"] or "")
         else:
             steps.append(Step(float(found["seconds"]), _printable(found["step"])))
     written = list(filter(None, map(_printable, lines)))
-    # Two writers at the same time may spoil a line of ours. Its first word is enough to leave the machine alone.
+    # Two writers at the same time may spoil a line of ours. Its first line is enough to leave the machine
+    # alone.
     others_only = bool(written) and "BAI" not in content
     return Console(
         tuple(steps),
@@ -76,7 +77,8 @@ def read_console(content: str) -> Console:
 
 
 def _end_of_boot(lines: list[str]) -> str:
-    """Return the line of a console without our lines that proves that the boot is over; empty if there is none.
+    """Return the line of a console without our lines that proves that the boot is over; empty if there is
+    none.
 
     The boothook writes to /dev/console in cloud-init's network stage, so its lines would come before both of these:
 
@@ -87,7 +89,7 @@ def _end_of_boot(lines: list[str]) -> str:
       24.3, of cloud-init; units/serial-getty@.service.in of systemd). The prompt is on the serial port, and /dev/console is
       the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
 
-    Only a console with the kernel's first lines counts: in any other one our lines may have been pushed out.
+    Only a console with the kernel's first lines counts: in any other one our lines may have been overwritten.
     """
     if not any("Linux version " in line for line in lines):
         return ""

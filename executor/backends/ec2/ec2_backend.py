@@ -1,4 +1,4 @@
-"""EC2 as a place to run: machines of the job's own, which are terminated afterwards."""
+"""EC2 as a backend: jobs on machines of their own, which are terminated afterwards."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Ec2Backend:
         url = chosen or settings.store_url
         if url is None:
             return None
-        # Without a bucket, nothing that asks AWS is loaded.
+        # Without a bucket, no module that asks AWS is loaded.
         from executor.backends.ec2.bucket_store import open_bucket
 
         return open_bucket(url, settings)
@@ -148,7 +148,7 @@ class Ec2Backend:
             )
         request_scale(record, nodes)
         said = f"scaling to {count_of(nodes)}"
-        # Machines that it lacks are launched at once, like those in place of lost ones.
+        # Missing machines are launched at once, like those in place of lost ones.
         return said if nodes <= there else f"{said}; {monitor.reconcile().sentence}"
 
     def release(self, record: JobRecord) -> str:

@@ -44,7 +44,7 @@ _OWN_FAILURES = {each.value for each in Outcome} - {
     Outcome.PEER_FAILED.value,
     Outcome.PEER_LOST.value,
 }
-"""Outcomes of a node that neither its machine's end nor another node caused."""
+"""Outcomes of a node that were caused neither by its machine's end nor by another node."""
 
 _BY_ITSELF = "Client.InstanceInitiatedShutdown"
 _BY_SOMEBODY = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "Client.InstanceTerminated")
@@ -120,7 +120,7 @@ class InferredOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class _GoneMachine:
-    """A machine that is gone, with everything that is known of its end."""
+    """A machine that is gone, with all known facts about its end."""
 
     machine: Instance
     console: Console
@@ -181,7 +181,7 @@ class _GoneMachine:
         return (Outcome.INTERRUPTED, f"{taken} ({self.machine.id}, {self.reason}).") if taken else None
 
     def _terminated(self) -> tuple[Outcome, str] | None:
-        """Return the outcome of a machine that somebody terminated from outside."""
+        """Return the outcome of a machine that was terminated from outside."""
         machine = self.machine
         if machine.reason_code not in _BY_SOMEBODY or self.console.end not in (None, "terminated"):
             return None
@@ -211,7 +211,7 @@ class _GoneMachine:
         return self._outcome_of(end), f"{machine.id}: {meaning}{detail}.{self.last_step}"
 
     def _outcome_of(self, end: str) -> Outcome:
-        """Return the outcome that the guardian's last word means."""
+        """Return the outcome for the guardian's last line."""
         outcome = _OUTCOMES.get(end, Outcome.BOOT_FAILED if end in _LAST_WORDS else Outcome.LOST)
         return Outcome.BOOT_FAILED if outcome is Outcome.LOST and not self.reported else outcome
 
@@ -231,15 +231,15 @@ def why_gone(
     boot_limit: timedelta | None,
     cancelled: bool,
 ) -> InferredOutcome:
-    """Return the end of a job whose machines `left` (not empty) are gone, or going, without a result.
+    """Return the end of a job whose machines `left` (not empty) are gone, or shutting down, without a result.
 
-    signs: ranks whose agents had reported. expires: the time at which the machines had to be gone by themselves. boot_limit: time
-    within which their agents had to report.
+    signs: ranks whose agents had reported. expires: time by which the machines had to power themselves off.
+    boot_limit: time within which their agents had to report.
     """
     if cancelled:
         sentence = "The job was cancelled, and its machines ended before it wrote a result."
         return InferredOutcome(Outcome.CANCELLED, sentence)
-    # If several have left, one of them was first, and the others were ended because of it.
+    # If several machines are gone, one of them was first, and the others were ended because of it.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
     return _GoneMachine(
         machine=culprit,
@@ -255,9 +255,10 @@ def write_result(
 ) -> bool:
     """Write the job's result; return False without a change if it has one. Raises StoreError.
 
-    It has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the node that is the cause, whose last
-    lines are the result's. If one of several nodes has reported its own failure, that is the cause, and `sentence` becomes a warning; not in
-    an elastic job that has begun, which goes on without that node.
+    It has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the node that
+    is the cause, whose last lines become those of the result. If one of several nodes has reported its own
+    failure, that is the cause, and `sentence` becomes a warning. This does not apply to an elastic job that
+    has begun, which continues without that node.
     """
     if result_of(record) is not None:
         return False
@@ -268,12 +269,13 @@ def write_result(
     if job is not None and not job.benchmark.secrets:
         last = _last_lines(record, attempt, rank)
     else:
-        # Only the job's own machine can look the secrets up, and a result is copied further than the log.
+        # Only the job's own machine can look the secrets up, and a result is copied to more places than the
+        # log.
         warnings.append(
             "The last lines of the output are not in the result, because they may contain secrets that are not known here. "
             "`bai logs` shows them."
         )
-    # An elastic job that has begun goes on without a node that failed by itself.
+    # An elastic job that has begun continues without a node that failed by itself.
     has_begun = (
         job is not None and job.is_elastic and bool(AttemptRecord(record, attempt).control().generations)
     )
@@ -306,7 +308,8 @@ def write_result(
 
 
 def _generations(record: JobRecord, outcome: Outcome, sentence: str) -> list[GenerationOutcome] | None:
-    """Return the generations of a job as far as the store tells of them; the last one ended as the job did. None if it has none."""
+    """Return the generations of a job as far as they are in the store; the last one gets the job's outcome.
+    None if it has none."""
     found = list(generations_of(record, None))
     if found and not found[-1].sentence:
         found[-1] = replace(found[-1], outcome=outcome.value, sentence=sentence)

@@ -29,11 +29,11 @@ STORE_TAG = "bai:store"
 LAUNCH_TAG = "bai:launch"
 """Number of the launch of a machine that was launched while its job ran. Others do not have this tag."""
 FIRST_NODE_TAG = "bai:first-node"
-"""Node of the machine with index 0 in such a launch."""
+"""Number of the node on the machine with index 0 of the launch."""
 
 LIVING = ("pending", "running")
 GONE = ("terminated", "stopped")
-"""States of machines that run nothing. Only a person can stop one of ours, and then it is terminated."""
+"""States of machines that run nothing. Only a person can stop one of our machines; it is terminated then."""
 
 _NO_LATEST = frozenset({"UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue"})
 _VALUES = 200
@@ -48,7 +48,7 @@ class Instance:
     state: str
     """State: pending, running, shutting-down, terminated, stopping or stopped."""
     index: int = 0
-    """Its node: its index in its launch, after the first node of that."""
+    """Its node: its index in its launch, plus the first node of that launch."""
     type: str = ""
     market: str = ON_DEMAND
     """InstanceLifecycle, if EC2 gives one: "spot"."""
@@ -61,9 +61,9 @@ class Instance:
     reason: str = ""
     launched: datetime | None = None
     age: timedelta | None = None
-    """Time since its launch, by AWS's clocks; None if EC2 does not tell."""
+    """Time since its launch, by AWS's clocks; None if EC2 does not report it."""
     ended: datetime | None = None
-    """Time at which a user ended it; None if EC2 does not tell."""
+    """Time at which a user ended it; None if EC2 does not report it."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -132,13 +132,14 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
 
 
 def fetch_console(ec2: EC2Client, instance_id: str) -> str:
-    """Return an instance's console: the newest 64 KiB, or EC2's last copy if there is nothing newer. Raises BaiError."""
+    """Return an instance's console: the newest 64 KiB, or EC2's last copy if there is nothing newer. Raises
+    BaiError."""
     with plain_errors(f"reading the console of {instance_id}"):
         try:
-            # botocore decodes it, with U+FFFD for bytes that are no text.
+            # botocore decodes it, with U+FFFD for bytes that are not text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
         except ClientError as error:
-            # Instances that are not on Nitro know no "Latest".
+            # Instances that are not on Nitro do not support "Latest".
             if code_of(error) not in _NO_LATEST:
                 raise
             newest = None
@@ -161,7 +162,8 @@ def read_consoles(
 
 
 def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> list[str]:
-    """Terminate the instances with this job's tag; return their ids. Instances that are gone already are no error.
+    """Terminate the instances with this job's tag; return their ids. Instances that are already gone are not
+    an error.
 
     A refusal for one instance does not stop the others. Raises BaiError: at the end after a refusal, at once if EC2 cannot be asked.
     """

@@ -38,7 +38,8 @@ class LocalFiles:
 def local_files(
     descriptor: Descriptor, folder: Path, scripts: ScriptsOrigin | None, *, bucket: str, region: str | None
 ) -> Iterator[LocalFiles]:
-    """Yield what `descriptor`, which lies in `folder`, and `scripts` take along; packed folders exist until the end of the block.
+    """Yield the files that `descriptor`, which is in `folder`, and `scripts` include; packed folders exist
+    until the end of the block.
 
     The same content has the same keys. Raises ScriptsError, PlanError.
     """

@@ -1,4 +1,5 @@
-"""A store during one look at a job: each folder is listed once, for any number of requests for its objects."""
+"""A store during one look at a job: each folder is listed once, for any number of requests for its
+objects."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ class LookStore:
         self._store.remove(key)
 
     def _is_empty(self, folder: str) -> bool:
-        """Return whether this look has seen that nothing is below `folder`."""
+        """Return whether this look has found that no object is below `folder`."""
         if folder in self._listed:
             return self._listed[folder] == ([], [])
         parent, _, name = folder.rpartition("/")

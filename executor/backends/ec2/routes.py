@@ -86,8 +86,8 @@ def route_to_s3(
 ) -> Route:
     """Return the route to S3 from `subnet`.
 
-    tables, endpoints: the route tables of its VPC, and its VPC's endpoints for S3. public_ip: the configuration's setting of public
-    addresses; None: the subnet decides.
+    tables, endpoints: the route tables of its VPC, and its VPC's endpoints for S3. public_ip: the
+    configuration's setting of public addresses; None: the subnet decides.
     """
     table = route_table(subnet, tables)
     if table is None:

@@ -1,7 +1,8 @@
-"""The security group of a job of several machines, if none is configured: the machines only reach each other.
+"""The security group of a job of several machines, if none is configured: it lets the machines reach only
+each other.
 
-It is made before the launch and found by its tags, like the machines, and deleted after they are gone. EC2 refuses to delete it while
-one of them exists, so an early attempt does no harm.
+It is made before the launch, found by its tags like the machines, and deleted after they are gone. EC2
+refuses to delete it while one of them exists, so an early attempt does no harm.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def make_group(
 ) -> str:
     """Return the id of the group that `request` describes, made now or before. Raises BaiError.
 
-    One of the same name is it only with the tags of the same job.
+    A group of the same name counts only with the tags of the same job.
     """
     name = request["GroupName"]
     with plain_errors(f'creating the security group "{name}"'):
@@ -116,7 +117,7 @@ def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
         except ClientError as error:
             if code_of(error) == _DUPLICATE_RULE:
                 return
-            # The policies allow it by the group's tag, which EC2 may not know everywhere yet either.
+            # The policies allow it by the group's tag, which EC2 may also not know everywhere yet.
             if code_of(error) not in (*NO_GROUP, "UnauthorizedOperation") or pause is None:
                 raise
             sleep(pause)

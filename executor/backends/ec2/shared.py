@@ -1,4 +1,5 @@
-"""The common parts of launches of one process: AWS's clients and the agent's bundle. They are only shared inside `sharing`.
+"""Objects that launches of one process share: AWS's clients and the agent's bundle. They are only shared
+inside `sharing`.
 
 A client of EC2 takes some 25 MB and a tenth of a second, which a command pays once, but a service for each launch.
 """
@@ -16,27 +17,29 @@ from bai_agent.light_dataclass import dataclass, field
 T = TypeVar("T")
 
 _AT_MOST = 24
-"""Things that are kept: one region takes some six. Requests of others may name any number of regions."""
+"""Number of objects that are kept: one region takes some six. Requests of others may name any number of
+regions."""
 
 
 class Shared:
-    """Things that are made once; the latest so many are kept. For several threads."""
+    """Objects that are created once; only the most recently used ones are kept. For several threads."""
 
     def __init__(self, *, at_most: int = _AT_MOST) -> None:
-        """at_most: things that are kept; of more, those that were not asked for the longest are made anew."""
+        """at_most: number of objects that are kept; beyond it, those that were used least recently are
+        created again."""
         self._at_most = at_most
         self._lock = threading.Lock()
         self._things: dict[Hashable, _Thing] = {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what `make` returned for this key the first time that it raised nothing."""
+        """Return the result of the first successful `make` for this key."""
         with self._lock:
             # Asked for last, it stands last.
             thing = self._things.pop(key) if key in self._things else _Thing()
             self._things[key] = thing
             while len(self._things) > self._at_most:
                 del self._things[next(iter(self._things))]
-        # One may need another to be made: each waits for its own only.
+        # Creating one may need another: each waits only for its own.
         with thing.lock:
             if not thing.is_made:
                 thing.value, thing.is_made = make(), True
@@ -65,6 +68,6 @@ def sharing(shared: Shared) -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return what `make` returns: anew, or the same each time where things are shared."""
+    """Return the result of `make`: a new one, or the shared one if objects are shared."""
     shared = _SHARED.get()
     return make() if shared is None else shared.once(key, make)

@@ -1,4 +1,5 @@
-"""The tags by which instances and volumes of jobs are found, and ended when their time is over; times as they stand there and in records."""
+"""The tags by which instances and volumes of jobs are found, and ended when their time is over; and times in
+the format of tags and records."""
 
 from __future__ import annotations
 
@@ -57,12 +58,13 @@ def clean_text(text: str) -> str:
 
 
 def tag_time(time: datetime) -> str:
-    """Return a time (UTC) as it stands in a tag: 2026-11-20T22:00:00Z."""
+    """Return a time (UTC) in the format of a tag: 2026-11-20T22:00:00Z."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_timestamp(text: object) -> datetime | None:
-    """Return the time of a text such as "2026-11-20T22:00:00Z"; None if it is no time, or too late for arithmetic."""
+    """Return the time in a text such as "2026-11-20T22:00:00Z"; None if it is not a time, or too late for
+    arithmetic."""
     try:
         time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:

@@ -1,9 +1,11 @@
-"""The jobs that have to be looked at, whoever submitted them, and who looks at them.
+"""The jobs that must be checked, whoever submitted them, and who checks them.
 
-`.watched/<job-id>` is written before the launch of a job of `bai`; it holds the token of `launch.json`. It becomes empty when the job
-has ended and its machines are gone: users' policies let nobody delete. `.looks/<kind>` is written by each look at all jobs.
+`.watched/<job-id>` is written before the launch of a job of `bai`; it holds the token of `launch.json`. It
+becomes empty when the job has ended and its machines are gone: users' policies do not allow deleting.
+`.looks/<kind>` is written by each check of all jobs.
 
-Names count exactly: a `*` in a policy matches slashes, so an instance may write objects below these folders, but none with such a name.
+Only exact names count: a `*` in a policy matches slashes, so an instance may write objects below these
+folders, but none with such a name.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from bai_agent.light_dataclass import dataclass
 
 _WATCHED, _LOOKS = ".watched/", ".looks/"
 _MISSED = 3
-"""Looks that may be missed, before nobody is said to look."""
+"""Number of checks that may be missed before the report says that nobody checks."""
 _LEAST = timedelta(minutes=3)
 _UNKNOWN_PAUSE = timedelta(minutes=20)
-"""Time after a single look, as cron has it made, in which another one is expected."""
+"""Time after a single check, for example from cron, within which another one is expected."""
 
 
 class Looker(str, Enum):
-    """Who looks at all jobs of a bucket, the one that does most first."""
+    """Kinds of checks of all jobs of a bucket; the one that does most comes first."""
 
     WATCHER = "watcher"
     REAP = "reap"
@@ -42,7 +44,7 @@ class Look:
     kind: Looker
     age: timedelta
     every: timedelta | None
-    """Time between two looks; None if unknown."""
+    """Time between two checks; None if unknown."""
 
     @property
     def goes_on(self) -> bool:
@@ -57,7 +59,7 @@ class _LookFile:
 
 
 def watch_job(store: JobStore, job_id: str, *, token: str) -> None:
-    """Have a job looked at, whose `launch.json` has this token. Raises StoreError."""
+    """Mark a job, whose `launch.json` has this token, to be checked. Raises StoreError."""
     store.put(f"{_WATCHED}{job_id}", token.encode() + b"\n")
 
 
@@ -67,7 +69,8 @@ def unwatch_job(store: JobStore, job_id: str) -> None:
 
 
 def watched_jobs(store: JobStore) -> dict[str, int | None]:
-    """Return the jobs that have to be looked at, with the time since when (ms UTC by the store's clock). Raises StoreError."""
+    """Return the jobs that must be checked, with the time since when (ms UTC by the store's clock). Raises
+    StoreError."""
     named = {each.key.removeprefix(_WATCHED): each for each in store.find(_WATCHED)}
     return {name: each.modified for name, each in named.items() if each.size and is_job_id(name)}
 
@@ -87,7 +90,7 @@ def note_look(store: JobStore, kind: Looker, *, every: timedelta | None) -> None
 
 
 def last_looks(store: JobStore, now_ms: int) -> list[Look]:
-    """Return the last look of each kind. now_ms: by the store's clock. Raises StoreError."""
+    """Return the last check of each kind. now_ms: by the store's clock. Raises StoreError."""
     found = {each.key: each.modified for each in store.find(_LOOKS)}
     looks = []
     for kind in Looker:

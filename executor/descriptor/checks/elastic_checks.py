@@ -14,7 +14,7 @@ _OF_TORCHRUN = ("hardware", "distributed", "max_restarts")
 
 
 def node_range(table: Raw) -> NodeRange | None:
-    """Return the machines that are asked for; None if the key is missing or wrong."""
+    """Return the requested number of machines; None if the key is missing or wrong."""
     try:
         return read_node_range(at(table, *_MACHINES[:-1]).get(_MACHINES[-1]))
     except MistakeError:
@@ -22,7 +22,7 @@ def node_range(table: Raw) -> NodeRange | None:
 
 
 def elastic(table: Raw) -> Iterator[RawFinding]:
-    """Check that `[elastic]` fits the range of machines, and that no benchmark with `[repeat]` has one."""
+    """Check that `[elastic]` fits the range of machines, and is not used with `[repeat]`."""
     machines = node_range(table)
     if machines is not None and machines.least is not None:
         yield from _of_range(table, machines, machines.least)
@@ -57,7 +57,7 @@ def adaptdl(table: Raw) -> Iterator[RawFinding]:
 
 
 def is_replaced(table: Raw) -> bool:
-    """Return whether the job is one machine in whose place others may be launched."""
+    """Return whether the job is one machine that may be replaced by others."""
     is_single = at(table, "hardware").get("strategy", "single_node") == "single_node"
     return is_single and "replacements" in at(table, "elastic")
 
@@ -83,7 +83,7 @@ def _of_range(table: Raw, machines: NodeRange, least: int) -> Iterator[RawFindin
 
 
 def checkpoints(table: Raw) -> Iterator[RawFinding]:
-    """Check that `[checkpoint]` is not for a benchmark with `[repeat]`, and that its keys have an effect."""
+    """Check that `[checkpoint]` is not used with `[repeat]`, and that its keys have an effect."""
     if "checkpoint" not in table:
         return
     checkpoint = at(table, "checkpoint")
@@ -96,7 +96,7 @@ def checkpoints(table: Raw) -> Iterator[RawFinding]:
 
 
 def restarts(table: Raw) -> Iterator[RawFinding]:
-    """Check that the job can be restarted, and that one key says how often."""
+    """Check that the job can be restarted, and that only one key says how often."""
     wanted = [
         where
         for where in (_MAX_RESTARTS, _OF_TORCHRUN)

@@ -1,6 +1,7 @@
 """Checks of several keys together, and of files on this disk.
 
-They read the raw table, so that they also work if other keys are wrong. They ignore values of a wrong type, which the model reports.
+They read the raw table, so they also work if other keys are wrong. They ignore values of a wrong type, which
+the model reports.
 """
 
 from __future__ import annotations

@@ -212,11 +212,12 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
 
 
 _PROBE = "jobs/.doctor/probe.json"
-"""An object of a few bytes that stays, so that each later conditional put of it must fail."""
+"""Name of a small object that is kept, so that each later conditional put of it must fail."""
 
 
 def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> Iterator[HealthFinding]:
-    """Yield the findings about the configured bucket. instances: the region of the machines that will use it."""
+    """Yield the findings about the configured bucket. instances: the region of the machines that will use
+    it."""
     if not settings.bucket:
         yield HealthFinding(
             "bucket",
@@ -294,7 +295,7 @@ def _conditional(s3: Any, bucket: str) -> HealthFinding:
     """Put an object twice on the condition that it does not exist. The second put must fail."""
     for _ in range(2):
         try:
-            # Object Lock takes nothing without a checksum.
+            # Object Lock refuses objects without a checksum.
             s3.put_object(
                 Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
             )
@@ -315,7 +316,8 @@ def _conditional(s3: Any, bucket: str) -> HealthFinding:
 
 
 def _versions(s3: Any, bucket: str) -> HealthFinding:
-    """Look whether old versions of objects, which a versioned bucket keeps and charges for, ever go."""
+    """Check whether old versions of objects, which a versioned bucket keeps and charges for, are ever
+    deleted."""
     try:
         if s3.get_bucket_versioning(Bucket=bucket).get("Status") != "Enabled":
             return HealthFinding("bucket versions", Health.OK, "none are kept")

@@ -16,12 +16,12 @@ class Health(str, Enum):
     WARNING = "warning"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check was not possible, which need not matter."""
+    """The check was not possible, which may not matter."""
 
 
 @dataclass(frozen=True)
 class HealthFinding:
-    """One thing that a job needs, and whether it is there."""
+    """One requirement of a job, and whether it is fulfilled."""
 
     check: str
     health: Health
@@ -53,7 +53,7 @@ def refused(check: str, error: Failure) -> HealthFinding:
 
 
 def guarded(check: str, look: Callable[[], HealthFinding]) -> HealthFinding:
-    """Return the finding of `look`. A refusal of AWS, or no answer, is a finding, too."""
+    """Return the finding of `look`. A refusal of AWS, or no answer, is also a finding."""
     try:
         return look()
     except FAILURES as error:

@@ -35,7 +35,7 @@ _UNCHECKED = "name a descriptor to have its image and its launch tried: bai doct
 def launch_findings(
     settings: Settings, aws: AwsSession, job_request: JobRequest | None
 ) -> Iterator[HealthFinding]:
-    """Yield the findings. Raises nothing, because a check that is not possible is a finding, too."""
+    """Yield the findings. Raises nothing, because an impossible check is also a finding."""
     if job_request is None:
         for architecture in ARCHITECTURES:
             yield _bundle(settings, architecture)

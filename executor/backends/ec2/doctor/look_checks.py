@@ -1,4 +1,4 @@
-"""The check of `bai doctor` about who looks at jobs that nobody follows."""
+"""The check of `bai doctor` that says who checks jobs that nobody follows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executor.configuration.config import Settings
 
 
 def look_finding(settings: Settings) -> HealthFinding:
-    """Return who looks at all jobs of the bucket, and when that was the last time."""
+    """Return who checks all jobs of the bucket, and the time of the last check."""
     try:
         store = bucket_store(settings, quick=True)
         looks = last_looks(store, store_now(store.url))
@@ -29,7 +29,7 @@ def look_finding(settings: Settings) -> HealthFinding:
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
     said = f"the watcher in the account looked {span(look.age)} ago the last time"
-    # Of one setup, role and function begin with the same name.
+    # The names of a setup's role and function begin with the same text.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
     todo = f"its log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs it, or removes it with --no-watcher"
     return HealthFinding("looks", Health.WARNING, said, todo)

@@ -25,7 +25,9 @@ _MARKETS = {
 _FAMILY = re.compile(r"[A-Z][A-Za-z]*[0-9]*")
 _TYPE = re.compile(r"([a-z]+)-?([0-9]*)")
 _NAMED = {"u": "memory", "dl": "dl", "hpc": "hpc", "inf": "inf", "mac": "mac", "trn": "trn", "vt": "vt"}
-"""Families whose quota (https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html) is not that of their first letter, and their name in the quota."""
+"""Instance families whose quota
+(https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html) is not that of their first
+letter, and their name in the quota."""
 _TYPES_AT_ONCE = 100
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceTypes.html"""
 
@@ -73,7 +75,7 @@ def vcpu_quota(aws: AwsSession, instance_type: str, *, spot: bool) -> VcpuQuota 
 
 
 def _running(aws: AwsSession, *, spot: bool) -> Counter[str]:
-    """Return the number of instances of each type that count now."""
+    """Return the number of instances of each type that count against the quota now."""
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     pages = aws.ec2().get_paginator("describe_instances").paginate(Filters=states)  # type: ignore[arg-type]
     return Counter(

@@ -1,1 +1,1 @@
-"""From a descriptor to instances: look-ups, the request, and its one launch."""
+"""From a descriptor to instances: look-ups, the request, and its only launch."""

@@ -1,4 +1,5 @@
-"""Capacity blocks: machines that were reserved ahead of time, until when EC2 leaves them running, and what that means for a job.
+"""Capacity blocks: machines reserved in advance, the time until which EC2 leaves them running, and its effect
+on a job.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 """
@@ -93,7 +94,7 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
     left = block.last - start - beside
     if wanted <= left:
         return job, None
-    # Whole minutes: what people read, and the same for two submissions of one job.
+    # Whole minutes: easy to read, and the same for two submissions of one job.
     runtime = timedelta(minutes=left // timedelta(minutes=1))
     around = f"around it a machine may take {format_duration(beside)} (pull_timeout, extract_timeout and the others of [limits])"
     if runtime < _LEAST_RUNTIME:
@@ -106,7 +107,8 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
 
 
 def as_bounded(job: Job, there: Job, ec2: Ec2) -> Job:
-    """Return `job` with the time of the same job that exists already, `there`, if its block may have left it less than it asks for."""
+    """Return `job` with the run time of the existing job `there` with the same id, if its block may have left
+    that job less time than it requests."""
     wanted, given = job.limits.max_runtime, there.limits.max_runtime
     if read_market(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
         return job

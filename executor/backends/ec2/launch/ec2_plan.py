@@ -1,4 +1,4 @@
-"""What would be launched on EC2, as `bai plan` shows it."""
+"""The launch on EC2 as `bai plan` shows it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from executor.quantities import size
 
 @dataclass(frozen=True)
 class Ec2Plan:
-    """A launch with all that belongs to it."""
+    """A launch with all of its parts."""
 
     launch: LaunchPlan
     uploads: Sequence[Upload]
@@ -95,7 +95,7 @@ class Ec2Plan:
         return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
 
     def user_data(self) -> bytes:
-        """Return the user data in base64, and describe a machine that is launched with it by hand."""
+        """Return the user data in base64, and say how a machine is launched with it by hand."""
         launch = self.launch
         if launch.bundle is None:
             raise UsageError(
@@ -135,7 +135,7 @@ class Ec2Plan:
             yield f"{used}; `--show-user-data` prints it in clear."
 
     def _summary(self) -> Iterator[str]:
-        """Yield the lines that are read first: the machines, their cost, and their share of the quota."""
+        """Yield the first lines: the machines, their cost, and their share of the quota."""
         launch, cost = self.launch, self.cost
         nodes, first = launch.job.desired_nodes, launch.resolved.candidates[0]
         image = launch.request.get("ImageId", "")
@@ -172,7 +172,8 @@ def planned_launch(
 ) -> Iterator[tuple[LaunchPlan, Sequence[Upload], AwsSession | None]]:
     """Yield the plan of the launch and its uploads as of now.
 
-    Only reads. Without credentials some values are unknown, which `on_progress` gets. Raises the errors of `planned_job` and `draft`.
+    Only reads. Without credentials some values are unknown, which are reported to `on_progress`. Raises the
+    errors of `planned_job` and `draft`.
     """
     aws = _aws_if_there(descriptor, settings, on_progress)
     if aws is None:

@@ -116,16 +116,16 @@ class _Stage(Enum):
     UNLAUNCHED = auto()
     """No launch is written down."""
     WRITTEN = auto()
-    """This submission has written the launch down."""
+    """This submission has recorded the launch."""
     BEGUN = auto()
-    """Another submission has written the launch down, and may have asked EC2 for it."""
+    """Another submission has recorded the launch, and may have requested it from EC2."""
     LAUNCHED = auto()
     """Nothing is left to do."""
 
 
 @dataclass(kw_only=True)
 class _Submission:
-    """A submission, which an earlier one or one at the same time may have begun."""
+    """A submission that an earlier or concurrent one may have begun."""
 
     record: JobRecord
     job: Job
@@ -152,7 +152,7 @@ class _Submission:
         try:
             self.file = read_launch(self.record)
         except RecordError:
-            # Another version of `bai` may write it in another way; its tags are the same.
+            # Another version of `bai` may write it differently; its tags are the same.
             if not self._is_adopted(self.aws):
                 raise
             return _Stage.LAUNCHED
@@ -222,13 +222,13 @@ class _Submission:
         return _Stage.LAUNCHED
 
     def launch_in_rounds(self, *, begun_before: bool, sleep: Callable[[float], None]) -> None:
-        """Launch, or go on with an interrupted launch; while there is no room, in rounds until the wait ends.
+        """Launch, or continue an interrupted launch; while there is no room, in rounds until the wait ends.
 
         begun_before: whether EC2 may have been asked already. Raises the errors of `launch` and of the listener's `on_wait`.
         """
         longest = deadman(self.there or self.job)
         if self.job_request.service is None:
-            # Before anything may run: the service looks at its own jobs, and others may have nobody.
+            # Before anything may run: the service checks its own jobs, and nobody may check others.
             watch_job(self.record.store, self.record.job_id, token=self._begun.token)
         file = read_latest_round(self.record, self._begun)
         if file is not self.file:
@@ -270,7 +270,8 @@ class _Submission:
         same_job(there, as_bounded(self.job, there, ec2_table(self.descriptor)), self.job_request)
 
     def _is_decided(self, there: Job) -> bool:
-        """Return whether the job of the store has ended, or has been launched. Raises UsageError if it is another, LaunchError."""
+        """Return whether the job of the store has ended, or has been launched. Raises UsageError if it is
+        another launch, LaunchError."""
         try:
             self._check_same(there)
         except UsageError:

@@ -41,7 +41,7 @@ class ErrorClass:
     outcome: Outcome
     code: str
     sentence: str
-    """Problem and advice for a person, if the launch ends with this error."""
+    """Problem and advice for the user, if the launch ends with this error."""
 
 
 def classify_error(error: Failure) -> ErrorClass:
@@ -80,7 +80,7 @@ def _refusal(code: str, message: str) -> str | None:
 
 
 def _unsigned(error: ClientError, code: str) -> str | None:
-    """Return the reason why EC2 had no request with a valid signature; None if it had one."""
+    """Return the reason why EC2 got no request with a valid signature; None if it got one."""
     if error.operation_name != "RunInstances":
         return "the AWS credentials are not available"
     if code in NOT_ACCEPTED:
@@ -106,13 +106,13 @@ def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
 
 _INSUFFICIENT = "Insufficient"
 """Beginning of all codes of a shortage (of instances, hosts, addresses, volumes): nothing was launched, whatever the status.
-Spot has no code of its own: RunInstances answers InsufficientInstanceCapacity for it, too."""
+Spot has no code of its own: RunInstances also answers InsufficientInstanceCapacity for it."""
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
 _FREE_PLAN = "not eligible for free tier"
-"""Text of the message for an account on AWS's free plan. Its code, InvalidParameterCombination, has another meaning, too:
-https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
+"""Text of the message for an account on AWS's free plan. Its code, InvalidParameterCombination, also has
+another meaning: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
 _FREE_PLAN_ADVICE = (
     "the account is on AWS's free plan, which takes few instance types; upgrade the plan under Billing, or take a type that "
     "`aws ec2 describe-instance-types --filters Name=free-tier-eligible,Values=true` lists"

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
-"""Families without accelerators, with other accelerators, and with AMD's GPUs. Other families may have GPUs of NVIDIA."""
+"""Families without accelerators, with other accelerators, and with AMD's GPUs. Other families may have NVIDIA
+GPUs."""
 _PARAMETER = re.compile(r"(?:resolve:)?(?:ssm:)?(/.+)")
 
 
@@ -42,7 +43,7 @@ class Image:
     """Code of its charges in bills and price list: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
     marketplace: bool = False
-    """Whether its software may cost something of its own."""
+    """Whether its software may have a price of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +62,9 @@ class InstanceType:
     name: str
     architectures: tuple[str, ...]
     ebs_mib_per_second: int | None
-    """Most MiB/s with EBS; None if EC2 does not tell."""
+    """Most MiB/s with EBS; None if EC2 does not report it."""
     gpus: int | None = None
-    """Number of NVIDIA's GPUs, for each of which a process can be started; None if it was not looked up."""
+    """Number of NVIDIA GPUs, for each of which a process can be started; None if it was not looked up."""
     vcpus: int | None = None
     """Number of vCPUs, which count against the account's quota; None if it was not looked up."""
     efa_interfaces: int | None = None
@@ -121,7 +122,8 @@ def find_image(reference: str, aws: AwsSession) -> Image:
 
 
 def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
-    """Return the image `image_id` if an earlier look-up of `reference` may have found it; else `now`, the image of this look-up.
+    """Return the image `image_id` if an earlier look-up of `reference` may have found it; else `now`, the
+    image of this look-up.
 
     A public parameter names newer images over time, all of the same owner; an AMI's id names one image for ever. Raises AwsError.
     """
@@ -152,7 +154,8 @@ def find_type(name: str, aws: AwsSession, *, key: str = "hardware.instance_type"
 
 
 def check_fit(image: Image, kind: InstanceType, *, key: str = "hardware.instance_type") -> None:
-    """Raise UsageError where instances of this type, which the descriptor's `key` names, cannot boot the image."""
+    """Raise UsageError if instances of this type, which the descriptor's `key` names, cannot boot the
+    image."""
     if kind.architectures and image.architecture not in kind.architectures:
         raise UsageError(
             f"the image {image.id} is for {image.architecture}, and {kind.name} is {' or '.join(kind.architectures)}; "
@@ -161,7 +164,7 @@ def check_fit(image: Image, kind: InstanceType, *, key: str = "hardware.instance
 
 
 def gpus_by_name(instance_type: str) -> int | None:
-    """Return 0 for a type whose name tells that it has no GPUs of NVIDIA; else None.
+    """Return 0 for a type whose name shows that it has no NVIDIA GPUs; else None.
 
     https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
     """
@@ -265,7 +268,7 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
         NetworkCard(
             index=each.get("NetworkCardIndex", 0),
             most_interfaces=each.get("MaximumNetworkInterfaces", 1),
-            # Older answers do not tell: then each card takes one if the type does.
+            # Older answers do not say: then each card accepts one if the type does.
             takes_efa="efa-only" in each.get("InterfaceTypes", ["efa-only"]),
         )
         for each in network.get("NetworkCards", ())

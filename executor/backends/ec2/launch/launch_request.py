@@ -32,7 +32,7 @@ from executor.planning.job_toml import job_toml
 MARGIN_GIB = 10
 """Space for the benchmark's installations and output (GiB)."""
 UNPACKED = 4
-"""Assumed ratio of an archive's unpacked size to its size, which is about that of a text corpus."""
+"""Assumed ratio of an archive's unpacked size to its size, approximately that of a text corpus."""
 IOPS_PER_MIB = 4
 """gp3 gives at most 0.25 MiB/s for each operation per second."""
 LEAST_IOPS = 3000
@@ -58,7 +58,7 @@ def data_size(sources: Iterable[Source]) -> DataSize:
         elif source.unpack is Unpack.NO:
             total += source.size
         else:
-            # The archive takes space, too, until it is unpacked.
+            # The archive also takes space, until it is unpacked.
             total += source.size * (1 + UNPACKED)
     return DataSize(bytes=total, unknown=tuple(unknown))
 
@@ -73,7 +73,7 @@ def volume_gib(wanted: Volume | None, image_gib: int, data: DataSize) -> int:
 def mappings(
     wanted: Volume | None, image: Image, kinds: Sequence[InstanceType], data: DataSize
 ) -> list[dict[str, Any]]:
-    """Return BlockDeviceMappings: the root volume, and that every volume goes with its instance."""
+    """Return BlockDeviceMappings: the root volume, with every volume deleted together with its instance."""
     ebs: dict[str, Any] = {
         "DeleteOnTermination": True,
         "VolumeType": "gp3",
@@ -93,7 +93,7 @@ def mappings(
 def _speed(wanted: Volume, kinds: Sequence[InstanceType]) -> dict[str, int]:
     throughput, iops = wanted.throughput, wanted.iops
     if throughput is not None:
-        # More than the instance, whichever it is, can exchange would only be paid for.
+        # A higher value than any instance can use would only cost money.
         useful = max(each.ebs_mib_per_second or throughput for each in kinds)
         throughput = max(LEAST_THROUGHPUT, min(throughput, useful))
         iops = max(iops or LEAST_IOPS, IOPS_PER_MIB * throughput)
@@ -142,7 +142,7 @@ def launch_request(
             "HttpPutResponseHopLimit": 2,
         },
         "Monitoring": {"Enabled": True},
-        # A machine that AWS moved to another host would go on with a spoiled benchmark.
+        # If AWS moved a machine to another host, the disturbed benchmark would continue unnoticed.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [
@@ -162,9 +162,10 @@ def launch_request(
 
 
 def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserData:
-    """Return the user data of the instances of `job`. Raises UsageError if it is too large even without the descriptor.
+    """Return the user data of the instances of `job`. Raises UsageError if the user data is too large even
+    without the descriptor.
 
-    Instances read a descriptor that does not fit from the job's record, as job.toml.
+    If a descriptor does not fit, instances read it from the job's record, as job.toml.
     """
     text = job_toml(job)
     boot = Boot(
@@ -194,10 +195,12 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserDa
 
 
 def boot_limit(ec2: Ec2) -> timedelta:
-    """Return the time without a sign of life after which a machine counts as one that never ran its user data.
+    """Return the time without a sign of life after which a machine is assumed never to have run its user
+    data.
 
     A boot takes minutes. The boothook ends it if the guardian has not started after 30, and each fetch is given up after 10
-    (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be kept.
+    (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be
+    kept.
     """
     commands = len(ec2.init_commands) * _INIT_COMMAND
     return _BOOT + commands + (ec2.keep_on_failure or timedelta())
@@ -212,13 +215,14 @@ def deadman(job: Job) -> timedelta:
 
 
 def machines_in_words(job: Job) -> str:
-    """Return how many machines a launch of `job` asks for: "4", or "2 to 4"."""
+    """Return the number of machines that a launch of `job` requests: "4", or "2 to 4"."""
     least, most = job.strategy.min_nodes or job.desired_nodes, job.desired_nodes
     return f"{most:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
-    """Return what boto3's run_instances takes for one candidate. EC2 counts tokens per availability zone."""
+    """Return the arguments of boto3's run_instances for one candidate. EC2 counts tokens per availability
+    zone."""
     complete = copy.deepcopy(dict(request))
     if candidate.type:
         complete["InstanceType"] = candidate.type
@@ -236,13 +240,14 @@ def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) 
 
 
 def candidate_token(token: str, candidate: Candidate) -> str:
-    """Return the token of the launch of one candidate; the same again for the same launch."""
+    """Return the token of the launch of one candidate; it is the same for every repetition of that launch."""
     wanted = f"{token} {candidate.subnet} {candidate.type} {candidate.market}"
     return hashlib.sha256(wanted.encode()).hexdigest()[:TOKEN_LIMIT]
 
 
 def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `request` merged with `extra`: tables are merged key by key, other values of `extra` replace the old ones.
+    """Return `request` merged with `extra`: tables are merged key by key, other values of `extra` replace the
+    old ones.
 
     Block devices are merged by their name, and tags by their kind of resource; tags of ours stay ours.
     """
@@ -279,7 +284,7 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
 
 
 def _too_large(boot: Boot, size: int) -> str:
-    """Return what makes user data too large, and where to put it instead."""
+    """Return the part that makes user data too large, and where to put it instead."""
     sizes = [len(each.encode()) for each in boot.init_commands]
     if not sizes:
         return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"

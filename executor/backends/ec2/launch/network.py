@@ -13,10 +13,10 @@ from executor.errors import UsageError
 def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     """Return the interfaces that give machines of `kinds` all Elastic Fabric Adapters of their type.
 
-    The first one has an address, as a machine needs; adapters in addition to it have none (`efa-only`), which costs no addresses of
-    the subnet and keeps Linux from sending through the wrong interface:
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
-    Raises UsageError if a type has none, or if the types need different interfaces: one request is for all of them.
+    The first interface has an address, which a machine needs. Further adapters have none (`efa-only`), which
+    saves addresses of the subnet and keeps Linux from sending through the wrong interface:
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html Raises UsageError if a type
+    has none, or if the types need different interfaces, because one request is for all of them.
     """
     first, *others = kinds
     wanted = _efa_interfaces(first)
@@ -44,7 +44,8 @@ def _efa_interfaces(kind: InstanceType) -> list[dict[str, Any]]:
 
 def _first_card(kind: InstanceType) -> list[dict[str, Any]]:
     card = kind.network_cards[0] if kind.network_cards else None
-    # A machine with one interface may have a public address. A card that takes one interface only has no place for two.
+    # A machine with one interface may have a public address. A card that accepts only one interface has no
+    # room for two.
     if card is None or (card.takes_efa and 1 in (kind.efa_interfaces, card.most_interfaces)):
         return [_interface(0, 0, "efa")]
     first = _interface(0, 0, "interface")
@@ -56,7 +57,8 @@ def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
 
 
 def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move groups and public address into the network interfaces, because EC2 takes them at one place only."""
+    """Move groups and public address into the network interfaces, because EC2 accepts them at only one
+    place."""
     interfaces = request.get("NetworkInterfaces")
     if not interfaces:
         if public_ip is None:

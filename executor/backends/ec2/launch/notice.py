@@ -45,7 +45,7 @@ class Notice:
         return [*found, *self._interface_warnings()]
 
     def _interface_warnings(self) -> list[str]:
-        """Look whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
+        """Check whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
         interfaces = len(self.launch.request.get("NetworkInterfaces", ()))
         if interfaces < 2:
             return []

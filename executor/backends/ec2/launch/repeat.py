@@ -1,8 +1,9 @@
-"""Checks a stored launch before it is sent again: it must be the launch that this `bai` would make itself.
+"""Checks a stored launch before it is sent again: it must equal the launch that this `bai` would make itself.
 
-Others may write into a bucket, and `launch.json` is sent with the credentials of the user who repeats a submission. So the launch is
-rendered anew from the descriptor and the configuration. Only its times, and look-ups that cannot be repeated (the image that a
-parameter named, the subnets that existed), are taken from the file.
+Others may write into a bucket, and `launch.json` is sent with the credentials of the user who repeats a
+submission. So the launch is rendered again from the descriptor and the configuration. Only its times, and
+look-ups that cannot be repeated (the image that a parameter named, the subnets that existed), are taken from
+the file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 
 _CLOCKS = timedelta(minutes=15)
-"""Most that another submitter's clock may be ahead. AWS refuses requests beyond it."""
+"""Longest time by which another submitter's clock may be fast. AWS refuses requests beyond it."""
 
 
 def problem_with(
@@ -43,8 +44,8 @@ def problem_with(
 ) -> str | None:
     """Return the reason why the stored `file` must not be sent; None if it is exactly our own launch.
 
-    job: the job in the store's job.toml; None if there is none. ours: renders the launch anew; called only if the rest is
-    right. region: that of our launch. Raises the errors of `ours`, StoreError.
+    job: the job in the store's job.toml; None if there is none. ours: renders the launch again; called only
+    if everything else is valid. region: that of our launch. Raises the errors of `ours`, StoreError.
     """
     where = f"{record.store.url}/{attempt_key(record, file.attempt, 'launch.json')}"
     advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
@@ -53,7 +54,8 @@ def problem_with(
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
-    # Only now: another version may also have written other words, and its machines can still be looked for.
+    # Only now: another version may also have written different texts, and its machines can still be looked
+    # up.
     check_job_bytes(record, job)
     begun = parse_timestamp(file.created)
     if file.region != region:
@@ -117,7 +119,7 @@ def differences(stored: LaunchFile, ours: LaunchFile) -> list[str]:
     """Return the names of differing keys: parameters of RunInstances, and keys of the record."""
     one, other = stored.as_table(), ours.as_table()
     found = [*_differing(one.pop("request"), other.pop("request")), *_differing(one, other)]
-    # The token is made of the rest.
+    # The token is made from all other fields.
     return [each for each in found if each != "token"] or found
 
 

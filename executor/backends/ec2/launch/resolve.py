@@ -36,7 +36,7 @@ _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A subnet in its availability zone, with the type and market that are asked for there."""
+    """A subnet in its availability zone, with the type and market that are requested there."""
 
     subnet: str
     zone: str
@@ -103,7 +103,7 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
-    """Return everything that is known without AWS, with placeholders for the rest. Raises UsageError."""
+    """Return all values that are known without AWS, with placeholders for the rest. Raises UsageError."""
     reference = image_reference(descriptor)
     ec2 = ec2_table(descriptor)
     kinds = [
@@ -152,7 +152,7 @@ def instance_types(descriptor: Descriptor) -> dict[str, str]:
 
 
 def markets(ec2: Ec2) -> tuple[str, ...]:
-    """Return the markets on which machines are asked for, in turn."""
+    """Return the markets on which machines are requested, in turn."""
     first = read_market(ec2.run_instances)
     return (first, ON_DEMAND) if ec2.on_demand_after_spot and first != ON_DEMAND else (first,)
 
@@ -185,7 +185,8 @@ def find_candidates(
 
 
 def named(candidate: Candidate, among: Sequence[Candidate]) -> str:
-    """Return the name of `candidate` for a person: its zone, and its type and market if others differ in them."""
+    """Return the name of `candidate` for people: its zone, and its type and market if others differ in
+    them."""
     what = kind_name(candidate, among)
     return f"{what} in {candidate.zone}" if what else candidate.zone
 
@@ -216,7 +217,8 @@ def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
 
 
 def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return those of `subnets` whose zone offers an instance type. Raises UsageError if none does, AwsError."""
+    """Return those of `subnets` whose zone offers an instance type. Raises UsageError if none does,
+    AwsError."""
     offered = _zones_offering(instance_type, aws)
     places = tuple(
         Candidate(

@@ -1,9 +1,10 @@
-"""Waits for capacity: if no candidate has room, all are asked again in rounds, until one has room or the time is up.
+"""Waits for capacity: if no candidate has room, all are requested again in rounds, until one has room or the
+time is over.
 
 Each round is a launch of its own with its own times and token, recorded before its request: the first one as the attempt's
 `launch.json`, the others as `rounds/<k>/launch.json`, each with its `refused/`. Only the last round may have machines, so all of them
-are one attempt. A round's start follows from the start of the round before it, so that a resumed submission keeps the job's place.
-`waiting.json` tells people the result of the latest round; it decides nothing.
+are one attempt. A round's start is computed from the previous one's, so that a resumed submission keeps its
+schedule. `waiting.json` shows the result of the latest round to people; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PART = 10
 
 
 class NoCapacityError(BaiError):
-    """No candidate has room now; nothing was launched, and all are asked again later."""
+    """No candidate has room now; nothing was launched, and all are requested again later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -45,7 +46,8 @@ def pauses(whole: timedelta) -> tuple[timedelta, timedelta]:
 
 
 def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
-    """Return when the round after the one that began at `created` begins: the last one when the time is up.
+    """Return the start of the round after the one that began at `created`: the last one starts when the time
+    is over.
 
     Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not ask at once.
     """
@@ -92,7 +94,7 @@ def no_capacity(
     *,
     is_cancelled: Callable[[], bool],
 ) -> CapacityWait:
-    """Return that nothing of `file` was launched for want of room, and what comes next."""
+    """Return the record that nothing of `file` was launched for lack of capacity, and what comes next."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
     what = f"no zone has room for {type_names(file.candidates)}"
     sentence = f"{what} ({tried})" if tried else "the last round of asking for room was cut short"

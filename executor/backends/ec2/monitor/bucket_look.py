@@ -1,7 +1,9 @@
-"""A look at all jobs of a bucket that nobody else looks at: everything that is due for them and their machines is done.
+"""A check of all jobs of a bucket that nobody else checks: it does everything that is due for them and their
+machines.
 
-It works without Kafka, in each region that was launched in, for `bai reap`, the service and the watcher of an account. It may be
-killed between any two steps, and several may look at once: each look decides anew, and the store decides about results and launches.
+It works without Kafka, in each region with launches, for `bai reap`, the service and the watcher of an
+account. It may be killed between any two steps, and several checks may run at once: each decides anew, and
+the store decides about results and launches.
 """
 
 from __future__ import annotations
@@ -38,47 +40,48 @@ from executor.unattended import unattended
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Regions, and then jobs, that are looked at side by side."""
+"""Number of regions, and then of jobs, that are checked in parallel."""
 _FORGOTTEN = timedelta(days=1)
-"""Time after which a submission that was interrupted before its launch is not repeated with its id any more."""
+"""Time after which a submission that was interrupted before its launch can no longer be repeated with its
+id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookListener:
-    """Gets what a look does, one thing after the other."""
+    """Called with the actions of a check, one after the other."""
 
     on_reaped: Callable[[Reaped], None] = lambda reaped: None
     on_job: Callable[[str, str], None] = lambda job_id, sentence: None
-    """Gets a job, and what was done for it, or why no machine is launched."""
+    """Called with a job, and what was done for it, or why no machine is launched."""
     on_trouble: Callable[[str], None] = lambda sentence: None
 
 
 @dataclass
 class _WatchedJob:
-    """A job that is looked at again and again. What is decided about it is read once."""
+    """A job that is looked at again and again. Decided launches are read only once."""
 
     store: LookStore
     monitor: JobMonitor
     watched_ms: int | None
-    """When its submission was last known to go on (ms UTC by the store's clock)."""
+    """When its submission was last known to continue (ms UTC by the store's clock)."""
 
 
 @dataclass(kw_only=True)
 class BucketLook:
-    """Looks at the jobs of a bucket, any number of times."""
+    """Checks the jobs of a bucket, any number of times."""
 
     settings: Settings
     store: JobStore | None
-    """The jobs; None: only machines whose time is up are found."""
+    """The jobs; None: only machines whose time is over are found."""
     kind: Looker
     every: timedelta | None = None
-    """Time between two looks; None if unknown."""
+    """Time between two checks; None if unknown."""
     replacer: Callable[[JobRecord], Replacer | None] = lambda record: None
-    """Returns what launches the machines that a job lacks; None if nothing does."""
+    """Returns an object that launches the machines that a job lacks; None if nothing does."""
     listener: LookListener = field(default_factory=LookListener)
     dry_run: bool = False
     blind: str | None = None
-    """Why the jobs could not be read at the last look; None if they could."""
+    """Why the jobs could not be read at the last check; None if they could."""
     _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
     _unattended: UnattendedJobs | None = None
     """The jobs that are not watched, such as those of an earlier version; None if the store cannot be read."""
@@ -92,10 +95,11 @@ class BucketLook:
         attended: Collection[str] = (),
         until: float = float("inf"),
     ) -> int:
-        """Do everything that is due; return the number of jobs for which there was no time.
+        """Do everything that is due; return the number of jobs for which no time was left.
 
-        regions: only there; empty: the configured one, and all that were launched in. attended: jobs that are monitored anyway.
-        until: time.monotonic() after which nothing more is begun. Failures go to the listener; the next look tries again.
+        regions: check only these; empty: the configured one, and all with launches. attended: jobs that are
+        monitored anyway. until: time.monotonic() after which no more work is started. Failures are reported
+        to the listener; the next check tries again.
         """
         named = self._read_bucket(attended)
         places = dict.fromkeys(regions or [*filter(None, [self.settings.region]), *named])
@@ -124,7 +128,7 @@ class BucketLook:
         return named
 
     def _keep_watched(self, store: JobStore, attended: Collection[str]) -> None:
-        """Take in the jobs that are watched now, and let go of others. Raises StoreError."""
+        """Add the jobs that are watched now, and forget others. Raises StoreError."""
         watched = {
             job_id: since for job_id, since in watched_jobs(store).items() if job_id not in set(attended)
         }
@@ -153,7 +157,7 @@ class BucketLook:
             ec2, now = self._aws(region).ec2(), datetime.now(timezone.utc)
             reap(ec2, now=now, dry_run=self.dry_run, jobs=self._unattended, on_reaped=self._reaped)
         except BaiError as error:
-            # A region that is out of reach does not keep the machines of the others.
+            # An unreachable region must not keep the machines of other regions running.
             self._trouble(f"{region}: {error}")
 
     def _machines(
@@ -187,13 +191,13 @@ class BucketLook:
         job_id, known = found
         job = self._jobs[job_id]
         try:
-            # Threads of a pool do not have the mark of the one that waits for them.
+            # Threads of a pool do not have the context of the thread that waits for them.
             with unattended():
                 self._do_due(job, known)
         except BaiError as error:
             self._trouble(f"{job_id}: {error}")
         except Exception as error:
-            # A defect with one job must not stop the looks at others.
+            # A defect with one job must not stop the checks of others.
             log.exception("a look at %s failed by a defect", job_id)
             self._trouble(f"{job_id}: a look at it failed by a defect: {error!r}")
         finally:
@@ -268,12 +272,12 @@ class BucketLook:
 
 
 class _Begun:
-    """What is begun until a time."""
+    """Work that is only started until a certain time."""
 
     def __init__(self, until: float) -> None:
         self._until = until
         self.left = 0
-        """Number of things for which there was no time."""
+        """Number of items for which no time was left."""
         self._lock = threading.Lock()
 
     def unless_late(

@@ -226,7 +226,8 @@ def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
 
 
 def _until(monitor: JobMonitor, result: JobResult, kept: timedelta) -> str:
-    """Return the end of a kept machine: its time begins at the job's end, and no machine outlives its deadline."""
+    """Return the end of a kept machine: its time begins at the job's end, and no machine outlives its
+    deadline."""
     ends = [monitor.expires] if monitor.expires is not None else []
     if result.ended is not None:
         ends.append(datetime.fromtimestamp(result.ended / 1000, tz=timezone.utc) + kept)

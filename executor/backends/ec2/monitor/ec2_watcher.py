@@ -1,4 +1,5 @@
-"""Watches a job on EC2 while a command follows it: asks EC2 rarely, and only while the job's store has no news."""
+"""Watches a job on EC2 while a command follows it: asks EC2 rarely, and only while the job's store has no
+news."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class InstanceWatcher:
         return self._news(found.sentence)
 
     def _runs_surely(self, now: float) -> bool:
-        """Return whether the last news tell enough: those of some nodes of an elastic job tell nothing of lost ones."""
+        """Return whether the last news are sufficient: news of some nodes of an elastic job say nothing about
+        lost ones."""
         return now - self._heard < _NEWS_HOLDS_S and not self.monitor.is_elastic
 
     def _news(self, sentence: str) -> str | None:

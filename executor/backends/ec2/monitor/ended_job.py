@@ -1,4 +1,4 @@
-"""The machines that are left after a job's result: they are terminated if they hang.
+"""The machines that still exist after a job's result: they are terminated if they hang.
 
 A machine powers itself off after its agent has ended. If its shutdown hangs, it costs money until its `bai:expires`, a day later.
 The result alone is no reason to terminate a machine, because each instance may write into the bucket, even another job's result. So a
@@ -23,7 +23,7 @@ from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, ST
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
 RETURNED = timedelta(seconds=15)
-"""Most age of the last sign of life, of which there is one each 5 s, with which a node that was given up is back."""
+"""Greatest age of the last sign of life, which is given every 5 s, with which a lost node counts as back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
 def _sort(
     found: Leftovers, monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> Leftovers:
-    """Return `found` with the machines that are `there`, each under its reason."""
+    """Return `found` with the existing machines `there`, each under its reason."""
     keep = _keep_time(monitor, result)
     lost = _given_up(monitor, result, there, now_ms) if not keep else ()
     rest = [each for each in there if each not in lost]
@@ -110,7 +110,8 @@ def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
 
 
 def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
-    """Return whether the job's machines have to go before their time is up. After that `bai reap` and all commands end them."""
+    """Return whether the job's machines must go before their time is over. After that `bai reap` and all
+    commands end them."""
     expires = monitor.expires
     is_due = expires is not None and now <= expires + OVERDUE
     return is_due and monitor.job.end.power is not Power.STAY
@@ -125,7 +126,8 @@ def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = Fal
 
 
 def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
-    """Terminate leftovers; return a sentence about them, or about the error. None if there is nothing to say."""
+    """Terminate leftovers; return a sentence about them, or about the error. None if there is nothing to
+    say."""
     try:
         return end_leftovers(monitor, result).sentence()
     except BaiError as error:
@@ -171,10 +173,11 @@ def _hangs(
     released: timedelta | None,
     boot_limit: timedelta | None,
 ) -> bool:
-    """Return whether a machine should have powered itself off. keep: the time for which it is kept without a release."""
+    """Return whether a machine should have powered itself off. keep: the time for which it is kept without a
+    release."""
     quiet = silence[machine.index]
     if quiet is None:
-        # It may still boot, while its job has ended.
+        # It may still be booting, although its job has ended.
         return boot_limit is not None and machine.age is not None and min(machine.age, since) > boot_limit
     if released is not None:
         return min(quiet, since, released) > POWER_OFF

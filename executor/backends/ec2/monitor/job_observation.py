@@ -1,4 +1,4 @@
-"""What is known of a job on EC2 that has no result, and what it means."""
+"""The observed facts of a job on EC2 that has no result, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
 
 STALE = timedelta(seconds=60)
-"""Time without a heartbeat, of which there is one each 15 s, after which an agent is silent."""
+"""Time without a heartbeat, which is written every 15 s, after which an agent is silent."""
 CONSISTENT = timedelta(minutes=10)
 """Time after which EC2 shows an instance that it has accepted."""
 ABANDONED = timedelta(minutes=10)
-"""A submitter leaves a sign in the store more often: asking for one candidate, the longest of its steps, is bounded by half."""
+"""A submitter writes to the store more often: requesting one candidate, its longest step, takes at most half
+of this."""
 OVERDUE = timedelta(minutes=15)
-"""Time after its expiry in which a machine ends by itself; it may keep a failed benchmark for inspection."""
+"""Time after its expiry within which a machine ends by itself; it may keep a failed benchmark for
+inspection."""
 POWER_OFF = timedelta(minutes=5)
-"""Time without a sign of life, after its part or its job has ended, after which a machine hangs in its shutdown. Services usually get 90 s each."""
+"""Time without a sign of life, after its part or its job has ended, after which its shutdown is assumed to
+hang. Services usually get 90 s each."""
 
 
 class JobStage(str, Enum):
@@ -41,7 +44,7 @@ class JobStage(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ElasticState:
-    """What is known of an elastic job in addition."""
+    """Additional facts of an elastic job."""
 
     min_nodes: int
     wait: timedelta
@@ -53,14 +56,14 @@ class ElasticState:
     awaits: bool = False
     """Whether it gets another machine."""
     replaces: bool = False
-    """Whether it would get another one if none were left."""
+    """Whether it would get another machine if none were left."""
     kept: frozenset[int] = frozenset()
     """Nodes that have ended, and whose machines stay on, because they are kept for inspection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """Everything that is known of an attempt without a result."""
+    """All observed facts of an attempt without a result."""
 
     now: datetime
     job_id: str = "JOB"
@@ -85,7 +88,7 @@ class Observation:
     signs: Mapping[int, timedelta] = field(default_factory=dict)
     """Rank → age of its agent's last sign of life, by the store's clock."""
     numbers: tuple[int, ...] = ()
-    """Numbers of all nodes that have been launched; empty: they are those from 0 to `nodes`."""
+    """Numbers of all nodes that have been launched; empty: those from 0 to `nodes`."""
     done: frozenset[int] = frozenset()
     """Ranks that have written their own results."""
     consoles: Mapping[str, Console] = field(default_factory=dict)
@@ -159,9 +162,9 @@ class Diagnosis:
     terminate: tuple[Instance, ...] = ()
     """Machines that the job no longer needs."""
     trouble: str = ""
-    """Reason why these could not be terminated; empty if they were, or nobody tried."""
+    """Reason why these could not be terminated; empty if they were, or no attempt was made."""
     unlaunched: str = ""
-    """Reason why no machine that the job lacks can be launched; empty if there is none."""
+    """Reason why no missing machine can be launched; empty if there is none."""
 
 
 def is_over(instance: Instance, observation: Observation) -> bool:
@@ -193,7 +196,7 @@ def machines_are(instances: Sequence[Instance]) -> str:
 
 
 def machines(instances: Sequence[Instance]) -> str:
-    """Return what they are called."""
+    """Return their names for people."""
     if len(instances) == 1:
         return f"{instances[0].id} ({instances[0].type})" if instances[0].type else instances[0].id
     return f"{len(instances)} machines"

@@ -1,4 +1,5 @@
-"""Terminates expired machines that did not power off, which are found by their tags alone, and machines that no job needs.
+"""Terminates expired machines that did not power off, which are found by their tags alone, and machines that
+no job needs.
 
 The latter hang after their job's end, or never ran their user data; they are found long before their time is up. Also deletes
 security groups that jobs of several machines leave.
@@ -52,14 +53,14 @@ if TYPE_CHECKING:
     from executor.configuration.config import Settings
 
 _AT_ONCE = 8
-"""Regions that are asked side by side."""
+"""Number of regions that are processed in parallel."""
 _STATES = ("pending", "running", "stopping", "stopped")
 """States of machines that can be terminated. Others are gone, or shutting down."""
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """A machine whose time is up, and what became of it."""
+    """A machine whose time is over, and what happened to it."""
 
     instance: Instance
     expires: datetime | None
@@ -67,11 +68,11 @@ class Reaped:
     trouble: str = ""
     """Reason why it still exists; empty if it was terminated, or would be."""
     reason: str = ""
-    """Why it has to go, if its time is not up."""
+    """Why it must go, if its time is not over."""
 
     @property
     def why(self) -> str:
-        """Return why it has to go, for a person."""
+        """Return why it must go, in words."""
         since = f"{self.expires:%Y-%m-%d %H:%M} UTC" if self.expires else "?"
         return self.reason or f"time was up at {since}"
 
@@ -156,7 +157,8 @@ def _of_client(client_id: str | None) -> list[FilterTypeDef]:
 
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
-    """Terminate this client's overdue and unneeded machines; failures are ignored, because the next command tries again.
+    """Terminate this client's overdue and unneeded machines; failures are ignored, because the next command
+    tries again.
 
     This covers the configured region, and all regions with launches of the store: `store` if it is a bucket, else the configured one.
     Raises UsageError, DescriptorError if the configuration is wrong.
@@ -182,7 +184,8 @@ def reap_own(settings: Settings, *, store: str | None) -> None:
 
 
 def unattended_jobs(store: JobStore, settings: Settings, *, attended: Collection[str] = ()) -> UnattendedJobs:
-    """Return the jobs of `store` but those `attended`, whose machines are described in the name of `settings`."""
+    """Return the jobs of `store` except those `attended`; their machines are described with the credentials
+    of `settings`."""
 
     @cache
     def aws(region: str | None) -> AwsSession:
@@ -192,7 +195,7 @@ def unattended_jobs(store: JobStore, settings: Settings, *, attended: Collection
 
 
 def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
-    """Yield the stores of jobs on EC2: the one that was named, else the configured one."""
+    """Yield the stores of jobs on EC2: the named one, else the configured one."""
     if named is not None and is_s3(named):
         yield open_bucket(named, settings, quick=True)
     elif settings.store_url is not None:
@@ -220,7 +223,7 @@ _JOBS_AT_ONCE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Unneeded:
-    """A machine that its job no longer needs, or whose job cannot be looked at."""
+    """A machine that its job no longer needs, or whose job cannot be checked."""
 
     instance: Instance
     reason: str
@@ -261,7 +264,7 @@ class UnattendedJobs:
                 reason = STILL_ON
                 due = end_leftovers(monitor, result, dry_run=dry_run).due
             elif _has_failed_boot(monitor, machines):
-                # Everything else that is due for such a job is done as well.
+                # Everything else that is due for such a job is also done.
                 found = monitor.observe() if dry_run else monitor.reconcile()
                 due, reason, trouble = found.terminate, found.sentence.removesuffix("."), found.trouble
         except BaiError as error:

@@ -1,1 +1,1 @@
-"""`bai setup`: what jobs on EC2 need in an account, as CloudFormation stacks."""
+"""`bai setup`: the resources that jobs on EC2 need in an account, as CloudFormation stacks."""

@@ -1,4 +1,5 @@
-"""Takes away what `account_setup` made in an account. A call that was interrupted is completed by the same call."""
+"""Removes the resources that `account_setup` made in an account. A call that was interrupted is completed by
+the same call."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _ROLE_POLICY = "bai"
 
 
 def end_watcher(setup: AccountSetup) -> None:
-    """Delete the watcher, first, because it acts with the rest. Raise UsageError if it has launched a machine meanwhile."""
+    """Delete the watcher first, because it uses the other resources. Raise UsageError if it has launched a
+    machine meanwhile."""
     if setup.remove_watcher():
         check_machines(setup)
 
@@ -37,7 +39,7 @@ def check_machines(setup: AccountSetup) -> None:
 
 
 def remove(setup: AccountSetup, *, delete_data: bool) -> None:
-    """Delete what was made; the bucket, with all that is in it, only with `delete_data`."""
+    """Delete the resources; the bucket, with all of its content, only with `delete_data`."""
     made = setup.outputs()
     for policy in ("UserPolicy", "ExecutorPolicy", "ServicePolicy"):
         if policy in made:
@@ -52,7 +54,8 @@ def remove(setup: AccountSetup, *, delete_data: bool) -> None:
 
 
 def clear(setup: AccountSetup) -> None:
-    """Delete stacks in which nothing was ever made: a question that was not answered, or a first failure."""
+    """Delete stacks in which nothing was ever made: after a question that was not answered, or a first
+    failure."""
     for name in (*setup.stack_names, setup.stack(WATCHER)):
         if setup.stacks.settled(name) is None:
             setup.stacks.delete(name)
@@ -71,7 +74,7 @@ def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[
 
 
 def _detach(setup: AccountSetup, policy: str) -> None:
-    """Detach a policy from all that have it; else IAM does not delete it."""
+    """Detach a policy from all identities that have it; otherwise IAM does not delete it."""
     iam: Any = setup.aws.iam()
     with plain_errors(f"detaching the policy {policy}"):
         try:
@@ -91,7 +94,7 @@ def _detach(setup: AccountSetup, policy: str) -> None:
 
 
 def _strip(setup: AccountSetup, role: str) -> None:
-    """Take policies from the role that are not of its stack; else IAM does not delete it."""
+    """Detach policies from the role that are not of its stack; otherwise IAM does not delete it."""
     iam: Any = setup.aws.iam()
     with plain_errors(f"taking policies from the role {role}"):
         try:

@@ -1,4 +1,5 @@
-"""Changes of a person's configuration file, in which everything else stays as it is, comments and order too."""
+"""Changes of a user's configuration file, in which everything else stays unchanged, including comments and
+order."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ class ConfigEdit:
         """Replace the file, or make it. Raises UsageError."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A link to a file elsewhere, as collections of such files are, stays one.
+            # A link to a file elsewhere, as in collections of configuration files, stays a link.
             write_atomic(self.path.resolve(), self.after.encode())
         except OSError as error:
             raise UsageError(
@@ -46,9 +47,10 @@ class ConfigEdit:
 
 
 def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
-    """Return the file with keys before its first table set to `values`; None takes a key away. Raises UsageError.
+    """Return the file with keys before its first table set to `values`; None removes a key. Raises
+    UsageError.
 
-    A file in which this is not possible line by line is refused, and left alone.
+    If this is not possible line by line, the file is refused and not changed.
     """
     before, wanted = _read(path)
     after = before

@@ -1,6 +1,7 @@
-"""A CloudFormation stack that is made, updated and deleted, from whatever state an interrupted call has left it in.
+"""A CloudFormation stack that is made, updated and deleted, from any state in which an interrupted call has
+left it.
 
-Every change is a change set, so that it can be shown first, and "no change" is CloudFormation's own answer.
+Every change is a change set, so it can be shown first, and "no change" is CloudFormation's own answer.
 States: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html#cfn-console-view-stack-data-resources-status-codes
 """
 
@@ -50,20 +51,20 @@ class StackState:
 
     @property
     def made(self) -> bool:
-        """Whether there may be resources in it."""
+        """Whether it may contain resources."""
         return self.status not in _EMPTY
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackChange:
-    """A change of a stack, which CloudFormation has computed and not carried out."""
+    """A change of a stack that CloudFormation has computed but not executed."""
 
     stack: str
     id: str
     """Of the change set."""
     creates: bool
     lines: tuple[str, ...]
-    """One for each resource, for a person."""
+    """A line for each resource, for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +95,13 @@ class Stacks:
         )
 
     def settled(self, name: str) -> StackState | None:
-        """Return a stack after whatever goes on with it; None if there is none, or none that holds anything."""
+        """Return a stack after any operation on it has ended; None if there is none, or it contains
+        nothing."""
         state = self._wait(name)
         return state if state is not None and state.made else None
 
     def propose(self, name: str, template: str, parameters: Mapping[str, str]) -> StackChange | None:
-        """Have a change set made that leads to `template` and `parameters`; None if nothing would change."""
+        """Create a change set that leads to `template` and `parameters`; None if nothing would change."""
         state = self._wait(name)
         if state is not None and not state.made:
             self.delete(name)
@@ -171,7 +173,7 @@ class Stacks:
                 self.cloudformation.delete_stack(StackName=change.stack)
 
     def delete(self, name: str) -> bool:
-        """Delete a stack with all that is in it, and wait for its end; return whether there was one."""
+        """Delete a stack with all of its resources, and wait for the end; return whether there was one."""
         state = self._wait(name)
         if state is None:
             return False
@@ -179,14 +181,15 @@ class Stacks:
             self.cloudformation.delete_stack(StackName=name)
         if state.made:
             self.on_wait(f"deleting the stack {name}")
-        # A deleted stack is found by its id alone.
+        # A deleted stack is found only by its id.
         ended = self._wait(state.id, until=("DELETE_COMPLETE", "DELETE_FAILED"))
         if ended is not None and ended.status != "DELETE_COMPLETE":
             raise _error(f"the stack {name} was not deleted: {self._failure(state.id)}")
         return True
 
     def _wait(self, name: str, *, started: bool = False, until: tuple[str, ...] = ()) -> StackState | None:
-        """Return a stack when nothing goes on with it. started: a stack in review will become busy; until: its only ends."""
+        """Return a stack when no operation on it is in progress. started: a stack in review will become busy;
+        until: the only final states."""
         deadline = self.clock() + DEADLINE_S
         while True:
             state = self.look(name)

@@ -9,9 +9,10 @@ from importlib.resources import files
 from typing import Any
 
 TEMPLATES = ("data", "account")
-"""In the order in which they are made: the second one is about the bucket of the first one."""
+"""In the order of creation: the second one refers to the bucket of the first one."""
 WATCHER = "watcher"
-"""The template of a third stack, by choice: its code is in the bucket, and it launches with the account's profile and groups."""
+"""The template of an optional third stack: its code is in the bucket, and it launches with the account's
+profile and groups."""
 _PLACE = re.compile(r"^( *)PolicyDocument: # (\w+)\.json$", re.MULTILINE)
 _MOUNT = re.compile(r"^  MountTarget0:.*\n(?:    .*\n)*\n", re.MULTILINE)
 _WORDS = {
@@ -21,16 +22,16 @@ _WORDS = {
     "ROLE": "${Name}-instance",
     "NAME": "${Name}",
 }
-"""The words in capitals of a policy, in CloudFormation's language."""
+"""Words in capitals in a policy → CloudFormation's expressions."""
 _LISTS = {"GROUPS": "Groups", "OWNERS": "Owners", "SUBNETS": "Subnets", "TYPES": "Types"}
-"""The words that stand for lists, and the template's parameters."""
+"""Words that stand for lists → the template's parameters."""
 _PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 """Beginning of a region's name → its partition, if that is not "aws"."""
 _DATA = "DATA_BUCKET"
 
 
 def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) -> str:
-    """Return a template as CloudFormation takes it.
+    """Return a template in CloudFormation's format.
 
     data_buckets: other buckets that instances read. mounts: the number of subnets from which the file system is reached.
     """
@@ -48,14 +49,14 @@ def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) ->
 
 
 def read_policy(name: str) -> dict[str, Any]:
-    """Return a policy with words in capitals for what is not the same in all accounts."""
+    """Return a policy with words in capitals for the parts that differ between accounts."""
     text = (files("executor.backends.ec2") / "iam" / f"{name}.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
 
 
 def policy_text(name: str, words: Mapping[str, str], *, region: str) -> str:
-    """Return a policy's JSON for a region, with `words` for its words in capitals; unknown ones stay."""
+    """Return a policy's JSON for a region, with `words` for its words in capitals; unknown ones are kept."""
     text = json.dumps(read_policy(name), indent=2)
     partition = next((each for start, each in _PARTITIONS.items() if region.startswith(start)), "aws")
     for word, value in {"arn:aws:": f"arn:{partition}:", **words}.items():
@@ -64,7 +65,7 @@ def policy_text(name: str, words: Mapping[str, str], *, region: str) -> str:
 
 
 def mount_command(file_system: str, region: str) -> str:
-    """Return the command of an instance that makes /shared the file system.
+    """Return an instance's command that mounts the file system at /shared.
 
     Options: https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
     """
@@ -74,7 +75,8 @@ def mount_command(file_system: str, region: str) -> str:
 
 
 def _for_buckets(document: Mapping[str, Any], buckets: Sequence[str]) -> dict[str, Any]:
-    """Return a policy with each of `buckets` in place of DATA_BUCKET, and without statements that would be about none."""
+    """Return a policy with each of `buckets` in place of DATA_BUCKET, and without statements that would then
+    be empty."""
     statements = []
     for each in document["Statement"]:
         resources = [

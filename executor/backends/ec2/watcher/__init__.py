@@ -1,1 +1,2 @@
-"""The watcher of an account: a Lambda function that looks at all jobs of a bucket, and the archive that it is made of."""
+"""The watcher of an account: a Lambda function that checks all jobs of a bucket, and the archive of its
+code."""

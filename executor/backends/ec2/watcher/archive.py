@@ -1,4 +1,5 @@
-"""The archive of the watcher: the package's own code as far as it is used, with the wheels that it imports, as Lambda takes it.
+"""The archive of the watcher: the package's own code as far as it is used, with the wheels that it imports,
+in Lambda's format.
 
 The same sources and wheels give the same bytes. Lambda takes 50 MB zipped and 250 MB unpacked:
 https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html

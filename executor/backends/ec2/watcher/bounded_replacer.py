@@ -1,7 +1,8 @@
-"""Launches machines within the watcher's limits, for a launch that is exactly the one that was submitted.
+"""Launches machines within the watcher's limits, for a launch that equals the submitted one exactly.
 
-The watcher has nobody's configuration, so it cannot render a launch anew as others do. It takes the stored one if the job's mark has
-its token, and renders only the user data, which must be the stored one byte for byte.
+The watcher has no user's configuration, so it cannot render a launch again as other commands do. It uses the
+stored launch if the job's marker has its token, and renders only the user data, which must equal the stored
+one byte for byte.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class BoundedReplacer(Replacer):
         return self._first_launch(file, decision, boot, [])
 
     def _boot(self, job: Job, file: LaunchFile) -> Boot:
-        """Return what the stored user data was made of. Raises UsageError if it is not what `bai` makes."""
+        """Return the inputs of the stored user data. Raises UsageError if `bai` does not make the same from
+        them."""
         stored = base64.b64decode(str(file.request.get("UserData")))
         found = {
             name: re.search(rf"^\s+{name}=(\S+)$", _readable(stored), re.MULTILINE)
@@ -77,7 +79,8 @@ class BoundedReplacer(Replacer):
         return made.boot
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Reserve the cost of a launch until its machine has to be gone. Raises UsageError if it is too much, or unknown."""
+        """Reserve the cost of a launch until its machine must be gone. Raises UsageError if the cost is too
+        high, or unknown."""
         ends = parse_timestamp(file.expires)
         if self.ledger is None or ends is None:
             raise UsageError(f'it ends at "{file.expires}", which is not a time')

@@ -1,7 +1,9 @@
-"""What the watcher's launches of a day cost at most: objects `DAY/LAUNCH=MICRODOLLARS` in a folder that only the watcher writes.
+"""The maximum cost of the watcher's launches of a day: objects `DAY/LAUNCH=MICRODOLLARS` in a folder that
+only the watcher writes.
 
-The least amount of a launch counts, as nobody deletes. A launch that EC2 refused has one of 0. If the watcher is killed between the
-refusal and that, the launch counts until the end of the day.
+The lowest amount of a launch counts, because objects are not deleted. A launch that EC2 refused has an object
+with 0. If the watcher is killed between the refusal and that object, the launch counts until the end of the
+day.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import UsageError
 
 FOLDER = "watcher/spent"
-"""The folder in the bucket. It is not below `jobs/`, where others write."""
+"""The folder in the bucket. The folder is not below `jobs/`, where others write."""
 _MICRO = 1_000_000
 _RESERVING = threading.Lock()
 
@@ -30,8 +32,9 @@ class DayLedger:
     """Most USD a day (UTC)."""
 
     def reserve(self, launch: str, dollars: float, *, now: datetime) -> None:
-        """Reserve the cost of a launch, once. Raises UsageError if those of this day cost more than the most."""
-        # The function has one execution at a time, and a look has several threads.
+        """Reserve the cost of a launch, once. Raises UsageError if those of this day would cost more than the
+        limit."""
+        # The function has one execution at a time, and a check has several threads.
         with _RESERVING:
             self._reserve(launch, math.ceil(dollars * _MICRO), day=_day(now))
 

@@ -1,6 +1,8 @@
-"""The watcher: a Lambda function that looks at all jobs of a bucket, called by a schedule and by EC2's events through a queue.
+"""The watcher: a Lambda function that checks all jobs of a bucket, called by a schedule and by EC2's events
+through a queue.
 
-`handler` is its entry. It needs no Kafka. An event only makes it look sooner, so a lost, late or foreign one changes nothing.
+`handler` is its entry. It needs no Kafka. An event only causes an earlier check, so a lost, late or foreign
+one changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ log = logging.getLogger(__name__)
 _MARGIN_S = 10.0
 """Part of the function's time that is kept for running work (seconds). Work that AWS cuts off is done again a minute later."""
 _OFTEN, _SELDOM = timedelta(minutes=1), timedelta(minutes=5)
-"""Time between two looks while jobs are watched, and while none are."""
+"""Time between two checks while jobs are watched, and while none are."""
 _SCHEDULES = ("aws.events", "aws.scheduler")
 
 
@@ -44,7 +46,8 @@ class LambdaContext(Protocol):
 
 
 def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
-    """Look at all jobs; return the answer for SQS to a batch. Raises BaiError if the jobs could not be read: the batch comes again."""
+    """Check all jobs; return the answer for SQS to a batch. Raises BaiError if the jobs could not be read:
+    then SQS delivers the batch again."""
     logging.getLogger().setLevel(logging.INFO)
     return _watcher().handle(event, remaining_s=context.get_remaining_time_in_millis() / 1000)
 
@@ -61,7 +64,7 @@ def _watcher() -> BucketWatcher:
 
 
 class BucketWatcher:
-    """Looks at all jobs of the configured bucket."""
+    """Checks all jobs of the configured bucket."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class BucketWatcher:
         )
 
     def handle(self, event: Any, *, remaining_s: float) -> dict[str, Any]:
-        """Look at all jobs within `remaining_s` seconds, minus a margin. Raises StoreError."""
+        """Check all jobs within `remaining_s` seconds, minus a margin. Raises StoreError."""
         until = self._clock() + remaining_s - _MARGIN_S
         # The process, and its clocks, may have stood still since the last call.
         forget_clocks()
@@ -99,7 +102,7 @@ class BucketWatcher:
             log.warning("%d jobs are left for the next time", left)
         if self._look.blind is not None:
             raise StoreError(self._look.blind)
-        # A message of which nothing is done comes again a minute later as the schedule's.
+        # A message that causes no work comes again a minute later as the schedule's.
         return {"batchItemFailures": []}
 
     def _looked_lately(self) -> bool:
@@ -128,7 +131,7 @@ def _is_only_schedule(event: Any) -> bool:
 
 
 def _events(event: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the events of a call; a message that is no event counts as one of nothing."""
+    """Return the events of a call; a message that is not an event counts as an event about nothing."""
     if not isinstance(event, dict):
         return [{}]
     records = event.get("Records")

@@ -1,7 +1,7 @@
-"""What the watcher may launch: the parameters of its stack, which nothing in the bucket changes.
+"""The limits of the watcher's launches: the parameters of its stack, which nothing in the bucket changes.
 
-Others may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>` has the token of the whole stored
-launch, and only within these limits. An instance can write neither.
+Others may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>` has the
+token of the whole stored launch, and only within these limits. An instance can write neither.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class LaunchLimits:
     types: tuple[str, ...]
     """Instance types, with `*` and `?`."""
     dollars_a_day: float
-    """Most that the machines launched in a day (UTC) may cost until they have to be gone."""
+    """Most that the machines launched in a day (UTC) may cost until they must be gone."""
 
     def check(self, file: LaunchFile, ec2: EC2Client) -> None:
-        """Raise UsageError unless a launch is within the limits, whose price is not checked here. Raises BaiError."""
+        """Raise UsageError unless a launch is within the limits; its price is not checked here. Raises
+        BaiError."""
         found = [*self._beyond(file.request), *self._beyond_places(file)]
         owner = _owner(ec2, str(file.request.get("ImageId")))
         if not found and not set(owner) & set(self.owners):
@@ -62,7 +63,7 @@ class LaunchLimits:
             *(group for each in interfaces for group in each.get("Groups", ())),
         ]
         subnets = [each["SubnetId"] for each in interfaces if each.get("SubnetId")]
-        # One that exists may be in any subnet and any group.
+        # An existing interface may be in any subnet and any group.
         there = [each["NetworkInterfaceId"] for each in interfaces if each.get("NetworkInterfaceId")]
         return [
             *([f'the instance profile "{name}"'] if name not in ("", self.profile) else []),
