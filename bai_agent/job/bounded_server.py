@@ -25,6 +25,7 @@ class BoundedServer(socketserver.ThreadingTCPServer):
     # Otherwise the end would wait for slow readers.
     block_on_close = False
     request_queue_size = 128
+    most_connections = MOST_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
         """Listen. An address of IPv6 comes without its brackets; port 0 is any free one. Raises OSError."""
@@ -42,7 +43,7 @@ class BoundedServer(socketserver.ThreadingTCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:
-            oldest = self._open.pop(0) if len(self._open) >= MOST_CONNECTIONS else None
+            oldest = self._open.pop(0) if len(self._open) >= self.most_connections else None
             self._open.append(request)
         if oldest is not None:
             # Its thread wakes and closes it, unless it has gone.

@@ -38,6 +38,7 @@ _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 IMPORTANT = (
     "torch",
     "horovod",
+    "adaptdl",
     "numpy",
     "tensorflow",
     "jax",

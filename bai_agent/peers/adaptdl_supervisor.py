@@ -50,6 +50,8 @@ class AdaptdlSupervisor:
         self._warnings: list[str] = []
         self._warned: set[str] = set()
         self._server = BoundedServer((_HERE, port), _handler(self))
+        # All replicas of a node may ask at the same moment, and one whose connection is closed fails.
+        self._server.most_connections = 1024
         threading.Thread(target=self._server.serve_forever, name="adaptdl-supervisor", daemon=True).start()
 
     @property

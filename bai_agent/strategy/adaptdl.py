@@ -9,10 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from bai_agent.decode import parse_json
+from bai_agent.decode import decode
 from bai_agent.errors import DescriptorError, RecordError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.peers import Peer
+from bai_agent.job.record_types import Count
 from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy import adaptdl_spawner
 from bai_agent.strategy.failure import Cause, LeftFile, Remains
@@ -101,23 +102,18 @@ def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class _Note:
-    """What the spawner says of the first replica that failed."""
+    """The spawner's note about the first replica that failed."""
 
-    rank: int
-    local: int
-    code: int | None
-    signal: int | None
-    time: int
+    rank: Count
+    local: Count
+    code: Count | None
+    signal: Count | None
+    time: Count
 
 
 def _note(file: LeftFile) -> _Note | None:
     """Return the spawner's note; None if the file is something else. The benchmark may have written it."""
-    if file.path != _FAILURE:
-        return None
     try:
-        table = parse_json(file.content, where=file.path)
-        found = _Note(**{name: table[name] for name in ("rank", "local", "code", "signal", "time")})
-    except (RecordError, KeyError, TypeError):
+        return decode(_Note, file.content, where=file.path) if file.path == _FAILURE else None
+    except RecordError:
         return None
-    numbers = [found.rank, found.local, found.time, found.code if found.signal is None else found.signal]
-    return found if all(type(each) is int and 0 <= each < 2**53 for each in numbers) else None

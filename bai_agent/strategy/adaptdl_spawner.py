@@ -139,13 +139,8 @@ def _tell(rank: int, local: int, code: int) -> None:
     path = os.environ.get(FAILURE_FILE)
     if not path:
         return
-    note = {
-        "rank": rank,
-        "local": local,
-        "code": code if code > 0 else None,
-        "signal": -code if code < 0 else None,
-        "time": time.time_ns() // 1_000_000,
-    }
+    ended = {"code": code, "signal": None} if code > 0 else {"code": None, "signal": -code}
+    note = {"rank": rank, "local": local, **ended, "time": time.time_ns() // 1_000_000}
     try:
         Path(path).write_text(json.dumps(note))
     except OSError as error:

@@ -72,6 +72,22 @@ def test_a_replica_is_held_until_its_generation_begins() -> None:
     assert [(status, json.loads(content)) for status, content in found] == [(200, ADDRESSES)]
 
 
+def test_many_replicas_are_held_at_the_same_time(supervisor: AdaptdlSupervisor) -> None:
+    """A replica whose connection was closed would fail."""
+    connections = [
+        http.client.HTTPConnection("127.0.0.1", supervisor.port, timeout=SECONDS) for _ in range(100)
+    ]
+    try:
+        for each in connections:
+            each.request("GET", f"/discover/{KEY}/0")
+        supervisor.begin(0, PEERS)
+
+        assert {each.getresponse().status for each in connections} <= {200, 408}
+    finally:
+        for each in connections:
+            each.close()
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [

@@ -8,7 +8,7 @@ import pytest
 from elastic_record import ElasticRecord
 from handmade_job import START
 
-from bai_agent.job.generation_records import Change, Ledger
+from bai_agent.job.generation_records import Change, Hints, Ledger
 from bai_agent.light_dataclass import replace
 from executor.documents.screen import show_blocks
 from executor.documents.status import StatusView, status_as_json, status_blocks
@@ -62,3 +62,19 @@ def test_programs_get_the_generation_and_the_ranks(view: StatusView) -> None:
     assert table["generation"]["left"] == {"1": "lost in generation 0"}
     nodes = {each["rank"]: (each.get("group_rank"), each.get("left")) for each in table["nodes"]}
     assert nodes == {0: (0, None), 1: (None, "lost in generation 0"), 2: (1, None), 3: (None, None)}
+
+
+def test_hints_are_shown_if_verbose_and_of_long_ones_the_beginning(
+    view: StatusView, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hints = Hints(node=2, generation=1, time=START, text='{"initBatchSize": 64}')
+    verbose = replace(view, verbose=True, hints=hints)
+    at = next(i for i, line in enumerate(shown(verbose, capsys)) if line.startswith("hints"))
+
+    lines = shown(verbose, capsys)
+    assert lines[at].split(maxsplit=1)[1] == '{"initBatchSize": 64}'
+    assert lines[at + 1].strip().startswith("given on node 2 in generation 1, ")
+    assert status_as_json(verbose)["hints"]["text"] == '{"initBatchSize": 64}'
+    assert not any(line.startswith("hints") for line in shown(view, capsys))
+    long = replace(verbose, hints=replace(hints, text="[" + "1, " * 20_000 + "1]"))
+    assert sum(map(len, shown(long, capsys))) < 10_000
