@@ -76,7 +76,7 @@ def test_a_descriptor_with_a_mistake_says_so(aws: FakeAws, tmp_path: Path) -> No
     assert "BAI-END bad-descriptor" in console
 
 
-def test_power_stays_only_where_the_descriptor_says_so(aws: FakeAws, tmp_path: Path) -> None:
+def test_the_machine_stays_on_only_if_the_descriptor_says_so(aws: FakeAws, tmp_path: Path) -> None:
     content = f'{DESCRIPTOR}\n[end]\npower = "stay"\n'.encode()
     machine = boot(aws, baked(tmp_path, agent="end(0)"), content)
     machine.wait_for("BAI-END done 0")
@@ -84,7 +84,7 @@ def test_power_stays_only_where_the_descriptor_says_so(aws: FakeAws, tmp_path: P
     assert machine.run(["timeout", "20", "sh", "-c", until]).returncode == 0
 
 
-def test_other_user_data_is_left_alone(aws: FakeAws, tmp_path: Path) -> None:
+def test_other_user_data_is_ignored(aws: FakeAws, tmp_path: Path) -> None:
     content = user_data(runcmd="echo MINE >/dev/console; poweroff")
     machine = boot(aws, baked(tmp_path, agent="end(0)"), content)
     machine.wait_off()

@@ -45,7 +45,7 @@ def test_a_client_token_launches_once_per_zone(aws: FakeAws) -> None:
     assert len(aws.machines) == 2
 
 
-def test_an_answer_that_gets_lost_has_launched_all_the_same(aws: FakeAws) -> None:
+def test_a_lost_answer_may_still_have_launched(aws: FakeAws) -> None:
     ec2 = aws.client("ec2", "executor", **ONCE)
     asked = request(aws, UserData=IDLE, ClientToken="job-1")
     aws.fail("RunInstances", then="drop")
@@ -159,7 +159,7 @@ def test_a_forbidden_call_is_refused_in_each_services_words(aws: FakeAws) -> Non
     ]
 
 
-def test_a_world_in_which_something_was_refused_fails(tmp_path: Path) -> None:
+def test_a_simulated_account_with_an_unexpected_refusal_fails_the_test(tmp_path: Path) -> None:
     opened = open_fake_aws(tmp_path / "aws")
     aws = opened.__enter__()
     aws.policies.attach("user")
@@ -177,7 +177,7 @@ def test_an_administrator_may_do_all(aws: FakeAws) -> None:
     assert aws.policies.take_refused() == []
 
 
-def test_of_many_conditional_writers_one_wins(aws: FakeAws) -> None:
+def test_only_one_of_many_conditional_writers_succeeds(aws: FakeAws) -> None:
     clients = [aws.client("s3") for _ in range(8)]
     outcomes: list[int] = []
 
@@ -243,7 +243,7 @@ def test_the_emulated_ec2_describes_images_parameters_and_volumes_as_aws_does(aw
     assert machine.facts.zone in aws.subnets
 
 
-def test_calls_are_recorded_with_who_made_them(aws: FakeAws) -> None:
+def test_calls_are_recorded_with_their_caller(aws: FakeAws) -> None:
     aws.client("s3", "executor").put_object(Bucket=aws.bucket, Key="a", Body=b"")
     aws.client("ssm", "user").get_parameter(Name=DEBIAN.parameters[0])
     aws.client("ec2", "user").describe_subnets()

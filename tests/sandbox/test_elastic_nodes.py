@@ -85,7 +85,7 @@ def test_a_job_outlives_a_power_cut_and_a_spot_notice(cli: SandboxCli) -> None:
     assert [call.identity for call in cli.aws.calls if call.action == "TerminateInstances"] in ([], ["user"])
 
 
-def test_a_machine_that_loses_its_power_is_replaced_while_somebody_follows(cli: SandboxCli) -> None:
+def test_a_machine_that_loses_power_is_replaced_while_a_command_follows(cli: SandboxCli) -> None:
     limits = 'max_runtime = "30m"\ngrace = "5s"\ndrain = "5s"\npeer_silence = "20s"'
     more = ELASTIC.replace('pause = "1s"', 'pause = "1s"\nreplacements = 1')
     file = described(cli, "exec python3 train.py /var/go 0.05", nodes="2:3", more=more, limits=limits)
@@ -113,7 +113,7 @@ def test_a_machine_that_loses_its_power_is_replaced_while_somebody_follows(cli: 
     assert seconds_on(cli.aws.machines) <= planned_seconds(cli, file)
 
 
-def test_a_spot_machine_that_is_taken_back_is_followed_by_one_that_goes_on(cli: SandboxCli) -> None:
+def test_an_interrupted_spot_machine_is_replaced_and_training_continues(cli: SandboxCli) -> None:
     more = """
 [checkpoint]
 path = "checkpoints"
@@ -157,7 +157,7 @@ MarketType = "spot"
     assert seconds_on([first, second]) <= planned_seconds(cli, file)
 
 
-def test_all_spot_machines_lose_their_power_at_once_and_new_ones_go_on_from_the_last_marker(
+def test_after_all_spot_machines_lose_power_new_ones_continue_from_the_last_checkpoint(
     cli: SandboxCli,
 ) -> None:
     limits = 'max_runtime = "30m"\ngrace = "5s"\ndrain = "5s"\npeer_silence = "20s"'

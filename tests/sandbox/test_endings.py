@@ -87,7 +87,7 @@ def test_a_job_that_is_cancelled(cli: SandboxCli) -> None:
     assert cli.bai("logs", "job").stdout.endswith("farewell\n")
 
 
-def test_a_spot_machine_that_ec2_takes_back(cli: SandboxCli) -> None:
+def test_an_interrupted_spot_machine_ends_its_job(cli: SandboxCli) -> None:
     """Agent: hears the notice, ends the benchmark with SIGTERM, and has all in the store before EC2's time."""
     code = f"trap 'echo farewell; echo kept >kept.txt; exit' TERM\n{WAITS}"
     more = '[aws.ec2.run_instances.InstanceMarketOptions]\nMarketType = "spot"\n[output]\nartifacts = ["kept.txt"]\n'
@@ -104,7 +104,7 @@ def test_a_spot_machine_that_ec2_takes_back(cli: SandboxCli) -> None:
     assert cli.objects("jobs/job/artifacts/") == {"kept.txt": b"kept\n"}
 
 
-def test_a_bundle_that_is_not_what_was_submitted(cli: SandboxCli) -> None:
+def test_a_bundle_that_differs_from_the_submitted_one_is_refused(cli: SandboxCli) -> None:
     """Guardian: powers off when the bundle's sha256 is wrong, after asking again for five seconds."""
     assert cli.bai("bundle", "--arch", "x86_64", "--upload").code == 0
     [(name, content)] = cli.objects("agent/").items()
@@ -158,7 +158,7 @@ def test_a_reboot_in_the_middle(cli: SandboxCli) -> None:
     assert machine.read("/var/begun") == b"begun\n"
 
 
-def test_after_a_reboot_a_job_with_restarts_goes_on(cli: SandboxCli) -> None:
+def test_after_a_reboot_a_job_with_restarts_continues(cli: SandboxCli) -> None:
     """Boothook: starts the guardian again, whose agent starts the benchmark once more, as the job allows it."""
     code = "echo $BAI_GENERATION >>/var/begun\n[ $BAI_GENERATION = 1 ] || { reboot -ff; sleep 600; }"
     restart = '[restart]\nmax_restarts = 1\nbackoff = "1s"'
@@ -172,7 +172,7 @@ def test_after_a_reboot_a_job_with_restarts_goes_on(cli: SandboxCli) -> None:
     assert [each["outcome"] for each in generations] == ["lost", "succeeded"]
 
 
-def test_a_reboot_that_all_are_told_of(cli: SandboxCli) -> None:
+def test_a_reboot_by_the_benchmark_ends_the_job_as_interrupted(cli: SandboxCli) -> None:
     """As above. The guardian says farewell, and the benchmark was ended by the machine, whoever of us went first."""
     machine = cli.submit(cli.descriptor("echo begun >>/var/begun\nreboot\nsleep 600"))
 

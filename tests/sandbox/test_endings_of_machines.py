@@ -51,7 +51,7 @@ def test_a_clock_that_nothing_sets(cli: SandboxCli) -> None:
         machine.read("/var/begun")
 
 
-def test_a_network_without_a_way_to_s3(cli: SandboxCli) -> None:
+def test_a_network_without_a_route_to_s3_ends_the_machine(cli: SandboxCli) -> None:
     """Guardian: powers off when S3 cannot be reached for 600 s; five here."""
     cli.aws.shape = MachineShape(environment={"BAI_FETCH_SECONDS": "5"})
     cli.aws.hide(cli.aws.control_plane.port)
@@ -63,7 +63,7 @@ def test_a_network_without_a_way_to_s3(cli: SandboxCli) -> None:
     assert "S3 cannot be reached" in status["sentence"]
 
 
-def test_a_network_that_goes_once_the_user_data_is_there(cli: SandboxCli) -> None:
+def test_a_network_that_disappears_after_the_user_data_ends_the_machine(cli: SandboxCli) -> None:
     """Guardian: powers off when the metadata service does not answer for 600 s; five here."""
     cli.aws.shape = MachineShape(environment={"BAI_FETCH_SECONDS": "5"})
     machine = cli.submit(cli.descriptor(WAITS))
@@ -76,7 +76,7 @@ def test_a_network_that_goes_once_the_user_data_is_there(cli: SandboxCli) -> Non
     assert "the instance metadata service did not answer" in status["sentence"]
 
 
-def test_a_network_that_never_comes(cli: SandboxCli) -> None:
+def test_a_machine_without_a_network_is_ended(cli: SandboxCli) -> None:
     """`bai reap`: without the metadata service there is no user data, and nothing of ours on the machine."""
     cli.aws.shape = MachineShape(network_after=timedelta(days=1))
     machine = cli.submit(cli.descriptor(WAITS))
@@ -126,7 +126,7 @@ def test_a_shutdown_that_does_nothing_the_first_three_times(cli: SandboxCli) -> 
     assert machine.read("/var/asked") == b"asked\n" * 4
 
 
-def test_a_machine_that_somebody_terminates(cli: SandboxCli) -> None:
+def test_a_terminated_machine_is_reported(cli: SandboxCli) -> None:
     """EC2; guardian and agent do not hold that up, and nobody takes the job for a running one afterwards."""
     aws = cli.aws
     machine = cli.submit(cli.descriptor(WAITS))

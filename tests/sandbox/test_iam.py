@@ -156,7 +156,7 @@ def test_each_call_is_allowed(runs: Runs, identity: str) -> None:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_all_that_is_allowed_is_called(runs: Runs, identity: str) -> None:
+def test_every_allowed_action_is_called(runs: Runs, identity: str) -> None:
     unused = runs.policy(identity).unused([permission for _, permission in runs.permissions(identity)])
 
     known = {
@@ -167,7 +167,7 @@ def test_all_that_is_allowed_is_called(runs: Runs, identity: str) -> None:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_without_any_of_its_statements_a_policy_is_too_small(runs: Runs, identity: str) -> None:
+def test_a_policy_without_any_one_statement_is_too_small(runs: Runs, identity: str) -> None:
     policy = runs.policy(identity)
     asked = [permission for _, permission in runs.permissions(identity)]
     for each in policy.statements:
@@ -176,7 +176,7 @@ def test_without_any_of_its_statements_a_policy_is_too_small(runs: Runs, identit
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
+def test_no_identity_may_change_resources_of_others(runs: Runs, identity: str) -> None:
     policy, around = runs.policy(identity), runs.policies.around
     instance = f"arn:aws:ec2:{around.region}:{around.account}:instance/i-1"
     group = f"arn:aws:ec2:{around.region}:{around.account}:security-group/sg-1"
@@ -209,7 +209,7 @@ def test_nobody_may_touch_what_is_not_ours(runs: Runs, identity: str) -> None:
         assert not policy.allows(permission), permission
 
 
-def test_an_instance_may_not_change_what_others_run(runs: Runs) -> None:
+def test_an_instance_may_not_change_other_jobs(runs: Runs) -> None:
     policy, bucket = runs.policy("instance"), f"arn:aws:s3:::{runs.bucket}"
     for folder in ("agent", "data", "scripts"):
         assert not policy.allows(Permission(action="s3:PutObject", resource=f"{bucket}/{folder}/a"))

@@ -20,7 +20,7 @@ producer.close()
 """
 
 
-def test_a_machine_reaches_the_hosts_broker_at_its_own_address(
+def test_a_machine_reaches_the_hosts_broker_at_its_address(
     aws: FakeAws, kafka: Broker, free_topic: str
 ) -> None:
     aws.expose(int(kafka.address.rpartition(":")[2]))

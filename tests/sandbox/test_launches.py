@@ -8,7 +8,7 @@ from sandbox.fake_aws import FakeAws
 from sandbox.sandbox_cli import SandboxCli
 
 
-def test_two_zones_are_full_and_an_answer_gets_lost(aws: FakeAws, cli: SandboxCli) -> None:
+def test_with_two_full_zones_and_a_lost_answer_one_machine_is_launched(aws: FakeAws, cli: SandboxCli) -> None:
     """The third zone is used, and asked again for the answer; a repeat of the submission launches nothing."""
     first, second, third = aws.subnets
     full = [aws.no_capacity(zone) for zone in (first, second)]

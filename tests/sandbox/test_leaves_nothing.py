@@ -26,7 +26,7 @@ with open_fake_aws(Path(sys.argv[1])) as aws:
 """
 
 
-def test_after_sigkill_no_process_mount_or_group_is_left(aws: FakeAws, tmp_path: Path) -> None:
+def test_after_sigkill_no_process_mount_or_group_remains(aws: FakeAws, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     environment = {**os.environ, "PYTHONPATH": TEST_FOLDERS}
     with subprocess.Popen(
@@ -46,7 +46,7 @@ def test_after_sigkill_no_process_mount_or_group_is_left(aws: FakeAws, tmp_path:
     assert groups_named(f"bai-sandbox-{owner.pid}-") == []
 
 
-def test_a_world_that_ends_leaves_nothing_on_the_host(tmp_path: Path, aws: FakeAws) -> None:
+def test_an_ended_simulation_leaves_nothing_on_the_host(tmp_path: Path, aws: FakeAws) -> None:
     from sandbox.fake_aws import open_fake_aws
     from sandbox.launches import launch, user_data
 

@@ -164,7 +164,7 @@ def test_a_stopped_instance_starts_again(aws: FakeAws) -> None:
     assert gone["StateReason"]["Code"] == "Client.UserInitiatedShutdown"
 
 
-def test_a_hanging_machine_ends_only_with_its_power(aws: FakeAws) -> None:
+def test_a_hanging_machine_only_ends_by_a_forced_power_off(aws: FakeAws) -> None:
     aws.fleet.power_off_grace = 1.0
     [machine] = launch(
         aws, UserData=user_data(runcmd=SAY + "say IS-UP; while :; do sleep 0.1; say TICK; done")

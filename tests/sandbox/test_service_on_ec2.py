@@ -212,7 +212,7 @@ def test_each_job_has_one_machine_which_ended_itself(served: Served) -> None:
         assert machine.exit_codes == [0]
 
 
-def test_the_policy_of_the_service_allows_nothing_that_it_does_not_need(served: Served) -> None:
+def test_the_services_policy_allows_only_needed_actions(served: Served) -> None:
     policies = served.aws.policies
     calls = [call for call in served.aws.calls if call.identity == "executor"]
     asked = [permission for call in calls for permission in needed(call, policies.around)]

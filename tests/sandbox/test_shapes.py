@@ -90,7 +90,7 @@ def test_tmp_is_read_only_and_the_disk_is_full(aws: FakeAws) -> None:
     machine.wait_for("DISK-FULL")
 
 
-def test_a_halted_machine_goes_on_costing(aws: FakeAws) -> None:
+def test_a_halted_machine_still_costs_money(aws: FakeAws) -> None:
     machine = booted(aws, MachineShape(), runcmd="systemctl halt")
     machine.wait_for("Halting system.")
     with pytest.raises(TimeoutError):

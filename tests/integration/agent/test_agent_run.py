@@ -36,7 +36,7 @@ FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\
 LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "units": "nats", "required": True}]
 
 
-def test_a_run_leaves_numbers_a_result_and_its_story(tmp_path: Path) -> None:
+def test_a_run_leaves_metrics_a_result_and_events(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(python_job(tmp_path, TRAIN, metrics=LOSS), rundir)
@@ -88,7 +88,7 @@ def test_a_command_that_never_ran_differs_from_one_that_failed(
     assert command in result_of(rundir)["sentence"]
 
 
-def test_a_required_metric_that_never_came_is_no_success(tmp_path: Path) -> None:
+def test_a_missing_required_metric_fails_the_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(python_job(tmp_path, "print('lots=1.0')", metrics=LOSS), rundir)
@@ -109,7 +109,7 @@ def test_a_benchmark_beyond_its_time_is_ended(tmp_path: Path) -> None:
     assert result_of(rundir)["benchmark"]["signal"] == signal.SIGTERM
 
 
-def test_a_silent_benchmark_is_ended_with_the_place_where_it_hung(tmp_path: Path) -> None:
+def test_a_silent_benchmark_is_ended_and_its_stacks_are_logged(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import time\ndef wait_for_a_peer():\n    time.sleep(1000)\nprint('begun', flush=True)\nwait_for_a_peer()\n"
 
@@ -180,7 +180,7 @@ while not os.path.exists("hidden") or "stay" in sys.argv: time.sleep(0.05)
 
 
 @pytest.mark.parametrize("arguments", [[], ["stay"]], ids=["after its end", "when it is ended"])
-def test_nothing_that_the_benchmark_started_is_left(tmp_path: Path, arguments: list[str]) -> None:
+def test_all_processes_of_the_benchmark_are_ended(tmp_path: Path, arguments: list[str]) -> None:
     rundir = tmp_path / "run"
     limits = {"max_runtime": "4s", "grace": "1s"}
 
@@ -380,7 +380,7 @@ with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
 """
 
 
-def test_nothing_of_ours_quotes_a_secret(tmp_path: Path) -> None:
+def test_our_own_texts_never_quote_a_secret(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQ\n-----END KEY-----\n"
     long = "".join(f"{number:03}-s3cret-" for number in range(40))  # an example of it is cut
@@ -447,7 +447,7 @@ def test_usage_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "what", ["os.rename(path, path + '.1')", "os.unlink(path); open(path, 'w').write('FAKE')"]
 )
-def test_a_benchmark_that_moves_its_output_away_is_still_heard(tmp_path: Path, what: str) -> None:
+def test_a_log_that_the_benchmark_renames_is_still_read(tmp_path: Path, what: str) -> None:
     rundir = tmp_path / "run"
     program = f"""
 import os, time
@@ -497,7 +497,7 @@ print("loss=2.0")
     assert [each["bytes"] for each in events_of(rundir) if each["type"] == "output_truncated"] == [45]
 
 
-def test_a_benchmark_that_prints_very_much_gets_a_warning_of_the_cost(tmp_path: Path) -> None:
+def test_very_much_output_causes_a_warning_about_its_cost(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     assert run_agent(python_job(tmp_path, "for line in range(300_000): print('line', line)"), rundir) == 0
@@ -576,7 +576,7 @@ def test_the_benchmark_gets_the_nodes_in_its_environment(tmp_path: Path) -> None
     ]
 
 
-def test_output_of_left_processes_after_the_end_gives_no_metric(tmp_path: Path) -> None:
+def test_output_of_remaining_processes_after_the_end_gives_no_metric(tmp_path: Path) -> None:
     # Given processes that print and emit after the benchmark's own end was seen, at once and when they are ended
     program = (
         "import os, subprocess, sys\n"
@@ -621,7 +621,7 @@ int main(void) { for (int i = 0; i < 6; i++) { printf("loss=%d.0\\n", i); usleep
 
 
 @pytest.mark.parametrize("is_static", [True, False])
-def test_a_static_program_whose_lines_come_in_blocks_is_warned_of(tmp_path: Path, is_static: bool) -> None:
+def test_a_static_program_that_prints_in_blocks_causes_a_warning(tmp_path: Path, is_static: bool) -> None:
     source, program = tmp_path / "p.c", tmp_path / "printer"
     source.write_text(_SLOW_PRINTER)
     subprocess.run(["gcc", *(["-static"] if is_static else []), "-o", program, source], check=True)

@@ -82,7 +82,7 @@ def in_bucket(name: str = "job") -> JobRecord:
     return JobRecord(open_store("s3://bucket/jobs"), name)
 
 
-def test_each_generation_goes_on_where_the_one_before_has_saved(tmp_path: Path) -> None:
+def test_each_generation_continues_from_the_checkpoint_of_the_previous_one(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(counting(tmp_path, 2), rundir)
@@ -104,7 +104,7 @@ def test_each_generation_goes_on_where_the_one_before_has_saved(tmp_path: Path) 
     assert not (rundir / "checkpoint-held").exists()
 
 
-def test_without_a_checkpoint_a_generation_starts_without_and_that_is_said_once(tmp_path: Path) -> None:
+def test_a_generation_without_a_checkpoint_starts_empty_and_reports_it_once(tmp_path: Path) -> None:
     program = """
 import os, sys
 with open("resumed", "a") as file:
@@ -136,7 +136,7 @@ while not os.path.exists("end"):
 """
 
 
-def test_checkpoints_are_kept_while_the_benchmark_runs_and_none_without_a_change(tmp_path: Path) -> None:
+def test_checkpoints_are_kept_during_the_run_only_if_files_change(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, SAVES_UNTIL_TOLD, checkpoint={"path": "checkpoints", "every": "1s"})
     with start_agent(job, rundir) as agent:
@@ -153,7 +153,7 @@ def test_checkpoints_are_kept_while_the_benchmark_runs_and_none_without_a_change
     }
 
 
-def test_an_agent_that_is_killed_while_the_benchmark_runs_goes_on_keeping_checkpoints(tmp_path: Path) -> None:
+def test_a_restarted_agent_continues_to_keep_checkpoints(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, SAVES_UNTIL_TOLD, checkpoint={"path": "checkpoints", "every": "1s"})
     with start_agent(job, rundir) as agent:
@@ -167,7 +167,7 @@ def test_an_agent_that_is_killed_while_the_benchmark_runs_goes_on_keeping_checkp
         assert agent.wait(timeout=60) == 0
 
 
-def test_a_bucket_that_refuses_a_checkpoint_leaves_the_one_before(tmp_path: Path, gate: Gate) -> None:
+def test_if_a_bucket_refuses_a_checkpoint_the_previous_one_is_used(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     refused = "/checkpoint/1/"
     gate.refuse = lambda method, path: denied("AccessDenied") if method == "PUT" and refused in path else None
@@ -210,7 +210,7 @@ def test_a_folder_that_is_not_the_checkpoint_is_restored_from_the_bucket(tmp_pat
     assert (restore["name"], restore["files"], restore["bytes"]) == ("checkpoint-0-0", 1, 1)
 
 
-def test_a_checkpoint_whose_sums_do_not_fit_gives_way_to_the_one_before(tmp_path: Path) -> None:
+def test_a_checkpoint_with_wrong_checksums_is_replaced_by_the_previous_one(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     # Generation 1 hangs when it has saved.
     program = COUNTS.replace("sys.exit(", "time.sleep(100 if generation == 1 else 0)\nsys.exit(")
@@ -277,7 +277,7 @@ def make_nodes(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
         each.close()
 
 
-def test_all_nodes_go_on_from_the_checkpoint_of_the_first(make_nodes: Callable[..., Nodes]) -> None:
+def test_all_nodes_continue_from_the_checkpoint_of_the_first(make_nodes: Callable[..., Nodes]) -> None:
     nodes = make_nodes(ONE_OF_TWO_FAILS, checkpoint={"path": "checkpoints", "every": "off"})
 
     nodes.start_all(0, 1)
@@ -329,7 +329,7 @@ sys.exit(os.environ["BAI_GENERATION"] != "2")
     assert restores == [f"{shared}/job/g0", f"{shared}/job/g1"]
 
 
-def test_a_shared_folder_in_which_a_save_was_cut_off_is_passed_over_for_an_older_one(tmp_path: Path) -> None:
+def test_a_shared_folder_with_an_interrupted_save_is_skipped_for_an_older_one(tmp_path: Path) -> None:
     program = """
 import os, sys
 generation = os.environ["BAI_GENERATION"]
@@ -355,7 +355,7 @@ sys.exit(generation != "2")
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_absolute_folder_with_files_of_others_is_left_alone(tmp_path: Path, shared: bool) -> None:
+def test_an_absolute_folder_with_other_files_is_not_touched(tmp_path: Path, shared: bool) -> None:
     folder = tmp_path / "mine"
     (folder / "g0").mkdir(parents=True)
     (folder / "g0" / "thesis.tex").write_text("dear")
@@ -369,7 +369,7 @@ def test_an_absolute_folder_with_files_of_others_is_left_alone(tmp_path: Path, s
     assert (folder / "g0" / "thesis.tex").read_text() == "dear"
 
 
-def test_an_absolute_folder_is_made_and_stays_the_jobs(tmp_path: Path) -> None:
+def test_an_absolute_folder_is_created_and_belongs_to_the_job(tmp_path: Path) -> None:
     folder, rundir = tmp_path / "data" / "checkpoints", tmp_path / "run"
 
     assert run_agent(counting(tmp_path, 1, checkpoint={"path": str(folder)}), rundir) == 0

@@ -78,7 +78,7 @@ def benchmark_pid(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("deed", HARMLESS.values(), ids=HARMLESS)
-def test_a_run_goes_on_without_files_that_the_benchmark_deleted(tmp_path: Path, deed: str) -> None:
+def test_a_run_continues_without_files_that_the_benchmark_deleted(tmp_path: Path, deed: str) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(job_that_does(tmp_path, deed, limits={"no_output": "5s"}), rundir)
@@ -114,7 +114,9 @@ def test_files_missing_at_the_end_are_reported(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("wait", [0, "recorded"])
 @pytest.mark.parametrize("deed", FATAL.values(), ids=FATAL)
-def test_a_benchmark_without_any_record_left_is_ended(tmp_path: Path, deed: str, wait: float | str) -> None:
+def test_a_benchmark_whose_records_are_all_deleted_is_ended(
+    tmp_path: Path, deed: str, wait: float | str
+) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(job_that_does(tmp_path, deed, wait=wait, steps=10_000), rundir)

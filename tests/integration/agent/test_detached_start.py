@@ -32,7 +32,7 @@ def run_agent(job: Path, rundir: Path, deaf: int) -> subprocess.CompletedProcess
     )
 
 
-def test_the_job_runs_although_nobody_hears_that_it_does(tmp_path: Path, deaf: int) -> None:
+def test_a_detached_job_runs_even_if_its_caller_is_gone(tmp_path: Path, deaf: int) -> None:
     job = write_job(tmp_path, ["true"])
 
     child = run_agent(job, tmp_path / "run", deaf)
@@ -41,7 +41,7 @@ def test_the_job_runs_although_nobody_hears_that_it_does(tmp_path: Path, deaf: i
     assert result_of(tmp_path / "run")["outcome"] == "succeeded"
 
 
-def test_a_refusal_keeps_its_exit_code_and_its_sentence(tmp_path: Path, deaf: int) -> None:
+def test_a_refused_detached_start_keeps_exit_code_and_message(tmp_path: Path, deaf: int) -> None:
     job = tmp_path / "job.toml"
     job.write_text("version = 1\n")
 

@@ -89,7 +89,7 @@ class Job:
         self._flag.touch()
 
 
-def test_scaled_down_and_up_all_members_go_on_from_what_the_first_has_saved(
+def test_after_scaling_down_and_up_members_continue_from_the_first_nodes_checkpoint(
     tmp_path: Path, make: Callable[..., Nodes]
 ) -> None:
     job = Job(tmp_path, make)
@@ -163,7 +163,7 @@ def test_a_member_that_cannot_restore_is_left_out(tmp_path: Path, make: Callable
     assert [each for each in result["warnings"] if each.startswith(f"Node 1: {why}")]
 
 
-def test_when_the_first_node_is_scaled_away_the_next_one_leads_with_all_that_it_saved(
+def test_after_scaling_away_the_first_node_the_next_leads_with_its_checkpoint(
     tmp_path: Path, make: Callable[..., Nodes]
 ) -> None:
     # Given node 1 as the first one, because node 0 was lost for a while
@@ -196,7 +196,7 @@ def test_when_the_first_node_is_scaled_away_the_next_one_leads_with_all_that_it_
     assert job.nodes.result["metrics"]["headlines"]["score"]["value"] == 3
 
 
-def test_a_restart_of_an_elastic_job_goes_on_through_a_bucket(
+def test_a_restart_of_an_elastic_job_continues_from_a_bucket(
     tmp_path: Path, make: Callable[..., Nodes], gate: Gate
 ) -> None:
     program = (
@@ -231,7 +231,7 @@ if os.environ["BAI_GENERATION"] == "0":
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_an_agent_that_is_killed_during_a_restore_goes_on_with_it(
+def test_an_agent_killed_during_a_restore_continues_it(
     tmp_path: Path, make: Callable[..., Nodes], node: int
 ) -> None:
     job = Job(tmp_path, make)

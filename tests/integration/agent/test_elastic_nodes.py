@@ -100,7 +100,7 @@ def test_an_elastic_job_of_which_nothing_happens_succeeds(job: Callable[..., Job
     assert [it.starts(each) for each in range(3)] == [["0 0 0 3"], ["0 1 1 3"], ["0 2 2 3"]]
 
 
-def test_a_node_that_is_lost_ends_the_generation_and_the_next_one_begins_without_it(
+def test_a_lost_node_ends_the_generation_and_the_next_runs_without_it(
     job: Callable[..., Job],
 ) -> None:
     it = job(2, 3)
@@ -126,7 +126,7 @@ BREAKS = UNTIL_TOLD.replace(
 """The same, whose first generation fails once a node is said to be gone."""
 
 
-def test_a_failure_whose_cause_has_died_does_not_wait_for_its_silence(
+def test_a_failure_with_a_dead_cause_does_not_wait_for_the_silence_limit(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
     it = job(1, 3, program=BREAKS, limits={"peer_silence": "10m"})
@@ -155,7 +155,7 @@ def test_the_leader_is_followed_by_the_next_living_member(job: Callable[..., Job
     assert (it.nodes.result["outcome"], it.nodes.result["lost"]) == ("succeeded", [0, 1])
 
 
-def test_a_hung_leader_that_wakes_ends_what_it_runs_and_joins_again(job: Callable[..., Job]) -> None:
+def test_a_hung_leader_that_wakes_ends_its_processes_and_joins_again(job: Callable[..., Job]) -> None:
     it = job(1, 2)
     it.start(0, 1)
 
@@ -172,7 +172,7 @@ def test_a_hung_leader_that_wakes_ends_what_it_runs_and_joins_again(job: Callabl
     assert it.starts(1) == ["0 1 1 2", "1 1 0 1", "2 1 0 2"]
 
 
-def test_below_the_least_the_job_waits_for_a_node_and_goes_on_with_it(job: Callable[..., Job]) -> None:
+def test_with_too_few_nodes_the_job_waits_and_continues_with_a_new_node(job: Callable[..., Job]) -> None:
     it = job(2, 2)
     it.start(0, 1)
 
@@ -200,7 +200,7 @@ def test_a_job_that_waited_in_vain_ends(job: Callable[..., Job]) -> None:
     assert result["sentence"] == "1 of at least 2 nodes was left for 3s."
 
 
-def test_a_node_that_comes_later_joins_and_one_that_is_not_wanted_leaves(job: Callable[..., Job]) -> None:
+def test_a_late_node_joins_and_an_unwanted_node_leaves(job: Callable[..., Job]) -> None:
     saves = 'if os.environ["BAI_NODE"] != "2":\n    Path("model.pt").touch()\n'
     output = {"artifacts": ["*.pt"]}
     it = job(1, 3, program=UNTIL_TOLD + saves, elastic={"nodes": 1, "pause": "1s"}, output=output)
@@ -286,7 +286,7 @@ def test_a_cancel_ends_a_job_that_runs_or_waits(job: Callable[..., Job], parked:
     assert it.nodes.result["outcome"] == "cancelled"
 
 
-def test_max_runtime_counts_the_time_in_which_the_job_waits(job: Callable[..., Job], tmp_path: Path) -> None:
+def test_max_runtime_includes_waiting_time(job: Callable[..., Job], tmp_path: Path) -> None:
     # The failure that a lost node causes has it missed at once, not only when it was silent long enough.
     it = job(2, 2, program=BREAKS, limits={"max_runtime": "30s"})
     it.start(0, 1)
@@ -300,7 +300,7 @@ def test_max_runtime_counts_the_time_in_which_the_job_waits(job: Callable[..., J
 
 @pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize("moment", ["joined", "decided", "failed", "ended", "settled", "begun", "started"])
-def test_an_agent_that_is_killed_in_a_change_takes_it_up(
+def test_an_agent_killed_during_a_change_continues_it(
     job: Callable[..., Job], node: int, moment: str
 ) -> None:
     it = job(1, 2, program=FAILS.replace("{times}", "1"), restart={"max_restarts": 2, "backoff": "0s"})
@@ -330,7 +330,7 @@ def test_an_agent_that_is_killed_in_a_change_takes_it_up(
     ]
 
 
-def test_a_node_with_a_spot_notice_leaves_and_the_others_go_on(job: Callable[..., Job]) -> None:
+def test_a_node_with_a_spot_notice_leaves_and_the_others_continue(job: Callable[..., Job]) -> None:
     services = Services(metadata={"instance-life-cycle": "spot", "local-ipv4": "127.0.0.1"})
     server = services.serve()
     try:
@@ -368,7 +368,7 @@ echo loss=0.5
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_mpirun_is_started_by_the_first_node_that_is_left(tmp_path: Path, lost: int) -> None:
+def test_the_first_remaining_node_starts_mpirun(tmp_path: Path, lost: int) -> None:
     flag = tmp_path / "go"
     argv = ["/bin/sh", "-c", MPI.format(flag=flag).replace("$", "$$")]
     nodes = MpiNodes(
@@ -406,7 +406,7 @@ while [ ! -e {flag} ]; do sleep 0.1; done
 """A command that starts something on the other nodes by SSH, as an mpirun of its own."""
 
 
-def test_the_first_node_that_is_left_may_log_in_and_no_other_may(tmp_path: Path) -> None:
+def test_only_the_first_remaining_node_may_log_in(tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", LOGS_IN.format(flag=tmp_path / "go").replace("$", "$$")]
     strategy = {"min_nodes": 2, "launch": "user"}
     nodes = MpiNodes(tmp_path, argv, nodes=3, strategy=strategy, elastic=ELASTIC)

@@ -85,7 +85,7 @@ def test_the_packages_are_those_of_the_benchmarks_python(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("name", "part"), [("mpirun", "open_mpi"), ("python3", "python")])
-def test_a_program_that_hangs_holds_up_no_run(
+def test_a_hanging_program_does_not_delay_a_run(
     tmp_path: Path, program: Callable[..., dict[str, str]], name: str, part: str
 ) -> None:
     rundir = tmp_path / "run"
@@ -115,7 +115,7 @@ def test_programs_that_answer_nonsense_or_without_end_are_left_out(
     assert (rundir / "environment.json").stat().st_size < 2**18
 
 
-def test_a_secret_is_not_in_it(tmp_path: Path) -> None:
+def test_the_environment_record_contains_no_secret(tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "hunter2hunter2-1.0.dist-info").mkdir(parents=True)
     job = python_job(
@@ -161,7 +161,7 @@ def test_an_instance_is_named_by_its_metadata(tmp_path: Path) -> None:
     }
 
 
-def test_a_restarted_agent_leaves_the_environment_record_as_it_is(tmp_path: Path) -> None:
+def test_a_restarted_agent_does_not_change_the_environment_record(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, WAITS)
     with start_agent(job, rundir) as agent:

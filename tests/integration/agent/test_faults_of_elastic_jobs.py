@@ -40,7 +40,7 @@ def gates(gate: Gate, moto: str) -> Iterator[list[Gate]]:
         yield [stack.enter_context(another_gate(moto, gate.s3)) for _ in range(3)]
 
 
-def test_a_decision_counts_once_whatever_is_answered_and_however_long_its_leader_hangs(
+def test_a_decision_counts_once_despite_lost_answers_and_hanging_leaders(
     make: Callable[..., Nodes], tmp_path: Path, gates: list[Gate]
 ) -> None:
     job = ElasticJob(tmp_path, make, nodes=3, store=S3, checkpoint={"path": "checkpoints", "every": "off"})
@@ -76,7 +76,7 @@ def test_a_decision_counts_once_whatever_is_answered_and_however_long_its_leader
     job.check(restarts=job.newest.ledger.restarts)
 
 
-def test_a_store_away_for_all_costs_nothing_and_a_node_that_alone_misses_it_joins_again(
+def test_a_node_that_alone_cannot_reach_the_store_joins_again(
     make: Callable[..., Nodes], tmp_path: Path, gates: list[Gate]
 ) -> None:
     job = ElasticJob(tmp_path, make, nodes=3, store=S3)

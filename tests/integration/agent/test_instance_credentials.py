@@ -131,7 +131,7 @@ def test_a_slow_metadata_service_is_enough_for_secrets(bundle: Path, moto: str, 
     assert refused == []
 
 
-def test_kafkas_iam_takes_the_instances_role(bundle: Path) -> None:
+def test_kafkas_iam_uses_the_instances_role(bundle: Path) -> None:
     code = """
 import logging
 from bai_agent.job.descriptor import Kafka
@@ -160,14 +160,14 @@ def test_a_persons_configuration_is_botocores(tmp_path: Path, monkeypatch: pytes
     assert takes_botocore({})
 
 
-def test_credentials_outlive_a_metadata_service_that_goes() -> None:
+def test_credentials_outlive_an_unreachable_metadata_service() -> None:
     with metadata_service() as (address, _):
         role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}, sleep=lambda _: None)
         assert role.keys().access == "ROLEKEY"
     assert role.keys().access == "ROLEKEY"
 
 
-def test_another_client_has_the_credentials_of_a_metadata_service_that_goes(
+def test_another_client_shares_the_credentials_of_an_unreachable_metadata_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -236,7 +236,7 @@ def test_new_credentials_wait_for_a_service_that_answered_before() -> None:
         "AWS_WEB_IDENTITY_TOKEN_FILE",
     ],
 )
-def test_credentials_that_only_s3_can_take_are_named(bundle: Path, name: str) -> None:
+def test_credentials_that_only_s3_can_use_are_named(bundle: Path, name: str) -> None:
     """They are not passed over in silence for the instance's role, which is somebody else."""
     with metadata_service() as (address, _):
         environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address, name: "/a", "AWS_REGION": "eu-west-1"}
@@ -275,7 +275,7 @@ def test_s3_learns_when_the_roles_credentials_expire() -> None:
     assert provided["expires_at"] == expires
 
 
-def test_new_credentials_are_there_before_the_old_ones_expire() -> None:
+def test_new_credentials_are_fetched_before_the_old_ones_expire() -> None:
     # Given a role whose credentials are good for two minutes, and a thread that renews them when it is let to
     soon = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=2)
     turn, renewed = threading.Semaphore(0), threading.Semaphore(0)

@@ -36,7 +36,7 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-def test_killed_at_random_moments_a_job_loses_no_number_but_a_lost_machines_last(
+def test_after_random_kills_only_a_lost_machines_last_values_are_missing(
     make: Callable[..., Nodes], tmp_path: Path, gate: Gate
 ) -> None:
     finish = tmp_path / "finish"

@@ -67,7 +67,7 @@ def held_back() -> Iterator[tuple[str, threading.Event]]:
         server.shutdown()
 
 
-def test_agents_killed_in_each_phase_go_on_and_start_nothing_twice(
+def test_agents_killed_in_each_phase_continue_and_start_nothing_twice(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     flag = tmp_path / "go"

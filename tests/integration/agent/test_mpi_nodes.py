@@ -107,9 +107,7 @@ def begun(nodes: MpiNodes) -> Callable[[], bool]:
     return lambda: all(f"begun on {rank}" in nodes.output() for rank in (0, 1))
 
 
-def test_agents_that_are_killed_go_on_with_the_same_keys(
-    make: Callable[..., MpiNodes], tmp_path: Path
-) -> None:
+def test_killed_agents_continue_with_the_same_keys(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
     flag = tmp_path / "go"
     nodes = make(UNTIL_TOLD.format(flag=flag))
     joined = nodes.store / "job" / "attempts" / "0" / "joined"

@@ -90,7 +90,7 @@ def test_processes_of_another_user_run_on_both_nodes(nodes: MpiNodes, flag: Path
         assert result_of(nodes.rundir(rank))["outcome"] == "succeeded"
 
 
-def test_agents_of_another_users_nodes_that_are_killed_go_on(nodes: MpiNodes, flag: Path) -> None:
+def test_killed_agents_of_another_users_nodes_continue(nodes: MpiNodes, flag: Path) -> None:
     for rank in (0, 1):
         nodes.start(rank, {"PLANTED": "s3cret"})
     _wait_for_both(nodes)

@@ -162,7 +162,7 @@ time.sleep(100)
     assert "process 1 (local rank 0) ended by SIGKILL" in nodes.result["sentence"]
 
 
-def test_processes_that_fail_are_started_again(make: Callable[..., Nodes]) -> None:
+def test_failed_processes_are_started_again(make: Callable[..., Nodes]) -> None:
     nodes = make(
         """
 import os, sys
@@ -217,7 +217,7 @@ while not Path(sys.argv[0]).with_name("go").exists() and time.monotonic() < dead
 """
 
 
-def test_sockets_in_place_of_efa_are_warned_of_while_nodes_run(make: Callable[..., Nodes]) -> None:
+def test_sockets_in_place_of_efa_cause_a_warning_during_the_run(make: Callable[..., Nodes]) -> None:
     nodes = make(USES_SOCKETS, strategy={"efa": True})
     nodes.start_all(0, 1)
 

@@ -101,7 +101,7 @@ def test_resources_of_a_killed_agent_are_reported_as_missing(tmp_path: Path) -> 
     }
 
 
-def test_of_a_killed_shim_nothing_is_known(tmp_path: Path) -> None:
+def test_the_usage_of_a_killed_shim_is_unknown(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     with start_agent(python_job(tmp_path, WAITS, metrics=LOSS), rundir) as agent:
         wait_until(begun(rundir))

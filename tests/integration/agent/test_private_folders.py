@@ -70,7 +70,7 @@ def nobodys_job(folder: Path, argv: list[str], **tables: Any) -> Path:
 
 
 @pytest.mark.parametrize("umask", ["000", "022", "077"])
-def test_a_run_directory_is_its_owners_alone(folder: Path, umask: str) -> None:
+def test_only_the_owner_can_read_a_run_directory(folder: Path, umask: str) -> None:
     job = write_job(folder, ["sh", "-c", "umask"])
     rundir = folder / "run"
 
@@ -103,7 +103,7 @@ def test_another_user_may_lock_as_much_memory_as_root(folder: Path) -> None:
     assert (rundir / "output.log").read_text() == f"{_most_locked()}nobody\n"
 
 
-def test_a_store_is_its_owners_alone(folder: Path) -> None:
+def test_only_the_owner_can_read_a_job_store(folder: Path) -> None:
     cli = local_cli(folder)
     before = os.umask(0)
     try:
@@ -118,7 +118,7 @@ def test_a_store_is_its_owners_alone(folder: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("umask", ["000", "077"])
-def test_only_the_benchmarks_user_has_its_folders(folder: Path, umask: str) -> None:
+def test_only_the_benchmarks_user_owns_its_folders(folder: Path, umask: str) -> None:
     uid = pwd.getpwnam("nobody").pw_uid
     job = nobodys_job(folder, [], benchmark={"script": f"#!/bin/sh\n{_BENCHMARK}"})
     node = folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"

@@ -123,7 +123,7 @@ def test_a_failing_run_ends_the_series(tmp_path: Path) -> None:
     assert_right(rundir, runs=2)
 
 
-def test_a_repeat_with_failing_runs_goes_on_and_counts_them(tmp_path: Path) -> None:
+def test_a_repeat_with_failing_runs_continues_and_counts_them(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "fail-0", "fail-2")
 
@@ -164,7 +164,7 @@ def test_a_cancel_ends_the_series_in_its_run(tmp_path: Path) -> None:
     assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "cancelled"]
 
 
-def test_runs_go_on_until_the_interval_is_narrow(tmp_path: Path) -> None:
+def test_runs_continue_until_the_interval_is_narrow(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import os; n = int(os.environ['BAI_REPEAT']); print('value', 100 + (n == 0) * 14 + n % 2)"
     metrics = [{"name": "value", "pattern": r"value (\d+)"}]
@@ -222,7 +222,7 @@ def test_processes_left_by_a_run_end_before_the_next_run(tmp_path: Path) -> None
     assert result_of(rundir)["benchmark"]["left_behind"] >= 3
 
 
-def test_a_killed_shim_loses_its_run_alone(tmp_path: Path) -> None:
+def test_a_killed_shim_loses_only_its_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "pause-2")
     with start_agent(job_of(tmp_path, runs=4), rundir) as agent:

@@ -140,7 +140,7 @@ def test_a_process_that_fails_is_named_with_its_run(make: Callable[..., MpiNodes
     assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "failed"]
 
 
-def test_runs_go_on_after_one_that_failed_on_a_node(make: Callable[..., MpiNodes]) -> None:
+def test_runs_continue_after_one_failed_on_a_node(make: Callable[..., MpiNodes]) -> None:
     nodes = make("fail-1-0", repeat={"runs": 3, "keep_going": True})
 
     assert nodes.run() == [1, 5]
@@ -163,7 +163,7 @@ def test_a_preparation_that_fails_on_another_node_ends_the_series(make: Callable
     assert "[bai] on 127.0.0.2 it exited with code 9" in nodes.output()
 
 
-def test_runs_go_on_until_the_interval_is_narrow(make: Callable[..., MpiNodes]) -> None:
+def test_runs_continue_until_the_interval_is_narrow(make: Callable[..., MpiNodes]) -> None:
     words = "echo value $((100 + $BAI_REPEAT % 2 + 5 * $OMPI_COMM_WORLD_RANK))"
     argv = ["/bin/sh", "-c", words.replace("$", "$$")]
     nodes = make(repeat={"runs": 40, "until": 0.02, "metric": "value"}, argv=argv)

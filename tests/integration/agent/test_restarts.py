@@ -74,7 +74,7 @@ def test_a_benchmark_that_fails_twice_succeeds_with_two_restarts(tmp_path: Path)
     assert result["metrics"]["per_metric"]["loss"] == 3
 
 
-def test_without_a_restart_left_the_job_ends_with_the_last_failure(tmp_path: Path) -> None:
+def test_after_the_last_restart_the_job_ends_with_the_last_failure(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(failing(tmp_path, 3), rundir)
@@ -87,7 +87,7 @@ def test_without_a_restart_left_the_job_ends_with_the_last_failure(tmp_path: Pat
     assert result["last_lines"] == ["loss=3", "try 3"]
 
 
-def test_four_starts_have_the_growing_pause_between_them(tmp_path: Path) -> None:
+def test_pauses_between_four_starts_grow(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(failing(tmp_path, 9, restart={"max_restarts": 3, "backoff": "200ms"}), rundir)
@@ -144,7 +144,7 @@ if os.environ["BAI_GENERATION"] == "0":
     assert generations(rundir) == [(0, "no_output"), (1, "succeeded")]
 
 
-def test_max_runtime_counts_the_pause_between_two_generations(tmp_path: Path) -> None:
+def test_max_runtime_includes_the_pause_between_two_generations(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     limits = {"max_runtime": "5s"}
 
@@ -214,7 +214,7 @@ def test_a_reboot_is_a_failure_that_may_be_restarted(tmp_path: Path) -> None:
     assert starts(rundir) == ["0", "1"]
 
 
-def test_an_agent_that_is_killed_while_a_later_generation_runs_adopts_it(tmp_path: Path) -> None:
+def test_a_restarted_agent_adopts_a_later_generation(tmp_path: Path) -> None:
     program = """
 import os, sys, time
 with open("starts", "a") as file:

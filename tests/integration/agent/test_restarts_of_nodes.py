@@ -83,7 +83,7 @@ def test_if_one_node_fails_all_are_restarted(make: Callable[..., Nodes]) -> None
     assert "process 1 (local rank 0) exited with code 7" in first["sentence"]
 
 
-def test_without_a_restart_left_the_node_that_failed_is_the_cause(make: Callable[..., Nodes]) -> None:
+def test_after_the_last_restart_the_failed_node_is_the_cause(make: Callable[..., Nodes]) -> None:
     nodes = make(ONE_FAILS, 9, 1)
 
     nodes.start_all(0, 1)
@@ -96,7 +96,7 @@ def test_without_a_restart_left_the_node_that_failed_is_the_cause(make: Callable
     assert result["last_lines"] == ["loss=11", "begun", "no such weights"]
 
 
-def test_a_node_whose_part_went_well_is_started_again_too(make: Callable[..., Nodes], tmp_path: Path) -> None:
+def test_a_node_whose_part_succeeded_is_also_restarted(make: Callable[..., Nodes], tmp_path: Path) -> None:
     program = """
 import os, sys, time
 print("loss=" + os.environ["BAI_GENERATION"], flush=True)

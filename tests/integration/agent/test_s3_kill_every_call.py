@@ -26,7 +26,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 
 
 @pytest.mark.parametrize("call", ["rename", "writev"])
-def test_killed_at_every_call_the_bucket_holds_what_the_files_hold(
+def test_killed_at_every_call_the_bucket_equals_the_files(
     call: str, agent: ForkedAgent, tmp_path: Path, gate: Gate
 ) -> None:
     store = {"url": "s3://bucket/jobs", "region": "us-east-1"}

@@ -48,7 +48,7 @@ def stream(name: Stream) -> bytes:
     return whole
 
 
-def test_all_that_a_run_leaves_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
+def test_everything_that_a_run_writes_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     program = TRAIN + "\nopen('model.bin', 'wb').write(b'weights')\n"
     job = s3_job(tmp_path, program, 5, 0, metrics=LOSS, output={"artifacts": ["*.bin"]})
@@ -84,7 +84,7 @@ def test_all_generations_of_a_restarted_run_are_in_the_bucket(tmp_path: Path, ga
     assert [each["outcome"] for each in result["generations"]] == ["failed", "failed", "succeeded"]
 
 
-def test_output_can_be_read_while_the_run_goes_on(tmp_path: Path, gate: Gate) -> None:
+def test_output_can_be_read_during_the_run(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     with running(s3_job(tmp_path, FOREVER), rundir) as agent:
         wait_until(lambda: stream("log") == b"begun\n")
@@ -112,7 +112,7 @@ def test_a_rank_is_run_by_one_machine_only(tmp_path: Path, gate: Gate) -> None:
     assert {each.key: each.size for each in record().store.find("job/")} == before
 
 
-def test_of_machines_that_start_together_one_runs_the_benchmark(tmp_path: Path, gate: Gate) -> None:
+def test_only_one_of_several_machines_started_together_runs_the_benchmark(tmp_path: Path, gate: Gate) -> None:
     job = s3_job(tmp_path, TRAIN, 3, 0)
     rundirs = [tmp_path / f"run-{number}" for number in range(4)]
 
@@ -170,7 +170,7 @@ def test_nothing_runs_if_the_store_cannot_be_written(tmp_path: Path, gate: Gate)
     assert not (rundir / "started.json").exists()
 
 
-def test_a_store_that_goes_away_is_waited_for(tmp_path: Path, gate: Gate) -> None:
+def test_an_unreachable_store_is_waited_for(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     with running(s3_job(tmp_path, TRAIN, 100, 0.05, metrics=LOSS), rundir) as agent:
         wait_until(lambda: (rundir / "started.json").exists())
@@ -216,7 +216,7 @@ def test_unpublished_files_are_published_by_a_restarted_agent(tmp_path: Path, ga
 
 
 @pytest.mark.parametrize("network", ["there", "gone"])
-def test_the_agent_does_not_hold_up_a_shutdown(tmp_path: Path, gate: Gate, network: str) -> None:
+def test_the_agent_does_not_delay_a_shutdown(tmp_path: Path, gate: Gate, network: str) -> None:
     rundir = tmp_path / "run"
     program = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER
     job = s3_job(tmp_path, program, end={"power": "off"}, limits={"grace": "10m", "drain": "10m"})
@@ -235,7 +235,7 @@ def test_the_agent_does_not_hold_up_a_shutdown(tmp_path: Path, gate: Gate, netwo
         assert record().result()["outcome"] == "interrupted"  # type: ignore[index]
 
 
-def test_a_store_that_hangs_does_not_hold_up_the_run(tmp_path: Path, gate: Gate) -> None:
+def test_a_hanging_store_does_not_delay_the_run(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     gate.swallow = lambda method, path: method == "GET" and "list-type" in path
     job = s3_job(tmp_path, FOREVER, limits={"max_runtime": "1s"})
@@ -263,7 +263,7 @@ print("B" * 99, flush=True)
     assert stream("log") == b"A" * 999 + b"\n" + b"B" * 99 + b"\n"
 
 
-def test_killed_at_random_the_bucket_holds_what_the_files_hold(tmp_path: Path, gate: Gate) -> None:
+def test_killed_at_random_the_bucket_equals_the_files(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     program = f"{TRAIN}import os\nwhile not os.path.exists('finish'): time.sleep(0.05)\n"
     job = s3_job(tmp_path, program, 300, 0.02, metrics=LOSS)
@@ -327,7 +327,7 @@ def test_the_secrets_of_a_run_are_nowhere_in_the_bucket(tmp_path: Path, gate: Ga
         assert b"hunter2" not in record().store.get(each.key), json.dumps(each.key)
 
 
-def test_a_large_log_takes_little_memory(tmp_path: Path, gate: Gate) -> None:
+def test_uploading_a_large_log_needs_little_memory(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     program = "for block in range(80): print(('x' * 1023 + chr(10)) * 1024, end='')\n"
     peak = 0

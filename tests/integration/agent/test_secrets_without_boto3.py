@@ -58,7 +58,9 @@ def test_parameters_and_secrets_are_resolved(environment: dict[str, str]) -> Non
         ("secretsmanager:binary", "holds no text"),
     ],
 )
-def test_what_cannot_be_resolved_says_why(environment: dict[str, str], reference: str, words: str) -> None:
+def test_an_unresolvable_reference_reports_the_reason(
+    environment: dict[str, str], reference: str, words: str
+) -> None:
     with pytest.raises(SecretError, match=f'"{reference}" cannot be resolved: .*{words}'):
         resolve(reference, environment=environment)
 

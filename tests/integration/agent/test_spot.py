@@ -123,7 +123,7 @@ def test_a_notice_that_cannot_be_read_is_one_of_two_minutes(metadata: Services, 
     assert 60 < reason.deadline - time.monotonic() <= 120
 
 
-def test_an_instance_that_is_no_spot_one_is_not_asked_again(metadata: Services) -> None:
+def test_an_on_demand_instance_is_not_asked_again(metadata: Services) -> None:
     metadata.metadata["instance-life-cycle"] = "on-demand"
     found = look(metadata, [])
 
@@ -134,7 +134,7 @@ def test_an_instance_that_is_no_spot_one_is_not_asked_again(metadata: Services) 
     assert not [path for path, _ in metadata.requests if "spot/" in path]
 
 
-def test_a_metadata_service_that_is_away_is_asked_again(metadata: Services) -> None:
+def test_an_unreachable_metadata_service_is_asked_again(metadata: Services) -> None:
     metadata.refuse = lambda path: (503, "Busy")
     found = look(metadata, [])
     wait_until(lambda: any(status == 503 for _, status in metadata.requests))

@@ -51,7 +51,7 @@ def imported(errors: str) -> list[str]:
     return re.findall(r"(?m)^import time: +\d+ \| +\d+ \| +([\w.]+)$", errors)
 
 
-def test_a_run_without_nodes_sources_and_sinks_imports_nothing_for_them(tmp_path: Path) -> None:
+def test_a_run_without_nodes_sources_and_sinks_imports_no_modules_for_them(tmp_path: Path) -> None:
     job = write_job(tmp_path, ["true"])
 
     agent = subprocess.run(

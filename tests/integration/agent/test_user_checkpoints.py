@@ -64,9 +64,7 @@ def test_a_users_checkpoints_are_kept_and_stay_the_users(folder: Path, is_absolu
     assert result_of(node)["checkpoints"]["kept"] == 3
 
 
-def test_what_is_restored_is_the_users_own_and_no_link_leads_it_elsewhere(
-    folder: Path, outside: Path
-) -> None:
+def test_restored_files_belong_to_the_user_and_follow_no_link(folder: Path, outside: Path) -> None:
     user = find_user("nobody")
     record = CheckpointRecord(AttemptRecord(JobRecord(DirectoryStore(folder / "store"), "job")))
     (folder / "store").mkdir()
@@ -147,7 +145,7 @@ sys.exit(1)
     assert any(each["type"] == "checkpoint" for each in events_of(node))
 
 
-def test_a_folder_that_the_user_cannot_make_in_a_folder_of_its_own_is_refused(folder: Path) -> None:
+def test_a_folder_that_the_user_cannot_create_is_refused(folder: Path) -> None:
     node = node_of(folder)
     own = folder / "own"
     own.mkdir()

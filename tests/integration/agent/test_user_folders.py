@@ -150,7 +150,7 @@ def test_a_source_in_the_users_folder_is_read_with_the_users_rights(folder: Path
     assert not (node / "work" / "in" / "numbers").exists()
 
 
-def test_data_of_roots_own_folders_lands_as_roots(folder: Path) -> None:
+def test_data_below_roots_own_folders_belongs_to_root(folder: Path) -> None:
     numbers = folder / "numbers"
     numbers.write_text("1 2 3\n")
     numbers.chmod(0o600)
@@ -179,7 +179,7 @@ def test_a_pipe_in_place_of_a_record_is_refused(folder: Path) -> None:
     assert "not a record of pulled data" in result_of(node)["sentence"]
 
 
-def test_a_file_that_is_exchanged_after_it_was_found_is_no_artifact(folder: Path, outside: Path) -> None:
+def test_a_file_that_is_replaced_after_it_was_found_is_not_an_artifact(folder: Path, outside: Path) -> None:
     work = folder / "work"
     work.mkdir()
     os.chown(work, nobody().pw_uid, nobody().pw_gid)

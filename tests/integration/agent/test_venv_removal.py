@@ -32,7 +32,7 @@ def job_that_ends_with(code: int, scripts: Path) -> Path:
     )
 
 
-def test_after_a_run_that_went_well_it_is_gone(tmp_path: Path, scripts: Path) -> None:
+def test_after_a_successful_run_the_venv_is_deleted(tmp_path: Path, scripts: Path) -> None:
     job, rundir = job_that_ends_with(0, scripts), tmp_path / "run"
 
     assert run_agent(job, rundir) == 0, result_of(rundir)
@@ -51,7 +51,7 @@ def test_after_a_run_that_went_well_it_is_gone(tmp_path: Path, scripts: Path) ->
     assert not (rundir / "venv").exists()
 
 
-def test_after_a_failed_run_it_is_kept(tmp_path: Path, scripts: Path) -> None:
+def test_after_a_failed_run_the_venv_is_kept(tmp_path: Path, scripts: Path) -> None:
     job, rundir = job_that_ends_with(3, scripts), tmp_path / "run"
 
     assert run_agent(job, rundir) == 1, result_of(rundir)

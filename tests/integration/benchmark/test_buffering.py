@@ -65,7 +65,7 @@ def test_line_buffering_loses_nothing_that_was_printed(bench: Bench) -> None:
     assert bench.output == "loss=1\n"
 
 
-def test_own_buffering_is_left_alone(bench: Bench) -> None:
+def test_own_buffering_is_not_changed(bench: Bench) -> None:
     _launch(bench, Buffering.OWN, sys.executable, "-c", PRINTS + "import os, signal\nos.kill(os.getpid(), 9)")
 
     bench.ended()
@@ -144,7 +144,7 @@ def test_the_benchmarks_own_sitecustomize_still_runs(
     assert bench.output == f"ran {own}/sitecustomize.py [] {buffering is Buffering.TIMED}\n"
 
 
-def test_other_pythons_of_the_machine_take_it(bench: Bench) -> None:
+def test_other_pythons_of_the_machine_load_the_sitecustomize(bench: Bench) -> None:
     # Whatever `python3` the machine has, of whichever version.
     _launch(
         bench,
@@ -162,7 +162,7 @@ def test_other_pythons_of_the_machine_take_it(bench: Bench) -> None:
     bench.wait_for_output("loss=2\n")
 
 
-def test_a_closed_stdout_is_the_benchmarks_own_matter(bench: Bench) -> None:
+def test_a_stdout_that_the_benchmark_closes_is_no_error_of_ours(bench: Bench) -> None:
     program = "import sys, time\nprint('before')\nsys.stdout.close()\ntime.sleep(0.3)\nprint('after', file=sys.stderr)\n"
     _launch(bench, Buffering.TIMED, sys.executable, "-c", program)
 

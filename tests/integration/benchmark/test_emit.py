@@ -109,7 +109,7 @@ def test_a_writer_that_dies_mid_line_harms_no_other_line(bench: Bench) -> None:
 
 
 @pytest.mark.root
-def test_a_full_disk_holds_writers_up_and_loses_nothing(bench: Bench, small_disk: Path) -> None:
+def test_a_full_disk_blocks_writers_and_loses_nothing(bench: Bench, small_disk: Path) -> None:
     # Given an emit.log on a file system with no room.
     filler = small_disk / "filler"
     bench.rundir.emit.symlink_to(small_disk / "emit.log")
@@ -132,7 +132,7 @@ def test_a_full_disk_holds_writers_up_and_loses_nothing(bench: Bench, small_disk
     assert [line["n"] for line in _lines(bench)] == list(range(20_000))
 
 
-def test_a_disk_that_stays_full_is_counted(bench: Bench) -> None:
+def test_emitted_bytes_that_find_no_space_are_counted(bench: Bench) -> None:
     # Given an emit.log that takes nothing, ever.
     bench.rundir.emit.symlink_to("/dev/full")
 

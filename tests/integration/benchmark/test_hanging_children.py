@@ -57,7 +57,7 @@ def test_a_hanging_driver_is_reported(
     assert len(hanging()) == 1
 
 
-def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
+def test_a_shim_that_neither_answers_nor_ends_is_abandoned(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launching, "_LAUNCH_LIMIT_S", 1.0)
@@ -77,7 +77,7 @@ def test_a_shim_that_neither_answers_nor_ends_is_left_behind(
     assert len(hanging()) == 1
 
 
-def test_a_pip_that_does_not_end_is_left_behind(
+def test_a_pip_that_does_not_end_is_abandoned(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "_GRACE_SECONDS", 0.1)

@@ -33,7 +33,7 @@ def _launch_inside(members: Path, bench: Bench, program: str) -> None:
 
 
 @pytest.mark.root
-def test_a_benchmark_that_takes_too_much(bench: Bench, small_cgroup: Path) -> None:
+def test_a_benchmark_that_needs_too_much_memory_is_reported(bench: Bench, small_cgroup: Path) -> None:
     _launch_inside(small_cgroup, bench, EATS)
 
     ended = bench.ended()
@@ -43,7 +43,7 @@ def test_a_benchmark_that_takes_too_much(bench: Bench, small_cgroup: Path) -> No
 
 
 @pytest.mark.root
-def test_a_grandchild_that_takes_too_much(bench: Bench, small_cgroup: Path) -> None:
+def test_a_grandchild_that_needs_too_much_memory_is_reported(bench: Bench, small_cgroup: Path) -> None:
     _launch_inside(
         small_cgroup,
         bench,
@@ -57,7 +57,7 @@ def test_a_grandchild_that_takes_too_much(bench: Bench, small_cgroup: Path) -> N
 
 
 @pytest.mark.root
-def test_a_benchmark_that_copes_with_it_has_succeeded(bench: Bench, small_cgroup: Path) -> None:
+def test_a_benchmark_that_survives_an_oom_kill_succeeds(bench: Bench, small_cgroup: Path) -> None:
     _launch_inside(
         small_cgroup, bench, f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {EATS!r}])"
     )
@@ -94,7 +94,7 @@ def test_the_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
     assert int(Path(f"/proc/{bench.started['shim_pid']}/oom_score_adj").read_text()) == own
 
 
-def test_without_a_kill_no_end_counts_as_out_of_memory() -> None:
+def test_without_an_oom_kill_no_end_counts_as_out_of_memory() -> None:
     watch = OomWatch()
 
     assert not watch.struck(code=0, signal=None)

@@ -135,7 +135,7 @@ def test_other_requirements_make_another_venv(rundir: RunDir, python: str) -> No
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "2.0\n"
 
 
-def test_half_a_venv_is_made_again(rundir: RunDir, python: str) -> None:
+def test_an_incomplete_venv_is_made_again(rundir: RunDir, python: str) -> None:
     _install(_job(python), rundir)
     (rundir.venv / "complete.json").unlink()
     (rundir.venv / "bin" / "python").unlink()

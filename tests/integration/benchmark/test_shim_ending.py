@@ -49,7 +49,7 @@ def test_sigterm_gives_the_time_to_clean_up(bench: Bench) -> None:
     assert classified(ended)[0] is Outcome.MAX_RUNTIME
 
 
-def test_whatever_ignores_sigterm_is_killed(bench: Bench) -> None:
+def test_processes_that_ignore_sigterm_are_killed(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
     bench.wait_for_output("ready")
 
@@ -134,7 +134,7 @@ def test_the_first_stop_counts(bench: Bench) -> None:
     assert [path.name for path in bench.rundir.path.iterdir() if "draft" in path.name] == []
 
 
-def test_a_stop_that_is_no_stop_is_passed_over(bench: Bench) -> None:
+def test_a_malformed_stop_order_is_ignored(bench: Bench) -> None:
     bench.launch("sh", "-c", "echo ready; sleep 60")
     bench.wait_for_output("ready")
 
@@ -308,7 +308,7 @@ def test_a_filters_output_is_the_benchmarks_own(bench: Bench, left: str) -> None
     assert ended["output_bytes"] == len("one\ntwo\n")
 
 
-def test_a_filter_that_has_its_pipe_late_passes_everything_on(bench: Bench) -> None:
+def test_a_filter_with_a_late_pipe_passes_on_all_output(bench: Bench) -> None:
     # as one that was only just forked: the pipe becomes its standard input when the benchmark has gone
     late = "exec 6<&0 < /dev/null; while kill -0 $$ 2> /dev/null; do :; done; exec <&6 6<&-; cat"
     bench.launch("bash", "-c", f"exec > >({late}); echo one; exit 3")

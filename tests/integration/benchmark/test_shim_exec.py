@@ -58,7 +58,7 @@ def _write(content: bytes, mode: int) -> Make:
         (lambda path: path.mkdir(), errno.EACCES, Outcome.NOT_EXECUTABLE, "is a folder"),
     ],
 )
-def test_a_command_by_its_path(
+def test_a_command_may_be_a_path(
     bench: Bench, tmp_path: Path, make: Make, number: int, outcome: Outcome, says: str
 ) -> None:
     make(tmp_path / "command")

@@ -84,7 +84,7 @@ def test_the_reader_of_stacks_is_not_root(bench: Bench, private: Path) -> None:
 
 
 @pytest.mark.parametrize(("scope", "rights"), [(None, 0), ("0\n", 0), ("1\n", 1 << 19), ("2\n", 1 << 19)])
-def test_if_yama_restricts_it_one_right_of_root_is_left(
+def test_if_yama_restricts_ptrace_py_spy_keeps_one_right_of_root(
     private: Path, tmp_path: Path, scope: str | None, rights: int
 ) -> None:
     yama = tmp_path / "ptrace_scope"

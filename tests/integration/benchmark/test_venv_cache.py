@@ -129,7 +129,7 @@ def test_the_next_job_reuses_the_installation(setup: VenvCacheHarness) -> None:
     assert version_in(first) == "1.0 True\n"
 
 
-def test_a_second_run_takes_the_venv_of_the_first(setup: VenvCacheHarness, tmp_path: Path) -> None:
+def test_a_second_run_reuses_the_venv_of_the_first(setup: VenvCacheHarness, tmp_path: Path) -> None:
     # Given two runs of one benchmark that requires a package, of which the second finds no index any more
     rundir = setup.job("benchmark")
     (rundir.scripts / "say.py").write_text(
@@ -178,7 +178,7 @@ def test_a_change_of_the_users_own_packages_makes_another_venv(setup: VenvCacheH
     assert first.venv.resolve() != second.venv.resolve()
 
 
-def test_two_jobs_at_once_make_one_venv(setup: VenvCacheHarness) -> None:
+def test_two_concurrent_jobs_make_one_venv(setup: VenvCacheHarness) -> None:
     jobs = [setup.job("one"), setup.job("two")]
     threads = [threading.Thread(target=setup.install, args=(each,)) for each in jobs]
     for thread in threads:
@@ -190,7 +190,7 @@ def test_two_jobs_at_once_make_one_venv(setup: VenvCacheHarness) -> None:
     assert len(cached_venvs(setup.cache)) == 1
 
 
-def test_a_half_made_venv_is_made_again(setup: VenvCacheHarness) -> None:
+def test_an_incomplete_venv_is_made_again(setup: VenvCacheHarness) -> None:
     first = setup.job("one")
     setup.install(first)
     (kept,) = cached_venvs(setup.cache)
@@ -242,7 +242,7 @@ def replace_the_interpreter(packages: Path) -> None:
         replace_the_interpreter,
     ],
 )
-def test_files_that_a_benchmark_left_in_a_venv_are_not_passed_on(
+def test_files_that_a_benchmark_added_to_a_venv_are_not_passed_on(
     setup: VenvCacheHarness, change: Callable[[Path], None]
 ) -> None:
     first, second, third = setup.job("one"), setup.job("two"), setup.job("three")
@@ -264,7 +264,7 @@ def test_files_that_a_benchmark_left_in_a_venv_are_not_passed_on(
     assert version_in(second) == version_in(third) == "1.0 True\n"
 
 
-def test_a_run_leaves_a_venv_as_it_was(setup: VenvCacheHarness) -> None:
+def test_a_run_does_not_change_a_venv(setup: VenvCacheHarness) -> None:
     first, second = setup.job("one"), setup.job("two")
     setup.install(first)
     for byte_code in first.venv.resolve().rglob("__pycache__"):

@@ -31,7 +31,7 @@ def account(machine: GuardianJail) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
-def test_the_machine_ends_at_its_deadline_whatever_runs(tmp_path: Path, shell: str) -> None:
+def test_the_machine_powers_off_at_its_deadline_whatever_runs(tmp_path: Path, shell: str) -> None:
     with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(boot(machine.services, agent=LONG, deadman=timedelta(seconds=1)))
         assert machine.last_words() == "deadline"
@@ -39,13 +39,13 @@ def test_the_machine_ends_at_its_deadline_whatever_runs(tmp_path: Path, shell: s
         assert machine.calls("halt") == []
 
 
-def test_it_needs_nothing_that_comes_later_in_the_boot(machine: GuardianJail) -> None:
+def test_the_boothook_needs_nothing_from_later_boot_stages(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, deadman=timedelta(seconds=1)), writes=False)
     assert machine.last_words() == "deadline"
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_boot_is_not_held_by_what_it_leaves_running(machine: GuardianJail) -> None:
+def test_background_processes_of_the_boothook_do_not_delay_a_boot(machine: GuardianJail) -> None:
     """`run` returns when nobody holds the boothook's streams any more, as cloud-init does."""
     machine.cloud_init(boot(machine.services), writes=False)
     assert machine.processes("/boothook")
@@ -63,7 +63,7 @@ def test_the_deadline_is_for_all_boots_together(machine: GuardianJail) -> None:
     assert machine.last_words() == "deadline"
 
 
-def test_time_that_the_machine_was_on_counts_without_a_clock(machine: GuardianJail) -> None:
+def test_uptime_is_counted_without_a_clock(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.cloud_init(wanted)
     account(machine)
@@ -76,7 +76,7 @@ def test_time_that_the_machine_was_on_counts_without_a_clock(machine: GuardianJa
     assert machine.last_words() == "deadline"
 
 
-def test_a_clock_is_not_believed_before_it_is_that_of_s3(machine: GuardianJail) -> None:
+def test_a_clock_is_not_trusted_before_it_was_compared_with_s3(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.services.clock = timedelta(days=700)
     machine.set_clock(0)
@@ -131,7 +131,7 @@ def test_a_reboot_loop_ends(machine: GuardianJail) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_full_disk_does_not_stop_the_count(machine: GuardianJail) -> None:
+def test_a_full_disk_does_not_stop_the_uptime_count(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, max_boots=1)
     machine.cloud_init(wanted)
     account(machine)
@@ -142,7 +142,7 @@ def test_a_full_disk_does_not_stop_the_count(machine: GuardianJail) -> None:
     assert machine.last_words() == "too-many-boots"
 
 
-def test_cloud_init_may_come_by_more_than_once_in_a_boot(machine: GuardianJail) -> None:
+def test_cloud_init_may_run_the_boothook_twice_in_a_boot(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG)
     machine.cloud_init(wanted, writes=False)
     machine.cloud_init(wanted, writes=False)
@@ -165,7 +165,7 @@ def test_an_image_made_of_a_used_machine_starts_afresh(machine: GuardianJail) ->
     assert not (machine.root / "var/lib/bai/job.toml").exists()
 
 
-def test_a_guardian_that_is_killed_comes_back_to_its_agent(machine: GuardianJail) -> None:
+def test_a_killed_guardian_is_restarted_and_finds_its_agent(machine: GuardianJail) -> None:
     agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
     machine.cloud_init(boot(machine.services, agent=agent))
     machine.wait(lambda: (machine.root / RUN / "starts").exists())
@@ -177,7 +177,7 @@ def test_a_guardian_that_is_killed_comes_back_to_its_agent(machine: GuardianJail
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_guardian_that_never_comes_ends_the_machine(machine: GuardianJail) -> None:
+def test_a_guardian_that_never_starts_ends_the_machine(machine: GuardianJail) -> None:
     uptime = machine.root / "over/uptime"
     uptime.write_text("100.00 0.00\n")
     machine.switch_off()
@@ -190,7 +190,7 @@ def test_a_guardian_that_never_comes_ends_the_machine(machine: GuardianJail) -> 
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_what_would_upgrade_under_a_benchmark_is_masked(machine: GuardianJail) -> None:
+def test_automatic_upgrades_are_masked_during_a_benchmark(machine: GuardianJail) -> None:
     machine.program("usr/bin/systemctl", '#!/bin/dash\necho "systemctl $*" >>/dev/calls\n')
     machine.cloud_init(boot(machine.services), writes=False)
     mask, stop = machine.calls("systemctl")
@@ -237,7 +237,7 @@ def test_a_task_that_hangs_at_the_power_off_panics_the_kernel(machine: GuardianJ
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
-def test_the_deadline_comes_where_no_process_can_be_started(tmp_path: Path, shell: str) -> None:
+def test_the_deadline_works_if_no_process_can_be_started(tmp_path: Path, shell: str) -> None:
     with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(boot(machine.services, agent=LONG))
         machine.wait(lambda: (machine.root / RUN / "starts").exists())
@@ -249,7 +249,7 @@ def test_the_deadline_comes_where_no_process_can_be_started(tmp_path: Path, shel
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
-def test_a_guardian_that_could_not_fork_comes_back(tmp_path: Path, shell: str) -> None:
+def test_a_guardian_that_could_not_fork_is_restarted(tmp_path: Path, shell: str) -> None:
     with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(
             boot(
@@ -267,7 +267,7 @@ def test_a_guardian_that_could_not_fork_comes_back(tmp_path: Path, shell: str) -
         assert machine.last_words() == "done 0"
 
 
-def test_a_job_that_has_ended_ends_its_machine_without_a_process(machine: GuardianJail) -> None:
+def test_an_ended_job_powers_its_machine_off_without_a_process(machine: GuardianJail) -> None:
     agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
     machine.cloud_init(boot(machine.services, agent=agent))
     machine.wait(lambda: (machine.root / RUN / "starts").exists())

@@ -105,15 +105,13 @@ def test_a_bundle_is_fetched_checked_and_unpacked(services: Services, program: P
     assert [path.name for path in folder.parent.iterdir()] == [sha256]
 
 
-def test_a_bundle_that_is_there_is_not_fetched_again(
-    services: Services, program: Path, tmp_path: Path
-) -> None:
+def test_an_existing_bundle_is_not_fetched_again(services: Services, program: Path, tmp_path: Path) -> None:
     done = fetch(program, services, "bundle", "s3://bucket/agent/a.tar.gz", "0" * 64, tmp_path)
     assert done.returncode == 0
     assert services.requests == []
 
 
-def test_what_a_killed_fetch_left_is_no_hindrance(services: Services, program: Path, tmp_path: Path) -> None:
+def test_files_of_a_killed_fetch_do_no_harm(services: Services, program: Path, tmp_path: Path) -> None:
     sha256 = services.put("bucket/a.tar.gz", archive(start="hello"))
     folder = tmp_path / sha256
     left = tmp_path / f"{sha256}.partial"
@@ -144,7 +142,9 @@ def test_another_content_than_the_checksum_says_is_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fetch_agent.py"]
 
 
-def test_what_is_no_archive_is_refused_at_once(services: Services, program: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_archive_is_refused_at_once(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
     sha256 = services.put("bucket/a.tar.gz", b"no archive")
     done = fetch(program, services, "bundle", "s3://bucket/a.tar.gz", sha256, tmp_path / "x")
     assert done.returncode == 6
@@ -164,7 +164,7 @@ def test_a_refusal_has_a_code_and_a_sentence(
     assert f"S3 answered {status} {error} for s3://bucket/key" in done.stdout
 
 
-def test_what_comes_late_is_waited_for(services: Services, program: Path, tmp_path: Path) -> None:
+def test_an_object_that_appears_late_is_waited_for(services: Services, program: Path, tmp_path: Path) -> None:
     """Credentials, a role's rights and the network come some seconds after the machine."""
     sha256 = services.put("bucket/key", b"content")
     seen: list[str] = []
@@ -208,7 +208,7 @@ def test_a_clock_is_waited_for_until_it_is_set(services: Services, program: Path
     ("ahead", "code"),
     [(timedelta(days=-700), 8), (timedelta(minutes=-20), 8), (timedelta(minutes=10), 9)],
 )
-def test_a_clock_that_nobody_sets_is_said(
+def test_a_clock_that_is_never_set_is_reported(
     services: Services, program: Path, ahead: timedelta, code: int
 ) -> None:
     services.clock = ahead
@@ -218,7 +218,7 @@ def test_a_clock_that_nobody_sets_is_said(
     assert "S3's says" in done.stdout
 
 
-def test_a_clock_is_not_right_because_nobody_says_anything_of_it(services: Services, program: Path) -> None:
+def test_a_clock_that_nothing_confirms_is_not_right(services: Services, program: Path) -> None:
     class Timeless(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
             self.send_response_only(403)
@@ -271,7 +271,7 @@ def test_nobody_there_ends_within_the_limit(services: Services, program: Path, t
     assert "metadata service cannot be reached" in done.stdout
 
 
-def test_no_space_is_said(services: Services, program: Path) -> None:
+def test_a_full_disk_is_reported(services: Services, program: Path) -> None:
     sha256 = services.put("bucket/key", b"content")
     done = fetch(program, services, "file", "s3://bucket/key", sha256, "/proc/nowhere")
     assert done.returncode == 7
@@ -292,6 +292,6 @@ def test_no_secret_is_ever_printed(services: Services, program: Path, tmp_path: 
         assert secret not in done.stdout + done.stderr
 
 
-def test_an_old_python_reads_it() -> None:
+def test_the_script_compiles_on_an_old_python() -> None:
     assert "bai_agent" not in fetch_agent()  # it is not there yet
     ast.parse(fetch_agent(), feature_version=(3, 6))

@@ -56,7 +56,7 @@ def test_a_job_runs_and_the_machine_is_powered_off(tmp_path: Path, shell: str) -
         assert all(re.fullmatch(r"BAI \d+\.\d\d \S.*", line) for line in steps)
 
 
-def test_a_machine_of_a_later_launch_has_a_number_of_its_own(machine: GuardianJail) -> None:
+def test_a_machine_of_a_later_launch_has_its_own_number(machine: GuardianJail) -> None:
     machine.services.launch_index = 1
     machine.cloud_init(boot(machine.services, nodes=4, launch=2, first_node=5))
 
@@ -66,7 +66,7 @@ def test_a_machine_of_a_later_launch_has_a_number_of_its_own(machine: GuardianJa
     assert start["argv"][-7:-1] == [*("--rank", "6", "--instance-id", "i-0123456789abcdef0", "--launch", "2")]
 
 
-def test_a_shutdown_that_does_nothing_is_asked_again_and_then_forced(machine: GuardianJail) -> None:
+def test_an_ineffective_shutdown_is_repeated_and_then_forced(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services))
     machine.wait(lambda: machine.calls("poweroff"))
     assert len(machine.calls("shutdown")) == 7
@@ -76,20 +76,20 @@ def test_a_shutdown_that_does_nothing_is_asked_again_and_then_forced(machine: Gu
 
 
 @pytest.mark.parametrize("code", range(1, 7))
-def test_the_agents_own_word_is_final(machine: GuardianJail, code: int) -> None:
+def test_the_agents_own_exit_code_is_final(machine: GuardianJail, code: int) -> None:
     machine.cloud_init(boot(machine.services, agent=f"end({code})"))
     assert machine.last_words() == f"done {code}"
     assert len(starts(machine)) == 1
 
 
-def test_an_agent_that_dies_is_started_again(machine: GuardianJail) -> None:
+def test_an_agent_that_dies_is_restarted(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="os.kill(os.getpid(), 9) if starts < 3 else end(0)"))
     assert machine.last_words() == "done 0"
     assert len(starts(machine)) == 3
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
-def test_an_agent_that_hangs_is_started_again(tmp_path: Path, shell: str) -> None:
+def test_an_agent_that_hangs_is_restarted(tmp_path: Path, shell: str) -> None:
     # Given an agent that lives for a while, hangs, and goes on when it is started again
     beat = "open(run + '/heartbeat.json', 'w').write(f'{each}\\n')"
     lives = f"[({beat}, time.sleep(0.05)) for each in range(40)]"
@@ -221,7 +221,7 @@ def test_a_reboot_in_an_init_command_repeats_that_one_only(machine: GuardianJail
     assert (machine.root / "made").read_text() == "first\nsecond\nsecond\n"
 
 
-def test_after_a_reboot_the_agent_goes_on(machine: GuardianJail) -> None:
+def test_after_a_reboot_the_agent_continues(machine: GuardianJail) -> None:
     agent = "time.sleep(600) if starts == 1 else end(0)"
     wanted = boot(machine.services, agent=agent)
     machine.cloud_init(wanted)
@@ -246,7 +246,7 @@ def test_after_a_reboot_an_ended_job_is_not_run_again(machine: GuardianJail) -> 
     assert len(starts(machine)) == 1
 
 
-def test_a_second_guardian_leaves_at_once(machine: GuardianJail) -> None:
+def test_a_second_guardian_ends_at_once(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="time.sleep(600)"), hook=False)
     machine.wait(lambda: starts(machine))
     machine.run("sh", "/var/lib/bai/boot/guardian.sh")
@@ -286,7 +286,7 @@ def test_a_failed_machine_is_kept_until_it_is_released(machine: GuardianJail) ->
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_kept_machine_goes_when_its_time_is_over(machine: GuardianJail) -> None:
+def test_a_kept_machine_powers_off_when_its_time_is_over(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, agent="end(1)", keep_on_failure=timedelta(seconds=1)))
     assert machine.last_words() == "done 1"
 
@@ -298,7 +298,7 @@ def test_a_job_that_succeeded_or_was_cancelled_keeps_nothing(machine: GuardianJa
     assert "keeping" not in machine.console()
 
 
-def test_a_machine_that_is_to_stay_stays(machine: GuardianJail) -> None:
+def test_a_machine_with_power_stay_stays_on(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services, power_off=False))
     assert machine.last_words() == "done 0"
     machine.wait(lambda: not machine.processes("guardian.sh"))
@@ -330,7 +330,7 @@ def test_a_full_disk_ends_the_machine(machine: GuardianJail) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_without_its_settings_it_still_ends(machine: GuardianJail) -> None:
+def test_without_its_settings_the_guardian_still_ends_the_machine(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services), start=False)
     (machine.root / "var/lib/bai/boot/settings").unlink()
     machine.run("sh", "-c", "sh /var/lib/bai/boot/guardian.sh >/dev/null 2>&1 &")

@@ -55,7 +55,7 @@ def kept(cli: Ec2Cli) -> str:
         "resume digits-1 -f",
     ],
 )
-def test_a_command_looks_where_and_as_whom_its_options_say(
+def test_aws_options_choose_the_credentials_of_a_command(
     cli: Ec2Cli, nothing: dict[str, str], command: str
 ) -> None:
     kept(cli)
@@ -70,7 +70,7 @@ def test_a_command_looks_where_and_as_whom_its_options_say(
     assert set(cli.gate.access_keys[before:]) == {"OTHERKEY"}
 
 
-def test_what_is_reaped_in_passing_is_so_in_the_same_name(cli: Ec2Cli, nothing: dict[str, str]) -> None:
+def test_reaping_after_a_command_uses_the_same_profile(cli: Ec2Cli, nothing: dict[str, str]) -> None:
     kept(cli)
     (late,) = cli.launch("late-1", expires=moment(timedelta(hours=-2)))
 
@@ -82,14 +82,14 @@ def test_what_is_reaped_in_passing_is_so_in_the_same_name(cli: Ec2Cli, nothing: 
     assert cli.state(later) == "terminated"
 
 
-def test_the_configuration_shows_what_an_option_makes_of_it(cli: Ec2Cli, nothing: dict[str, str]) -> None:
+def test_bai_config_shows_the_effect_of_an_option(cli: Ec2Cli, nothing: dict[str, str]) -> None:
     shown = cli.bai("config", *OPTIONS, "--json", env=nothing).objects[0]
 
     assert shown["profile"] == {"value": "my other", "origin": "--profile"}
     assert shown["bucket"] == {"value": "bucket", "origin": "--bucket"}
 
 
-def test_a_hint_can_be_pasted_as_it_stands(cli: Ec2Cli, nothing: dict[str, str]) -> None:
+def test_a_hint_can_be_pasted_unchanged(cli: Ec2Cli, nothing: dict[str, str]) -> None:
     # Given the status of a job whose machine is kept, which says how to let it go
     kept(cli)
     step = cli.bai("status", "digits-1", "--json", *OPTIONS, env=nothing).objects[0]["next_step"]

@@ -67,7 +67,7 @@ def test_a_machine_that_never_boots_is_ended_and_its_job_fails(account: Account)
     assert f"{machine}  t3.small" in done.stdout
 
 
-def test_a_machine_that_hangs_in_its_power_off_is_ended(account: Account) -> None:
+def test_a_machine_that_hangs_in_its_power_off_is_terminated(account: Account) -> None:
     machine, _ = account.submit(more="")
     account.begin(machine)
     account.end()
@@ -81,7 +81,7 @@ def test_a_machine_that_hangs_in_its_power_off_is_ended(account: Account) -> Non
     assert "it did not power itself off: terminated" in done.stdout
 
 
-def test_a_job_is_looked_at_until_its_machines_are_gone(account: Account) -> None:
+def test_a_job_is_checked_until_its_machines_are_gone(account: Account) -> None:
     machine, _ = account.submit(more="")
     account.begin(machine)
     account.end()
@@ -119,7 +119,7 @@ def test_a_deleted_job_is_looked_at_no_more(account: Account) -> None:
     ],
 )
 @pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
-def test_a_look_that_is_killed_at_any_step_launches_one_machine(
+def test_a_check_killed_at_any_step_launches_only_one_machine(
     account: Account, action: str, resource: str, is_done: bool
 ) -> None:
     machine, _ = account.submit()
@@ -145,7 +145,7 @@ def test_a_look_that_is_killed_at_any_step_launches_one_machine(
     ("action", "resource"), [("TerminateInstances", ""), ("PutObject", "job/result.json")]
 )
 @pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
-def test_a_look_that_is_killed_at_any_step_ends_the_job_once(
+def test_a_check_killed_at_any_step_ends_the_job_once(
     account: Account, action: str, resource: str, is_done: bool
 ) -> None:
     account.submit(more="")
@@ -179,7 +179,7 @@ def _kill_at(account: Account, is_it: Callable[[Call], bool], is_done: bool) -> 
     account.aws.answered, account.aws.prevents = (lambda call: None), (lambda call: False)
 
 
-def test_of_two_that_look_at_once_one_launches(account: Account) -> None:
+def test_only_one_of_two_concurrent_checks_launches(account: Account) -> None:
     machine, _ = account.submit()
     account.begin(machine)
     account.lose(machine)
@@ -192,7 +192,7 @@ def test_of_two_that_look_at_once_one_launches(account: Account) -> None:
     assert not account.store.find("job/attempts/0/launches/2/")
 
 
-def test_it_looks_again_and_again_until_a_signal_ends_it(account: Account) -> None:
+def test_reap_every_repeats_until_a_signal_ends_it(account: Account) -> None:
     machine, _ = account.submit()
     account.begin(machine)
     with account.cli.start("reap", "--every", "5s") as looking:
@@ -226,7 +226,7 @@ def test_a_pause_that_cannot_be_is_refused(account: Account, pause: str, complai
     assert complaint in done.stderr
 
 
-def test_submit_says_who_will_look(account: Account) -> None:
+def test_submit_says_who_will_check_the_job(account: Account) -> None:
     _, alone = account.submit("job-1")
     note_look(account.store, Looker.SERVICE, every=timedelta(minutes=1))
     _, served = account.submit("job-2")
@@ -274,7 +274,7 @@ def test_a_machine_has_no_job_looked_at(account: Account) -> None:
         "../attempts/0/nodes/0/x",
     ],
 )
-def test_what_a_machine_plants_keeps_no_job_from_its_end(account: Account, key: str) -> None:
+def test_objects_written_by_a_machine_do_not_keep_a_job_from_ending(account: Account, key: str) -> None:
     for job_id in ("job", "other"):
         machine, _ = account.submit(job_id, more="")
         account.begin(machine, job_id)
@@ -290,7 +290,7 @@ def test_what_a_machine_plants_keeps_no_job_from_its_end(account: Account, key: 
     assert "look" not in done.stderr
 
 
-def test_a_machine_that_hangs_is_ended_whatever_it_plants(account: Account) -> None:
+def test_a_hanging_machine_is_terminated_whatever_objects_it_writes(account: Account) -> None:
     machine, _ = account.submit(more="")
     account.begin(machine)
     account.end()

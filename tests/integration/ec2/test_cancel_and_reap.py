@@ -17,7 +17,7 @@ from executor.backends.ec2.session import AwsSession
 LONG_AGO = timedelta(hours=-2)
 
 
-def test_cancel_marks_the_job_and_leaves_its_machine_to_its_agent(cli: Ec2Cli) -> None:
+def test_cancel_marks_the_job_and_lets_the_agent_end_the_machine(cli: Ec2Cli) -> None:
     (instance,) = cli.launch()
     record = cli.bring(cli.handmade(), launched=[instance])
 
@@ -29,7 +29,7 @@ def test_cancel_marks_the_job_and_leaves_its_machine_to_its_agent(cli: Ec2Cli) -
     assert record.result() is None
 
 
-def test_cancel_now_terminates_the_machines_of_this_job_alone(cli: Ec2Cli) -> None:
+def test_cancel_now_terminates_only_the_machines_of_this_job(cli: Ec2Cli) -> None:
     mine = cli.launch(count=2)
     (other,) = cli.launch("digits-12")
     record = cli.bring(cli.handmade(), launched=mine)
@@ -44,7 +44,7 @@ def test_cancel_now_terminates_the_machines_of_this_job_alone(cli: Ec2Cli) -> No
     assert "ended before" in cli.bai("cancel", "digits-1", "--now").stdout
 
 
-def test_release_leaves_word_for_the_machine(cli: Ec2Cli) -> None:
+def test_release_writes_an_object_for_the_machine(cli: Ec2Cli) -> None:
     record = cli.bring(cli.handmade(keeps=True), launched=cli.launch())
 
     assert cli.bai("release", "digits-1").stdout == "digits-1: released\n"
@@ -71,7 +71,7 @@ def test_a_job_that_keeps_no_machine_has_nothing_to_release(cli: Ec2Cli) -> None
         assert not record.store.find(record.key("release.json"))
 
 
-def test_a_machine_that_stays_is_named_and_not_for_release(cli: Ec2Cli) -> None:
+def test_a_machine_that_its_descriptor_keeps_on_is_named(cli: Ec2Cli) -> None:
     made = cli.handmade()  # whose job descriptor says nothing of the power
     made.ends()
     (machine,) = cli.launch()
@@ -95,7 +95,7 @@ def test_a_job_on_this_machine_is_neither_released_nor_terminated(cli: Ec2Cli) -
         assert (answer.code, answer.stdout) == (2, "")
 
 
-def test_reap_ends_what_is_overdue_whoever_launched_it_and_nothing_else(cli: Ec2Cli) -> None:
+def test_reap_terminates_only_overdue_machines_whoever_launched_them(cli: Ec2Cli) -> None:
     # Given machines of two people whose time is up, one that has time, one just over it, and others that are not ours
     (late,) = cli.launch("late-1", expires=moment(LONG_AGO))
     (theirs,) = cli.launch("late-2", expires=moment(LONG_AGO), client="somebody else")
@@ -125,7 +125,7 @@ def test_reap_ends_what_is_overdue_whoever_launched_it_and_nothing_else(cli: Ec2
     assert cli.bai("reap").stderr == "bai: there is nothing to reap\n"
 
 
-def test_what_another_reaper_was_faster_with_is_no_trouble(
+def test_a_machine_that_another_reaper_already_ended_is_no_error(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = cli.launch("late-1", expires=moment(LONG_AGO), count=3)
@@ -141,7 +141,7 @@ def test_what_another_reaper_was_faster_with_is_no_trouble(
     assert reap(ec2, now=now) == []
 
 
-def test_many_machines_come_in_pages(cli: Ec2Cli) -> None:
+def test_many_machines_are_listed_in_pages(cli: Ec2Cli) -> None:
     # A page has a hundred launches.
     for _ in range(101):
         cli.launch("late-1", expires=moment(LONG_AGO))
@@ -152,7 +152,7 @@ def test_many_machines_come_in_pages(cli: Ec2Cli) -> None:
     assert len({each.instance.id for each in reaped}) == 101
 
 
-def test_a_proxy_that_answers_in_awss_place_is_named(cli: Ec2Cli) -> None:
+def test_a_proxy_that_answers_in_place_of_aws_is_named(cli: Ec2Cli) -> None:
     class Proxy(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response(200)
@@ -197,7 +197,7 @@ def test_machines_end_in_every_region_in_which_jobs_were_launched(cli: Ec2Cli) -
     assert cli.bai("reap", "--region", FAR).stderr == "bai: there is nothing to reap\n"
 
 
-def test_every_look_at_ec2_reaps_ones_own_in_passing(cli: Ec2Cli) -> None:
+def test_every_command_that_queries_ec2_reaps_the_users_own_machines(cli: Ec2Cli) -> None:
     (mine,) = cli.launch("late-1", expires=moment(LONG_AGO))
     (theirs,) = cli.launch("late-2", expires=moment(LONG_AGO), client="somebody else")
     cli.bring(cli.handmade(), launched=cli.launch())
@@ -208,7 +208,7 @@ def test_every_look_at_ec2_reaps_ones_own_in_passing(cli: Ec2Cli) -> None:
 
 
 @pytest.mark.parametrize("lost", [[1], [0, 1]])
-def test_reap_ends_what_hangs_of_several_nodes(cli: Ec2Cli, lost: list[int]) -> None:
+def test_reap_terminates_a_hanging_one_of_several_nodes(cli: Ec2Cli, lost: list[int]) -> None:
     # Given a job whose time is up: a node made its result and has gone, or all hang and there is none
     made = cli.handmade("gang-1", nodes=2)
     if lost == [1]:

@@ -74,7 +74,7 @@ def test_a_block_that_ends_too_early_shortens_the_job(moto_aws: MotoAws, cli: Cl
     assert timedelta(hours=9) < runtime_of(moto_aws, "short-1") < timedelta(hours=10)
 
 
-def test_a_submission_cut_off_early_is_repeated_with_the_time_that_it_had(
+def test_an_interrupted_submission_is_repeated_with_its_original_time(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     ends_in(moto_aws, 12)
@@ -92,7 +92,7 @@ def test_a_submission_cut_off_early_is_repeated_with_the_time_that_it_had(
     assert expires_of(moto_aws.calls("RunInstances")[-1]) <= last
 
 
-def test_a_job_that_fits_its_block_stays_as_it_is(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_job_that_fits_its_block_is_not_changed(moto_aws: MotoAws, cli: CliHarness) -> None:
     ends_in(moto_aws, 48)
 
     submitted = cli.bai("submit", "b.toml", "--job-id", "fits-1")
@@ -102,7 +102,7 @@ def test_a_job_that_fits_its_block_stays_as_it_is(moto_aws: MotoAws, cli: CliHar
     assert runtime_of(moto_aws, "fits-1") == timedelta(hours=20)
 
 
-def test_a_machine_launched_another_way_asks_for_no_reservation(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_machine_without_a_block_requests_no_reservation(moto_aws: MotoAws, cli: CliHarness) -> None:
     (cli.folder / "b.toml").write_text(HELLO)
 
     assert cli.bai("submit", "b.toml").code == 0

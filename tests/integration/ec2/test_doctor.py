@@ -80,7 +80,7 @@ def health(check: str) -> set[Health]:
     return {each.health for each in found(check)}
 
 
-def test_where_all_is_well_every_line_says_so(healthy: Ec2Cli) -> None:
+def test_if_everything_works_every_line_says_so(healthy: Ec2Cli) -> None:
     answer = healthy.bai("doctor")
 
     assert answer.code == 0, answer.stdout
@@ -108,7 +108,7 @@ def test_without_credentials_nothing_of_aws_is_asked(cli: Ec2Cli) -> None:
     assert "aws configure" in answer.stdout
 
 
-def test_without_a_configuration_it_says_what_to_write(cli: Ec2Cli) -> None:
+def test_without_a_configuration_doctor_says_what_to_write(cli: Ec2Cli) -> None:
     (cli.folder / "config.toml").write_text("")
 
     answer = cli.bai("doctor", "--json")
@@ -120,7 +120,7 @@ def test_without_a_configuration_it_says_what_to_write(cli: Ec2Cli) -> None:
     assert "bucket =" in found("bucket")[0].todo
 
 
-def test_the_exit_code_says_whose_turn_it_is(healthy: Ec2Cli) -> None:
+def test_a_configuration_mistake_decides_doctors_exit_code(healthy: Ec2Cli) -> None:
     _configure(healthy, bucket="nowhere-bucket")
     assert healthy.bai("doctor").code == 5
     # And where the configuration is wrong as well, that comes first
@@ -128,7 +128,7 @@ def test_the_exit_code_says_whose_turn_it_is(healthy: Ec2Cli) -> None:
     assert healthy.bai("doctor").code == 2
 
 
-def test_it_says_who_looks_at_jobs_and_when_that_was_the_last_time(healthy: Ec2Cli) -> None:
+def test_doctor_says_who_checks_jobs_and_when_it_was_last_done(healthy: Ec2Cli) -> None:
     [nobody] = found("looks")
     note_look(healthy.store, Looker.REAP, every=timedelta(minutes=1))
     [reaped] = found("looks")
@@ -199,7 +199,7 @@ def test_a_submission_names_the_region_of_a_bucket_elsewhere(healthy: Ec2Cli, tm
     assert not [each for each in healthy.gate.requests if each[0] == "PUT"]
 
 
-def test_the_probe_comes_with_a_checksum(healthy: Ec2Cli) -> None:
+def test_the_probe_object_has_a_checksum(healthy: Ec2Cli) -> None:
     assert health("bucket write") == {Health.OK}
 
     assert healthy.gate.checksums
@@ -227,7 +227,7 @@ def test_an_instance_profile_that_cannot_be_used(healthy: Ec2Cli, profile: str |
     assert finding.todo
 
 
-def test_a_subnet_without_a_way_to_s3_and_a_foreign_group(healthy: Ec2Cli) -> None:
+def test_a_subnet_without_a_route_to_s3_and_a_foreign_group_are_found(healthy: Ec2Cli) -> None:
     vpc = healthy.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = healthy.ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
     group = healthy.ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])[

@@ -88,7 +88,7 @@ def test_machines_that_find_room_and_each_other(account: DoctorHarness) -> None:
     assert [each.parameters["DryRun"] for each in account.aws.calls("CreateSecurityGroup")] == ["true"]
 
 
-def test_a_quota_counts_what_runs_already(account: DoctorHarness) -> None:
+def test_a_quota_includes_running_machines(account: DoctorHarness) -> None:
     account.ec2.run_instances(
         ImageId="ami-0deb1200000000001", InstanceType="m5.large", MinCount=3, MaxCount=3
     )
@@ -102,7 +102,7 @@ def test_a_quota_counts_what_runs_already(account: DoctorHarness) -> None:
     assert "Service Quotas" in short.todo
 
 
-def test_spot_machines_have_a_quota_of_their_own(account: DoctorHarness) -> None:
+def test_spot_machines_have_a_separate_quota(account: DoctorHarness) -> None:
     spot = '[aws.ec2.run_instances.InstanceMarketOptions]\nMarketType = "spot"\n'
 
     assert "Spot Instance Requests" in account.found(2, spot)["quota"].sentence
@@ -208,7 +208,7 @@ def test_a_placement_group_must_be_there(account: DoctorHarness) -> None:
         ("t3.small", Health.FAILED, "takes none"),
     ],
 )
-def test_efa_needs_a_type_that_takes_it(
+def test_efa_needs_a_type_that_supports_it(
     account: DoctorHarness, kind: str, health: Health, words: str
 ) -> None:
     found = account.found(2, EFA, kind=kind)["efa"]
@@ -217,7 +217,7 @@ def test_efa_needs_a_type_that_takes_it(
     assert words in found.sentence
 
 
-def test_several_interfaces_need_a_way_to_s3_without_public_addresses(account: DoctorHarness) -> None:
+def test_several_interfaces_need_a_route_to_s3_without_public_addresses(account: DoctorHarness) -> None:
     tables = account.ec2.describe_route_tables()["RouteTables"]
     gateway = account.ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     account.ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=account.vpc)
@@ -237,7 +237,7 @@ def test_several_interfaces_need_a_way_to_s3_without_public_addresses(account: D
     assert account.found(1, EFA, kind="p4d.24xlarge")["interfaces"].health is Health.OK
 
 
-def test_options_set_what_is_tried(account: DoctorHarness, tmp_path: Path) -> None:
+def test_options_change_what_doctor_checks(account: DoctorHarness, tmp_path: Path) -> None:
     account.file.write_text(HELLO.replace('"t3.small"\n', '"t3.small"\nstrategy = "torchrun"\n'))
     cli = CliHarness(tmp_path, dict(os.environ))
 

@@ -22,7 +22,7 @@ def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     return CliHarness(tmp_path, {**environment, **moto_aws.environment()})
 
 
-def test_what_the_plan_shows_is_launched_with_every_adapter(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_the_planned_launch_has_every_adapter(moto_aws: MotoAws, cli: CliHarness) -> None:
     planned = json.loads(cli.bai("plan", "b.toml", "--json").stdout)["request"]["NetworkInterfaces"]
     shown = cli.bai("plan", "b.toml").stdout
     submitted = cli.bai("submit", "b.toml")
@@ -39,7 +39,7 @@ def test_what_the_plan_shows_is_launched_with_every_adapter(moto_aws: MotoAws, c
     assert "NetworkInterface.6.DeviceIndex" not in sent
 
 
-def test_submit_warns_of_several_interfaces_without_a_way_to_s3(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_submit_warns_of_several_interfaces_without_a_route_to_s3(moto_aws: MotoAws, cli: CliHarness) -> None:
     ec2 = moto_aws.client("ec2", SETUP)
     cut_off = " ".join(cli.bai("submit", "b.toml").stderr.split())
     tables = ec2.describe_route_tables()["RouteTables"]
@@ -57,7 +57,7 @@ def test_submit_warns_of_several_interfaces_without_a_way_to_s3(moto_aws: MotoAw
     assert "network interfaces" not in reached.stderr
 
 
-def test_who_may_not_look_at_routes_is_told_what_the_machines_need(
+def test_without_the_right_to_read_routes_the_requirements_are_named(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     moto_aws.policies.attach("user", moto_aws.policies.documented("user").without("ExamineTheAccount"))
@@ -89,7 +89,7 @@ def test_doctor_counts_the_adapters_of_the_type(cli: CliHarness) -> None:
     assert _WARNING in found["interfaces"]["sentence"]
 
 
-def test_without_credentials_the_plan_leaves_the_interfaces_open(cli: CliHarness) -> None:
+def test_without_credentials_the_plan_has_placeholders_for_interfaces(cli: CliHarness) -> None:
     kept = {name: value for name, value in cli.environment.items() if not name.startswith("AWS_")}
     alone = CliHarness(cli.folder, {**kept, "AWS_EC2_METADATA_DISABLED": "true", "AWS_REGION": REGION})
 

@@ -30,7 +30,7 @@ def ended(
 
 
 @pytest.mark.parametrize("looks", [("status", "digits-1"), ("reap",), ("list",)])
-def test_a_hung_power_off_is_ended_by_whoever_looks(cli: Ec2Cli, looks: tuple[str, ...]) -> None:
+def test_a_hung_power_off_is_ended_by_any_check(cli: Ec2Cli, looks: tuple[str, ...]) -> None:
     # Given a machine that is on minutes after the last that came from it, and one of a job that has only just ended
     record, (hung,) = ended(cli)
     _, (fresh,) = ended(cli, "digits-2")
@@ -42,7 +42,7 @@ def test_a_hung_power_off_is_ended_by_whoever_looks(cli: Ec2Cli, looks: tuple[st
     assert (cli.state(hung), cli.state(fresh)) == ("terminated", "running")
 
 
-def test_status_and_reap_say_why_they_end_a_machine(cli: Ec2Cli) -> None:
+def test_status_and_reap_say_why_they_terminate_a_machine(cli: Ec2Cli) -> None:
     record, (first,) = ended(cli)
     other, (second,) = ended(cli, "digits-2")
     for each in (record, other):
@@ -63,7 +63,7 @@ def test_status_and_reap_say_why_they_end_a_machine(cli: Ec2Cli) -> None:
 @pytest.mark.parametrize(
     "moves", ["attempts/0/nodes/0/heartbeat.json", "attempts/0/nodes/0/log/", "artifacts/"]
 )
-def test_a_machine_from_which_something_comes_is_not_ended(cli: Ec2Cli, moves: str) -> None:
+def test_a_machine_that_still_writes_is_not_terminated(cli: Ec2Cli, moves: str) -> None:
     # Given a result that is long there, as another machine may have forged it, and a machine that works or drains
     record, (machine,) = ended(cli)
     record.store.put(record.key(f"{moves}more" if moves.endswith("/") else moves), b"{}")
@@ -92,7 +92,7 @@ def test_a_machine_that_still_boots_beside_a_result_is_not_ended(cli: Ec2Cli) ->
     assert cli.state(machine) == "terminated"
 
 
-def test_a_kept_machine_is_ended_after_its_time_or_its_release(cli: Ec2Cli) -> None:
+def test_a_kept_machine_is_terminated_after_its_time_or_release(cli: Ec2Cli) -> None:
     # Given failed jobs that keep their machines for an hour, of which one is released
     kept, (first,) = ended(cli, "kept-1", keeps=True, failed=True)
     released, (second,) = ended(cli, "released-1", keeps=True, failed=True)
@@ -135,7 +135,7 @@ def test_reap_ends_a_machine_that_never_ran_its_user_data(cli: Ec2Cli) -> None:
     assert json.loads(record.store.get(record.key("result.json")))["outcome"] == "boot_failed"
 
 
-def test_machines_of_another_store_or_without_tags_are_left_alone(cli: Ec2Cli) -> None:
+def test_machines_of_another_store_or_without_tags_are_not_touched(cli: Ec2Cli) -> None:
     # Given a machine whose tags name another store, and somebody's own that a job says is its
     record, (machine,) = ended(cli)
     cli.ec2.create_tags(Resources=[machine], Tags=[{"Key": "bai:store", "Value": "s3://another/jobs"}])

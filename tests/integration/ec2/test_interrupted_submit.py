@@ -56,7 +56,7 @@ def age(moto_aws: MotoAws, by: timedelta) -> None:
         ("attempts/0/launch.json", "The launch was cut short "),
     ],
 )
-def test_who_waits_for_it_hears_how_it_goes_on(
+def test_an_interrupted_waiting_submission_says_how_to_continue(
     moto_aws: MotoAws, tmp_path: Path, cli: CliHarness, written: str, said: str
 ) -> None:
     # given a submitter that was killed a while ago

@@ -145,7 +145,7 @@ def test_a_repeat_does_not_return_to_an_earlier_zone(moto_aws: MotoAws) -> None:
 
 
 @pytest.mark.parametrize("then", ["drop", "refuse"])
-def test_a_lost_answer_is_asked_for_again_in_the_same_zone(moto_aws: MotoAws, then: str) -> None:
+def test_after_a_lost_answer_the_same_zone_is_asked_again(moto_aws: MotoAws, then: str) -> None:
     # given that EC2 accepts and the answer is lost, or that it says "internal error" twice
     record, file = prepared(moto_aws)
     moto_aws.fail("RunInstances", then=then, times=2)
@@ -184,7 +184,7 @@ def test_a_refusal_after_a_lost_answer_does_not_hide_a_machine(moto_aws: MotoAws
     assert record.result() is None
 
 
-def test_a_refusal_of_what_was_asked_before_is_not_believed_blindly(moto_aws: MotoAws) -> None:
+def test_a_refusal_of_a_repeated_request_is_verified(moto_aws: MotoAws) -> None:
     # given a launch whose submitter died before it heard of it, and credentials that may not launch any more
     record, file = prepared(moto_aws)
     first = launched(record, file)
@@ -229,7 +229,7 @@ def test_no_capacity_anywhere_is_the_result_also_of_a_repeat(moto_aws: MotoAws) 
     ("code", "outcome"),
     [("VcpuLimitExceeded", Outcome.QUOTA), ("UnauthorizedOperation", Outcome.LAUNCH_FAILED)],
 )
-def test_what_no_zone_would_change_ends_the_launch_at_once(
+def test_an_error_that_no_zone_would_change_ends_the_launch_at_once(
     moto_aws: MotoAws, code: str, outcome: Outcome
 ) -> None:
     record, file = prepared(moto_aws)
@@ -262,7 +262,7 @@ def test_a_repeat_writes_a_result_that_is_missing(moto_aws: MotoAws) -> None:
     assert stored(record, "result.json")["outcome"] == "quota"
 
 
-def test_who_asks_too_often_asks_again_later(moto_aws: MotoAws) -> None:
+def test_after_throttling_the_request_is_repeated_later(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.fail("RunInstances", code="RequestLimitExceeded", status=503, times=3)
 
@@ -271,7 +271,7 @@ def test_who_asks_too_often_asks_again_later(moto_aws: MotoAws) -> None:
 
 
 @pytest.mark.parametrize("may_terminate", [True, False])
-def test_of_two_that_launch_in_different_zones_one_remains(moto_aws: MotoAws, may_terminate: bool) -> None:
+def test_of_two_launches_in_different_zones_one_remains(moto_aws: MotoAws, may_terminate: bool) -> None:
     # given somebody who went on to the second zone and has it written down while we still ask the first
     record, file = prepared(moto_aws)
     first_zone, second_zone = file.candidates[0], file.candidates[1]
@@ -319,7 +319,7 @@ def test_a_job_that_was_cancelled_before_is_not_launched(moto_aws: MotoAws) -> N
 
 
 @pytest.mark.parametrize("late", [timedelta(seconds=2), DEADMAN, timedelta(days=3)])
-def test_what_would_be_reaped_too_early_is_not_launched(moto_aws: MotoAws, late: timedelta) -> None:
+def test_a_machine_that_would_be_reaped_too_early_is_not_launched(moto_aws: MotoAws, late: timedelta) -> None:
     record, file = prepared(moto_aws)
 
     with pytest.raises(LaunchError, match="with a new job id") as caught:
@@ -329,7 +329,7 @@ def test_what_would_be_reaped_too_early_is_not_launched(moto_aws: MotoAws, late:
     assert moto_aws.calls("RunInstances") == []
 
 
-def test_a_launch_begun_in_its_window_has_its_whole_time(moto_aws: MotoAws) -> None:
+def test_a_launch_that_began_in_time_keeps_its_full_time(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     last = NOW + LAUNCH_WINDOW - timedelta(seconds=2)
 
@@ -352,7 +352,7 @@ def test_no_zone_is_asked_once_the_window_is_over(moto_aws: MotoAws) -> None:
     assert len(moto_aws.calls("RunInstances")) == 1
 
 
-def test_a_late_repeat_finds_what_was_launched_without_word(moto_aws: MotoAws) -> None:
+def test_a_late_repeat_finds_the_unanswered_launch(moto_aws: MotoAws) -> None:
     # given machines that EC2 has launched, and a submitter that died before it could write that down
     record, file = prepared(moto_aws, nodes=2)
     first = launched(record, file)
@@ -370,7 +370,7 @@ def test_a_late_repeat_finds_what_was_launched_without_word(moto_aws: MotoAws) -
     assert len(moto_aws.calls("RunInstances")) == 1
 
 
-def test_a_fresh_instance_profile_is_asked_for_again(moto_aws: MotoAws) -> None:
+def test_an_unknown_new_instance_profile_is_retried(moto_aws: MotoAws) -> None:
     words = "Value (bai-instance) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
     fault = moto_aws.fail("RunInstances", code="InvalidParameterValue", status=400, message=words, times=3)
     record, file = prepared(moto_aws)
@@ -381,7 +381,7 @@ def test_a_fresh_instance_profile_is_asked_for_again(moto_aws: MotoAws) -> None:
     assert [each["InstanceId"] for each in moto_aws.instances()] == [instance]
 
 
-def test_an_instance_profile_that_nobody_makes_is_refused_after_two_minutes(moto_aws: MotoAws) -> None:
+def test_an_instance_profile_that_never_appears_is_refused_after_two_minutes(moto_aws: MotoAws) -> None:
     words = "Value (bai-instance) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
     fault = moto_aws.fail("RunInstances", code="InvalidParameterValue", status=400, message=words, times=None)
     record, file = prepared(moto_aws)

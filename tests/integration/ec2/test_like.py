@@ -70,9 +70,7 @@ def scripts_of(moto_aws: MotoAws, job_id: str) -> list[str]:
     return [key for key in objects(moto_aws, "scripts/") if key in job]
 
 
-def test_the_scripts_that_the_job_used_are_used_again(
-    moto_aws: MotoAws, cli: CliHarness, tmp_path: Path
-) -> None:
+def test_like_reuses_the_scripts_of_the_job(moto_aws: MotoAws, cli: CliHarness, tmp_path: Path) -> None:
     submitted(cli, "bench/b.toml", "--job-id", "first")
     (tmp_path / "bench" / "run.sh").write_text("exit 1\n")
 

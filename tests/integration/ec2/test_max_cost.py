@@ -37,7 +37,9 @@ def test_nothing_is_launched_that_may_cost_more_than_max_cost(
     assert moto_aws.calls("RunInstances") == []
 
 
-def test_max_cost_of_file_and_configuration_holds_and_a_flag_wins(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_max_cost_of_file_and_configuration_applies_and_a_flag_overrides_it(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     config = cli.folder / "config.toml"
     config.write_text(f"{config.read_text()}[limits]\nmax_cost = 2\n")
 

@@ -58,7 +58,7 @@ def running(cli: Ec2Cli, job_id: str = "digits-1") -> tuple[JobRecord, str]:
     return record, instance
 
 
-def test_a_running_job_is_looked_at_through_its_bucket(cli: Ec2Cli) -> None:
+def test_a_running_job_is_observed_through_its_bucket(cli: Ec2Cli) -> None:
     _, instance = running(cli)
 
     status = cli.bai("status", "digits-1", "--json")
@@ -120,7 +120,7 @@ def test_a_cancelled_jobs_machine_is_terminated_after_its_grace(cli: Ec2Cli) -> 
     assert (result["outcome"], result["exit_code"]) == ("cancelled", 4)
 
 
-def test_a_refused_end_is_said_and_tried_again(cli: Ec2Cli) -> None:
+def test_a_refused_termination_is_reported_and_retried(cli: Ec2Cli) -> None:
     # Given a gang of which one machine ended too early, and an account that may not terminate the other for now
     made = cli.handmade("gang-1")
     file = made.store.folder / "gang-1" / "job.toml"
@@ -184,7 +184,7 @@ def test_only_the_recorded_one_of_two_launches_counts(cli: Ec2Cli, ended: bool) 
     assert (cli.state(ours), cli.state(too_late)) == ("running", "terminated")
 
 
-def test_a_gang_that_lost_one_before_it_was_complete_is_ended(cli: Ec2Cli) -> None:
+def test_a_launch_that_lost_a_machine_before_the_start_is_ended(cli: Ec2Cli) -> None:
     made = cli.handmade("gang-1")
     text = (made.store.folder / "gang-1" / "job.toml").read_text()
     (made.store.folder / "gang-1" / "job.toml").write_text(text + "\n[strategy]\nnodes = 3\n")
@@ -230,7 +230,7 @@ def test_machines_of_nodes_that_were_given_up_are_terminated(cli: Ec2Cli) -> Non
     assert end_leftovers(monitor(record, later=timedelta(seconds=20)), result).due == ()
 
 
-def test_status_says_which_machines_it_ended(cli: Ec2Cli) -> None:
+def test_status_names_the_machines_that_it_terminated(cli: Ec2Cli) -> None:
     record, machines = gang(cli, lost=[1])
     record.store.delete(record.key("attempts/0/signs/"))
 
@@ -347,7 +347,7 @@ def test_an_elastic_job_without_machines_waits_and_then_ends(cli: Ec2Cli) -> Non
 
 
 @pytest.mark.parametrize("kind", [DecisionKind.RUN, DecisionKind.PARK])
-def test_status_tells_of_a_lost_node(cli: Ec2Cli, kind: DecisionKind) -> None:
+def test_status_reports_a_lost_node(cli: Ec2Cli, kind: DecisionKind) -> None:
     record, machines = elastic(cli)
     cli.ec2.terminate_instances(InstanceIds=machines[:1])
     ledger = Ledger(waiting_since=now_ms() if kind is DecisionKind.PARK else None, losses={"0": 1})
@@ -393,7 +393,7 @@ def test_a_job_that_was_launched_by_hand_can_only_become_smaller(cli: Ec2Cli) ->
     assert "elastic-1 has 3 nodes whose machines were launched by hand" in larger.stderr
 
 
-def test_an_elastic_job_costs_what_all_its_machines_cost(cli: Ec2Cli) -> None:
+def test_the_cost_of_an_elastic_job_includes_all_its_machines(cli: Ec2Cli) -> None:
     record, _ = elastic(cli)
     launch = {"request": {"InstanceType": "m1.small"}}
     record.store.put(record.key("attempts/0/launch.json"), json.dumps(launch).encode())
@@ -417,7 +417,7 @@ def test_a_parked_elastic_job_without_machines_can_be_cancelled(cli: Ec2Cli) -> 
 
 
 @pytest.mark.parametrize("outcome", ["max_runtime", "nonsense"])
-def test_what_nodes_decided_and_could_not_write_is_the_result(cli: Ec2Cli, outcome: str) -> None:
+def test_a_decision_that_nodes_could_not_write_becomes_the_result(cli: Ec2Cli, outcome: str) -> None:
     record, machines = elastic(cli)
     word = NextGeneration(kind=DecisionKind.END, outcome=outcome, sentence="It took too long.")
     AttemptRecord(record).settle_generation(1, word)
@@ -440,7 +440,7 @@ def test_status_shows_why_the_nodes_are_being_ended(cli: Ec2Cli) -> None:
     assert "The job is being ended: Node 1: The benchmark ended with exit code 7." in status["warnings"]
 
 
-def test_a_refused_launch_that_nobody_wrote_a_result_for_gets_one(cli: Ec2Cli) -> None:
+def test_a_refused_launch_without_a_result_gets_one(cli: Ec2Cli) -> None:
     record = cli.bring(cli.handmade(), launched=[])
     refusal = {"instances": [], "outcome": "quota", "sentence": "No more vCPUs."}
     record.store.put(record.key("attempts/0/launched.json"), json.dumps(refusal).encode())
@@ -551,7 +551,7 @@ def test_a_bucket_out_of_reach_is_never_an_empty_one(cli: Ec2Cli, reached: str) 
         assert "s3://" in answer.stderr
 
 
-def test_a_kept_machine_is_told_at_the_end_with_its_price(cli: Ec2Cli) -> None:
+def test_the_end_of_a_run_names_a_kept_machine_and_its_price(cli: Ec2Cli) -> None:
     # Given jobs that keep a failed machine, of which one failed, in an account with a price
     config = cli.folder / "config.toml"
     config.write_text(f'{config.read_text()}[prices]\n"m1.small" = 0.044\n')
@@ -598,7 +598,7 @@ def test_a_watcher_asks_ec2_only_while_the_store_is_silent(cli: Ec2Cli) -> None:
     assert record.result() is not None
 
 
-def test_a_follower_hears_of_the_machine_and_gets_the_exit_code(cli: Ec2Cli) -> None:
+def test_a_follower_sees_the_machine_and_gets_the_exit_code(cli: Ec2Cli) -> None:
     # Given a job that ends after it was joined
     record, _ = running(cli)
     done = cli.handmade("done-1")

@@ -32,7 +32,7 @@ def cli(tmp_path: Path, gate: Gate, moto: str, monkeypatch: pytest.MonkeyPatch) 
         yield found
 
 
-def test_a_mac_plans_submits_looks_and_cancels(moto_aws: MotoAws, tmp_path: Path) -> None:
+def test_a_mac_can_plan_submit_show_and_cancel(moto_aws: MotoAws, tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(HELLO)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
     cli = CliHarness(tmp_path, {**kept, **moto_aws.environment(), **mac(tmp_path / "mac")})
@@ -62,7 +62,7 @@ def test_a_mac_follows_a_job(cli: Ec2Cli, tmp_path: Path) -> None:
     assert cli.bai("status", "digits-1", "--wait", env=environment).code == 0
 
 
-def test_windows_is_told_in_one_sentence() -> None:
+def test_windows_gets_one_sentence() -> None:
     program = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; import executor.cli"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

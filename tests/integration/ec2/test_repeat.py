@@ -92,7 +92,7 @@ PLANTED = base64.b64encode(b"#!/bin/sh\n").decode()
         (says(candidates=[{"subnet": "subnet-theirs", "az": f"{REGION}a"}]), "candidates differs"),
     ],
 )
-def test_what_the_bucket_holds_is_not_sent_where_anything_differs(
+def test_a_stored_launch_that_differs_anywhere_is_not_sent(
     submitter: Submitter, change: Callable[[Table], None], named: str
 ) -> None:
     # given a launch of a known job id that somebody else put there, complete with its token
@@ -110,7 +110,7 @@ def test_what_the_bucket_holds_is_not_sent_where_anything_differs(
     assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
-def test_an_untouched_launch_is_sent_as_it_was_written(submitter: Submitter) -> None:
+def test_an_unchanged_stored_launch_is_sent(submitter: Submitter) -> None:
     submitter.cut_short()
     [asked] = submitter.moto_aws.calls("RunInstances")
 
@@ -130,7 +130,7 @@ def test_a_changed_configuration_is_named(submitter: Submitter, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("left", [None, b"", b"# somebody else\n"])
-def test_a_launch_without_its_own_job_is_not_sent(submitter: Submitter, left: bytes | None) -> None:
+def test_a_stored_launch_of_another_job_is_not_sent(submitter: Submitter, left: bytes | None) -> None:
     submitter.cut_short()
     written = submitter.read("job.toml")
     submitter.delete("job.toml")
@@ -196,7 +196,7 @@ def test_another_versions_launch_without_machines_is_refused(
     assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
-def test_machines_of_the_same_id_in_another_bucket_are_not_taken(submitter: Submitter) -> None:
+def test_machines_with_the_same_id_in_another_bucket_are_not_adopted(submitter: Submitter) -> None:
     submitter.submit()
     submitter.delete("attempts/0/launched.json")
     submitter.change_launch(says(bai="9.9.9"), seal=False)
@@ -233,7 +233,7 @@ def test_a_planted_image_of_another_owner_is_refused(submitter: Submitter) -> No
         submitter.submit()
 
 
-def test_what_is_written_can_be_read_and_is_sealed(submitter: Submitter) -> None:
+def test_a_stored_launch_can_be_read_back_and_has_a_valid_checksum(submitter: Submitter) -> None:
     record = submitter.submit().record
 
     file = read_launch(record)

@@ -37,7 +37,7 @@ def remove(moto_aws: MotoAws, *names: str) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_was_launched_stands_whatever_is_configured_since(moto_aws: MotoAws, lost: bool) -> None:
+def test_an_accepted_launch_is_kept_even_if_the_configuration_changed(moto_aws: MotoAws, lost: bool) -> None:
     settings = read_settings()
     submitted(settings)
     if lost:  # who launched it died before EC2's answer came

@@ -72,7 +72,7 @@ class Intruder:
         "attempts/1/launch.json",
     ],
 )
-def test_a_machine_cannot_write_what_launches_or_cancels(
+def test_an_instance_cannot_write_objects_that_launch_or_cancel(
     moto_aws: MotoAws, cli: CliHarness, key: str
 ) -> None:
     assert cli.bai("submit", "hello.toml", "--job-id", "hello").code == 0

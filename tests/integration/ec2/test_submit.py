@@ -111,7 +111,7 @@ def user_data(moto_aws: MotoAws, instance_id: str) -> str:
     return gzip.decompress(base64.b64decode(answer["UserData"]["Value"])).decode()
 
 
-def test_a_submission_launches_one_instance_with_all_that_it_needs(
+def test_a_submission_launches_one_instance_with_everything_it_needs(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     done = cli.bai("submit", "b.toml", "--job-id", "all-1")
@@ -159,7 +159,7 @@ def test_only_the_same_id_twice_is_one_job(moto_aws: MotoAws, cli: CliHarness) -
     assert len(moto_aws.instances()) == 3
 
 
-def test_the_same_id_for_something_else_is_refused(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_the_same_id_for_another_job_is_refused(moto_aws: MotoAws, cli: CliHarness) -> None:
     assert cli.bai("submit", "b.toml", "--job-id", "other-1").code == 0
 
     again = cli.bai("submit", "b.toml", "--job-id", "other-1", "--", "--more")
@@ -222,7 +222,7 @@ def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["submit", "run"])
-def test_who_is_interrupted_while_launching_hears_what_may_run(
+def test_an_interruption_during_the_launch_reports_what_may_run(
     moto_aws: MotoAws, cli: CliHarness, command: str, number: signal.Signals
 ) -> None:
     (cli.folder / "b.toml").write_text(_SMALL)
@@ -251,7 +251,7 @@ def test_who_is_interrupted_while_launching_hears_what_may_run(
     assert moto_aws.instances() == []
 
 
-def test_who_is_interrupted_before_the_launch_hears_that_nothing_runs(
+def test_an_interruption_before_the_launch_reports_that_nothing_runs(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     (cli.folder / "b.toml").write_text(_SMALL)
@@ -285,7 +285,7 @@ def test_commands_that_are_too_large_are_refused_with_advice(moto_aws: MotoAws, 
     assert moto_aws.instances() == []
 
 
-def test_the_plan_is_what_is_sent(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_the_planned_request_is_the_sent_one(moto_aws: MotoAws, cli: CliHarness) -> None:
     planned = json.loads(cli.bai("plan", "b.toml", "--job-id", "plan-1", "--json").stdout)
     calls = len(moto_aws.calls("RunInstances"))
     assert cli.bai("submit", "b.toml", "--job-id", "plan-1").code == 0
@@ -308,7 +308,7 @@ def _without_times(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "TagSpecifications": tags}
 
 
-def test_a_plan_without_credentials_says_what_is_left_open(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_plan_without_credentials_names_unknown_values(moto_aws: MotoAws, cli: CliHarness) -> None:
     before = len(moto_aws.control_plane.calls)
     unset = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BAI_BUCKET"}
     assert unset <= cli.environment.keys()
@@ -341,7 +341,7 @@ def test_a_submission_without_credentials_names_no_job(moto_aws: MotoAws, cli: C
         ("aws.ec2.region=eu-centrall-1", 0, 'did you mean "eu-central-1"?'),
     ],
 )
-def test_names_that_ec2_does_not_know_are_seen_before_it_is_asked(
+def test_names_that_ec2_does_not_know_are_found_before_a_request(
     moto_aws: MotoAws, cli: CliHarness, overrides: str, code: int, words: str
 ) -> None:
     bare = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
@@ -372,7 +372,7 @@ def test_an_unknown_price_is_looked_up_in_the_price_list(cli: CliHarness) -> Non
     assert cost["usd"] == pytest.approx(cost["instance_hours"] * hourly)
 
 
-def test_a_price_list_that_does_not_answer_leaves_the_price_open(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_without_a_price_list_the_price_is_unknown(moto_aws: MotoAws, cli: CliHarness) -> None:
     moto_aws.fail("GetProducts", code="AccessDeniedException", status=400)
 
     done = cli.bai("plan", "b.toml")
@@ -440,7 +440,7 @@ def test_no_secret_is_in_user_data_or_tags_or_the_store(moto_aws: MotoAws, cli: 
         ),
     ],
 )
-def test_a_mistake_is_said_before_anything_is_written(
+def test_a_mistake_is_reported_before_anything_is_written(
     moto_aws: MotoAws, cli: CliHarness, line: str, replacement: str, said: str
 ) -> None:
     (cli.folder / "b.toml").write_text(_DESCRIPTOR.replace(line, replacement))
@@ -480,7 +480,7 @@ def test_a_large_descriptor_is_read_from_the_store(moto_aws: MotoAws, cli: CliHa
     assert noise not in told
 
 
-def test_no_room_anywhere_ends_a_run_with_its_sentence(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_no_capacity_ends_a_run_with_its_sentence(moto_aws: MotoAws, cli: CliHarness) -> None:
     for zone in moto_aws.subnets:
         moto_aws.no_capacity(zone)
 
@@ -502,7 +502,7 @@ def gang(cli: CliHarness, *, processes: str = "1", more: str = "", machines: str
     (cli.folder / "b.toml").write_text(text + more)
 
 
-def test_all_machines_of_a_job_come_with_one_call(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_all_machines_of_a_job_are_launched_by_one_call(moto_aws: MotoAws, cli: CliHarness) -> None:
     gang(cli)
     planned = cli.bai("plan", "b.toml", "--on", "ec2")
 

@@ -185,7 +185,7 @@ def test_all_types_are_asked_on_spot_then_on_demand(submitter: Submitter) -> Non
         assert f"{what} {zones[0]}: " in submitter.waits[0].sentence
 
 
-def test_a_type_whose_quota_is_used_up_leaves_the_others(submitter: Submitter) -> None:
+def test_an_exhausted_quota_of_one_type_leaves_other_types(submitter: Submitter) -> None:
     # given a first type whose quota is used up, and no room for the other one, without waiting
     submitter.asks_for(*CANDIDATES[:1], wait=None)
     aws = submitter.aws
@@ -230,7 +230,7 @@ def test_every_type_must_fit_before_anything_is_asked(submitter: Submitter, type
     assert submitter.aws.calls("RunInstances") == []
 
 
-def test_who_is_overtaken_between_two_looks_finds_the_launch(submitter: Submitter) -> None:
+def test_a_submission_that_was_overtaken_finds_the_other_launch(submitter: Submitter) -> None:
     # given a submission that has found no job, and another one that is made before it looks for a launch
     def overtake(call: Call) -> None:
         if call.action == "ListObjectsV2" and call.parameters.get("prefix") == "jobs/job-1/":
@@ -283,7 +283,7 @@ def _cancel(record: JobRecord) -> None:
     record.cancel(by="test")
 
 
-def test_what_waiting_does_not_help_ends_it(submitter: Submitter) -> None:
+def test_an_error_that_waiting_cannot_fix_ends_the_wait(submitter: Submitter) -> None:
     no_room(submitter.aws, times=1)
 
     def use_up_the_quota() -> None:
@@ -298,7 +298,7 @@ def test_what_waiting_does_not_help_ends_it(submitter: Submitter) -> None:
     assert len(submitter.waits) == 1
 
 
-def test_a_round_that_somebody_else_wrote_is_not_sent(submitter: Submitter) -> None:
+def test_a_round_written_by_another_process_is_not_sent(submitter: Submitter) -> None:
     # given a job that waits, and a later round of it with other user data
     no_room(submitter.aws)
 
@@ -355,7 +355,7 @@ def test_rounds_that_an_instance_plants_change_nothing(submitter: Submitter) -> 
     assert len(submitter.aws.calls("RunInstances")) == 3 * len(submitter.aws.subnets) + 1
 
 
-def test_a_kill_in_a_later_round_leaves_one_machine(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_kill_in_a_later_round_results_in_one_machine(moto_aws: MotoAws, cli: CliHarness) -> None:
     # given a first round without room, and a submitter that is killed when EC2 has accepted a later candidate of the second
     written = (cli.folder / "b.toml").read_text()
     (cli.folder / "b.toml").write_text(written.replace("[limits]", "\n".join([*CANDIDATES, "[limits]"])))
@@ -388,7 +388,7 @@ def test_a_kill_in_a_later_round_leaves_one_machine(moto_aws: MotoAws, cli: CliH
     assert asked[-1] == ("t3.large", None)
 
 
-def test_who_is_interrupted_while_it_waits_keeps_its_place(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_an_interrupted_wait_keeps_its_place(moto_aws: MotoAws, cli: CliHarness) -> None:
     # given a submitter that is interrupted while it waits, and `bai status`, which tells of it
     no_room(moto_aws)
     err = cli.folder / "err"

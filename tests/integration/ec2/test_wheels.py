@@ -63,7 +63,7 @@ def only_tiny(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_an_environment_without_pip_has_its_wheels(tmp_path: Path) -> None:
+def test_without_pip_in_the_environment_wheels_are_still_fetched(tmp_path: Path) -> None:
     venv, folder = tmp_path / "venv", tmp_path / "wheels"
     folder.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
@@ -85,7 +85,7 @@ def test_an_environment_without_pip_has_its_wheels(tmp_path: Path) -> None:
     assert (folder / WHEEL).exists()
 
 
-def test_a_python_without_any_pip_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_any_pip_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
     monkeypatch.setattr("sysconfig.get_config_var", lambda _name: None)
@@ -104,7 +104,7 @@ def test_another_file_than_the_fixed_one_is_refused(tmp_path: Path, index: Path)
 
 
 @pytest.mark.usefixtures("only_tiny")
-def test_a_wheel_that_was_changed_in_the_cache_is_fetched_again(tmp_path: Path, index: Path) -> None:
+def test_a_changed_wheel_in_the_cache_is_fetched_again(tmp_path: Path, index: Path) -> None:
     [wheel] = find_wheels("x86_64", cache=tmp_path / "cache")
     wheel.write_bytes(b"something else")
     with pytest.raises(WheelError, match="is not in"):

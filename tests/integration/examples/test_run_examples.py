@@ -75,7 +75,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
     return Newcomer(tmp_path)
 
 
-def test_the_example_for_python_shows_what_was_learnt(newcomer: Newcomer) -> None:
+def test_the_api_example_shows_the_learned_values(newcomer: Newcomer) -> None:
     page = (EXAMPLES.parent / "docs" / "api.md").read_text()
     example = page.partition("```python\n")[2].partition("```")[0]
     done = subprocess.run(
@@ -146,7 +146,7 @@ def test_network_measures_from_each_node_to_each_other(newcomer: Newcomer) -> No
             assert all(each["value"] > 0 for each in found)
 
 
-def test_fails_ends_with_one_and_shows_its_last_lines(newcomer: Newcomer) -> None:
+def test_the_failing_example_exits_with_1_and_shows_its_last_lines(newcomer: Newcomer) -> None:
     ended = newcomer.runs("fails")
 
     assert (ended.exit_code, ended.result["outcome"]) == (1, "failed")

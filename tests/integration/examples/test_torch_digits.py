@@ -46,7 +46,7 @@ def test_two_nodes_under_torchrun_learn_together(cli: LocalCli, kafka: Broker) -
     assert all(each.stat().st_size > 100_000 for each in kept)
 
 
-def test_an_elastic_training_goes_on_after_a_kill_and_stops_all_at_one_step(cli: LocalCli) -> None:
+def test_an_elastic_training_continues_after_a_kill_and_stops_at_one_step(cli: LocalCli) -> None:
     python = pytorch(hosts_version()) / "bin" / "python"
     run = f"run {EXAMPLES / 'elastic.toml'} --on local --nodes 2:2 --job-id elastic --set env.python={python}"
     more = "--set restart.backoff=100ms -- --steps 100000 --save-every 10"

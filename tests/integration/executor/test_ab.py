@@ -70,7 +70,7 @@ def test_an_arm_that_fails_is_named(cli: LocalCli) -> None:
     assert "(bad)" in answer.stderr + answer.stdout
 
 
-def test_what_differs_beyond_the_arms_is_named(cli: LocalCli) -> None:
+def test_other_differences_than_the_arms_are_named(cli: LocalCli) -> None:
     one = arm(cli, "one", 1)
     other = arm(cli, "other", 2, "[env]\nuser = 'nobody'\n")
 
@@ -152,7 +152,7 @@ prepare = 'sh $(BAI_SCRIPTS_PATH)/around.sh'
     return folder / "bench.toml"
 
 
-def test_two_versions_of_a_script_run_each_in_folders_of_its_own(cli: LocalCli) -> None:
+def test_two_versions_of_a_script_run_in_separate_folders(cli: LocalCli) -> None:
     (cli.folder / "common.txt").write_text("for both")
     old = version(cli.folder / "old", slow=1, words="12")
     new = version(cli.folder / "new", slow=2, words="1234")
@@ -194,7 +194,7 @@ def test_two_versions_of_a_script_run_each_in_folders_of_its_own(cli: LocalCli) 
     assert f"`bai ab A.toml B.toml --runs 3 --seed {job.repeat.seed}`" in report
 
 
-def test_a_file_of_an_arm_is_a_job_of_its_own_too(cli: LocalCli) -> None:
+def test_a_file_of_an_arm_also_runs_as_a_job_of_its_own(cli: LocalCli) -> None:
     (cli.folder / "common.txt").write_text("for both")
     alone = version(cli.folder / "old", slow=1, words="12")
 
@@ -219,7 +219,7 @@ def test_arms_with_the_same_files_share_their_folders(cli: LocalCli) -> None:
     assert not (rundir.path / "arms").exists()
 
 
-def test_two_things_at_one_place_of_the_machine_are_refused(cli: LocalCli) -> None:
+def test_different_data_for_one_place_is_refused(cli: LocalCli) -> None:
     (cli.folder / "common.txt").write_text("for both")
     old = version(cli.folder / "old", slow=1, words="12")
     new = version(cli.folder / "new", slow=2, words="1234")
@@ -234,7 +234,7 @@ def test_two_things_at_one_place_of_the_machine_are_refused(cli: LocalCli) -> No
     assert not list(cli.store.glob("*/job.toml"))
 
 
-def test_an_arm_whose_data_cannot_be_had_ends_the_job_before_the_first_run(cli: LocalCli) -> None:
+def test_an_arm_with_unavailable_data_ends_the_job_before_the_first_run(cli: LocalCli) -> None:
     (cli.folder / "common.txt").write_text("for both")
     old = version(cli.folder / "old", slow=1, words="12")
     new = version(cli.folder / "new", slow=2, words="1234")
@@ -251,7 +251,7 @@ def test_an_arm_whose_data_cannot_be_had_ends_the_job_before_the_first_run(cli: 
 
 
 @pytest.mark.parametrize("until", ["50%", "0.0001%"])
-def test_runs_go_on_until_the_difference_is_known(cli: LocalCli, until: str) -> None:
+def test_runs_continue_until_the_difference_is_precise_enough(cli: LocalCli, until: str) -> None:
     # The difference is known to half of it with the least number of runs, and never to a millionth.
     one, other = arm(cli, "one", 1000), arm(cli, "other", 3000)
     most = "\n[repeat]\nruns = 14\n"

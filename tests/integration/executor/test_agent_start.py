@@ -43,7 +43,7 @@ def test_bai_starts_the_agent_itself_in_another_session(cli: LocalCli) -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.95])
-def test_bai_killed_at_any_moment_leaves_no_half_agent(cli: LocalCli, share: float) -> None:
+def test_bai_killed_at_any_moment_leaves_a_whole_agent_or_none(cli: LocalCli, share: float) -> None:
     # Given how long a start takes, as it is here and now
     begun = time.monotonic()
     assert starting(cli, "measured", detach=True).wait(timeout=60) == 0
@@ -60,7 +60,7 @@ def test_bai_killed_at_any_moment_leaves_no_half_agent(cli: LocalCli, share: flo
     assert cli.bai("status", "measured", "--wait").code == 0
 
 
-def test_no_module_of_the_run_directory_is_taken(cli: LocalCli) -> None:
+def test_no_module_is_imported_from_the_run_directory(cli: LocalCli) -> None:
     with starting(cli, "one", detach=True) as bai:
         assert bai.wait(timeout=60) == 0
     cli.await_output("one", "loss=0.25")

@@ -51,7 +51,7 @@ def _nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> Any:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_plan_is_what_the_command_shows(cli: LocalCli) -> None:
+def test_the_api_plan_equals_the_commands(cli: LocalCli) -> None:
     file = cli.descriptor()
 
     found = plan(file, on="local", arguments=["--much"], job_id="p-1")
@@ -144,9 +144,7 @@ def test_the_same_id_twice_is_one_job_from_any_thread(cli: LocalCli) -> None:
         (lambda cli: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),
     ],
 )
-def test_what_is_wrong_is_one_kind_of_error(
-    cli: LocalCli, asked: Callable[[LocalCli], object], said: str
-) -> None:
+def test_every_failure_is_a_bai_error(cli: LocalCli, asked: Callable[[LocalCli], object], said: str) -> None:
     with pytest.raises(BaiError, match=said):
         asked(cli)
 

@@ -25,7 +25,7 @@ def pids_printed(cli: LocalCli, job_id: str) -> list[str]:
     return re.findall(r"^pid (\d+)$", cli.output(job_id), re.MULTILINE)
 
 
-def test_a_run_in_a_pipe_ends_with_its_numbers(cli: LocalCli) -> None:
+def test_a_run_in_a_pipe_prints_its_headlines_at_the_end(cli: LocalCli) -> None:
     cli.go_file.touch()
 
     answer = cli.bai("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file)
@@ -97,7 +97,7 @@ def test_the_first_ctrl_c_cancels_and_follows_to_the_end(cli: LocalCli) -> None:
     assert terminal.drawn.rindex("\x1b[?25h") > terminal.drawn.rindex("\x1b[?25l")
 
 
-def test_the_second_ctrl_c_leaves_and_says_how_to_come_back(cli: LocalCli) -> None:
+def test_the_second_ctrl_c_stops_following_and_says_how_to_return(cli: LocalCli) -> None:
     # Given a benchmark that does not listen to SIGTERM
     file = cli.descriptor(IGNORES_SIGTERM, limits='grace = "10s"')
     with Terminal("run", file, "--job-id", "one", "--", cli.go_file, cli=cli) as terminal:
@@ -177,7 +177,7 @@ def test_the_same_job_id_is_the_same_job(cli: LocalCli) -> None:
     assert "another --job-id" in other.stderr
 
 
-def test_an_agent_that_is_killed_comes_back_while_somebody_follows(cli: LocalCli) -> None:
+def test_a_killed_agent_is_restarted_while_a_command_follows(cli: LocalCli) -> None:
     with Terminal("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file, cli=cli) as terminal:
         terminal.await_text("loss=0.5 loss=0.25")
         cli.kill_agent("one")
@@ -283,7 +283,7 @@ def test_cancelling_from_elsewhere(cli: LocalCli) -> None:
     assert "it has ended before" in cli.bai("cancel", "one").stdout
 
 
-def test_a_reader_that_leaves_does_not_end_the_job(cli: LocalCli) -> None:
+def test_a_reader_that_closes_the_pipe_does_not_end_the_job(cli: LocalCli) -> None:
     with cli.start("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file) as process:
         assert process.stdout is not None
         assert process.stderr is not None

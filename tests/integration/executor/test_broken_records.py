@@ -192,7 +192,7 @@ def test_a_metric_without_units_is_one(cli: LocalCli, units: dict[str, Any]) -> 
         assert answer.stderr == ""
 
 
-def test_a_line_without_an_end_takes_no_memory_without_an_end(tmp_path: Path) -> None:
+def test_an_endless_line_needs_bounded_memory(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     (job.node / "events.jsonl").write_bytes(b"x" * (17 << 20))
 
@@ -225,7 +225,7 @@ def test_a_line_without_an_end_takes_no_memory_without_an_end(tmp_path: Path) ->
         ("launched.json", {"instances": []}, "launched.json: outcome is missing"),
     ],
 )
-def test_a_broken_launch_is_named_and_never_taken_for_none(
+def test_a_broken_launch_record_is_named_and_not_ignored(
     tmp_path: Path, name: str, content: bytes | dict[str, Any], said: str
 ) -> None:
     job = HandmadeJob(tmp_path)
@@ -288,7 +288,7 @@ quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthC
 
 @quick
 @given(st.data())
-def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.DataObject) -> None:
+def test_any_content_of_a_job_is_shown_or_named_as_broken(tmp_path: Path, data: st.DataObject) -> None:
     job = HandmadeJob(tmp_path / str(now_ms()) / str(data.draw(st.integers(0, 2**40))))
     job.store.put("digits-1/result.json", data.draw(mutated(of=RESULT)))
     for name, kinds in (("events.jsonl", (EVENT, PULL)), ("metrics.jsonl", (METRIC, METRIC))):
@@ -324,7 +324,7 @@ def test_whatever_stands_in_a_job_it_is_shown_or_named(tmp_path: Path, data: st.
 
 @quick
 @given(st.data())
-def test_whatever_stands_in_a_launch_it_is_judged_or_named(tmp_path: Path, data: st.DataObject) -> None:
+def test_any_content_of_a_launch_is_diagnosed_or_named_as_broken(tmp_path: Path, data: st.DataObject) -> None:
     job = HandmadeJob(tmp_path / str(now_ms()) / str(data.draw(st.integers(0, 2**40))))
     for name, kind in (("launch", LAUNCH), ("launched", DECISION | REFUSAL), ("refused/0", REFUSAL)):
         job.store.put(f"digits-1/attempts/0/{name}.json", data.draw(mutated(of=kind)))
@@ -386,7 +386,7 @@ def test_a_broken_descriptor_is_named_and_hides_no_other_job(cli: LocalCli, desc
 @pytest.mark.parametrize(
     "content", [b"[" * 100_000, b'{"type": "x", "time": ' + b"9" * 5000 + b"}", b"{" * 99]
 )
-def test_what_no_parser_takes_is_passed_over(tmp_path: Path, content: bytes) -> None:
+def test_json_that_no_parser_accepts_is_skipped(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(content + b"\n" + b'{"type": "y"}\n')
 

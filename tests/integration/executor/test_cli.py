@@ -42,7 +42,7 @@ def test_the_version_and_a_short_help(cli: LocalCli) -> None:
     assert len(answer.stdout.splitlines()) - len(group().commands) < 15
 
 
-def test_the_help_of_bai_says_of_each_command_what_its_own_help_says(cli: LocalCli) -> None:
+def test_bai_help_has_the_first_sentence_of_each_command(cli: LocalCli) -> None:
     listed = re.findall(r"(?m)^  ([a-z-]+) {2,}(\S.*)$", cli.bai("--help").stdout.partition("Commands:")[2])
 
     own = [(name, made.get_short_help_str(1000)) for name, made in group().commands.items()]
@@ -111,7 +111,7 @@ def test_a_file_that_is_no_descriptor_is_explained(cli: LocalCli, command: str, 
     assert not cli.store.exists()
 
 
-def test_a_descriptor_for_ec2_says_how_to_run_it_here(cli: LocalCli) -> None:
+def test_a_descriptor_for_ec2_says_how_to_run_it_locally(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     file.write_text(
         cli.bai("init").stdout.replace('execution_engine = "local"', 'execution_engine = "aws.ec2"')
@@ -139,7 +139,7 @@ def test_the_template_is_valid_and_plans(cli: LocalCli) -> None:
     assert json.loads(cli.bai("schema").stdout)["title"] == "Benchmark descriptor"
 
 
-def test_presets_are_listed_and_what_they_give_is_told(cli: LocalCli) -> None:
+def test_presets_are_listed_and_their_metrics_are_shown(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     file.write_text(cli.bai("init").stdout)
 
@@ -253,7 +253,7 @@ def test_interrupts_from_the_first_instruction_on_leave_nothing_behind(cli: Loca
         assert cli.bai("status", each["job_id"], "--wait").code == 4
 
 
-def test_every_command_that_shows_something_takes_json() -> None:
+def test_every_command_with_output_accepts_json() -> None:
     commands = group().commands
     without = {name for name in commands if all("--json" not in each.opts for each in commands[name].params)}
     assert without == {"init", "schema", "serve"}
@@ -363,7 +363,7 @@ def test_an_empty_list_says_where_it_looked(cli: LocalCli) -> None:
     assert str(cli.store) in answer.stderr
 
 
-def test_the_status_of_a_dead_agent_says_what_to_do(cli: LocalCli) -> None:
+def test_the_status_of_a_dead_agent_suggests_a_command(cli: LocalCli) -> None:
     made = HandmadeJob(cli.store)
     made.event("agent_started", pid=1)
     made.phases("prepare", until="run")
@@ -409,7 +409,7 @@ def test_logs_are_the_benchmarks_bytes(cli: LocalCli, job: HandmadeJob) -> None:
     assert next(each["line"] for each in cli.bai("logs", "dig", "--json").objects) == "loss=0.5"
 
 
-def test_a_reader_that_goes_away_is_no_error(cli: LocalCli) -> None:
+def test_a_reader_that_closes_the_pipe_is_no_error(cli: LocalCli) -> None:
     job = HandmadeJob(cli.store)
     job.prints("some line of output\n" * 500_000)
     job.ends()
@@ -423,7 +423,7 @@ def test_a_reader_that_goes_away_is_no_error(cli: LocalCli) -> None:
         assert process.wait(timeout=30) == 141
 
 
-def test_metrics_come_as_a_table_as_records_and_as_csv(cli: LocalCli, job: HandmadeJob) -> None:
+def test_metrics_are_printed_as_table_records_and_csv(cli: LocalCli, job: HandmadeJob) -> None:
     table = cli.bai("metrics", "digits-1").stdout.splitlines()
     headings = "metric units first last median stdev p95 min max mean count"
     assert table[0].split() == headings.split()
@@ -463,7 +463,7 @@ def test_metrics_come_as_a_table_as_records_and_as_csv(cli: LocalCli, job: Handm
     assert cli.bai("metrics", "digits-1", "--format", "bmf", "--name", "less").code == 2
 
 
-def test_cancelling_what_has_ended_or_died_says_so(cli: LocalCli, job: HandmadeJob) -> None:
+def test_cancelling_an_ended_or_dead_job_reports_that(cli: LocalCli, job: HandmadeJob) -> None:
     HandmadeJob(cli.store, "dead-1").event("agent_started", pid=1)
 
     assert "it has ended before" in cli.bai("cancel", "digits-1").stdout
@@ -474,7 +474,7 @@ def test_cancelling_what_has_ended_or_died_says_so(cli: LocalCli, job: HandmadeJ
     assert cli.bai("status", "dead-1", "--wait").code == 4
 
 
-def test_resuming_what_has_ended_starts_nothing(cli: LocalCli, job: HandmadeJob) -> None:
+def test_resuming_an_ended_job_starts_nothing(cli: LocalCli, job: HandmadeJob) -> None:
     answer = cli.bai("resume", "digits-1", "--json")
 
     assert answer.code == 0
@@ -518,7 +518,7 @@ def test_prune_on_a_terminal_shows_how_much_and_asks(
     assert (cli.store / "digits-1").exists() == left
 
 
-def test_rm_deletes_what_has_ended_and_nothing_that_runs(cli: LocalCli, job: HandmadeJob) -> None:
+def test_rm_deletes_ended_jobs_and_refuses_running_ones(cli: LocalCli, job: HandmadeJob) -> None:
     assert cli.bai("run", "-d", cli.descriptor(), "--job-id", "one", "--", cli.go_file).code == 0
     cli.await_value("one", 0.25)
 
@@ -638,7 +638,7 @@ def test_a_metric_without_numbers_differs_from_one_never_found(cli: LocalCli, de
     assert "loss: never found" not in answer.stdout
 
 
-def test_validate_prints_what_an_example_gives(cli: LocalCli, descriptor: Path) -> None:
+def test_validate_prints_the_values_of_an_example(cli: LocalCli, descriptor: Path) -> None:
     descriptor.write_text(
         descriptor.read_text()
         + "[[output.metrics]]\nname = 'lat'\nunits = 'ms'\nexample = 'step 3: threads=4 1.5s'\n"
@@ -648,7 +648,7 @@ def test_validate_prints_what_an_example_gives(cli: LocalCli, descriptor: Path) 
     assert "  lat: 1500 ms, step 3, threads=4\n" in cli.bai("validate", descriptor).stdout
 
 
-def test_a_log_may_come_from_a_pipe(cli: LocalCli, descriptor: Path) -> None:
+def test_metrics_test_reads_a_log_from_a_pipe(cli: LocalCli, descriptor: Path) -> None:
     (trial,) = cli.bai("metrics-test", descriptor, "-", "--json", stdin="x\n" * 1000 + "loss=7").objects
 
     assert (trial["lines"], trial["metrics"][0]["last"]) == (1001, 7.0)

@@ -80,7 +80,7 @@ class Page(HTMLParser):
         self.loads += [value or "" for name, value in attributes if name in ("src", "href", "srcset")]
 
 
-def test_a_program_twenty_percent_slower_is_found_with_an_interval_that_holds_it(cli: LocalCli) -> None:
+def test_a_slowdown_of_20_percent_is_found_with_a_correct_interval(cli: LocalCli) -> None:
     path = cli.folder / "compare.html"
     done = cli.bai("compare", *side("fast"), "vs", *side("slow"), "--json", "-o", path)
 
@@ -100,7 +100,7 @@ def test_a_program_twenty_percent_slower_is_found_with_an_interval_that_holds_it
     assert (page.tags.count("circle"), page.tags.count("rect")) == (2 * RUNS, 2 * RUNS)
 
 
-def test_equal_runs_and_one_run_a_side_find_nothing(cli: LocalCli) -> None:
+def test_equal_runs_and_single_runs_show_no_difference(cli: LocalCli) -> None:
     one = cli.bai("compare", "fast0", "slow0")
     assert one.code == 0
     assert "cannot tell" in one.stdout
@@ -113,7 +113,7 @@ def test_equal_runs_and_one_run_a_side_find_nothing(cli: LocalCli) -> None:
     assert next(each for each in found["metrics"] if each["name"] == "throughput")["verdict"] != "worse"
 
 
-def test_conditions_decide_the_exit_code_where_there_are_some(cli: LocalCli) -> None:
+def test_conditions_decide_the_exit_code_if_there_are_any(cli: LocalCli) -> None:
     sides = (*side("fast"), "vs", *side("slow"))
 
     assert cli.bai("compare", *sides, "--fail-if", "throughput < -5%").code == 1
@@ -123,7 +123,7 @@ def test_conditions_decide_the_exit_code_where_there_are_some(cli: LocalCli) -> 
     assert "cannot be judged" in unjudged.stderr
 
 
-def test_a_run_is_seen_against_the_history_with_its_label(cli: LocalCli) -> None:
+def test_a_run_is_compared_with_the_history_of_its_label(cli: LocalCli) -> None:
     label = ("--baseline", "task_name=seeded")
     # The newest of all, against those before it
     (found,) = cli.bai("compare", *label, "--last", "4", "--json").objects
@@ -135,7 +135,7 @@ def test_a_run_is_seen_against_the_history_with_its_label(cli: LocalCli) -> None
     assert "task_name=seeded" in done.stdout
 
 
-def test_a_run_outside_the_band_fails_a_condition_and_is_drawn_beside_it(cli: LocalCli) -> None:
+def test_a_run_outside_the_band_fails_a_condition_and_is_plotted(cli: LocalCli) -> None:
     far_off = ("--job-id", "far-off", "--set", "info.labels.task_name=other", "--", "1", "100")
     assert cli.bai("run", cli.folder / "seeded.toml", *far_off).code == 0
     newest, path = ("compare", "far-off", "--baseline", "task_name=seeded"), cli.folder / "band.html"

@@ -51,7 +51,7 @@ def test_bash_completes_job_ids_the_newest_first(tmp_path: Path) -> None:
     assert completed(tmp_path, "bai", "cancel", "la") == ["last"]
 
 
-def test_how_a_job_ended_stands_beside_it_and_costs_no_validation(tmp_path: Path) -> None:
+def test_completion_shows_each_jobs_outcome_without_validation(tmp_path: Path) -> None:
     add(tmp_path, "digits-a", age_s=10).ends("failed", 1)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", PROGRAMS / "bai"],

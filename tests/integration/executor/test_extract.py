@@ -37,7 +37,7 @@ def numbers(answer: CliResult, name: str) -> list[float]:
     return [each["value"] for each in answer.objects if each["name"] == name]
 
 
-def test_what_a_run_had_no_time_for_is_extracted_afterwards(cli: LocalCli) -> None:
+def test_output_that_a_run_had_no_time_for_is_extracted_later(cli: LocalCli) -> None:
     file = cli.descriptor(PROGRAM, limits='extract_timeout = "0s"')
     assert cli.bai("run", file, "--job-id", "one").code == 0
     before = cli.rundir("one").metrics.read_bytes()
@@ -85,7 +85,7 @@ def test_a_metric_with_the_jobs_own_label_is_refused(cli: LocalCli) -> None:
         list(extract_again(cli.record("one"), [metric], on_progress=print))
 
 
-def test_what_cannot_be_extracted_is_said(cli: LocalCli, tmp_path: Path) -> None:
+def test_a_job_that_cannot_be_extracted_reports_the_reason(cli: LocalCli, tmp_path: Path) -> None:
     job = HandmadeJob(cli.store, "one")
     running = cli.bai("extract", "one")
     job.ends()
@@ -102,7 +102,7 @@ def test_what_cannot_be_extracted_is_said(cli: LocalCli, tmp_path: Path) -> None
         assert (answer.code, told in answer.stderr) == (2, True), answer.stderr
 
 
-def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> None:
+def test_an_interrupted_set_keeps_its_number_and_is_not_shown(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path / "store")
     job.prints("loss=1.5\n")
     job.ends()
@@ -114,7 +114,7 @@ def test_a_set_cut_short_keeps_its_number_and_is_not_shown(tmp_path: Path) -> No
     assert complete_sets(job.record.node()) == [2]
 
 
-def test_a_killed_extraction_is_cleared_away_by_the_next_one(cli: LocalCli) -> None:
+def test_a_killed_extraction_is_removed_by_the_next_one(cli: LocalCli) -> None:
     assert cli.bai("run", cli.descriptor(PROGRAM), "--job-id", "one").code == 0
     folder = cli.store / "one"
 

@@ -53,7 +53,9 @@ def job(cli: LocalCli) -> HandmadeJob:
         ("status", EVIL),
     ],
 )
-def test_what_a_command_prints_of_it_is_plain(cli: LocalCli, job: HandmadeJob, command: tuple[str]) -> None:
+def test_commands_print_foreign_text_without_control_characters(
+    cli: LocalCli, job: HandmadeJob, command: tuple[str]
+) -> None:
     answer = cli.bai(*command)
 
     told = answer.stdout + answer.stderr
@@ -72,7 +74,7 @@ def test_half_a_character_ends_no_view(cli: LocalCli) -> None:
     assert (answer.code, answer.stderr) == (0, "")
 
 
-def test_what_a_screen_shows_of_it_moves_nothing(job: HandmadeJob) -> None:
+def test_foreign_text_on_a_screen_does_not_move_the_cursor(job: HandmadeJob) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
     console = Console(file=stream, force_terminal=True, width=100, height=40, color_system="standard")

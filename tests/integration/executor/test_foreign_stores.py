@@ -192,7 +192,7 @@ def test_a_link_in_place_of_a_jobs_folder_is_not_followed(cli: LocalCli, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["started.json", "shim.lock", "agent.lock"])
-def test_a_fifo_in_place_of_a_file_does_not_hang_a_look(cli: LocalCli, name: str) -> None:
+def test_a_fifo_in_place_of_a_file_does_not_block_a_command(cli: LocalCli, name: str) -> None:
     job = HandmadeJob(cli.store, "theirs")
     job.phases("prepare", until="run")
     (job.node / name).unlink(missing_ok=True)

@@ -91,7 +91,7 @@ pattern = {json.dumps("(" + EVIL.replace(chr(0), ""))}
     ],
     ids=lambda arguments: " ".join(map(plain_text, arguments)),
 )
-def test_no_command_prints_what_a_terminal_obeys(
+def test_no_command_prints_control_sequences_of_others(
     cli: LocalCli, job: HandmadeJob, arguments: tuple[str, ...]
 ) -> None:
     answer = cli.bai(*arguments)
@@ -103,7 +103,7 @@ def test_no_command_prints_what_a_terminal_obeys(
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "run"])
-def test_findings_show_escapes_instead_of_obeying_them(tmp_path: Path, cli: LocalCli, command: str) -> None:
+def test_findings_show_control_sequences_as_escapes(tmp_path: Path, cli: LocalCli, command: str) -> None:
     name = "d\x1b[31m.toml"
     surrogates = re.sub(r"\\ud[89ab]..\\ud...", "", DESCRIPTOR)
     (tmp_path / name).write_text(surrogates)
@@ -140,7 +140,7 @@ def test_a_name_that_no_job_can_have_is_no_job(cli: LocalCli, job: HandmadeJob) 
 
 
 @given(st.text(max_size=40))
-def test_nothing_obeyed_survives(text: str) -> None:
+def test_no_control_sequence_survives(text: str) -> None:
     assert not _OBEYED.search(visible(text))
     assert not _OBEYED.search(plain_text(text))
     assert not _OBEYED.search(safe_line(text).replace("\x1b[", ""))

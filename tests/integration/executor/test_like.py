@@ -34,7 +34,7 @@ def _run(cli: LocalCli, *arguments: str | Path) -> str:
     return str(answer.objects[-1]["job_id"])
 
 
-def test_a_job_is_asked_for_again_by_its_id(cli: LocalCli, folder: Path) -> None:
+def test_like_runs_a_job_again_by_its_id(cli: LocalCli, folder: Path) -> None:
     first = _run(cli, folder / "b.toml", "--set", "env.vars.SEED=7", "--", "--fast", "x y")
 
     # What the file and the scripts say by now is of no account.
@@ -68,7 +68,7 @@ def test_scripts_that_are_gone_are_those_that_the_job_kept(cli: LocalCli, folder
 
 
 @pytest.mark.parametrize("key", ["ml.script.path=v2", 'ml.script={path="v2"}'])
-def test_scripts_that_are_named_anew_are_those_that_run(cli: LocalCli, folder: Path, key: str) -> None:
+def test_scripts_that_are_named_with_like_are_used(cli: LocalCli, folder: Path, key: str) -> None:
     first = _run(cli, folder / "b.toml")
     (folder / "train.py").unlink()
     (folder / "v2").mkdir()
@@ -79,9 +79,7 @@ def test_scripts_that_are_named_anew_are_those_that_run(cli: LocalCli, folder: P
     assert cli.output(again) == "v2\n"
 
 
-def test_the_path_of_scripts_counts_for_nothing_beside_the_script_that_was_given(
-    cli: LocalCli, folder: Path
-) -> None:
+def test_with_a_given_script_the_old_path_is_ignored(cli: LocalCli, folder: Path) -> None:
     (cli.folder / "train.py").write_text(_TRAIN)
     first = _run(cli, folder / "b.toml", "--script", cli.folder / "train.py")
     (cli.folder / "train.py").write_text("raise SystemExit(1)")
@@ -121,7 +119,7 @@ def test_the_commit_is_that_of_the_scripts_that_run(cli: LocalCli, folder: Path)
     assert commit_of(named) == new
 
 
-def test_what_else_is_gone_does_not_hide_that_the_scripts_are_there(cli: LocalCli, folder: Path) -> None:
+def test_other_missing_files_do_not_hide_existing_scripts(cli: LocalCli, folder: Path) -> None:
     (folder / "train.py").write_text(f"{_TRAIN}open('written', 'w').close()\n")
     with (folder / "b.toml").open("a") as file:
         file.write("[[data.sources]]\nid = 'd'\nsrc = '../data.txt'\npath = 'data.txt'\n")
@@ -156,7 +154,7 @@ def test_an_archive_of_scripts_that_has_changed_is_not_used(cli: LocalCli, folde
     assert cli.output(anew) == "loss=0.7 [] 1\n"
 
 
-def test_what_cannot_be_had_again_is_a_sentence(cli: LocalCli, folder: Path) -> None:
+def test_a_job_that_cannot_be_repeated_gives_one_sentence(cli: LocalCli, folder: Path) -> None:
     first = _run(cli, folder / "b.toml")
     (folder / "train.py").write_text("raise SystemExit(1)")
     (cli.rundir(first).scripts / "train.py").write_text("raise SystemExit(2)")

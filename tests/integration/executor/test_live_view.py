@@ -85,7 +85,7 @@ def test_a_narrowed_window_shows_one_picture(cli: LocalCli) -> None:
         assert headings(window.history) == 0
 
 
-def test_what_is_typed_leaves_no_old_picture(cli: LocalCli) -> None:
+def test_typed_text_leaves_no_old_picture(cli: LocalCli) -> None:
     file = cli.descriptor(COUNTS)
     with screen(cli, "run", file, "--job-id", "one", "--", cli.go_file) as window:
         window.await_lines(lambda lines: tables(lines) == 1)
@@ -105,7 +105,7 @@ def test_what_is_typed_leaves_no_old_picture(cli: LocalCli) -> None:
 
 
 @pytest.mark.parametrize("keys", [("C-c",), ("C-c", "C-c"), ("C-z",)])
-def test_a_terminal_echoes_again_however_it_is_left(cli: LocalCli, keys: tuple[str, ...]) -> None:
+def test_the_terminals_echo_is_restored_at_every_end(cli: LocalCli, keys: tuple[str, ...]) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNTS
     file = cli.descriptor(code, limits='grace = "2s"')
     with screen(cli, "run", file, "--job-id", "one", "--", cli.go_file) as window:
@@ -125,7 +125,7 @@ def steps(lines: list[str]) -> list[int]:
     return [int(line.split()[1]) for line in lines if line.startswith("step ")]
 
 
-def test_a_followed_log_shows_a_line_that_moves_in_its_place(cli: LocalCli) -> None:
+def test_a_followed_log_redraws_a_progress_bar_in_place(cli: LocalCli) -> None:
     pause = cli.go_file.with_name(f"{cli.go_file.name}.pause")
     cli.bai("run", cli.descriptor(MOVES), "--job-id", "one", "--detach", "--", cli.go_file)
 
@@ -158,7 +158,7 @@ def test_a_followed_log_shows_a_line_that_moves_in_its_place(cli: LocalCli) -> N
 
 
 @pytest.mark.parametrize("kind", ["dumb", "pipe"])
-def test_a_followed_log_is_not_drawn_where_it_cannot_be(cli: LocalCli, kind: str) -> None:
+def test_a_followed_log_is_not_redrawn_on_a_simple_terminal(cli: LocalCli, kind: str) -> None:
     cli.bai("run", cli.descriptor(MOVES), "--job-id", "one", "--detach", "--", cli.go_file)
     if kind == "pipe":
         cli.go_file.touch()
@@ -178,7 +178,7 @@ COLOURS = 'print("\\x1b[32mgreen\\x1b[0m and \\x1b]0;title\\x07plain"); print("l
 
 
 @pytest.mark.parametrize("kind", ["dumb", "pipe"])
-def test_a_run_fits_80_columns_where_nothing_can_be_drawn(cli: LocalCli, kind: str) -> None:
+def test_a_run_fits_80_columns_on_a_simple_terminal(cli: LocalCli, kind: str) -> None:
     file = cli.descriptor(COLOURS)
     file.write_text(file.read_text().replace('"loss"', f'"{"a_long_name_of_a_metric_" * 2}"'))
     if kind == "pipe":

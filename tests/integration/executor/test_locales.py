@@ -129,7 +129,7 @@ def test_words_are_shown_in_the_terminals_encoding(tmp_path: Path, latin: Mappin
     assert "löss".encode() not in shown
 
 
-def test_an_argument_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_an_argument_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     cli = cli_among_names(tmp_path / "job")
 
     answer = run(cli, {}, "run", "benchmark.toml", "--", b"caf\xe9")

@@ -65,7 +65,7 @@ def printed_values(records: list[dict[str, Any]]) -> list[float]:
     return sorted(each["value"] for each in records if each["name"] in ("loss", "throughput"))
 
 
-def test_jobs_have_the_outcomes_and_numbers_they_had(shown: LocalCli) -> None:
+def test_recorded_jobs_keep_their_outcomes_and_numbers(shown: LocalCli) -> None:
     assert answers(shown) == EXPECTED["local"]
 
 
@@ -92,7 +92,7 @@ def test_every_view_shows_a_job(shown: LocalCli, job: str) -> None:
         assert line in logs
 
 
-def test_a_jobs_metrics_come_in_each_format(shown: LocalCli) -> None:
+def test_metrics_of_a_recorded_job_are_printed_in_each_format(shown: LocalCli) -> None:
     metrics = ("metrics", "digits-1", "--format")
 
     table = read(shown, "metrics", "digits-1").stdout.split("\n")
@@ -193,7 +193,7 @@ def test_ended_jobs_are_found_by_label_kept_and_deleted(old: LocalCli) -> None:
     assert left == labelled
 
 
-def test_jobs_of_a_bucket_have_the_outcomes_and_numbers_they_had(tmp_path: Path) -> None:
+def test_recorded_jobs_in_a_bucket_keep_their_outcomes_and_numbers(tmp_path: Path) -> None:
     with old_bucket(tmp_path) as cli:
         assert answers(cli, ()) == EXPECTED["bucket"]
 

@@ -18,7 +18,7 @@ def through_a_shell(command: str, *, folder: Path) -> CliResult:
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_a_closed_stream_changes_nothing_but_what_is_seen(tmp_path: Path, closed: str) -> None:
+def test_a_closed_stream_only_hides_output(tmp_path: Path, closed: str) -> None:
     HandmadeJob(tmp_path / "store").ends()
 
     done = through_a_shell(f"list --json {closed}", folder=tmp_path)
@@ -28,7 +28,7 @@ def test_a_closed_stream_changes_nothing_but_what_is_seen(tmp_path: Path, closed
 
 
 @pytest.mark.parametrize("command", ["list", "logs digits-1", "schema"])
-def test_a_full_disk_under_its_output_is_one_sentence(tmp_path: Path, command: str) -> None:
+def test_a_full_disk_for_its_output_gives_one_sentence(tmp_path: Path, command: str) -> None:
     job = HandmadeJob(tmp_path / "store")
     job.prints("hello\n")
     job.ends()
@@ -39,7 +39,7 @@ def test_a_full_disk_under_its_output_is_one_sentence(tmp_path: Path, command: s
     assert done.stderr == "bai: the output cannot be written: No space left on device\n"
 
 
-def test_following_onto_a_full_disk_says_the_job_goes_on(tmp_path: Path) -> None:
+def test_following_onto_a_full_disk_says_that_the_job_continues(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path / "store")
     job.ends()
 

@@ -92,7 +92,7 @@ def test_the_job_has_the_umask_of_the_process_that_starts_it(bai: CliHarness) ->
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, -15), (signal.SIGINT, 130)]
 )
-def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
+def test_a_signal_ends_the_process_and_wakes_each_waiting_thread(
     waiting: subprocess.Popen[str], number: signal.Signals, code: int
 ) -> None:
     heard: list[int] = []
@@ -108,7 +108,7 @@ def test_a_signal_ends_it_and_each_thread_that_waits_hears_of_it(
     assert waiting.poll() == code
 
 
-def test_a_variable_of_pythons_has_a_start_of_its_own(bai: CliHarness) -> None:
+def test_a_variable_for_python_starts_a_new_interpreter(bai: CliHarness) -> None:
     other = replace(bai, environment={**bai.environment, "PYTHONUTF8": "1"})
     with other.start("--version") as started:
         out, _ = started.communicate(timeout=60)

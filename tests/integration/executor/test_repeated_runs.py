@@ -19,7 +19,7 @@ prepare = "echo loss=7"
 """
 
 
-def test_several_runs_are_told_apart_and_together(cli: LocalCli) -> None:
+def test_several_runs_are_shown_separately_and_together(cli: LocalCli) -> None:
     answer = cli.bai("run", cli.descriptor(PROGRAM, more=REPEAT), "--job-id", "three")
 
     assert answer.code == 0, answer.stderr
@@ -69,7 +69,7 @@ of_run = "peak_memory"
 """
 
 
-def test_what_each_run_took_is_a_metric_like_any_other(cli: LocalCli) -> None:
+def test_resources_of_each_run_are_ordinary_metrics(cli: LocalCli) -> None:
     file = cli.descriptor(PROGRAM, more=f"{OF_RUN}[repeat]\nruns = 3\n")
 
     answer = cli.bai("run", file, "--job-id", "took")
@@ -108,7 +108,7 @@ def test_what_each_run_took_is_a_metric_like_any_other(cli: LocalCli) -> None:
     assert "wall time" not in names
 
 
-def test_what_a_single_run_took_is_a_metric_too(cli: LocalCli) -> None:
+def test_resources_of_a_single_run_are_also_metrics(cli: LocalCli) -> None:
     answer = cli.bai("run", cli.descriptor("print('loss=1')", more=OF_RUN), "--job-id", "one")
 
     assert answer.code == 0, answer.stderr
@@ -119,7 +119,7 @@ def test_what_a_single_run_took_is_a_metric_too(cli: LocalCli) -> None:
     assert re.search(r"took +\S*", answer.stdout)
 
 
-def test_so_many_runs_are_done_whatever_the_time_is(cli: LocalCli) -> None:
+def test_min_runs_are_done_even_if_max_time_is_over(cli: LocalCli) -> None:
     repeat = "[repeat]\nruns = 50\nmin_runs = 4\nmax_time = '1ms'\n"
     arms = "[[repeat.arms]]\nname = 'a'\n[[repeat.arms]]\nname = 'b'\n"
 
@@ -205,7 +205,7 @@ runs = 3
 """
 
 
-def test_peak_memory_below_our_own_is_said_as_a_bound(cli: LocalCli) -> None:
+def test_peak_memory_below_the_shims_is_shown_as_a_bound(cli: LocalCli) -> None:
     small, large = PROGRAM, f"{PROGRAM}\nbytearray(200 << 20)\n"
     for job_id, code in (("small", small), ("small-2", small), ("large", large), ("large-2", large)):
         answer = cli.bai("run", cli.descriptor(code, more=PEAK), "--job-id", job_id)

@@ -118,7 +118,7 @@ def test_kept_output_is_searched_again_generation_by_generation(cli: LocalCli) -
         ),
     ],
 )
-def test_what_cannot_be_restarted_is_refused_before_anything_runs(cli: LocalCli, more: str, key: str) -> None:
+def test_a_job_that_cannot_be_restarted_is_refused_before_it_runs(cli: LocalCli, more: str, key: str) -> None:
     descriptor = cli.descriptor(FAILS, strategy="torchrun", more=more)
 
     answer = cli.bai("validate", descriptor)

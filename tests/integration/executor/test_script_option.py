@@ -47,7 +47,7 @@ def descriptor(tmp_path: Path, command: str) -> Path:
     return file
 
 
-def test_a_folder_goes_along_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
+def test_a_folder_is_included_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
 
     done = cli.bai("run", file, "--script", source(tmp_path))
@@ -56,7 +56,7 @@ def test_a_folder_goes_along_under_its_own_name(cli: CliHarness, tmp_path: Path)
     assert "answer=42" in done.stdout
 
 
-def test_a_file_goes_along_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
+def test_a_file_is_included_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
     script = tmp_path / "elsewhere" / "say.sh"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\necho answer=7\n")
@@ -88,7 +88,7 @@ def test_a_script_that_is_not_there_is_named(cli: CliHarness, tmp_path: Path) ->
     assert "src/run.sh is not in" in done.stderr
 
 
-def test_on_an_instance_the_member_lands_under_its_name(cli: CliHarness, tmp_path: Path) -> None:
+def test_on_an_instance_the_member_has_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
     file.write_text(file.read_text() + '[aws.ec2]\nimage = "ami-0123456789abcdef0"\n')
 

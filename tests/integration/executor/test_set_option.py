@@ -47,7 +47,7 @@ def cli(tmp_path: Path) -> CliHarness:
     return CliHarness(tmp_path, environment)
 
 
-def test_a_plan_has_what_was_set(cli: CliHarness) -> None:
+def test_a_plan_shows_the_values_of_set(cli: CliHarness) -> None:
     options = ("--set", "ml.args=--batch 64", "--set", "limits.max_runtime=2h", "--nodes", "1")
 
     shown = cli.bai("plan", "b.toml", *options)
@@ -63,7 +63,7 @@ def test_a_plan_has_what_was_set(cli: CliHarness) -> None:
     assert '"ml.args" = "--batch 64"' in shown.stdout
 
 
-def test_a_run_has_what_was_set_and_its_record_tells_it(cli: CliHarness, tmp_path: Path) -> None:
+def test_a_run_uses_the_values_of_set_and_records_them(cli: CliHarness, tmp_path: Path) -> None:
     done = cli.bai(
         "run",
         "b.toml",
@@ -104,7 +104,7 @@ def test_the_same_id_with_other_values_is_another_job(cli: CliHarness, tmp_path:
         ("run", ["--set", "ml.args=\udcff"], "bai: --set 'ml.args': it is not UTF-8"),
     ],
 )
-def test_what_is_set_wrongly_is_one_sentence(
+def test_a_wrong_set_gives_one_sentence(
     cli: CliHarness, tmp_path: Path, command: str, options: list[str], sentence: str
 ) -> None:
     answer = cli.bai(command, "b.toml", *options)

@@ -37,7 +37,7 @@ def descriptor(cli: LocalCli) -> Path:
     return cli.descriptor(WAITS, strategy="torchrun")
 
 
-def test_two_nodes_run_here_and_their_numbers_come_together(nodes: LocalCli) -> None:
+def test_two_local_nodes_run_and_their_metrics_are_combined(nodes: LocalCli) -> None:
     nodes.go_file.touch()
 
     answer = nodes.bai(
@@ -70,7 +70,7 @@ def test_ctrl_c_ends_every_node(nodes: LocalCli) -> None:
     wait_until(lambda: not is_locked(rundir(nodes, 1).agent_lock))
 
 
-def test_the_agent_of_any_node_comes_back_while_somebody_follows(nodes: LocalCli) -> None:
+def test_the_agent_of_any_node_is_restarted_while_a_command_follows(nodes: LocalCli) -> None:
     run = ("run", descriptor(nodes), "--nodes", "2", "--job-id", "one", "--", nodes.go_file)
     with Terminal(*run, cli=nodes) as terminal:
         terminal.await_text("loss=0.5 loss=0.25")

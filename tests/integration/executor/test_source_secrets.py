@@ -96,7 +96,7 @@ def test_no_view_and_no_export_shows_a_sources_secrets(cli: LocalCli, address: s
         assert "/data.txt?" in (cli.folder / name).read_text()
 
 
-def test_nothing_of_a_run_but_its_orders_holds_a_sources_secrets(cli: LocalCli, address: str) -> None:
+def test_only_the_orders_of_a_run_contain_a_sources_secrets(cli: LocalCli, address: str) -> None:
     assert cli.bai("run", benchmark(cli, address), "--job-id", "one").code == 0
 
     holding = {
@@ -109,7 +109,7 @@ def test_nothing_of_a_run_but_its_orders_holds_a_sources_secrets(cli: LocalCli, 
     assert holding == {"job.toml", "request.json"}
 
 
-def test_a_signed_again_address_is_the_same_job_and_like_pulls_again(cli: LocalCli, address: str) -> None:
+def test_an_address_that_is_signed_again_is_the_same_job(cli: LocalCli, address: str) -> None:
     assert cli.bai("run", benchmark(cli, address), "--job-id", "one").code == 0
 
     again = cli.bai("run", benchmark(cli, f"{address}&X-Amz-Date=2"), "--job-id", "one")

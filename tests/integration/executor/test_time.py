@@ -68,7 +68,7 @@ def test_times_as_json_are_those_of_the_job(cli: LocalCli) -> None:
     assert command["command"] == "sleep 0.01"
 
 
-def test_the_descriptor_that_it_emits_is_the_job_that_it_runs(cli: LocalCli) -> None:
+def test_the_emitted_descriptor_is_the_job_that_runs(cli: LocalCli) -> None:
     words = [
         "time",
         "-L",
@@ -100,7 +100,7 @@ def test_the_descriptor_that_it_emits_is_the_job_that_it_runs(cli: LocalCli) -> 
     assert again.code == 0, again.stderr
 
 
-def test_what_is_around_the_commands_runs_as_often_as_it_should(cli: LocalCli) -> None:
+def test_commands_around_the_runs_run_as_often_as_configured(cli: LocalCli) -> None:
     answer = cli.bai(
         *(
             "time",
@@ -134,7 +134,7 @@ def test_what_is_around_the_commands_runs_as_often_as_it_should(cli: LocalCli) -
     assert sorted(runs) == [("before-a", "a1", "after")] * 3 + [("before-b", "b1", "after")] * 3
 
 
-def test_it_goes_on_until_the_times_are_known(cli: LocalCli) -> None:
+def test_runs_continue_until_the_times_are_precise_enough(cli: LocalCli) -> None:
     answer = cli.bai(
         "time", "sleep 0.01", "sleep 0.02", "--until", "400%", "--max-runs", "30", "--job-id", "until"
     )

@@ -80,7 +80,7 @@ def test_keys_resizing_and_the_jobs_end_at_a_terminal(running: LocalCli) -> None
     assert cli.result("one")["outcome"] == "succeeded"
 
 
-def test_without_a_terminal_it_is_one_look(running: LocalCli) -> None:
+def test_without_a_terminal_top_prints_once(running: LocalCli) -> None:
     cli = running
     answer: CliResult = cli.bai("top")
     assert (answer.code, answer.stderr) == (0, "")

@@ -27,7 +27,7 @@ def job(cli: LocalCli) -> HandmadeJob:
     return made
 
 
-def test_a_log_is_the_first_nodes_or_the_named_ones(cli: LocalCli, job: HandmadeJob) -> None:
+def test_logs_shows_the_first_node_or_the_named_one(cli: LocalCli, job: HandmadeJob) -> None:
     assert cli.bai("logs", "digits-1").stdout == "zero\nlast"
     assert cli.bai("logs", "digits-1", "--node", "0").stdout == "zero\nlast"
     assert cli.bai("logs", "digits-1", "--node", "1", "-f").stdout == "one\nend\n"
@@ -90,7 +90,7 @@ def test_metrics_of_all_nodes_have_their_ranks(cli: LocalCli, job: HandmadeJob) 
     assert [(each["name"], each["value"], each["labels"]) for each in status["metrics"]] == both
 
 
-def test_what_moves_the_data_is_shown_while_it_runs_and_after(cli: LocalCli) -> None:
+def test_transports_are_shown_during_the_run_and_after(cli: LocalCli) -> None:
     job = HandmadeJob(cli.store, nodes=3)
     for rank, network in enumerate(("NET/Libfabric", "NET/Libfabric", "NET/Socket")):
         job.on(rank).event("transport", library="NCCL", uses=[network, "P2P"])

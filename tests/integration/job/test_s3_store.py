@@ -55,14 +55,14 @@ def test_a_large_file_arrives_in_parts(store: JobStore, gate: Gate, tmp_path: Pa
     assert sum("partNumber" in request for _, request, _ in gate.requests) == 3
 
 
-def test_of_a_large_object_only_what_is_asked_for_is_read(store: JobStore, gate: Gate) -> None:
+def test_only_the_requested_part_of_a_large_object_is_read(store: JobStore, gate: Gate) -> None:
     store.put("job-1/log", bytes(range(256)) * 4096)
 
     assert store.get("job-1/log", start=300, limit=5) == bytes(range(44, 49))
     assert gate.gets()[-1][1] == "bytes=300-304"
 
 
-def test_what_may_be_absent_is_listed_and_never_got(gate: Gate) -> None:
+def test_an_object_that_may_be_absent_is_listed_before_it_is_read(gate: Gate) -> None:
     """Without s3:ListBucket S3 says 403 of a missing key; with it, whoever lists need not know that."""
     record = JobRecord(open_store("s3://bucket/jobs"), "job-1")
     gate.refuse = lambda method, path: (
@@ -77,7 +77,7 @@ def test_what_may_be_absent_is_listed_and_never_got(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("key", ["log/../x", "log/./x", "log//x", "../x", ".", "/x", "log/\x7f", "log/2/.."])
-def test_a_key_that_no_store_takes_hides_no_other(store: JobStore, gate: Gate, key: str) -> None:
+def test_an_invalid_key_does_not_hide_other_keys(store: JobStore, gate: Gate, key: str) -> None:
     for name in ("log/1 +%", "log/..2", "log/2/3", "result.json"):
         store.put(f"job-1/{name}", b"12345")
     before = store.find("job-1/"), store.around("job-1"), store.around("job-1/log"), store.folders("")
@@ -91,7 +91,7 @@ def test_a_key_that_no_store_takes_hides_no_other(store: JobStore, gate: Gate, k
     ]
 
 
-def test_all_pages_of_a_listing_with_such_a_key_are_read(store: JobStore, gate: Gate) -> None:
+def test_all_pages_of_a_listing_with_an_invalid_key_are_read(store: JobStore, gate: Gate) -> None:
     def page(key: str, more: str = "") -> Answer:
         item = f"<Contents><Key>{key}</Key><LastModified>2026-11-20T22:00:00.000Z</LastModified><Size>1</Size></Contents>"
         head = '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
@@ -112,7 +112,7 @@ def test_all_pages_of_a_listing_with_such_a_key_are_read(store: JobStore, gate: 
 
 
 @pytest.mark.parametrize(("code", "refused"), [("AccessDenied", True), ("SlowDown", False)])
-def test_a_listing_that_cannot_be_asked_for_again_says_why(
+def test_a_listing_that_cannot_be_repeated_reports_the_reason(
     store: JobStore, gate: Gate, code: str, refused: bool
 ) -> None:
     gate.s3.put_object(Bucket="bucket", Key="the jobs/job-1/../x", Body=b"x")
@@ -137,7 +137,7 @@ def test_an_object_below_the_name_of_another_one_is_not_that_one(store: JobStore
     assert record.result() is None
 
 
-def test_to_look_for_one_object_costs_one_short_list(gate: Gate) -> None:
+def test_finding_one_object_takes_one_short_list_request(gate: Gate) -> None:
     record = JobRecord(open_store("s3://bucket/jobs"), "job-1")
     for number in range(30):
         record.store.put(record.node().key(f"log/{number:020}"), b"x")
@@ -160,7 +160,7 @@ def test_to_look_for_one_object_costs_one_short_list(gate: Gate) -> None:
         ("PermanentRedirect", 301, "another region"),
     ],
 )
-def test_a_refusal_is_said_in_a_sentence_and_is_for_good(
+def test_a_refusal_is_one_sentence_and_permanent(
     store: JobStore, gate: Gate, code: str, status: int, words: str
 ) -> None:
     gate.refuse = lambda _method, _path: denied(code, status)
@@ -174,7 +174,7 @@ def test_a_refusal_is_said_in_a_sentence_and_is_for_good(
             ask()
 
 
-def test_an_unreachable_store_is_named_and_may_come_back(gate: Gate) -> None:
+def test_an_unreachable_store_is_named_and_may_recover(gate: Gate) -> None:
     store = S3Store("bucket", "jobs", patience=replace(PATIENCE, retries=0))
     gate.refuse = lambda _method, _path: denied("SlowDown", 503)
     with pytest.raises(StoreError) as caught:
@@ -225,7 +225,7 @@ def test_a_missing_object_is_missing_and_no_refusal(store: JobStore) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [("InternalError", 500), ("AccessDenied", 403)])
-def test_an_error_is_no_empty_object_whatever_its_key(gate: Gate, code: str, status: int) -> None:
+def test_an_error_is_never_read_as_an_empty_object(gate: Gate, code: str, status: int) -> None:
     store = S3Store("bucket", "jobs", patience=replace(PATIENCE, retries=0))
     gate.refuse = lambda _method, _path: denied(code, status)
 
@@ -264,7 +264,7 @@ def test_a_server_without_http_is_named(gate: Gate) -> None:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_every_write_comes_with_a_checksum(store: JobStore, gate: Gate, tmp_path: Path) -> None:
+def test_every_write_has_a_checksum(store: JobStore, gate: Gate, tmp_path: Path) -> None:
     # given a small object, one on condition, and a file that goes in parts: Object Lock takes none without
     path = tmp_path / "model.bin"
     path.write_bytes(os.urandom(17 << 20))

@@ -54,7 +54,7 @@ def wait_for_values(rundir: RunDir, count: int) -> None:
     wait_until(there, f"{count} values")
 
 
-def test_an_endless_pattern_is_switched_off_and_the_others_go_on(tmp_path: Path) -> None:
+def test_an_endless_pattern_is_switched_off_and_others_continue(tmp_path: Path) -> None:
     # given a pattern that takes for ever on the third line, one that takes for ever on a line of digits, and a good one
     nested = ("nested", r"n: ((?:x+)+)y|n=(?P<value>\d+)")
     digits = ("digits", r"(\d+)x")
@@ -79,7 +79,7 @@ def test_an_endless_pattern_is_switched_off_and_the_others_go_on(tmp_path: Path)
     assert entries(rundir) == before
 
 
-def test_a_section_that_begins_nowhere_for_ever_ends_its_metric_alone(tmp_path: Path) -> None:
+def test_an_endless_section_pattern_disables_only_its_metric(tmp_path: Path) -> None:
     lines = [b"begin", b"n=1 loss=1", b"x" * 60, b"begin", b"n=2 loss=2"]
     rundir = make_run(tmp_path, [("n", r"n=(\d)"), LOSS], output=b"\n".join(lines), after="begin|(?:x+)+y")
 
@@ -91,7 +91,7 @@ def test_a_section_that_begins_nowhere_for_ever_ends_its_metric_alone(tmp_path: 
     assert '"n": its pattern, after or until took more than' in off
 
 
-def test_a_context_that_takes_for_ever_ends_its_metric_alone(tmp_path: Path) -> None:
+def test_an_endless_context_pattern_disables_only_its_metric(tmp_path: Path) -> None:
     lines = [b"of a", b"n=1 loss=1", b"x" * 60, b"of b", b"n=2 loss=2"]
     context = ["of (?P<of>.)", "(?P<never>(?:x+)+y)"]
     rundir = make_run(tmp_path, [("n", r"n=(\d)"), LOSS], output=b"\n".join(lines), context=context)
@@ -104,7 +104,7 @@ def test_a_context_that_takes_for_ever_ends_its_metric_alone(tmp_path: Path) -> 
     assert '"n": its pattern or context took more than' in off
 
 
-def test_in_a_dense_log_a_pattern_ends_at_its_line(tmp_path: Path) -> None:
+def test_in_a_dense_log_a_slow_pattern_is_off_from_its_line_on(tmp_path: Path) -> None:
     # given a log whose patterns search many lines at once, and two lines in its midst on which one takes for ever
     nested = ("nested", r"n=(?:x+)+y(\d+)")
     lines = [b"loss=%d n=xy%d" % (n, n) for n in range(6000)]
@@ -119,7 +119,7 @@ def test_in_a_dense_log_a_pattern_ends_at_its_line(tmp_path: Path) -> None:
     assert f"byte {len(b' '.join(lines[:3000])) + 1} of" in off
 
 
-def test_huge_lines_and_binary_garbage_take_no_memory_and_hide_nothing(tmp_path: Path) -> None:
+def test_huge_lines_and_binary_data_need_bounded_memory_and_hide_no_match(tmp_path: Path) -> None:
     garbage = bytes(range(256)) * 4096
     rundir = make_run(tmp_path, [LOSS, ("µ", "µ=(\\d)")], exited=False)
     with rundir.output.open("wb") as file:
@@ -206,7 +206,7 @@ def test_a_second_extractor_on_the_same_directory_is_refused(tmp_path: Path) -> 
     assert b"another live process holds extractor.lock" in second.stderr
 
 
-def test_nothing_of_the_parents_files_is_inherited(tmp_path: Path) -> None:
+def test_no_file_descriptor_of_the_parent_is_inherited(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], exited=False)
     extractor = ExtractorProcess(rundir)
     read_end, write_end = os.pipe()

@@ -99,7 +99,7 @@ def answers(bundle: dict[str, str]) -> dict[str, str]:
     return {each["step"]: each["answer"] for each in steps}
 
 
-def test_an_account_is_set_up_asked_and_left_empty(prover: Prover) -> None:
+def test_the_proof_sets_an_account_up_and_leaves_it_empty(prover: Prover) -> None:
     code, out, err = prover.prove("--yes", "--only", "watcher,capacity,spot")
 
     assert code == 0, out + err
@@ -134,7 +134,7 @@ def test_the_table_has_each_step_of_the_list_also_if_none_could_be_tried(prover:
     assert [*found] == [each for each in named if each not in ("setup", "removed")]
 
 
-def test_nothing_is_made_without_a_yes(prover: Prover) -> None:
+def test_without_a_yes_nothing_is_created(prover: Prover) -> None:
     code, out, err = prover.prove()
 
     assert code == 2
@@ -144,7 +144,7 @@ def test_nothing_is_made_without_a_yes(prover: Prover) -> None:
 
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_proof_takes_all_away(prover: Prover, sign: signal.Signals) -> None:
+def test_an_interrupted_proof_removes_everything(prover: Prover, sign: signal.Signals) -> None:
     with prover.start("--yes", "--only", "cancel") as started:
         machine = _first_machine(prover)
         started.send_signal(sign)
@@ -157,7 +157,7 @@ def test_an_interrupted_proof_takes_all_away(prover: Prover, sign: signal.Signal
 
 
 @pytest.mark.parametrize("options", [("--clean",), ("--only", "spot")])
-def test_a_start_after_a_kill_takes_away_what_the_first_one_left(
+def test_a_start_after_a_kill_removes_the_resources_of_the_first(
     prover: Prover, options: tuple[str, ...]
 ) -> None:
     with prover.start("--yes", "--only", "cancel") as first:
@@ -173,7 +173,7 @@ def test_a_start_after_a_kill_takes_away_what_the_first_one_left(
     assert prover.left() == []
 
 
-def test_machines_of_other_jobs_are_left_alone(prover: Prover) -> None:
+def test_machines_of_other_jobs_are_not_touched(prover: Prover) -> None:
     ec2 = prover.aws.client("ec2", SETUP)
     tags = [{"Key": "bai:job-id", "Value": "theirs"}, {"Key": "bai:client-id", "Value": "somebody"}]
     ec2.run_instances(

@@ -149,7 +149,9 @@ def test_a_malformed_answer_is_an_error_that_names_the_source(
         CHUNKED + b"2;name=value\r\nhi\r\n0\r\nTrailer: x\r\n\r\n",
     ],
 )
-def test_what_can_be_understood_is_taken(tmp_path: Path, server: RawServer, answer: bytes) -> None:
+def test_malformed_answers_are_used_if_they_are_unambiguous(
+    tmp_path: Path, server: RawServer, answer: bytes
+) -> None:
     server.answer = answer
 
     assert bring(tmp_path, f"http://127.0.0.1:{server.port}/f") == b"hi"

@@ -146,7 +146,7 @@ def test_a_query_is_escaped_for_the_server(tmp_path: Path, site: Site) -> None:
     assert site.requests[0][0] == "/f?name=gro%C3%9Fe%20Daten&part[]=1%2F2"
 
 
-def test_a_pause_that_is_no_number_is_not_heeded(tmp_path: Path, site: Site) -> None:
+def test_a_retry_after_that_is_not_a_number_is_ignored(tmp_path: Path, site: Site) -> None:
     site.statuses = [503]
     site.retry_after = "²"
 
@@ -197,7 +197,7 @@ def test_content_that_changes_between_two_attempts_is_not_mixed(tmp_path: Path, 
     assert (tmp_path / "x").read_bytes() == newer
 
 
-def test_passing_errors_are_tried_again(tmp_path: Path, site: Site) -> None:
+def test_temporary_errors_are_retried(tmp_path: Path, site: Site) -> None:
     site.statuses = [503, 429, 500]
     bring(tmp_path, Source(src=f"{site.url}/f", path="x"))
     assert (tmp_path / "x").read_bytes() == CONTENT

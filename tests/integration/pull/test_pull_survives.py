@@ -51,7 +51,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait(10)
 
 
-def test_a_killed_pull_does_not_fetch_finished_parts_again(tmp_path: Path, gate: Gate) -> None:
+def test_a_killed_pull_does_not_fetch_complete_parts_again(tmp_path: Path, gate: Gate) -> None:
     # given a large object, of which the last parts do not come, and a pull that is killed when the others are there
     content = os.urandom(4 * PART + 5)
     gate.s3.put_object(Bucket="bucket", Key="large", Body=content)
@@ -77,7 +77,7 @@ def test_a_killed_pull_does_not_fetch_finished_parts_again(tmp_path: Path, gate:
     assert not list(tmp_path.glob(".*.part"))
 
 
-def test_a_killed_pull_does_not_fetch_finished_objects_again(tmp_path: Path, gate: Gate) -> None:
+def test_a_killed_pull_does_not_fetch_complete_objects_again(tmp_path: Path, gate: Gate) -> None:
     for number in range(30):
         gate.s3.put_object(Bucket="bucket", Key=f"p/{number}", Body=b"%d" % number * 10)
     gate.refuse = lambda method, path: (503, b"") if path == "/bucket/p/7" and gate.drops == 0 else None
@@ -229,7 +229,7 @@ def test_a_pull_without_room_does_not_begin(tmp_path: Path, gate: Gate, tiny_dis
 
 @pytest.mark.root
 @pytest.mark.parametrize("size", [5 * MIB, PART + MIB])
-def test_a_disk_that_fills_midway_is_named_and_arrived_files_count(
+def test_a_disk_that_fills_during_a_pull_is_named_and_complete_files_are_kept(
     tmp_path: Path, gate: Gate, tiny_disk: Path, size: int
 ) -> None:
     # given room at the start that somebody else takes before the object has arrived

@@ -87,9 +87,7 @@ def test_a_large_object_arrives_in_ranges_and_is_checked(
     )
 
 
-def test_connections_that_drop_are_taken_up_again(
-    tmp_path: Path, gate: Gate, put: Callable[..., None]
-) -> None:
+def test_dropped_connections_are_resumed(tmp_path: Path, gate: Gate, put: Callable[..., None]) -> None:
     large, small = os.urandom(LARGE), os.urandom(100_000)
     put(**{"p/large": large, "p/small": small})
     gate.drops = 4
@@ -103,7 +101,7 @@ def test_connections_that_drop_are_taken_up_again(
     ("src", "directory"),
     [("s3://bucket/pre/fix/", False), ("s3://bucket/pre/fix", True), ("s3://bucket/pre/fix", False)],
 )
-def test_a_prefix_is_a_folder_with_all_its_odd_names(
+def test_a_prefix_becomes_a_folder_including_unusual_names(
     tmp_path: Path, gate: Gate, put: Callable[..., None], src: str, directory: bool
 ) -> None:
     odd = [
@@ -139,7 +137,7 @@ def test_a_prefix_is_a_folder_with_all_its_odd_names(
     assert (reports[-1].objects, reports[-1].total_objects) == (len(odd) + 1, len(odd) + 1)
 
 
-def test_single_keys_with_odd_names(tmp_path: Path, gate: Gate, put: Callable[..., None]) -> None:
+def test_single_keys_may_have_unusual_names(tmp_path: Path, gate: Gate, put: Callable[..., None]) -> None:
     odd = ["a b", "c,d:e", "ü/ñ", "h#x", "100%", "a%20b", "a+b", "q?x=1"]
     put(**{f"k/{name}": name.encode() for name in odd})
     bring(
@@ -222,7 +220,7 @@ def test_scripts_are_unpacked_in_place(tmp_path: Path, gate: Gate, put: Callable
     assert gate.gets() == []
 
 
-def test_the_buckets_own_region_is_found_and_a_given_one_wins(
+def test_the_buckets_region_is_looked_up_and_a_given_one_overrides_it(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:
     put(k=b"1")
@@ -335,7 +333,7 @@ def test_a_missing_object_is_reported(tmp_path: Path, gate: Gate, src: str, word
         ("ExpiredToken", "have expired"),
     ],
 )
-def test_a_refusal_has_its_reason(
+def test_a_refusal_reports_its_reason(
     tmp_path: Path, gate: Gate, put: Callable[..., None], code: str, words: str
 ) -> None:
     put(k=b"1")

@@ -165,7 +165,7 @@ def test_the_mouse_finds_values_at_one_moment_in_all_plots(
     assert abs(float(moment.split()[0]) - float(other.split()[0])) < 0.5
 
 
-def test_a_stretch_is_zoomed_into_and_left_again(browser: Browser, reports: dict[str, Path]) -> None:
+def test_a_part_of_a_plot_can_be_zoomed_in_and_out(browser: Browser, reports: dict[str, Path]) -> None:
     page = _open(browser, reports["single"])
     x, y = _centre(page, 0)
     before = page.ask("document.querySelector('#chart-0 canvas').toDataURL()")
@@ -241,7 +241,7 @@ def test_figures_are_there_without_scripts(browser: Browser, reports: dict[str, 
     assert not page.ask("[...document.querySelectorAll('.chart')].some((each) => each.offsetParent)")
 
 
-def test_the_dark_has_its_own_colours(browser: Browser, reports: dict[str, Path]) -> None:
+def test_dark_mode_has_its_own_colours(browser: Browser, reports: dict[str, Path]) -> None:
     light, dark = (_open(browser, reports["single"], dark=dark) for dark in (False, True))
 
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -252,7 +252,7 @@ def test_the_dark_has_its_own_colours(browser: Browser, reports: dict[str, Path]
 @pytest.mark.parametrize(
     ("name", "width", "dark", "last"), [("two", 1200, False, "d55e00"), ("repeated", 400, True, "009e73")]
 )
-def test_paper_holds_what_the_screen_does(
+def test_the_printed_page_has_the_same_content(
     browser: Browser, reports: dict[str, Path], tmp_path: Path, name: str, width: int, dark: bool, last: str
 ) -> None:
     page = browser.page(reports[name], width=width, dark=dark)
@@ -290,7 +290,7 @@ def test_paper_holds_what_the_screen_does(
     assert page.complaints == []
 
 
-def test_hostile_text_stays_text_and_nothing_leaves_the_page(browser: Browser, cli: LocalCli) -> None:
+def test_hostile_text_stays_text_and_the_page_makes_no_request(browser: Browser, cli: LocalCli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}/"
         hostile = _HOSTILE.replace("http://127.0.0.1:9/", address)

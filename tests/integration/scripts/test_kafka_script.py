@@ -137,7 +137,7 @@ def use_other_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
 
 
-def test_jars_that_are_not_the_fixed_ones_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_with_other_checksums_are_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars = tmp_path / "cache/bai/kafka-4.1.0"
     jars.mkdir(parents=True)
     (jars / "changed.jar").write_text("")
@@ -165,7 +165,7 @@ def test_lock_writes_the_checksums_of_what_maven_brings(
     assert (tmp_path / "kafka.sha256").read_text() == f"{checksum}  other.jar\n"
 
 
-def test_lock_where_nothing_can_be_written_is_one_sentence(
+def test_lock_without_write_access_gives_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_other_maven(tmp_path, monkeypatch)

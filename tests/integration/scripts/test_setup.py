@@ -35,7 +35,7 @@ def run_setup(clone: Path, env: dict[str, str]) -> subprocess.CompletedProcess[s
     )
 
 
-def test_without_the_package_index_it_says_so_and_is_not_finished(clone: Path) -> None:
+def test_without_the_package_index_setup_says_so_and_is_incomplete(clone: Path) -> None:
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         index = f"http://127.0.0.1:{nobody_listens.getsockname()[1]}/simple"
@@ -51,7 +51,7 @@ def test_without_the_package_index_it_says_so_and_is_not_finished(clone: Path) -
     assert not list((clone / ".venv").glob(".installed-*"))
 
 
-def test_without_python_or_package_manager_it_says_what_to_install(clone: Path, tmp_path: Path) -> None:
+def test_without_python_or_package_manager_setup_says_what_to_install(clone: Path, tmp_path: Path) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "env", "cat", "cksum", "dirname", "mktemp", "rm", "id"):

@@ -275,7 +275,7 @@ def test_a_fact_of_the_machine(tree: SourceTree, cli: LocalCli) -> None:
     assert tree.changed() == {table, readers}
 
 
-def test_a_place_to_run(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_backend_can_be_added(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "executor/backends/nice.py",
         '''\

@@ -107,7 +107,7 @@ def test_quirks_of_the_service_are_understood(service: ServiceRuns) -> None:
     assert ids["an id! with spaces"].startswith("an-id-with-spaces-")
 
 
-def test_what_is_not_ours_is_silence_and_what_cannot_be_read_is_kept(service: ServiceRuns) -> None:
+def test_foreign_events_are_ignored_and_unreadable_ones_are_kept(service: ServiceRuns) -> None:
     broken = {"Bucket": service.aws.bucket, "Key": "open/broken/event.json", "Body": b"{}"}
     service.aws.client("s3", "setup").put_object(**broken)
     service.start()
@@ -139,7 +139,7 @@ def test_what_is_not_ours_is_silence_and_what_cannot_be_read_is_kept(service: Se
     assert service.get("/healthz") == (200, "ok\n")
 
 
-def test_the_same_event_again_is_answered_once(service: ServiceRuns) -> None:
+def test_a_repeated_event_is_answered_once(service: ServiceRuns) -> None:
     service.start()
     again = fetcher_event(message_id="another")
     service.publish("fetcher", fetcher_event(), again)
@@ -152,7 +152,7 @@ def test_the_same_event_again_is_answered_once(service: ServiceRuns) -> None:
     assert len(service.aws.instances()) == 2
 
 
-def test_an_id_that_another_client_holds_is_an_error_for_the_second(service: ServiceRuns) -> None:
+def test_an_id_of_another_client_is_an_error(service: ServiceRuns) -> None:
     service.start()
     service.publish("fetcher", fetcher_event(), fetcher_event(client_id="mallory"))
 
@@ -167,7 +167,7 @@ def test_an_id_that_another_client_holds_is_an_error_for_the_second(service: Ser
     assert len(service.aws.instances()) == 1
 
 
-def test_a_zone_without_room_is_an_error_with_awss_own_reason(service: ServiceRuns) -> None:
+def test_a_zone_without_capacity_is_an_error_with_awss_reason(service: ServiceRuns) -> None:
     for zone in service.aws.subnets:
         service.aws.no_capacity(zone)
     service.start()
@@ -236,7 +236,7 @@ def test_a_job_of_two_nodes_is_launched_as_by_hand(
     ]
 
 
-def test_a_configuration_that_cannot_work_is_said_at_once(service: ServiceRuns) -> None:
+def test_an_impossible_configuration_is_reported_at_once(service: ServiceRuns) -> None:
     missing = service.cli.bai("serve", env={"BAI_BUCKET": ""})
     kafka = service.cli.bai("serve", env={"KAFKA_BOOTSTRAP_SERVERS": ""})
     address = service.cli.bai("serve", "--http", "nowhere")

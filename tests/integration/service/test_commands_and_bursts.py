@@ -131,7 +131,7 @@ def test_hostile_events_are_answered_and_nothing_is_launched_or_uploaded(service
     service.wait_messages("executor", 1)
 
 
-def test_a_burst_outlives_its_broker_eight_launches_at_once(
+def test_a_burst_survives_a_broker_failure_with_eight_launches_at_once(
     own_kafka: Broker, moto_aws: MotoAws, service_environment: dict[str, str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "service"
@@ -196,7 +196,7 @@ def test_two_services_share_the_work_and_say_everything_once(
     }
 
 
-def test_a_clients_open_jobs_cost_no_more_than_its_bound(
+def test_the_open_jobs_of_a_client_stay_within_its_cost_bound(
     kafka: Broker, moto_aws: MotoAws, service_environment: dict[str, str], tmp_path: Path
 ) -> None:
     # given a bound for one job of a client, and a service that is killed when it has launched one
@@ -233,7 +233,7 @@ def test_a_clients_open_jobs_cost_no_more_than_its_bound(
         ('instance_types = ["g5.*"]', "hardware.instance_type"),
     ],
 )
-def test_bounds_of_the_configuration_hold(
+def test_bounds_of_the_configuration_are_enforced(
     kafka: Broker,
     moto_aws: MotoAws,
     service_environment: dict[str, str],

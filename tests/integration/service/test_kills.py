@@ -68,7 +68,7 @@ def kill_together(service: ServiceRuns, points: Sequence[KillPoint], at_once: in
     service.forget_points()
 
 
-def test_another_replica_launches_what_a_dead_one_has_accepted(service: ServiceRuns) -> None:
+def test_another_replica_launches_the_requests_of_a_dead_one(service: ServiceRuns) -> None:
     # given two replicas, and requests that wait for their turn
     gauge = LaunchGauge(service, seconds=1.0)
     clients = [f"client-{number}" for number in range(4)]
@@ -105,7 +105,7 @@ def test_another_replica_launches_what_a_dead_one_has_accepted(service: ServiceR
     assert unanswered(service, every) == []
 
 
-def test_a_kill_at_any_step_changes_nothing_that_is_done_or_said(service: ServiceRuns) -> None:
+def test_a_kill_at_any_step_changes_neither_launches_nor_messages(service: ServiceRuns) -> None:
     ids = ["polled", "kept", *(f"launch-{number}" for number, _ in enumerate(STEPS))]
     child = f"{ids[4]}-child"
     every = [*ids, child, CALM]

@@ -17,7 +17,7 @@ from executor.service.broker import Rebalance, open_consumer
 _PARTITIONS = 3
 
 
-def test_a_rebalance_is_under_way_until_partitions_are_given(kafka: Broker) -> None:
+def test_a_rebalance_lasts_until_partitions_are_assigned(kafka: Broker) -> None:
     table = _table_of_new_topics(kafka)
     first_rebalance, second_rebalance = Rebalance(), Rebalance()
     first = open_consumer(Kafka(brokers=(kafka.address,)), table, first_rebalance)

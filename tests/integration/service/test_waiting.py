@@ -27,7 +27,7 @@ def service(
         yield runs
 
 
-def test_requests_without_room_wait_and_hold_up_nobody(service: ServiceRuns) -> None:
+def test_requests_without_capacity_wait_and_delay_no_other(service: ServiceRuns) -> None:
     # given no room for a type, and more requests for it than may be launched at once
     service.aws.fail(
         "RunInstances",

@@ -53,7 +53,7 @@ def test_messages_arrive_exactly_and_in_order(kafka: Broker, free_topic: str, tm
     }
 
 
-def test_a_record_arrives_while_the_run_goes_on(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
+def test_a_record_arrives_during_the_run(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     pusher = KafkaPusher(kafka_job(kafka.address, free_topic), rundir, rank=0)
     pusher.start()
@@ -80,7 +80,7 @@ def test_a_missing_topic_is_made(kafka: Broker, free_topic_name: str, tmp_path: 
     assert len({message.partition for message in messages}) == 1, "one client's messages stay in order"
 
 
-def test_several_nodes_may_make_the_topic_at_once(
+def test_several_nodes_may_create_the_topic_at_once(
     kafka: Broker, free_topic_name: str, tmp_path: Path
 ) -> None:
     pushers = []
@@ -96,7 +96,9 @@ def test_several_nodes_may_make_the_topic_at_once(
     assert [delivery.delivered for delivery in deliveries] == [10, 10, 10, 10]
 
 
-def test_a_broker_that_is_away_for_ten_seconds_loses_nothing(own_kafka: Broker, tmp_path: Path) -> None:
+def test_a_broker_that_is_unreachable_for_ten_seconds_loses_nothing(
+    own_kafka: Broker, tmp_path: Path
+) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(100))
     own_kafka.create_topic("metrics", partitions=1)
@@ -117,7 +119,7 @@ def test_a_broker_that_is_away_for_ten_seconds_loses_nothing(own_kafka: Broker, 
     assert list(dict.fromkeys(sequence(own_kafka.read("metrics")))) == list(range(300))
 
 
-def test_a_broker_that_never_comes_delays_nothing(tmp_path: Path) -> None:
+def test_a_broker_that_is_never_reachable_delays_nothing(tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, range(1000))
     append_records(rundir, range(1000, 1010), src="host")

@@ -76,7 +76,7 @@ def test_values_are_pushed_while_the_run_lasts(tmp_path: Path, gateway: Gateway)
     assert sink.finish(time.monotonic() + 30).delivered == 5
 
 
-def test_an_agent_started_again_pushes_the_same(tmp_path: Path, gateway: Gateway) -> None:
+def test_a_restarted_agent_pushes_the_same_values(tmp_path: Path, gateway: Gateway) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(5))
     for _ in range(2):
@@ -88,7 +88,7 @@ def test_an_agent_started_again_pushes_the_same(tmp_path: Path, gateway: Gateway
     assert [count for _, count in gateway.samples("again")["bai_values_total"]] == [5]
 
 
-def test_a_gateway_that_comes_late_gets_everything(tmp_path: Path) -> None:
+def test_a_gateway_that_starts_late_gets_everything(tmp_path: Path) -> None:
     port = free_port()
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(4))
@@ -202,7 +202,7 @@ def test_an_ipv6_address_is_listened_on_or_reported(tmp_path: Path) -> None:
     assert told.delivered + told.undelivered == 3
 
 
-def test_an_address_in_use_is_reported_and_taken_when_free(tmp_path: Path) -> None:
+def test_an_address_in_use_is_reported_and_used_when_free(tmp_path: Path) -> None:
     port = free_port()
     first, second = (
         sink_of(new_run(tmp_path / name), name, listen=f"127.0.0.1:{port}") for name in ("one", "two")

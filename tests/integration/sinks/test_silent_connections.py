@@ -37,7 +37,7 @@ def many_descriptors() -> Iterator[None]:
 
 @pytest.mark.usefixtures("many_descriptors")
 @pytest.mark.parametrize(("name", "connections"), [("prometheus", 3000), ("serve", 1200)])
-def test_silent_connections_take_no_port_and_no_descriptors(name: str, connections: int) -> None:
+def test_silent_connections_do_not_use_up_ports_or_descriptors(name: str, connections: int) -> None:
     program = _SERVES.format(start=_ENDPOINTS[name])
     with (
         ExitStack() as stack,

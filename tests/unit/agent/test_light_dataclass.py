@@ -43,7 +43,7 @@ def classes(decorator: Decorator) -> tuple[type[Any], type[Any]]:
 
 
 @BOTH
-def test_arguments_are_taken_by_place_and_by_name(decorator: Decorator) -> None:
+def test_arguments_are_accepted_by_position_and_by_name(decorator: Decorator) -> None:
     node, launcher = classes(decorator)
 
     assert vars(node(3)) == {"rank": 3, "name": "x"}
@@ -100,7 +100,7 @@ def test_a_frozen_instance_cannot_be_changed(decorator: Decorator) -> None:
 
 
 @BOTH
-def test_a_plain_class_that_derives_from_one_has_attributes_of_its_own(
+def test_an_undecorated_subclass_has_attributes_of_its_own(
     decorator: Decorator,
 ) -> None:
     node, _ = classes(decorator)
@@ -157,7 +157,7 @@ def test_methods_of_the_class_itself_stay(decorator: Decorator) -> None:
 
 
 @BOTH
-def test_the_functions_of_the_standard_library_take_it(decorator: Decorator) -> None:
+def test_the_functions_of_the_standard_library_accept_these_classes(decorator: Decorator) -> None:
     _, launcher = classes(decorator)
     one = launcher(1, slots=[2])
 
@@ -179,7 +179,7 @@ class Written:
     count: int = 1
 
 
-def test_pickle_and_pydantic_take_it() -> None:
+def test_pickle_and_pydantic_accept_these_classes() -> None:
     assert pickle.loads(pickle.dumps(Written(name="a"))) == Written(name="a")
     assert TypeAdapter(Written).validate_python({"name": "a"}) == Written(name="a")
     with pytest.raises(ValidationError):

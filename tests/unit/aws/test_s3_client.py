@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 
-def test_a_metadata_service_that_is_away_is_waited_for() -> None:
+def test_an_unreachable_metadata_service_is_waited_for() -> None:
     def provide() -> S3Credential:
         raise MetadataError("the instance metadata service does not answer")
 

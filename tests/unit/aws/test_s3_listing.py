@@ -42,7 +42,7 @@ def provide() -> S3Credential:
         ("bucket", "eu-west-1", "http://host:9000", "http://host:9000/bucket"),
     ],
 )
-def test_it_is_asked_and_signed_as_s3_has_it(
+def test_a_listing_is_requested_and_signed_as_s3_requires(
     monkeypatch: pytest.MonkeyPatch, bucket: str, region: str, endpoint: str | None, address: str
 ) -> None:
     asked: list[tuple[str, dict[str, str]]] = []

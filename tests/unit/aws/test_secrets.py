@@ -34,7 +34,7 @@ def test_a_reference_to_the_environment_is_resolved() -> None:
         ("vault:x", "not a reference"),
     ],
 )
-def test_what_cannot_be_resolved_says_why(reference: str, message: str) -> None:
+def test_an_unresolvable_reference_reports_the_reason(reference: str, message: str) -> None:
     with pytest.raises(SecretError, match=message):
         resolve(reference, environment={})
 
@@ -190,7 +190,7 @@ def test_keys_of_a_result_are_redacted_too() -> None:
     assert told == {"per_metric": {"***": 1}, "warnings": ["***", None]}
 
 
-def test_a_secret_that_is_a_word_hides_no_key() -> None:
+def test_a_secret_that_is_an_ordinary_word_does_not_redact_keys() -> None:
     redactor = Redactor()
     redactor.know(["metrics", "benchmark", "records"])
 
@@ -199,7 +199,7 @@ def test_a_secret_that_is_a_word_hides_no_key() -> None:
     assert told == {"metrics": {"records": {"***": 1}}, "benchmark": 2}
 
 
-def test_an_event_keeps_its_keys_whatever_the_secret(tmp_path: Path) -> None:
+def test_an_event_keeps_its_keys_with_any_secret(tmp_path: Path) -> None:
     redactor = Redactor()
     redactor.know(["message"])
     events = EventLog(tmp_path / "events.jsonl", redactor=redactor)

@@ -102,7 +102,9 @@ def _ended(**what: Any) -> RunEnd:
         ({"lost": True, "wall_seconds": None}, Outcome.LOST, Outcome.LOST.sentence),
     ],
 )
-def test_how_it_ended(what: dict[str, Any], outcome: Outcome, sentence: str | None) -> None:
+def test_each_end_gives_its_outcome_and_sentence(
+    what: dict[str, Any], outcome: Outcome, sentence: str | None
+) -> None:
     got, said = classify(_ended(**what))
 
     assert got is outcome

@@ -224,7 +224,7 @@ def test_an_unknown_user_is_named() -> None:
         find_user("nobody-here")
 
 
-def test_our_own_user_is_no_change() -> None:
+def test_our_own_user_changes_nothing() -> None:
     import os
     import pwd
 
@@ -247,7 +247,7 @@ def test_a_script_becomes_a_file(tmp_path: Path, script: str, interpreter: tuple
     assert rundir.script.stat().st_mode & 0o777 == 0o700
 
 
-def test_where_the_benchmark_starts(tmp_path: Path) -> None:
+def test_the_benchmark_starts_in_the_right_folder(tmp_path: Path) -> None:
     rundir, scripts = RunDir(tmp_path), tmp_path / "scripts"
     job = _job()
 

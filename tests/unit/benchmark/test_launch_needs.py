@@ -25,7 +25,7 @@ def met(launch: Launch, *, path: Path, cwd: Path, command: tuple[str, ...] = ("t
     return meet_needs(launch, command=command, env={"PATH": str(path)}, cwd=cwd, user=None)
 
 
-def test_path_comes_before_the_folders_of_images(tmp_path: Path) -> None:
+def test_path_is_searched_before_the_folders_of_images(tmp_path: Path) -> None:
     kept = program(tmp_path / "kept", "mpirun")
     launch = Launch(
         argv=("mpirun", "train"), needs=Needs(folders=(str(kept.parent),), program="install Open MPI")
@@ -59,7 +59,7 @@ def test_as_many_cpus_as_the_node_has_are_enough(tmp_path: Path) -> None:
     assert met(launch, path=tmp_path, cwd=tmp_path) == ("train",)
 
 
-def test_a_missing_module_is_named_for_a_python_alone(tmp_path: Path) -> None:
+def test_only_a_python_is_checked_for_missing_modules(tmp_path: Path) -> None:
     launch = Launch(argv=("train",), needs=Needs(modules={"no_such": "install it", "json": "install json"}))
     python = Path(sys.executable)
 

@@ -46,7 +46,7 @@ def test_missing_programs_are_installed_by_the_package_manager(machine: Path, ma
     assert "openssh" in (machine / "asked").read_text()
 
 
-def test_nothing_is_installed_on_a_machine_of_others(machine: Path) -> None:
+def test_nothing_is_installed_on_a_shared_machine(machine: Path) -> None:
     put(machine, "apt-get", f": > {machine}/asked")
 
     with pytest.raises(SetupError, match=r"^sshd is not on this machine"):

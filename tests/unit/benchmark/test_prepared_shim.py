@@ -43,7 +43,7 @@ def end(child: subprocess.Popen[bytes]) -> None:
     child.communicate(timeout=30)
 
 
-def test_a_shim_that_died_while_it_waited_is_replaced(prepared: PreparedShim, tmp_path: Path) -> None:
+def test_a_waiting_shim_that_died_is_replaced(prepared: PreparedShim, tmp_path: Path) -> None:
     (first,) = shims(tmp_path)
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)

@@ -50,7 +50,7 @@ def test_a_late_child_is_ended_with_its_descendants(tmp_path: Path, late: str) -
         assert time.monotonic() < deadline
 
 
-def test_of_an_endless_answer_only_the_beginning_is_taken() -> None:
+def test_only_the_beginning_of_an_endless_answer_is_read() -> None:
     answer = asked("exec yes")
 
     assert (len(answer.text), answer.code < 0) == (2**20, True)

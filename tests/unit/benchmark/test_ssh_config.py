@@ -19,7 +19,7 @@ PUBLIC = "ssh-ed25519 " + "A" * 68
         st.text(max_size=8), st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=30)
     )
 )
-def test_a_command_has_the_nodes_own_environment_whatever_is_in_it(values: dict[str, str]) -> None:
+def test_a_command_gets_the_nodes_own_environment_with_any_content(values: dict[str, str]) -> None:
     env = {f"V_{number}": value for number, value in enumerate(values.values())}
     server = SshFrom(address="10.0.0.1", port=4000, public_key=PUBLIC)
     odd = {name: "x" for name in values if not name.isidentifier()}

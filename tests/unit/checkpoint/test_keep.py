@@ -48,7 +48,7 @@ def kept_content(record: CheckpointRecord, marker: CheckpointMarker) -> dict[str
     }
 
 
-def test_a_kept_checkpoint_is_found_with_its_files(
+def test_a_kept_checkpoint_has_all_its_files(
     folder: Path, record: CheckpointRecord, make_keeper: MakeKeeper
 ) -> None:
     save(folder / "optimizer/state.pt", "momentum")
@@ -63,7 +63,7 @@ def test_a_kept_checkpoint_is_found_with_its_files(
     assert marker.bytes == len("weights") + len("momentum")
 
 
-def test_what_has_not_changed_is_not_kept_again(folder: Path, make_keeper: MakeKeeper) -> None:
+def test_an_unchanged_folder_is_not_kept_again(folder: Path, make_keeper: MakeKeeper) -> None:
     keeper = make_keeper()
     marker = keep(keeper, folder)
     # The same content, written again.
@@ -72,7 +72,7 @@ def test_what_has_not_changed_is_not_kept_again(folder: Path, make_keeper: MakeK
     assert keep(keeper, folder, last=marker) is None
 
 
-def test_three_slots_take_turns_and_two_checkpoints_are_always_whole(
+def test_three_slots_rotate_and_two_checkpoints_are_always_complete(
     folder: Path, record: CheckpointRecord, make_keeper: MakeKeeper
 ) -> None:
     keeper = make_keeper()
@@ -114,7 +114,7 @@ def store(tmp_path: Path) -> DirectoryStore:
     return made
 
 
-def test_a_store_that_is_away_for_a_moment_is_asked_again(
+def test_requests_to_a_briefly_unreachable_store_are_retried(
     folder: Path, store: FailingStore, make_keeper: MakeKeeper
 ) -> None:
     store.failures.append(StoreError("the job store is away"))
@@ -126,7 +126,7 @@ def test_a_store_that_is_away_for_a_moment_is_asked_again(
     ("error", "patience"),
     [(StoreRefusedError("access denied"), 30), (StoreError("the job store is away"), 0)],
 )
-def test_a_store_that_refuses_or_stays_away_has_no_marker(
+def test_a_store_that_refuses_or_stays_unreachable_has_no_marker(
     folder: Path,
     store: FailingStore,
     record: CheckpointRecord,
@@ -165,7 +165,7 @@ def test_without_time_nothing_is_put(
     assert store.put_files == []
 
 
-def test_a_disk_that_would_run_full_is_left_alone(
+def test_a_checkpoint_that_would_fill_the_disk_is_not_stored(
     folder: Path, store: FailingStore, make_keeper: MakeKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bai_agent.checkpoint.keep.free_bytes", lambda _: 50 << 20)
@@ -193,7 +193,7 @@ def test_names_that_need_more_than_a_marker_may_have_leave_no_checkpoint(
     assert store.find("job/") == []
 
 
-def test_a_number_that_another_node_has_taken_is_not_overwritten(
+def test_a_number_used_by_another_node_is_not_overwritten(
     folder: Path, record: CheckpointRecord, make_keeper: MakeKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = keep(make_keeper(), folder)

@@ -100,7 +100,7 @@ def test_an_empty_folder_is_no_checkpoint(make: MakeThread, folder: Path) -> Non
     assert end(make()) == []
 
 
-def test_what_was_restored_is_not_kept_again(make: MakeThread, record: CheckpointRecord) -> None:
+def test_a_restored_checkpoint_is_not_kept_again(make: MakeThread, record: CheckpointRecord) -> None:
     end(make())
 
     assert end(make(generation=1, last=record.newest(before=1))) == []
@@ -143,7 +143,9 @@ def test_a_denied_upload_is_one_warning_with_bytes_and_reason(
     assert names(events) == ["checkpoint-0-0", "checkpoint-0-1"]
 
 
-def test_what_is_no_file_is_said_once(make: MakeThread, folder: Path, record: CheckpointRecord) -> None:
+def test_entries_that_are_not_files_are_reported_once(
+    make: MakeThread, folder: Path, record: CheckpointRecord
+) -> None:
     os.mkfifo(folder / "pipe")
     thread = make(every_s=0.01)
     wait_until(lambda: record.numbers() == [(0, 0)])
@@ -155,7 +157,7 @@ def test_what_is_no_file_is_said_once(make: MakeThread, folder: Path, record: Ch
     ]
 
 
-def test_an_upload_that_is_overtaken_by_the_end_gives_way_to_the_last_one(
+def test_an_upload_overtaken_by_the_end_is_abandoned_for_the_last_one(
     make: MakeThread, folder: Path, record: CheckpointRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_file = DirectoryStore.put_file
@@ -181,7 +183,7 @@ def test_an_upload_that_is_overtaken_by_the_end_gives_way_to_the_last_one(
     assert record.attempt.job.store.get(record.file_key(marker, 0)) == b"last weights"
 
 
-def test_without_time_it_writes_no_marker_and_says_so(
+def test_without_time_no_marker_is_written_and_that_is_reported(
     make: MakeThread, record: CheckpointRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_file = DirectoryStore.put_file

@@ -93,7 +93,7 @@ def test_the_folder_becomes_the_checkpoint(
         lambda folder: os.mkfifo(folder / "pipe"),
     ],
 )
-def test_a_folder_that_differs_is_not_taken_for_the_checkpoint(
+def test_a_folder_that_differs_does_not_count_as_the_checkpoint(
     change: Callable[[Path], None], folder: Path, keep: Keep, make_restorer: Callable[..., Restorer]
 ) -> None:
     marker = keep({"model.pt": "weights"})
@@ -108,7 +108,7 @@ def test_a_folder_that_differs_is_not_taken_for_the_checkpoint(
 
 
 @pytest.mark.parametrize("content", [b"w3ights", b"weights and more", None])
-def test_files_that_are_not_the_markers_leave_the_folder_as_it_is(
+def test_files_that_do_not_match_the_marker_leave_the_folder_unchanged(
     content: bytes | None,
     folder: Path,
     record: CheckpointRecord,
@@ -128,7 +128,7 @@ def test_files_that_are_not_the_markers_leave_the_folder_as_it_is(
     assert not (folder / STAGING).exists()
 
 
-def test_what_a_killed_restore_left_is_gone_on_with(
+def test_a_killed_restore_is_continued(
     folder: Path, keep: Keep, make_restorer: Callable[..., Restorer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marker = keep({"a.pt": "a", "b.pt": "b", "c.pt": "c"})
@@ -157,7 +157,7 @@ def stopped(descriptor: int, over: Callable[[], bool]) -> str:
     raise CheckpointError("there was no time left")
 
 
-def test_what_a_stopped_restore_left_is_not_taken_for_a_later_checkpoint_of_the_same_slot(
+def test_files_of_a_stopped_restore_are_not_used_for_a_later_checkpoint(
     folder: Path, keep: Keep, make_restorer: Callable[..., Restorer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a restore that was stopped when all files had arrived
@@ -174,7 +174,7 @@ def test_what_a_stopped_restore_left_is_not_taken_for_a_later_checkpoint_of_the_
     assert saved(folder) == {"a.pt": "step 400"}
 
 
-def test_a_restore_that_is_stopped_leaves_the_folder_as_it_is(
+def test_a_stopped_restore_leaves_the_folder_unchanged(
     folder: Path, keep: Keep, make_restorer: Callable[..., Restorer]
 ) -> None:
     marker = keep({"a.pt": "a"})

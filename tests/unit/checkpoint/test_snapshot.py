@@ -38,7 +38,7 @@ def contents(snapshot: Snapshot) -> dict[str, str]:
     return {name: path.read_text() for name, path in snapshot.paths.items()}
 
 
-def test_files_stay_as_they_were_when_the_benchmark_replaces_and_deletes_them(folder: Path) -> None:
+def test_captured_files_keep_their_content_when_the_benchmark_replaces_them(folder: Path) -> None:
     save(folder / "a.pt", "old a")
     save(folder / "deep/er/b.pt", "old b")
     snapshot = take(folder)
@@ -53,7 +53,7 @@ def test_files_stay_as_they_were_when_the_benchmark_replaces_and_deletes_them(fo
     assert not (folder.parent / "held").exists()
 
 
-def test_a_file_that_is_rewritten_in_place_is_found(folder: Path) -> None:
+def test_a_file_that_is_rewritten_in_place_is_detected(folder: Path) -> None:
     save(folder / "a.pt", "old")
     snapshot = take(folder)
 
@@ -77,7 +77,7 @@ def test_without_hard_links_files_are_held_open(folder: Path, monkeypatch: pytes
     snapshot.release()
 
 
-def test_what_a_killed_agent_left_is_no_part_of_it(folder: Path) -> None:
+def test_files_of_a_killed_agent_are_not_part_of_a_snapshot(folder: Path) -> None:
     save(folder.parent / "held" / "000000", "of another checkpoint")
     save(folder / STAGING / "000000", "of a restore")
     save(folder / "a.pt", "a")
@@ -92,7 +92,7 @@ def steps_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("steps_of_a_minute")
-def test_a_folder_that_changes_meanwhile_is_looked_at_again(folder: Path) -> None:
+def test_a_folder_that_changes_meanwhile_is_listed_again(folder: Path) -> None:
     # Written to a moment ago: a further write might leave the same time.
     save(folder / "a.pt", "half", age_s=0)
 
@@ -114,7 +114,7 @@ def test_a_folder_that_changes_all_the_time_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["vanishes", "replaced", "link"])
-def test_a_file_that_is_another_one_when_it_is_opened_voids_the_look(
+def test_a_file_replaced_before_it_is_opened_voids_the_snapshot(
     folder: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(folder / "a.pt", "old")
@@ -139,7 +139,7 @@ def test_a_file_that_is_another_one_when_it_is_opened_voids_the_look(
     assert found == {"other": "kept", **({"a.pt": "new"} if change == "replaced" else {})}
 
 
-def test_links_within_are_kept_and_what_is_no_file_is_named(folder: Path) -> None:
+def test_inner_links_are_kept_and_special_files_are_named(folder: Path) -> None:
     save(folder / "step-5.pt", "5")
     (folder / "last").symlink_to("step-5.pt")
     (folder / "out").symlink_to("/etc/passwd")
@@ -161,7 +161,7 @@ def test_names_that_are_not_utf8_are_names(folder: Path) -> None:
     assert contents(take(folder)) == {name: "5"}
 
 
-def test_a_file_that_nobody_may_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(folder / "a.pt", "a")
 
     def refuse(*_: object, **__: object) -> int:
@@ -182,7 +182,7 @@ def test_too_many_files_are_no_checkpoint(folder: Path, monkeypatch: pytest.Monk
         take(folder)
 
 
-def test_a_folder_that_is_gone_is_an_error_of_its_own(folder: Path) -> None:
+def test_a_missing_folder_is_a_separate_error(folder: Path) -> None:
     folder.rmdir()
 
     with pytest.raises(CheckpointError, match="No such file or directory"):

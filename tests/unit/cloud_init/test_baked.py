@@ -45,7 +45,7 @@ def test_the_cloud_config_names_files_that_are_there(root: Path, archive: Path) 
         subprocess.run(["sh", "-n", root / script.lstrip("/")], check=True, timeout=10)
 
 
-def test_baking_again_is_fine_and_leaves_nothing_of_a_job(root: Path, archive: Path) -> None:
+def test_baking_twice_works_and_leaves_no_job(root: Path, archive: Path) -> None:
     bake(archive, root=root)
     for left in ("boot/settings", "jobs/j/result.json", "job.toml"):
         (root / "var/lib/bai" / left).parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def test_baking_again_is_fine_and_leaves_nothing_of_a_job(root: Path, archive: P
     assert sorted(path.name for path in (root / "var/lib/bai").iterdir()) == ["agent", "baked"]
 
 
-def test_what_is_no_bundle_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_bundle_is_refused(root: Path, tmp_path: Path) -> None:
     (tmp_path / "wrong").write_text("x")
     with pytest.raises(BaiError, match="`bai bundle` makes one"):
         bake(tmp_path / "wrong", root=root)

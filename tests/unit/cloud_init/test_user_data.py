@@ -77,7 +77,7 @@ def test_its_parts_are_boothook_and_cloud_config_in_order() -> None:
     assert parts(BOOT)["text/cloud-config"].startswith("#cloud-config\n")
 
 
-def test_nothing_is_upgraded_under_a_benchmark() -> None:
+def test_no_package_is_upgraded_during_a_benchmark() -> None:
     config: dict[str, Any] = yaml.safe_load(parts(BOOT)["text/cloud-config"])
     assert config["package_upgrade"] is False
     assert config["package_update"] is False
@@ -95,7 +95,7 @@ def test_the_deadman_knows_its_limits() -> None:
     assert "\ndeadman_seconds=90\nmax_boots=2\n" in boothook
 
 
-def test_the_guardian_is_told_everything() -> None:
+def test_the_guardian_gets_all_settings() -> None:
     boot = replace(
         BOOT,
         store_url="s3://bucket/jobs",
@@ -123,7 +123,7 @@ def test_the_guardian_is_told_everything() -> None:
     }
 
 
-def test_a_descriptor_in_the_store_leaves_a_pointer() -> None:
+def test_a_descriptor_in_the_store_is_replaced_by_a_pointer() -> None:
     boot = replace(BOOT, job_toml=None, job_pointer=Pointer(url="s3://bucket/job.toml", sha256="def"))
     assert "/var/lib/bai/job.toml" not in files(boot)
     assert (told(boot)["job_url"], told(boot)["job_sha256"]) == ("s3://bucket/job.toml", "def")
@@ -136,7 +136,7 @@ def test_a_job_is_given_in_one_way(pointer: Pointer | None) -> None:
         replace(BOOT, job_toml=job_toml, job_pointer=pointer)
 
 
-def test_more_than_ec2_takes_is_refused_with_what_to_do() -> None:
+def test_user_data_above_ec2s_limit_is_refused_with_advice() -> None:
     noise = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=30_000))
     with pytest.raises(
         UserDataTooLargeError, match=r"EC2 takes 16,384; keep the job descriptor in the job store"
@@ -158,13 +158,13 @@ lines = st.lists(
 
 @settings(deadline=None)
 @given(odd_text | lines.map("\n".join))
-def test_any_job_descriptor_arrives_as_it_was(job_toml: str) -> None:
+def test_any_job_descriptor_arrives_unchanged(job_toml: str) -> None:
     assert files(replace(BOOT, job_toml=job_toml))["/var/lib/bai/job.toml"] == job_toml
 
 
 @settings(deadline=None)
 @given(st.lists(odd_text | lines.map("\n".join), min_size=1, max_size=3))
-def test_any_command_arrives_as_it_was(commands: list[str]) -> None:
+def test_any_command_arrives_unchanged(commands: list[str]) -> None:
     found = files(replace(BOOT, init_commands=tuple(commands)))
     assert [found[f"/var/lib/bai/boot/init/{n}"] for n in range(len(commands))] == [
         f"{c}\n" for c in commands
@@ -173,26 +173,26 @@ def test_any_command_arrives_as_it_was(commands: list[str]) -> None:
 
 @settings(deadline=None)
 @given(odd_text)
-def test_any_setting_reaches_the_guardian_as_it_was(name: str) -> None:
+def test_any_setting_reaches_the_guardian_unchanged(name: str) -> None:
     name = name.replace("\0", "")
     assert told(replace(BOOT, store_url=f"s3://bucket/{name}"))["store_url"] == f"s3://bucket/{name}"
 
 
-def test_what_a_person_can_read_stays_readable() -> None:
+def test_a_multiline_text_stays_readable_in_yaml() -> None:
     assert text("a = 1\nb = 2\n", indent=4) == "|2+\n    a = 1\n    b = 2"
 
 
 @pytest.mark.parametrize("shell", ["dash", "bash"])
-def test_the_scripts_are_such_as_any_shell_reads(shell: str) -> None:
+def test_the_scripts_are_valid_for_any_shell(shell: str) -> None:
     for script in (guardian(), parts(BOOT)["text/cloud-boothook"]):
         subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=10)
 
 
-def test_the_deadman_is_such_as_python_3_6_reads() -> None:
+def test_the_deadman_is_valid_for_python_3_6() -> None:
     ast.parse(piece("deadman.py"), feature_version=(3, 6))
 
 
-def test_the_deadman_reaches_its_python_as_it_is() -> None:
+def test_the_deadman_reaches_python_unchanged() -> None:
     boothook = parts(BOOT)["text/cloud-boothook"]
     assignment = boothook[boothook.index("deadman='") : boothook.index("read -r owner")]
     done = subprocess.run(

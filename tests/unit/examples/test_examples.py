@@ -53,7 +53,7 @@ def test_every_metric_takes_a_number_from_its_example(path: Path) -> None:
 
 
 @of_each_example
-def test_data_is_there_and_is_what_its_checksum_says(path: Path) -> None:
+def test_the_data_exists_and_matches_its_checksum(path: Path) -> None:
     for source in read(path).data.sources:
         content = (path.parent / source.src).read_bytes()
         assert source.sha256 == hashlib.sha256(content).hexdigest()

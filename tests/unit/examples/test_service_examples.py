@@ -89,7 +89,7 @@ def test_no_secret_is_written_down() -> None:
         assert not re.search(r"AKIA|BEGIN [A-Z ]*PRIVATE KEY|password", path.read_text()), path
 
 
-def test_the_image_has_what_the_program_is_made_of_and_runs_as_nobody() -> None:
+def test_the_image_contains_all_modules_and_runs_unprivileged() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     copied = [rest.split()[:-1] for name, rest in INSTRUCTIONS if name == "COPY" and "--from" not in rest]
     for source in {each for sources in copied for each in sources}:
@@ -104,7 +104,7 @@ def test_the_image_has_what_the_program_is_made_of_and_runs_as_nobody() -> None:
     assert {rest.split()[1] for name, rest in RUNTIME if name == "COPY"} == {"/opt/bai", "/opt/cache"}
 
 
-def test_probes_ask_what_is_answered() -> None:
+def test_probes_request_existing_endpoints() -> None:
     source = (ROOT / "executor" / "service" / "http.py").read_text()
     answered = set(re.findall(r'path == "(/\w+)"', source))
     probes = {CONTAINER[f"{name}Probe"]["httpGet"]["path"] for name in ("liveness", "readiness")}
@@ -153,7 +153,7 @@ def test_the_services_patch_is_whole_and_names_our_engine() -> None:
         assert added == 1, part
 
 
-def test_fluent_bit_reads_where_the_documentation_writes() -> None:
+def test_fluent_bit_reads_the_documented_path() -> None:
     text = (EXAMPLES / "fluent-bit.conf").read_text()
     given = dict(re.findall(r"^ +(\w+) +(\S+)$", text, re.MULTILINE))
     documented = re.search(r'\[log_lines\]\npath = "(.+)"', (ROOT / "docs" / "service.md").read_text())

@@ -22,7 +22,7 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_what_a_shell_finds_is_called_by_its_name(bai: Path, tmp_path: Path) -> None:
+def test_a_program_on_path_is_called_by_its_name(bai: Path, tmp_path: Path) -> None:
     link = tmp_path / "links" / "bai"
     link.parent.mkdir()
     link.symlink_to(bai)
@@ -31,7 +31,7 @@ def test_what_a_shell_finds_is_called_by_its_name(bai: Path, tmp_path: Path) -> 
         assert called(str(bai), path=f"/nowhere:{path}", folder=tmp_path) == "bai"
 
 
-def test_what_no_shell_finds_is_called_by_the_shorter_path(bai: Path, tmp_path: Path) -> None:
+def test_a_program_not_on_path_is_called_by_the_shorter_path(bai: Path, tmp_path: Path) -> None:
     project = tmp_path / "my project"
 
     assert called(".venv/bin/bai", path="/nowhere", folder=project) == ".venv/bin/bai"
@@ -47,6 +47,6 @@ def test_another_program_of_that_name_is_not_ours(bai: Path, tmp_path: Path) -> 
     assert called(str(bai), path=str(other.parent), folder=bai.parent) == "./bai"
 
 
-def test_what_was_not_started_as_a_program_goes_by_its_name(tmp_path: Path) -> None:
+def test_a_module_is_called_by_the_programs_name(tmp_path: Path) -> None:
     for started in ("-c", "", "/usr/bin/pytest", "/gone/bai"):
         assert called(started, path=None, folder=tmp_path) == "bai"

@@ -32,7 +32,7 @@ def test_drafts_of_two_long_names_do_not_meet(tmp_path: Path) -> None:
     assert one != other
 
 
-def test_what_has_the_name_stays(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_replaced(tmp_path: Path) -> None:
     draft, path = tmp_path / "draft", tmp_path / "path"
     draft.write_text("new")
     path.write_text("old")

@@ -10,7 +10,7 @@ import pytest
 from bai_agent.files.pipes import read_to_end, write_within
 
 
-def test_all_that_was_said_is_heard_even_through_a_high_descriptor() -> None:
+def test_a_pipe_is_read_completely_even_with_a_high_descriptor() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     reader, writer = os.pipe()
@@ -23,7 +23,7 @@ def test_all_that_was_said_is_heard_even_through_a_high_descriptor() -> None:
     os.close(high)
 
 
-def test_who_says_nothing_is_not_waited_for_for_ever() -> None:
+def test_a_silent_writer_is_not_waited_for_for_ever() -> None:
     reader, writer = os.pipe()
 
     with pytest.raises(TimeoutError):
@@ -46,7 +46,7 @@ def test_all_is_written_to_who_listens() -> None:
     assert heard == [bytes(range(256)) * 4096]
 
 
-def test_who_does_not_listen_is_not_waited_for_for_ever() -> None:
+def test_a_reader_that_does_not_read_is_not_waited_for_for_ever() -> None:
     reader, writer = os.pipe()
 
     with pytest.raises(TimeoutError):

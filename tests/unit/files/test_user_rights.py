@@ -54,7 +54,7 @@ def ids() -> tuple[int, int, list[int]]:
     return int(facts["Uid"].split()[3]), int(facts["Gid"].split()[3]), [*map(int, facts["Groups"].split())]
 
 
-def test_what_is_made_belongs_to_the_user(theirs: Path) -> None:
+def test_new_files_belong_to_the_user(theirs: Path) -> None:
     with user_rights(STRANGER):
         (theirs / "folder").mkdir()
         (theirs / "folder" / "file").touch()
@@ -63,7 +63,7 @@ def test_what_is_made_belongs_to_the_user(theirs: Path) -> None:
     assert (made.st_uid, made.st_gid) == (STRANGER.uid, STRANGER.gid)
 
 
-def test_root_is_refused_what_the_user_cannot_do(folder: Path, secret: Path) -> None:
+def test_root_is_refused_everything_that_the_user_cannot_do(folder: Path, secret: Path) -> None:
     with user_rights(STRANGER):
         with pytest.raises(PermissionError):
             secret.read_text()
@@ -77,7 +77,7 @@ def test_root_is_refused_what_the_user_cannot_do(folder: Path, secret: Path) -> 
     assert secret.read_text() == "secret"
 
 
-def test_only_the_one_thread_changes_and_it_changes_back() -> None:
+def test_only_the_current_thread_changes_its_ids_and_restores_them() -> None:
     before = ids()
     seen = []
     begin, go = threading.Event(), threading.Event()
@@ -181,7 +181,7 @@ def test_a_process_enters_its_folder_as_the_user(folder: Path, theirs: Path) -> 
         ("{folder}/of-another-group", False),
     ],
 )
-def test_where_the_user_could_put_something_else(
+def test_folders_in_which_the_user_could_replace_a_name_are_found(
     folder: Path, theirs: Path, path: str, changeable: bool | None
 ) -> None:
     (folder / "roots").mkdir(mode=0o755)
@@ -204,7 +204,7 @@ def test_where_the_user_could_put_something_else(
         assert may_change(STRANGER, asked) is changeable
 
 
-def test_a_name_of_roots_in_a_folder_like_tmp_stays_roots() -> None:
+def test_a_name_of_root_in_a_sticky_folder_stays_roots() -> None:
     with tempfile.TemporaryDirectory() as name:
         assert stat.S_IMODE(Path(name).parent.stat().st_mode) & stat.S_ISVTX
         assert not may_change(STRANGER, Path(name))

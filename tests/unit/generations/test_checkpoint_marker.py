@@ -51,7 +51,7 @@ def put(checkpoints: CheckpointRecord, *markers: CheckpointMarker) -> None:
 
 
 @given(st.lists(NAMES.filter(is_below), unique=True, max_size=6))
-def test_a_marker_with_any_names_is_read_as_it_was_written(names: list[str]) -> None:
+def test_a_marker_with_any_names_is_read_back(names: list[str]) -> None:
     folders = {name[:place] for name in names for place in range(len(name)) if name[place] == "/"}
     written = marker(
         files=[CheckpointFile(name=name, size=1, sha256=SUM) for name in names if name not in folders]
@@ -111,11 +111,11 @@ def test_a_marker_of_another_number_is_refused() -> None:
 
 
 @given(st.integers(0, 999_999), st.integers(0, 999_999))
-def test_a_name_is_read_as_it_was_made(generation: int, number: int) -> None:
+def test_a_checkpoint_name_is_read_back(generation: int, number: int) -> None:
     assert checkpoint_number(checkpoint_name((generation, number))) == (generation, number)
 
 
-def test_the_newest_of_the_generations_before_counts(checkpoints: CheckpointRecord) -> None:
+def test_the_newest_checkpoint_of_earlier_generations_counts(checkpoints: CheckpointRecord) -> None:
     put(checkpoints, marker(0, 9), marker(0, 10), marker(1, 0), marker(2, 0))
 
     assert checkpoints.numbers() == [(2, 0), (1, 0), (0, 10), (0, 9)]
@@ -124,7 +124,7 @@ def test_the_newest_of_the_generations_before_counts(checkpoints: CheckpointReco
     assert checkpoints.newest(before=2) == marker(1, 0)
 
 
-def test_what_a_given_up_node_writes_later_does_not_count(checkpoints: CheckpointRecord) -> None:
+def test_later_checkpoints_of_a_lost_node_are_ignored(checkpoints: CheckpointRecord) -> None:
     # Generation 1 began with 0-0; then its former first node wrote another one.
     put(checkpoints, marker(0, 0), marker(0, 1))
 
@@ -133,7 +133,7 @@ def test_what_a_given_up_node_writes_later_does_not_count(checkpoints: Checkpoin
     assert checkpoints.newest(before=2, since=1, base=(0, 0)) == marker(1, 0)
 
 
-def test_a_malformed_marker_is_none(checkpoints: CheckpointRecord) -> None:
+def test_a_malformed_marker_counts_as_missing(checkpoints: CheckpointRecord) -> None:
     put(checkpoints, marker(0, 0))
     store = checkpoints.attempt.job.store
     store.put(checkpoints.attempt.key("signs/checkpoint-0-1.json"), b"[]")
@@ -153,7 +153,7 @@ def test_a_marker_is_written_once(checkpoints: CheckpointRecord) -> None:
     assert checkpoints.marker((0, 0)).node == 0
 
 
-def test_a_marker_that_is_said_to_be_there_and_is_not_is_no_success(
+def test_a_marker_wrongly_reported_as_existing_is_no_success(
     checkpoints: CheckpointRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DirectoryStore, "put", lambda *_, **__: False)
@@ -162,7 +162,7 @@ def test_a_marker_that_is_said_to_be_there_and_is_not_is_no_success(
         checkpoints.write(marker(0, 0))
 
 
-def test_a_slot_comes_after_that_of_the_nodes_newest(checkpoints: CheckpointRecord) -> None:
+def test_the_next_slot_follows_the_nodes_newest(checkpoints: CheckpointRecord) -> None:
     assert checkpoints.next_slot(0) == 0
     put(checkpoints, marker(0, 0, slot=0), marker(0, 1, slot=1), marker(1, 0, node=4, slot=0))
 

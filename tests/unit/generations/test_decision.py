@@ -61,12 +61,12 @@ def test_nothing_is_due_while_a_member_runs() -> None:
     assert decide(seen(MemberEnd(outcome=Outcome.SUCCEEDED, ended_s=1.0), None), TWICE) == GoOn()
 
 
-def test_members_that_still_run_are_ended_where_another_one_failed() -> None:
+def test_running_members_are_ended_after_another_one_failed() -> None:
     assert decide(seen(failed(), None), TWICE) == EndRest()
     assert why(decide(seen(failed(), None, restarts=2), TWICE)) is Why.USED_UP
 
 
-def test_a_member_that_was_ended_because_of_another_one_is_started_with_it() -> None:
+def test_a_member_ended_because_of_another_is_restarted_with_it() -> None:
     ended = failed(Outcome.PEER_FAILED, code=None, signal=15)
 
     assert isinstance(decide(seen(ended, failed()), retrying(1)), StartGeneration)
@@ -103,11 +103,11 @@ def test_the_pause_before_a_restart_doubles_up_to_five_minutes() -> None:
     assert decide(seen(failed(), now_s=110.0, restarts=1), TWICE) == Pause(until_s=120.0)
 
 
-def test_a_pause_that_is_longer_than_five_minutes_stays_as_it_is() -> None:
+def test_a_backoff_above_five_minutes_is_not_reduced() -> None:
     assert backoff_s(Restart(backoff=timedelta(minutes=10)), restarts=3) == 600
 
 
-def test_without_a_restart_left_the_failure_ends_the_job() -> None:
+def test_after_the_last_restart_the_failure_ends_the_job() -> None:
     assert why(decide(seen(failed(), restarts=2), TWICE)) is Why.USED_UP
     assert why(decide(seen(failed()), Policy(restart=Restart()))) is Why.USED_UP
 
@@ -127,7 +127,7 @@ def test_only_the_exit_codes_of_the_policy_are_restarted() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.NO_OUTPUT])
-def test_exit_codes_say_nothing_of_an_end_that_is_not_the_benchmarks_own(outcome: Outcome) -> None:
+def test_exit_codes_only_apply_to_the_benchmarks_own_end(outcome: Outcome) -> None:
     policy = retrying(3)
 
     assert isinstance(decide(seen(failed(outcome, code=None)), policy), StartGeneration)

@@ -100,21 +100,21 @@ def test_nothing_is_due_while_all_run() -> None:
 
 
 @pytest.mark.parametrize("stage", Stage)
-def test_a_cancelled_job_ends_wherever_it_is(stage: Stage) -> None:
+def test_a_cancelled_job_ends_in_every_state(stage: Stage) -> None:
     what = replace(seen(0, 1, stage=stage), cancelled=True)
 
     assert end(decide(what, POLICY)) is Why.CANCELLED
 
 
 @pytest.mark.parametrize("stage", [Stage.RUNNING, Stage.CHANGING, Stage.PARKED])
-def test_a_job_ends_at_its_maximum_runtime_whether_it_runs_or_waits(stage: Stage) -> None:
+def test_a_job_ends_at_max_runtime_even_while_it_waits(stage: Stage) -> None:
     what = replace(seen(0, 1, lost(2), stage=stage), max_runtime_s=700.0)
 
     assert end(decide(what, POLICY)) is Why.MAX_RUNTIME
     assert end(decide(replace(what, max_runtime_s=700.1), POLICY)) is None
 
 
-def test_a_success_counts_though_the_job_was_cancelled_since() -> None:
+def test_a_success_counts_even_if_the_job_was_cancelled_since() -> None:
     what = replace(seen(Member(node=0, end=WELL), Member(node=1, end=WELL)), cancelled=True)
 
     assert end(decide(what, POLICY)) is Why.SUCCEEDED
@@ -148,7 +148,7 @@ def test_without_one_success_a_loss_is_a_loss() -> None:
 @pytest.mark.parametrize(
     "outcome", [Outcome.NOT_FOUND, Outcome.NOT_EXECUTABLE, Outcome.DISK_FULL, Outcome.BAD_DESCRIPTOR]
 )
-def test_a_failure_that_would_happen_again_ends_the_job_though_a_node_is_lost(outcome: Outcome) -> None:
+def test_a_permanent_failure_ends_the_job_even_if_a_node_is_lost(outcome: Outcome) -> None:
     bad = Member(node=0, end=MemberEnd(outcome=outcome, ended_s=999.0))
 
     assert decide(seen(bad, 1, lost(2)), POLICY) == EndJob(why=Why.HOPELESS, nodes=(0,))
@@ -214,7 +214,7 @@ def test_a_loss_does_not_wait_for_longer_than_five_seconds_for_another_one() -> 
 
 
 @pytest.mark.parametrize("outcome", sorted(LOSSES))
-def test_a_node_that_lost_its_part_is_left_out_as_a_lost_one(outcome: Outcome) -> None:
+def test_a_node_that_lost_its_part_is_treated_as_lost(outcome: Outcome) -> None:
     broken = Member(node=1, end=MemberEnd(outcome=outcome, ended_s=999.0))
 
     decision = started(decide(seen(0, broken, 2), NO_RESTART))
@@ -252,7 +252,7 @@ def test_a_member_that_does_not_stop_is_left_out() -> None:
     assert decision.why is Change.NOT_STOPPED
 
 
-def test_the_job_parks_with_the_nodes_that_are_left_in_their_order() -> None:
+def test_the_job_parks_with_the_remaining_nodes_in_order() -> None:
     decision = decide(seen(2, lost(0), lost(1), desired=4), replace(POLICY, min_nodes=3))
 
     assert decision == Park(
@@ -263,7 +263,7 @@ def test_the_job_parks_with_the_nodes_that_are_left_in_their_order() -> None:
     )
 
 
-def test_a_job_that_would_park_takes_nodes_without_pause() -> None:
+def test_a_job_that_would_park_admits_nodes_without_a_pause() -> None:
     flapping = Ledger(losses={"3": 5})
 
     decision = started(decide(seen(0, lost(1), joined=waiting(3), generation_s=1.0, ledger=flapping), POLICY))
@@ -281,7 +281,7 @@ def test_a_failure_is_retried_with_the_same_members_after_the_backoff() -> None:
     assert started(decide(again, POLICY)).backoff_s == 20.0
 
 
-def test_without_a_restart_left_the_failure_ends_the_job() -> None:
+def test_after_the_last_restart_the_failure_ends_the_job() -> None:
     what = seen(1, Member(node=0, end=FAILED), ledger=Ledger(restarts=2))
 
     assert decide(what, POLICY) == EndJob(why=Why.USED_UP, nodes=(0,))
@@ -338,7 +338,7 @@ def test_a_node_that_broke_explains_failures_since() -> None:
     assert decision.why is Change.BROKE
 
 
-def test_a_node_that_joined_is_taken_after_the_pause() -> None:
+def test_a_node_that_joined_is_admitted_after_the_pause() -> None:
     assert decide(seen(0, 1, joined=waiting(2), generation_s=59.9), POLICY) == GoOn()
     decision = started(decide(seen(0, 1, joined=waiting(3, 2), generation_s=60.0), POLICY))
     assert decision.members == (0, 1, 2, 3)
@@ -374,14 +374,14 @@ def test_nobody_joins_while_the_benchmark_ends() -> None:
     assert decide(seen(0, Member(node=1, end=WELL), joined=waiting(2)), POLICY) == GoOn()
 
 
-def test_after_64_generations_no_lost_node_is_taken_back() -> None:
+def test_after_64_generations_no_lost_node_is_admitted() -> None:
     what = seen(0, 1, joined=waiting(2, 3), ledger=Ledger(losses={"2": 1}), generation=63)
 
     assert started(decide(what, POLICY)).members == (0, 1, 3)
     assert started(decide(replace(what, generation=62), POLICY)).members == (0, 1, 2, 3)
 
 
-def test_a_parked_job_goes_on_at_once_when_enough_nodes_are_there() -> None:
+def test_a_parked_job_continues_at_once_with_enough_nodes() -> None:
     ledger = Ledger(waiting_since=TIME - 1000, losses={"0": 7})
     what = seen(2, lost(1), stage=Stage.PARKED, joined=waiting(0), generation_s=0.0, ledger=ledger)
 
@@ -401,7 +401,7 @@ def test_a_parked_job_ends_after_its_wait() -> None:
     assert decide(over, POLICY) == EndJob(why=Why.TOO_FEW, sentence=sentence)
 
 
-def test_the_wait_goes_on_until_a_generation_has_begun() -> None:
+def test_the_wait_lasts_until_a_generation_has_begun() -> None:
     ledger = Ledger(waiting_since=TIME - 1000)
 
     again = decide(seen(0, lost(1), stage=Stage.CHANGING, ledger=ledger), POLICY)
@@ -413,7 +413,7 @@ def test_the_wait_goes_on_until_a_generation_has_begun() -> None:
     assert anew.ledger.waiting_since == TIME
 
 
-def test_a_job_that_is_scaled_down_goes_on_without_the_highest_numbers() -> None:
+def test_a_job_that_is_scaled_down_drops_the_highest_numbers() -> None:
     decision = started(decide(seen(3, 0, 1, 2, desired=2), POLICY))
 
     assert decision.members == (0, 1)
@@ -434,7 +434,7 @@ def test_a_reason_is_a_sentence_with_its_nodes() -> None:
     assert Change.JOINED.sentence([]) == "enough nodes are there"
 
 
-def test_time_in_which_nobody_looked_is_no_proof_that_a_node_lived_since_a_failure() -> None:
+def test_time_without_a_look_proves_no_life_after_a_failure() -> None:
     failed = Member(node=0, end=MemberEnd(outcome=Outcome.FAILED, code=1, ended_s=NOW - 10.0))
     unseen = Member(node=1, silent_s=0.5, unheard_s=12.0)
 
@@ -442,7 +442,7 @@ def test_time_in_which_nobody_looked_is_no_proof_that_a_node_lived_since_a_failu
     assert end(decide(seen(failed, Member(node=1, silent_s=0.5, unheard_s=0.5)), NO_RESTART)) is Why.USED_UP
 
 
-def test_members_that_save_by_themselves_are_started_again_without_a_restart() -> None:
+def test_members_that_save_themselves_restart_without_using_a_restart() -> None:
     for others in ([Member(node=1), 2], [Member(node=1, end=SAVED), Member(node=2, end=SAVED)]):
         decision = started(decide(seen(Member(node=0, end=SAVED), *others), SAVES))
 

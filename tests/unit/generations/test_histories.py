@@ -360,7 +360,7 @@ def situations(draw: st.DrawFn) -> tuple[GenerationObservation, Policy]:
 
 
 @given(situations())
-def test_one_sound_decision_for_whatever_is_seen(situation: tuple[GenerationObservation, Policy]) -> None:
+def test_any_observation_gives_one_valid_decision(situation: tuple[GenerationObservation, Policy]) -> None:
     seen, policy = situation
 
     check(decide(seen, policy), seen, policy)

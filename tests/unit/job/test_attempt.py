@@ -61,22 +61,20 @@ def attempt(store: LyingStore) -> AttemptRecord:
     return AttemptRecord(JobRecord(store, "job"))
 
 
-def test_a_decision_is_settled_once_and_read_as_it_was_written(attempt: AttemptRecord) -> None:
+def test_a_decision_is_settled_once_and_read_back(attempt: AttemptRecord) -> None:
     assert attempt.settle_generation(1, NEXT) == NEXT
     assert attempt.settle_generation(1, NextGeneration(kind=DecisionKind.END, outcome="failed")) == NEXT
     assert attempt.generation(1) == NEXT
     assert set(attempt.control().generations) == {1}
 
 
-def test_a_put_that_is_said_to_exist_and_does_not_is_done_again(
-    store: LyingStore, attempt: AttemptRecord
-) -> None:
+def test_a_put_wrongly_reported_as_existing_is_repeated(store: LyingStore, attempt: AttemptRecord) -> None:
     store.lies = 2
 
     assert attempt.settle_generation(1, NEXT) == NEXT
 
 
-def test_nothing_is_settled_where_the_store_says_that_it_exists_and_it_never_does(
+def test_nothing_is_settled_if_the_reported_object_never_appears(
     store: LyingStore, attempt: AttemptRecord
 ) -> None:
     store.lies = 100
@@ -146,14 +144,14 @@ def test_a_checkpoint_whose_name_is_a_path_is_refused(
         attempt.beginning(2)
 
 
-def test_a_launch_is_said_once(attempt: AttemptRecord) -> None:
+def test_a_launch_is_announced_once(attempt: AttemptRecord) -> None:
     attempt.launch_generation(2)
     attempt.launch_generation(2)
 
     assert set(attempt.control().launches) == {2}
 
 
-def test_a_node_that_joins_again_says_after_which_generation(attempt: AttemptRecord) -> None:
+def test_a_node_that_joins_again_names_its_last_generation(attempt: AttemptRecord) -> None:
     attempt.join(PEERS[1])
     assert attempt.joined_node(1).after is None
 
@@ -176,7 +174,7 @@ def test_a_node_that_joined_with_nonsense_is_refused(
         attempt.joined_node(1)
 
 
-def test_signs_say_where_a_node_is(attempt: AttemptRecord) -> None:
+def test_signs_of_life_contain_the_nodes_generation(attempt: AttemptRecord) -> None:
     sign = Sign(time=1, phase="run", silent_s=2.0, generation=4, restored=True, seen=["loss"])
     attempt.give_sign(3, sign)
     attempt.give_leader_sign(3, Sign(generation=4))
@@ -217,7 +215,7 @@ def test_a_record_of_one_node_that_speaks_of_another_one_is_refused(
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"node": "1", "rank": "1"}', b'{"seconds": -1}'])
 @pytest.mark.parametrize("name", ["signs/leaving-1", "signs/1", "requests/1.json"])
-def test_a_record_that_nobody_writes_is_refused(
+def test_a_record_that_no_agent_writes_is_refused(
     store: LyingStore, attempt: AttemptRecord, name: str, content: bytes
 ) -> None:
     if name == "signs/1" and content.startswith(b'{"seconds'):
@@ -249,7 +247,7 @@ def test_an_end_of_a_generation_that_cannot_be_read_is_trouble_of_ours(
     ("before", "kind", "members"),
     [(None, DecisionKind.PARK, []), (NEXT, DecisionKind.RUN, [3, 0]), ("park", DecisionKind.PARK, [3, 0])],
 )
-def test_of_a_decision_that_cannot_be_read_all_nodes_think_the_same(
+def test_all_nodes_replace_an_unreadable_decision_by_the_same_one(
     store: LyingStore, attempt: AttemptRecord, before: Any, kind: DecisionKind, members: list[int]
 ) -> None:
     if before is not None:
@@ -283,7 +281,7 @@ def test_a_decision_with_an_unknown_outcome_cannot_be_used(
     assert "generation-000001.json: outcome" in found.sentence
 
 
-def test_an_end_stands_whatever_is_put_after_it(store: LyingStore, attempt: AttemptRecord) -> None:
+def test_an_end_is_final_whatever_is_written_after_it(store: LyingStore, attempt: AttemptRecord) -> None:
     end = NextGeneration(kind=DecisionKind.END, outcome="succeeded")
     attempt.settle_generation(0, end)
     store.put(attempt.key("control/generation-000001.json"), b"{")
@@ -291,7 +289,7 @@ def test_an_end_stands_whatever_is_put_after_it(store: LyingStore, attempt: Atte
     assert attempt.decision(1, attempt.control()) == end
 
 
-def test_an_end_of_a_generation_says_whether_its_checkpoint_is_still_being_kept(
+def test_an_end_of_a_generation_reports_a_checkpoint_in_progress(
     attempt: AttemptRecord,
 ) -> None:
     end = GenerationEnd(rank=1, outcome="failed", keeps=True)
@@ -322,7 +320,7 @@ def test_two_who_ask_at_the_same_moment_are_both_heard(attempt: AttemptRecord, t
 
 
 @pytest.mark.parametrize("desired", [0, -1, "2", 2.0, True, None])
-def test_a_request_for_no_number_of_nodes_is_refused(
+def test_a_request_without_a_valid_number_is_refused(
     store: LyingStore, attempt: AttemptRecord, desired: Any
 ) -> None:
     store.put(attempt.key("requests/0.json"), json.dumps({"desired": desired}).encode())

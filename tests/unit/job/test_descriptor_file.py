@@ -78,7 +78,7 @@ def test_a_lost_node_of_an_elastic_job_is_missed_sooner_unless_the_job_says_when
     ("every", "read"),
     [("", timedelta(minutes=10)), ("every = '1m'", timedelta(minutes=1)), ("every = 'off'", None)],
 )
-def test_checkpoints_are_kept_at_times_or_at_the_end_alone(every: str, read: timedelta | None) -> None:
+def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: timedelta | None) -> None:
     text = f"{MINIMAL}[checkpoint]\npath = 'out'\n{every}"
     job = parse_job(text.encode(), where="job.toml")
 
@@ -218,7 +218,7 @@ def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> 
             read_job(path)
 
 
-def test_a_wrong_type_deep_inside_says_where() -> None:
+def test_a_wrong_type_in_a_nested_table_is_located() -> None:
     from bai_agent.job.descriptor import Benchmark
 
     with pytest.raises(DescriptorError, match=r"argv\[1\]: expected a text, got 5"):

@@ -17,7 +17,7 @@ class TestDirectoryStore(StoreContract):
     def store(self, tmp_path: Path) -> JobStore:
         return open_store((tmp_path / "the jobs").as_uri())
 
-    def test_what_is_removed_meanwhile_is_not_listed(self, store: JobStore) -> None:
+    def test_an_object_removed_meanwhile_is_not_listed(self, store: JobStore) -> None:
         store.put("job-1/0", b"x")
         ended = threading.Event()
 
@@ -41,6 +41,6 @@ class TestDirectoryStore(StoreContract):
 @pytest.mark.parametrize(
     "url", ["ftp://host/x", "file://elsewhere/x", "relative/folder", "", "s3://", "s3://bucket/a//b"]
 )
-def test_what_is_no_store_is_refused_in_a_sentence(url: str) -> None:
+def test_an_invalid_store_is_refused_in_a_sentence(url: str) -> None:
     with pytest.raises(StoreError, match="not a job store"):
         open_store(url)

@@ -27,18 +27,18 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> N
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 seconds", "1h-5m", "1e3s", "nan", "5s!"])
-def test_what_is_no_duration_is_named_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_named_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match='write for example "90s"'):
         parse_duration(text)
 
 
-def test_a_duration_beyond_all_bounds_is_an_error_too() -> None:
+def test_an_overflowing_duration_is_also_an_error() -> None:
     with pytest.raises(ValueError, match="longer than any run"):
         parse_duration("9" * 40 + "d")
 
 
 @given(st.integers(min_value=0, max_value=10**12))
-def test_what_is_written_is_read_back(milliseconds: int) -> None:
+def test_a_formatted_duration_is_read_back(milliseconds: int) -> None:
     duration = timedelta(milliseconds=milliseconds)
 
     assert parse_duration(format_duration(duration)) == duration

@@ -24,7 +24,7 @@ def end(outcome: Outcome, *members: int, why: str = "succeeded", sentence: str =
     )
 
 
-def test_a_success_is_told_by_the_first_member_and_names_the_nodes_that_were_lost_or_failed() -> None:
+def test_a_success_has_the_first_members_report_and_names_lost_nodes() -> None:
     nodes = [node(0, Outcome.INTERRUPTED), node(1), node(2)]
 
     result = elastic_result("job", end(Outcome.SUCCEEDED, 2, 1), nodes, lost={3: "Node 3 (i-3, 10.0.0.3)"})
@@ -34,7 +34,7 @@ def test_a_success_is_told_by_the_first_member_and_names_the_nodes_that_were_los
     assert result.lost == [3]
 
 
-def test_a_success_after_several_generations_names_the_last_one_whose_time_it_tells() -> None:
+def test_a_success_after_several_generations_names_the_last_one() -> None:
     generations = [GenerationOutcome(generation=each, outcome="succeeded") for each in (0, 3)]
     nodes = [node(0, sentence="It ended well after 4.0 s.", generations=generations)]
 
@@ -51,7 +51,7 @@ def test_a_required_metric_that_no_node_saw_is_missing_all_the_same() -> None:
     assert result.outcome == "required_metric_missing"
 
 
-def test_what_a_node_measured_before_it_left_counts() -> None:
+def test_values_of_a_node_that_left_count() -> None:
     nodes = [
         node(0, metrics=ExtractionSummary(required_missing=["loss"])),
         node(1, Outcome.INTERRUPTED, metrics=ExtractionSummary(per_metric={"loss": 3})),
@@ -65,7 +65,7 @@ def test_what_a_node_measured_before_it_left_counts() -> None:
 
 
 @pytest.mark.parametrize("why", ["too_few", "max_runtime"])
-def test_an_end_of_the_whole_job_is_told_as_it_was_decided(why: str) -> None:
+def test_an_end_of_the_whole_job_is_reported_as_decided(why: str) -> None:
     nodes = [node(0, Outcome.FAILED), node(1, Outcome.PEER_LOST)]
 
     result = elastic_result(
@@ -75,7 +75,7 @@ def test_an_end_of_the_whole_job_is_told_as_it_was_decided(why: str) -> None:
     assert (result.outcome, result.exit_code, result.sentence) == ("peer_lost", 5, "Too few.")
 
 
-def test_a_failure_is_told_by_the_node_that_failed() -> None:
+def test_a_failure_has_the_failed_nodes_report() -> None:
     nodes = [node(0, Outcome.PEER_FAILED), node(1, Outcome.FAILED, last_lines=["no such weights"])]
 
     result = elastic_result(

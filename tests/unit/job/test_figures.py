@@ -28,7 +28,7 @@ def test_the_interval_is_scipys(values: list[float]) -> None:
     assert width == pytest.approx(expected, rel=1e-4, abs=1e-12)
 
 
-def test_what_says_nothing_is_infinite() -> None:
+def test_an_undetermined_relative_interval_is_infinite() -> None:
     assert relative_half_width([]) == relative_half_width([3.0]) == math.inf
     assert relative_half_width([1.0, -1.0]) == math.inf
     assert relative_half_width([0.0, 0.0]) == 0

@@ -50,7 +50,7 @@ def node(
     ("on_nodes", "outcome", "warned"),
     [((["fio"],), "succeeded", True), ((["fio"], []), "succeeded", False), ((["fio"],), "failed", False)],
 )
-def test_an_empty_preset_is_a_warning_where_all_nodes_succeeded(
+def test_an_empty_preset_is_a_warning_if_all_nodes_succeeded(
     on_nodes: tuple[list[str], ...], outcome: str, warned: bool
 ) -> None:
     nodes = [
@@ -87,14 +87,14 @@ def test_the_node_that_failed_first_is_the_cause() -> None:
     assert (result.last_lines, result.benchmark) == (["node 1"], BenchmarkExit(code=1))
 
 
-def test_who_failed_first_counts_not_who_was_done_first() -> None:
+def test_the_first_failure_counts_not_the_first_report() -> None:
     nodes = [replace(node(0, "failed", ended=20), failed=12), replace(node(1, "failed", ended=30), failed=11)]
 
     assert job_result("digits-1", nodes).sentence == "Node 1: It failed."
 
 
 @pytest.mark.parametrize(("later_ms", "rank"), [(900, 1), (60_000, 0)])
-def test_what_was_killed_is_the_cause_of_failures_around_it(later_ms: int, rank: int) -> None:
+def test_a_killed_process_is_the_cause_of_failures_around_it(later_ms: int, rank: int) -> None:
     nodes = [
         replace(node(0, "failed"), failed=10_000),
         replace(node(1, "oom"), failed=10_000 + later_ms),
@@ -104,7 +104,7 @@ def test_what_was_killed_is_the_cause_of_failures_around_it(later_ms: int, rank:
     assert job_result("digits-1", nodes).sentence.startswith(f"Node {rank}: ")
 
 
-def test_a_node_that_only_serves_is_the_cause_where_it_failed_at_all() -> None:
+def test_a_serving_node_that_failed_is_the_cause() -> None:
     launcher, serving = node(0, "failed", ended=5), replace(node(1, "lost", ended=20_000), serves=True)
 
     assert job_result("j", [launcher, serving]).outcome == "lost"
@@ -112,7 +112,7 @@ def test_a_node_that_only_serves_is_the_cause_where_it_failed_at_all() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "max_runtime"])
-def test_of_what_ends_all_nodes_the_launcher_tells(outcome: str) -> None:
+def test_ends_of_all_nodes_have_the_launchers_report(outcome: str) -> None:
     launcher, serving = node(0, outcome, ended=20), replace(node(1, outcome, ended=10), serves=True)
 
     assert job_result("j", [launcher, serving]).last_lines == ["node 0"]
@@ -130,7 +130,7 @@ def test_a_launcher_that_fails_of_a_cancel_is_not_the_cause(failed: str) -> None
 
 
 @pytest.mark.parametrize(("failed", "rank"), [(4, 1), (6, 0)])
-def test_a_process_on_a_node_that_serves_is_the_cause_where_it_was_first(failed: int, rank: int) -> None:
+def test_a_process_on_a_serving_node_is_the_cause_if_it_failed_first(failed: int, rank: int) -> None:
     serving = replace(node(1, "failed", ended=20_000), serves=True, failed=failed)
     result = job_result("j", [replace(node(0, "failed", ended=30_000), failed=5), serving])
     assert result.sentence.startswith(f"Node {rank}: ")
@@ -149,7 +149,7 @@ def test_nodes_that_were_given_up_are_all_named() -> None:
     assert job_result("digits-1", [node(0), node(1)]).lost is None
 
 
-def test_what_our_programs_took_is_told_of_each_node() -> None:
+def test_own_usage_is_reported_for_each_node() -> None:
     usage = [OwnUsage(rank=rank, cpus=2, agent=ProcessUsage(cpu_seconds=rank + 0.5)) for rank in range(2)]
     nodes = [replace(node(rank), own_usage=usage[rank]) for rank in range(2)]
     read = [decode(NodeOutcome, json.dumps(as_table(each)), where="x") for each in nodes]
@@ -159,7 +159,7 @@ def test_what_our_programs_took_is_told_of_each_node() -> None:
     assert job_result("digits-1", [node(0), node(1)]).own_usage is None
 
 
-def test_what_several_nodes_did_is_put_together() -> None:
+def test_extractions_of_several_nodes_are_merged() -> None:
     result = job_result("digits-1", [node(0), node(1, ended=20)])
 
     assert (result.outcome, result.sentence) == ("succeeded", "It succeeded.")
@@ -172,7 +172,7 @@ def test_what_several_nodes_did_is_put_together() -> None:
     assert result.warnings == ["Node 0: slow disk", "Node 1: slow disk"]
 
 
-def test_a_job_uses_what_any_of_its_nodes_does() -> None:
+def test_a_job_uses_the_transports_of_all_its_nodes() -> None:
     nodes = [
         replace(node(0), transports={"NCCL": ["NET/Libfabric", "P2P"]}),
         node(1),
@@ -204,7 +204,7 @@ def test_a_missing_metric_hides_no_other_failure(outcome: str) -> None:
     assert job_result("digits-1", [node(outcome=outcome, missing=("loss",))]).outcome == outcome
 
 
-def test_result_files_are_missing_where_no_node_wrote_them() -> None:
+def test_result_files_are_missing_if_no_node_wrote_them() -> None:
     def wrote(*missing: str, required: bool) -> NodeOutcome:
         found = ExtractionSummary(
             results_missing=[] if required else list(missing),
@@ -295,7 +295,7 @@ results = st.builds(
 
 
 @given(results)
-def test_what_is_written_is_read_again(result: JobResult) -> None:
+def test_a_written_result_is_read_back(result: JobResult) -> None:
     assert decode(JobResult, json.dumps(as_table(result)), where="x") == result
 
 
@@ -328,7 +328,7 @@ def part(
     )
 
 
-def test_a_generation_of_a_job_is_made_of_its_parts_on_all_nodes() -> None:
+def test_a_generation_of_a_job_is_merged_from_its_nodes() -> None:
     # Given three nodes, of which node 1 is lost, and node 2 joins later
     first, second = headline(10, "img/s", "sum"), headline(30, "img/s", "sum")
     nodes = [
@@ -361,7 +361,7 @@ def test_a_generation_of_a_job_is_made_of_its_parts_on_all_nodes() -> None:
         ("", "sum", None),
     ],
 )
-def test_one_node_has_a_share_of_rates_and_sums_alone(units: str, over: str, per_node: float | None) -> None:
+def test_shares_per_node_exist_only_for_rates_and_sums(units: str, over: str, per_node: float | None) -> None:
     # Given a number that one rank measured for all
     nodes = [
         replace(node(0), generations=[part(0, 1, 9, 0, 1, speed=headline(40, units, over))]),
@@ -374,7 +374,7 @@ def test_one_node_has_a_share_of_rates_and_sums_alone(units: str, over: str, per
     assert found.headlines["speed"].nodes == {"0": 40}
 
 
-def test_why_a_generation_ended_is_told_by_a_node_that_went_on() -> None:
+def test_the_reason_of_a_generations_end_comes_from_a_surviving_node() -> None:
     # Given a node that was lost in the first generation, and came back for the third one
     lost = replace(part(0, 1, 9, 0, 1), sentence="What ended the second one.")
     nodes = [

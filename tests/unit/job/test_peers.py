@@ -34,7 +34,7 @@ def test_peers_are_read_back_in_the_order_of_their_ranks(addresses: list[str], r
     st.sampled_from("\n\r\0\t\"'#*?!$%,=\\\u2028\x1b"),
     st.booleans(),
 )
-def test_no_text_of_a_peer_can_become_more_than_a_word(field: str, text: str, sign: str, whole: bool) -> None:
+def test_a_peers_text_is_never_more_than_one_word(field: str, text: str, sign: str, whole: bool) -> None:
     good = {
         "address": "10.0.0.1",
         "public_key": KEY,
@@ -86,6 +86,6 @@ def test_only_a_bare_public_key_is_one(key: Any) -> None:
         [{"rank": 0, "address": "a", "slots": 1}, {"rank": 0, "address": "b", "slots": 1}],
     ],
 )
-def test_what_is_no_list_of_peers_is_refused_by_name(table: Any) -> None:
+def test_a_malformed_list_of_peers_is_refused_by_name(table: Any) -> None:
     with pytest.raises(BaiError, match=r"^peers\.json"):
         read_peers(table, where="peers.json")

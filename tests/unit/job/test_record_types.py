@@ -32,7 +32,7 @@ from executor.records.reading import events_in
         SinkEvent(sink="Kafka", error=None, message="back"),
     ],
 )
-def test_an_event_is_read_as_it_was_written(tmp_path: Path, event: RunEvent) -> None:
+def test_an_event_is_read_back(tmp_path: Path, event: RunEvent) -> None:
     path = tmp_path / "events.jsonl"
     log = EventLog(path, clock=lambda: 1_795_000_000_000)
 
@@ -50,7 +50,7 @@ def test_keys_that_say_nothing_yet_are_still_there() -> None:
     assert table == {"time": 0, "type": "sink", "sink": "Kafka", "error": None, "message": "back"}
 
 
-def test_an_event_of_another_version_is_handed_on_as_it_is() -> None:
+def test_an_event_of_another_version_is_passed_on_unchanged() -> None:
     newer = {"time": 1, "type": "teleported", "to": [1, {"x": None}]}
 
     (event,) = events_in(json.dumps(newer).encode() + b"\n")
@@ -71,5 +71,5 @@ def test_an_event_of_another_version_is_handed_on_as_it_is() -> None:
         ["warning"],
     ],
 )
-def test_what_is_not_an_event_is_passed_over(line: object) -> None:
+def test_a_line_that_is_not_an_event_is_skipped(line: object) -> None:
     assert events_in(json.dumps(line).encode() + b"\n") == []

@@ -61,7 +61,7 @@ def test_a_long_unfinished_last_line_is_cut(tmp_path: Path) -> None:
     assert path.read_bytes() == b"first\n"
 
 
-def test_json_that_is_missing_or_broken_is_none(tmp_path: Path) -> None:
+def test_missing_or_broken_json_is_none(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_bytes(b'{"a": ')
     (tmp_path / "list.json").write_bytes(b"[]")
     write_json(tmp_path / "good.json", {"a": "ü"})

@@ -48,5 +48,5 @@ def test_several_series_are_judged_by_the_sum_of_their_scores() -> None:
     assert trend_p([1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]) == pytest.approx(1.0)
 
 
-def test_where_nothing_can_be_seen_there_is_no_trend() -> None:
+def test_too_few_or_equal_values_have_no_trend() -> None:
     assert [trend_p(), trend_p([]), trend_p([1.0]), trend_p([3.0] * 9)] == [1.0] * 4

@@ -121,7 +121,7 @@ def test_waits_for_a_running_job_and_names_it(machine: str) -> None:
         each.close()
 
 
-def test_of_two_that_want_it_alone_one_waits_for_the_other(machine: str) -> None:
+def test_of_two_exclusive_jobs_one_waits_for_the_other(machine: str) -> None:
     first = wait_until_alone(
         job("first", machine), tell=lambda _: None, stopping=lambda: False, clock=SteppingClock()
     )
@@ -214,7 +214,7 @@ def test_another_users_job_is_waited_for_up_to_the_limit(machine: str, use: Use)
     held[0].close()
 
 
-def test_after_the_limit_own_jobs_are_still_waited_for(machine: str) -> None:
+def test_after_the_limit_only_own_jobs_are_waited_for(machine: str) -> None:
     running = job("busy", machine).announce(Use.RUNS)
     assert running is not None
     clock = SteppingClock(limit=7200)
@@ -256,7 +256,7 @@ def test_another_users_repeated_jobs_are_reported_a_few_times(events: EventLog) 
     assert len(told(events)) == 32
 
 
-def test_of_many_that_want_the_machine_one_at_a_time_has_it(machine: str) -> None:
+def test_many_exclusive_jobs_run_one_at_a_time(machine: str) -> None:
     inside: list[str] = []
     most = 0
 

@@ -60,7 +60,7 @@ def stat(pid: int, name: str, *, parent: int, ticks: int) -> str:
     return f"{pid} ({name}) R {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 77 1 1\n"
 
 
-def test_a_virtual_machine_tells_its_image_and_processors(tmp_path: Path) -> None:
+def test_a_virtual_machine_shows_its_image_and_processors(tmp_path: Path) -> None:
     put(
         tmp_path,
         "proc/cpuinfo",
@@ -86,7 +86,7 @@ def test_a_virtual_machine_tells_its_image_and_processors(tmp_path: Path) -> Non
     assert system["boot_parameters"] == ["mitigations=off", "isolcpus=2,3"]
 
 
-def test_a_laptop_reports_what_makes_it_slow(tmp_path: Path) -> None:
+def test_a_laptop_shows_what_makes_it_slow(tmp_path: Path) -> None:
     for number, governor in enumerate(("powersave", "performance")):
         put(tmp_path, f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor", governor)
     put(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "800000\n")
@@ -167,7 +167,7 @@ def test_busy_processes_of_others_are_named(tmp_path: Path) -> None:
     assert "x (y) z (ann) 1." in warning
 
 
-def test_a_gpu_machine_tells_its_libraries_and_disks(tmp_path: Path) -> None:
+def test_a_gpu_machine_shows_its_libraries_and_disks(tmp_path: Path) -> None:
     for name in ("libnccl.so.2", "libnccl.so.2.18.5", "libnccl.so.bak", "libnccl.so"):
         put(tmp_path, f"usr/lib/x86_64-linux-gnu/{name}", "")
     put(tmp_path, "opt/amazon/efa_installed_packages", "# EFA installer version: 1.30.0\nlibfabric\n")
@@ -200,7 +200,7 @@ def test_gpus_that_are_set_or_used_badly_are_named() -> None:
     assert "used GPU 1 " in used
 
 
-def test_the_mount_of_a_folder_tells_no_credentials(tmp_path: Path) -> None:
+def test_the_mount_of_a_folder_shows_no_credentials(tmp_path: Path) -> None:
     put(
         tmp_path,
         "proc/self/mounts",
@@ -215,7 +215,7 @@ def test_the_mount_of_a_folder_tells_no_credentials(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_machine_that_tells_nothing_is_no_error(tmp_path: Path, name: str) -> None:
+def test_a_machine_without_any_facts_is_no_error(tmp_path: Path, name: str) -> None:
     assert not READERS[name](tmp_path) or set(READERS[name](tmp_path)) == {"architecture"}
 
 
@@ -232,7 +232,7 @@ def test_a_machine_that_tells_nothing_is_no_error(tmp_path: Path, name: str) -> 
     ],
     ids=["empty", "binary", "digits", "long", "stat", "other JSON", "deep"],
 )
-def test_nonsense_in_every_file_is_no_error_and_stays_small(tmp_path: Path, content: bytes) -> None:
+def test_garbage_in_every_file_is_no_error_and_stays_small(tmp_path: Path, content: bytes) -> None:
     for name in FILES:
         put(tmp_path, name, content)
 
@@ -243,7 +243,7 @@ def test_nonsense_in_every_file_is_no_error_and_stays_small(tmp_path: Path, cont
             read(tmp_path)
 
 
-def test_fifos_and_folders_in_place_of_files_do_not_hang(tmp_path: Path) -> None:
+def test_fifos_and_folders_in_place_of_files_do_not_block(tmp_path: Path) -> None:
     for number, name in enumerate(FILES):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +258,7 @@ def test_fifos_and_folders_in_place_of_files_do_not_hang(tmp_path: Path) -> None
 
 @settings(max_examples=40)
 @given(st.text(), st.text())
-def test_any_list_of_the_kernels_counts_or_is_unknown(
+def test_any_kernel_list_is_counted_or_unknown(
     tmp_path_factory: pytest.TempPathFactory, a: str, b: str
 ) -> None:
     root = tmp_path_factory.mktemp("root")

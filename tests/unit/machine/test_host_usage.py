@@ -133,9 +133,7 @@ def test_a_container_that_shows_no_processor_has_the_rest(
     assert sum("processor" in message for message in caplog.messages) == 1
 
 
-def test_a_folder_that_is_gone_costs_only_its_own_figure(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_folder_only_omits_its_own_figure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sampler = HostSampler(tmp_path / "gone")
 
     samples = [figures(sampler) for _ in range(3)]

@@ -69,7 +69,7 @@ def test_a_killed_job_is_gone(machine: str) -> None:
     assert job("one", machine).others() == []
 
 
-def test_a_job_is_known_however_many_have_asked_for_its_user(machine: str) -> None:
+def test_a_jobs_user_is_known_however_many_connections_asked(machine: str) -> None:
     with job("busy", machine).announce(Use.RUNS):  # type: ignore[union-attr]
         seen = [job("one", machine).others()[0].job_id for _ in range(500)]
     assert set(seen) == {"busy"}

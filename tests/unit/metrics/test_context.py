@@ -99,7 +99,7 @@ def test_heads_of_columns_label_the_values_of_a_line() -> None:
     ]
 
 
-def test_a_lines_own_values_win() -> None:
+def test_labels_of_the_line_itself_override_the_context() -> None:
     data = b"epoch 3 of a\nloss=1\nstep=7 of=b loss=2\n"
 
     found = read(
@@ -230,7 +230,7 @@ def test_a_restarted_extractor_knows_the_context_of_earlier_lines(tmp_path: Path
     assert extracted(rundir)["not_numbers"] == {"p99": 1}
 
 
-def test_nothing_is_known_of_a_log_that_was_truncated(tmp_path: Path) -> None:
+def test_a_truncated_log_clears_the_context(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("m", r"m (\d+)")], output=b"== one\nm 1\n", exited=False, context=[TEST])
     extract_until_killed(rundir, rounds=2)
     rundir.output.write_bytes(b"m 2\n")

@@ -14,7 +14,7 @@ names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 
 @given(values=st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False), max_size=5))
-def test_an_object_of_numbers_is_read_as_it_is(values: dict[str, float]) -> None:
+def test_an_object_of_numbers_is_read_unchanged(values: dict[str, float]) -> None:
     emitted = parse_emitted(json.dumps(values).encode())
 
     assert {name: json.loads(value) for _, name, value in emitted.values} == values
@@ -57,7 +57,7 @@ def test_non_numbers_are_counted_separately_and_the_rest_counts() -> None:
         b'{"a": ' + b"1" * 5000 + b"}",
     ],
 )
-def test_bad_lines_hold_nothing(line: bytes) -> None:
+def test_bad_lines_give_no_values(line: bytes) -> None:
     emitted = parse_emitted(line)
     assert emitted.values == []
     assert emitted.bad or emitted.not_numbers

@@ -155,7 +155,7 @@ specs = st.one_of(
 
 
 @given(data=st.one_of(blocks, read_blocks), chosen=specs)
-def test_fast_and_plain_way_find_the_same(data: bytes, chosen: list[Metric]) -> None:
+def test_fast_and_simple_search_find_the_same(data: bytes, chosen: list[Metric]) -> None:
     fast, plain = Notes(), Notes()
 
     found = extract_metrics(data, chosen, fast=True, notes=fast)
@@ -167,9 +167,7 @@ def test_fast_and_plain_way_find_the_same(data: bytes, chosen: list[Metric]) -> 
 
 
 @given(data=read_blocks, chosen=specs, cuts=st.lists(st.integers(0, 400), max_size=5))
-def test_lines_give_the_same_in_whatever_blocks_they_come(
-    data: bytes, chosen: list[Metric], cuts: list[int]
-) -> None:
+def test_block_sizes_do_not_change_the_result(data: bytes, chosen: list[Metric], cuts: list[int]) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})
     whole, parts = Notes(), Notes()
 
@@ -220,7 +218,7 @@ def test_matches_come_in_order_of_line_metric_and_match() -> None:
         (r"(?<=a )\d", 1),
     ],
 )
-def test_the_value_is_its_group_or_the_obvious_one(pattern: str, value: int) -> None:
+def test_the_value_is_the_named_group_or_the_only_sensible_one(pattern: str, value: int) -> None:
     assert values(b"a 1 b 2\n", pattern) == [value]
 
 
@@ -262,7 +260,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out(text: str) -> None:
     assert notes.not_numbers == [(0, text)]
 
 
-def test_a_group_that_took_no_part_is_no_number() -> None:
+def test_a_group_that_did_not_match_is_not_a_number() -> None:
     notes = Notes()
     assert values(b"loss\n", r"loss(=\d+)?", notes=notes) == []
     assert notes.not_numbers == [(0, "")]
@@ -285,7 +283,7 @@ def test_a_unit_after_an_exponent_does_not_hide_it() -> None:
 
 
 @pytest.mark.parametrize(("line", "value"), [("loss 12e5f", 12), ("loss 3 e5", 3), ("loss 3epochs", 3)])
-def test_text_that_only_looks_like_an_exponent_stays_out(line: str, value: float) -> None:
+def test_text_that_only_looks_like_an_exponent_is_not_included(line: str, value: float) -> None:
     assert values(f"{line}\n".encode(), COMMON) == [value]
 
 
@@ -449,7 +447,7 @@ def test_dense_logs_give_the_same_by_many_lines_at_once(
     late=st.booleans(),
     repeat=st.sampled_from((None, 0, 7)),
 )
-def test_records_are_the_same_to_the_byte_whichever_way_they_are_made(
+def test_records_are_identical_however_they_are_made(
     blocks: list[bytes], chosen: list[str], before: int, labels: str, **where: Any
 ) -> None:
     # given patterns, and logs in which nearly each line matches them, or few do
@@ -512,7 +510,7 @@ def test_numbers_are_json_together_as_each_by_itself(texts: list[str]) -> None:
     open_end=st.booleans(),
     with_units=st.booleans(),
 )
-def test_a_number_that_needs_no_look_is_matched_whole(
+def test_a_number_that_needs_no_second_look_is_matched_whole(
     value: str, behind: str, more: str, open_end: bool, with_units: bool
 ) -> None:
     value, behind = value.lower().partition("e")[0], behind + more
@@ -536,7 +534,7 @@ def test_a_number_that_needs_no_look_is_matched_whole(
         ({"pattern": r"(?i)time (\d+)", "units": "GB"}, "time {0}Gb"),
     ],
 )
-def test_many_equal_lines_give_the_same_as_each_alone(keys: dict[str, Any], line: str) -> None:
+def test_many_equal_lines_give_the_same_as_single_ones(keys: dict[str, Any], line: str) -> None:
     data = "".join(f"{line.format(number)}\n" for number in range(1, 41)).encode()
     fast, plain = Notes(), Notes()
 

@@ -73,7 +73,7 @@ def test_any_pieces_read_in_any_chunks_give_the_same_lines(
 
 
 @given(pieces=pieces, stop=st.integers(0, 30), chunk=st.integers(1, 20))
-def test_a_restarted_follower_continues_at_its_place(pieces: list[bytes], stop: int, chunk: int) -> None:
+def test_a_restarted_follower_continues_at_its_position(pieces: list[bytes], stop: int, chunk: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "output.log"
         path.write_bytes(b"".join(pieces))

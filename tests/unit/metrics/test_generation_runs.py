@@ -68,7 +68,7 @@ def found(rundir: RunDir) -> list[tuple[int, float]]:
     return [(each["generation"], each["value"]) for each in records(rundir) if each["name"] == "v"]
 
 
-def test_each_line_has_its_generation_and_so_have_the_facts_of_each(tmp_path: Path) -> None:
+def test_each_line_and_each_fact_has_its_generation(tmp_path: Path) -> None:
     rundir = restarted(tmp_path, [b"v=1\nv=2", b"v=3\n", b"v=4"])
     finish(rundir, 2)
     end(rundir)
@@ -120,7 +120,7 @@ def test_the_work_ends_only_when_no_further_generation_begins(tmp_path: Path) ->
     assert found(rundir) == [(0, 1), (1, 2)]
 
 
-def test_a_generation_that_was_decided_on_and_never_launched_holds_nothing_up(tmp_path: Path) -> None:
+def test_a_decided_but_unlaunched_generation_delays_nothing(tmp_path: Path) -> None:
     rundir = restarted(tmp_path, [b"v=1\n"])
     finish(rundir, 0)
     unlaunched = rundir.of_generation(1)
@@ -157,7 +157,7 @@ def test_a_node_may_be_in_some_generations_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_from_any_prefix_of_the_records_the_same_come(tmp_path: Path, with_checkpoint: bool) -> None:
+def test_restarting_after_any_prefix_gives_the_same_records(tmp_path: Path, with_checkpoint: bool) -> None:
     rundir = restarted(tmp_path, [b"v=1\n", b"v=2\nv=3", b"v=4\n"], lost=[1])
     finish(rundir, 2)
     end(rundir)
@@ -168,7 +168,7 @@ def test_from_any_prefix_of_the_records_the_same_come(tmp_path: Path, with_check
         assert entries(rundir) == whole
 
 
-def test_a_log_of_each_process_in_each_generation_has_a_source_of_its_own(tmp_path: Path) -> None:
+def test_each_process_log_of_each_generation_has_its_own_source(tmp_path: Path) -> None:
     rundir = restarted(tmp_path, [b"", b""], processes=[b"v=1\n", b"v=2\n"])
     (rundir.processes / "0-g1.log").write_bytes(b"v=3\n")
     finish(rundir, 1)
@@ -192,7 +192,7 @@ def test_a_log_of_each_process_in_each_generation_has_a_source_of_its_own(tmp_pa
         ProcessLog(path=Path("999999-g12.log"), rank=999_999, generation=12),
     ],
 )
-def test_the_number_of_a_log_says_its_source(log: ProcessLog) -> None:
+def test_the_number_of_a_log_determines_its_source(log: ProcessLog) -> None:
     from bai_agent.metrics.follow import Follower
     from bai_agent.metrics.logs import Log
 

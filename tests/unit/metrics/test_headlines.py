@@ -68,7 +68,7 @@ def test_the_metric_decides_which_number_is_the_headline(tmp_path: Path, how: st
     st.lists(st.floats(-LIMIT, LIMIT), min_size=1, max_size=9),
     st.sampled_from(Headline),
 )
-def test_any_values_have_a_headline_between_them(values: list[float], how: Headline) -> None:
+def test_the_headline_of_any_values_lies_between_them(values: list[float], how: Headline) -> None:
     found = headline_of(how, values)
 
     assert min(values) <= found <= max(values)
@@ -132,7 +132,7 @@ def test_the_headline_of_repeats_is_their_median(tmp_path: Path) -> None:
     assert headlines(file, [loss()], began=1000)["loss"].value == 20.0
 
 
-def test_other_records_and_a_cut_line_do_not_count(tmp_path: Path) -> None:
+def test_other_records_and_incomplete_lines_are_ignored(tmp_path: Path) -> None:
     file = records(tmp_path / "metrics.jsonl", 5)
     records(file, 7, src="host")
     records(file, 8, name="other")
@@ -221,7 +221,7 @@ def made_of(path: Path, started: int | None) -> dict[tuple[Any, ...], float]:
     restarts=st.booleans(),
     room=st.sampled_from((None, 10, 1000)),
 )
-def test_kept_or_read_it_is_the_number_of_all_values(
+def test_the_headline_covers_all_values_in_memory_or_on_disk(
     kept: int,
     batches: list[tuple[Any, str, int | None, bool]],
     began: int | None,
@@ -309,7 +309,7 @@ def test_a_median_of_more_values_than_memory_keeps_needs_no_records(
 
 
 @pytest.mark.parametrize("room", [0, 1000])
-def test_a_median_is_read_from_the_records_if_its_values_find_no_room(
+def test_without_disk_space_a_median_is_read_from_the_records(
     tmp_path: Path, few_kept: None, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     values = [math.sin(number) for number in range(3000)]
@@ -361,7 +361,7 @@ def of_generations(
     return live.values(path, **more)
 
 
-def test_each_metric_has_the_number_of_the_last_generation_that_gave_it_one(tmp_path: Path) -> None:
+def test_each_metric_uses_the_last_generation_with_a_number(tmp_path: Path) -> None:
     metrics = [loss(headline=Headline.MAX, warmup_values=1), Metric(name="setup", pattern="x")]
     told = [(0, "loss", 9.0), (0, "loss", 8.0), (0, "setup", 3.0), (1, "loss", 7.0), (1, "loss", 5.0)]
     # The last generation has nothing but warm-up.
@@ -390,7 +390,7 @@ def test_a_job_has_the_numbers_of_one_generation_of_its_nodes(tmp_path: Path) ->
     assert (found.value, found.ranks, found.generation) == (4.0, 1, 2)
 
 
-def test_of_too_many_series_the_oldest_generations_are_forgotten(
+def test_with_too_many_series_the_oldest_generations_are_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_SERIES", 3)

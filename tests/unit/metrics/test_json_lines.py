@@ -63,7 +63,7 @@ def test_a_path_leads_to_the_number(line: str, path: str, value: float) -> None:
         "",
     ],
 )
-def test_other_lines_are_passed_over(line: str) -> None:
+def test_other_lines_are_skipped(line: str) -> None:
     notes = Notes()
 
     assert extract_metrics(line.encode() + b"\n", [Metric(name="m", json="loss")], notes=notes) == []
@@ -140,7 +140,7 @@ PATHS = ("loss", '"a.b"', "é", "a/b", r'"q\""', '"<"', "loss.loss", '"a.b"[0].l
     data=st.lists(lines, max_size=12).map(lambda each: b"\n".join([*each, b""])),
     paths=st.lists(st.sampled_from(PATHS), min_size=1, max_size=4),
 )
-def test_fast_way_plain_way_and_json_itself_find_the_same(data: bytes, paths: list[str]) -> None:
+def test_fast_and_simple_search_agree_with_the_json_module(data: bytes, paths: list[str]) -> None:
     chosen = [Metric(name="m", json=path) for path in paths]
     fast, plain = Notes(), Notes()
 

@@ -74,7 +74,7 @@ def test_a_finished_run_is_extracted_to_its_last_unended_line(tmp_path: Path) ->
     assert any('"nan"' in sentence for sentence in last["warnings"])
 
 
-def test_an_emitted_half_character_is_no_reason_not_to_finish(tmp_path: Path) -> None:
+def test_an_emitted_lone_surrogate_does_not_stop_the_extraction(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [], output=b"", emitted=b'{"a": "\\ud800"}\n{"b": "\xff"}\n{"c": 1}\n')
 
     extract(rundir)
@@ -107,7 +107,7 @@ def test_a_record_is_complete_and_has_its_reading_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_from_any_prefix_of_the_records_the_same_records_come(tmp_path: Path, with_checkpoint: bool) -> None:
+def test_restarting_after_any_prefix_gives_the_same_records(tmp_path: Path, with_checkpoint: bool) -> None:
     # given an undisturbed run
     output, emitted = b"loss=1 loss=2\nloss=x\nloss=3", b'{"a": 1, "b": 2.5}\n'
     whole = make_run(tmp_path, [LOSS], output=output, emitted=emitted)
@@ -184,7 +184,7 @@ def test_a_truncation_between_two_extractors_is_noticed_at_the_restart(tmp_path:
     assert [(each[1], each[6]) for each in entries(rundir)["log"]] == [(0, 1), (0, 2), (1, 3)]
 
 
-def test_a_log_that_was_replaced_is_read_on_through_its_link(tmp_path: Path) -> None:
+def test_a_replaced_log_is_read_on_through_its_link(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\n")
     rundir.log_chunks.mkdir()
     os.link(rundir.output, rundir.log_chunks / f"{0:020}")
@@ -242,7 +242,7 @@ def test_a_host_that_cannot_be_sampled_is_reported_once(
     assert sum("psutil" in sentence for sentence in extracted(rundir)["warnings"]) == 1
 
 
-def test_a_full_disk_is_waited_for_and_leaves_no_half_record(
+def test_a_full_disk_is_waited_for_and_causes_no_incomplete_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rundir = make_run(tmp_path, [LOSS], output=OUTPUT)
@@ -277,7 +277,7 @@ def test_a_metric_without_numbers_differs_from_one_never_seen(tmp_path: Path) ->
     )
 
 
-def test_a_doubtful_number_is_warned_of_once_with_its_line(tmp_path: Path) -> None:
+def test_a_doubtful_number_causes_one_warning_with_its_line(tmp_path: Path) -> None:
     output = b"rate=60,911.3 req/s\n" * 3 + b"rate=7\n"
     rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=output)
 

@@ -80,7 +80,7 @@ def test_a_patterns_own_labels_are_added_to_the_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_from_any_prefix_of_the_records_the_same_come(tmp_path: Path, with_checkpoint: bool) -> None:
+def test_restarting_after_any_prefix_gives_the_same_records(tmp_path: Path, with_checkpoint: bool) -> None:
     # given an undisturbed run of three processes
     printed = [b"loss=1 loss=2\nloss=x\nloss=3", b"loss=4\n", b"\nloss=5 loss=6\n"]
     whole = make_run(tmp_path, [LOSS], processes=printed, emitted=b'{"a": 1}\n')
@@ -102,7 +102,7 @@ piece = st.tuples(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(piece, st.sampled_from(["killed", "restarted later"])), max_size=25))
-def test_however_processes_print_and_we_are_killed_each_number_comes_once(steps: Sequence[Any]) -> None:
+def test_each_number_is_recorded_once_despite_kills(steps: Sequence[Any]) -> None:
     printed = [b""] * 4
     with tempfile.TemporaryDirectory() as folder:
         rundir = make_run(Path(folder), [LOSS], processes=[b""], exited=False)
@@ -222,7 +222,7 @@ def write_runs(rundir: RunDir, *, runs: int, ranks: int) -> None:
 
 @pytest.mark.parametrize("leaves_rest", [False, True])
 @pytest.mark.parametrize("read_before", [False, True])
-def test_only_so_many_files_of_former_runs_are_opened_again(
+def test_only_a_limited_number_of_earlier_logs_is_reopened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_before: bool, leaves_rest: bool
 ) -> None:
     # given a series whose extractor was killed, when it had read all logs or none

@@ -161,7 +161,7 @@ def test_a_part_of_a_duration_is_reported(text: str, pattern: str, taken: str, w
     assert listener.doubts == [(Doubt.GOES_ON, taken, whole)]
 
 
-def test_a_unit_is_read_in_bytes_that_are_no_text() -> None:
+def test_a_unit_is_read_from_bytes_that_are_not_utf8() -> None:
     listener = Listener()
     assert read(b"max=3\xb5s", r"max=(\d+)(?P<unit>\S+)", listener, units="ms") == []
     assert listener.others == ["3 \N{REPLACEMENT CHARACTER}s"]
@@ -264,7 +264,7 @@ def test_other_named_groups_are_labels() -> None:
     assert read(line, pattern) == [{"value": 12.5, "labels": {"threads": "4", "size": "64KiB:"[:-1]}}]
 
 
-def test_a_label_is_text_whatever_bytes_are_in_it() -> None:
+def test_a_label_is_text_with_any_bytes() -> None:
     assert read(b"\xffm\xc3\xa9=1", r"(?P<who>\S+)=(\d)") == [
         {"value": 1, "labels": {"who": "\N{REPLACEMENT CHARACTER}mé"}}
     ]
@@ -272,13 +272,13 @@ def test_a_label_is_text_whatever_bytes_are_in_it() -> None:
     assert len(found["labels"]["who"]) == LABEL_LIMIT
 
 
-def test_step_and_labels_stand_side_by_side() -> None:
+def test_step_and_labels_can_be_combined() -> None:
     assert read("epoch 3 [b]: 0.5", r"epoch (?P<step>\d+) \[(?P<phase>\w)\]: ([\d.]+)") == [
         {"value": 0.5, "step": 3, "labels": {"phase": "b"}}
     ]
 
 
-def test_backspaces_overwrite_as_a_terminal_has_it() -> None:
+def test_backspaces_overwrite_as_on_a_terminal() -> None:
     assert value("loss=1\b2", r"loss=(\d+)") == 2
     assert value("loss=12\b\b9\x1b[0m", r"loss=(\d+)") == 92
     assert value("\b\bé\b\bloss=7", r"^loss=(\d+)$") == 7

@@ -82,7 +82,7 @@ def test_repainted_states_are_recognised_in_pieces_of_any_size(data: bytes, piec
 
 
 @given(data=logs, pieces=st.lists(st.integers(0, 30), max_size=6))
-def test_from_any_place_on_the_rest_is_the_same(data: bytes, pieces: list[int]) -> None:
+def test_reading_on_from_any_position_gives_the_same_rest(data: bytes, pieces: list[int]) -> None:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         found, places = followed(data, pieces, Path(folder))
         for place, count in places:
@@ -149,7 +149,7 @@ def test_values_of_repainted_states_cause_no_warnings(tmp_path: Path) -> None:
         ("line\r", "line"),
     ],
 )
-def test_a_line_is_what_a_screen_shows_of_it(line: str, shown: str) -> None:
+def test_a_line_equals_what_a_screen_shows(line: str, shown: str) -> None:
     assert on_screen(line) == shown
 
 

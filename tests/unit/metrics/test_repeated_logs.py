@@ -81,7 +81,7 @@ def found(rundir: RunDir, *, src: str = "log") -> list[tuple[int, float]]:
     return [(each["repeat"], each["value"]) for each in records(rundir) if each["src"] == src]
 
 
-def test_only_output_of_runs_counts_each_with_its_run(tmp_path: Path) -> None:
+def test_only_output_of_runs_counts_and_has_its_run(tmp_path: Path) -> None:
     runs = [
         Run(b"v=1\n", warmup=True, emitted=b'{"e": 9}\n'),
         Run(b"v=10\nv=11", emitted=b'{"e": 1}'),
@@ -122,7 +122,7 @@ def test_a_run_without_a_recorded_end_keeps_all_later_output(tmp_path: Path) -> 
     assert {each["repeat"] for each in records(rundir) if each["src"] == "run"} == {0}
 
 
-def test_nothing_of_a_dead_run_is_taken_before_its_end_is_known(tmp_path: Path) -> None:
+def test_a_dead_runs_output_is_not_read_before_its_end_is_known(tmp_path: Path) -> None:
     """What stands there may have been printed by processes that it left behind."""
     rundir = series(tmp_path, [Run(b"v=1\n"), Run(b"v=2\n")], ended=1)
 
@@ -135,7 +135,7 @@ def test_nothing_of_a_dead_run_is_taken_before_its_end_is_known(tmp_path: Path) 
     assert found(rundir) == [(0, 1), (1, 2)]
 
 
-def test_a_runs_facts_come_after_its_other_records(tmp_path: Path) -> None:
+def test_facts_about_a_run_follow_its_other_records(tmp_path: Path) -> None:
     rundir = series(tmp_path, [Run(b"v=1\nv=2", emitted=b'{"e": 1}'), Run(b"v=3\n", emitted=b'{"e": 2}')])
     rundir.exit.write_text(json.dumps(EXITED))
 
@@ -189,7 +189,7 @@ _PIECES = st.lists(st.sampled_from([b"v=1", b"v=23", b"\n", b"\r", b"x", b" "]),
     repaint=st.sampled_from(["all", "last"]),
     kills=st.integers(0, 3),
 )
-def test_no_line_spans_two_runs_however_it_is_read(
+def test_no_line_spans_two_runs(
     tmp_path_factory: pytest.TempPathFactory,
     printed: list[tuple[bytes, bool]],
     after: bytes,

@@ -330,7 +330,7 @@ def test_too_large_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "has 26 bytes; at most 10 are read" in warning
 
 
-def test_reading_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_reading_that_takes_too_long_is_abandoned(tmp_path: Path) -> None:
     # given a clock on which the time is up at once
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"a": {"m": {"value": 1}}}')
     times = iter([0.0])
@@ -353,7 +353,7 @@ def test_reading_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     assert total.warnings == ['output.results "*.json" was not read to its end: there was no time left']
 
 
-def test_a_defect_in_reading_one_table_leaves_the_others(
+def test_a_defect_in_reading_one_table_does_not_affect_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(document: object) -> Iterator[object]:
@@ -373,7 +373,7 @@ def test_a_defect_in_reading_one_table_leaves_the_others(
     assert values(of_files(rundir), "m") == [1]
 
 
-def test_a_file_is_of_the_run_in_which_it_was_written(tmp_path: Path) -> None:
+def test_a_file_belongs_to_the_run_that_wrote_it(tmp_path: Path) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"a": {"m": {"value": 1}}}')
     written = (rundir.work / "a.json").stat().st_ctime_ns // 1_000_000
     table = Results(path="*.json", format=ResultFormat.BMF)

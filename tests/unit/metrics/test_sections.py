@@ -90,7 +90,7 @@ def test_json_lines_have_sections_too() -> None:
     assert [each[3] for each in found] == ["2"]
 
 
-def test_outside_of_its_section_a_metric_has_no_remarks() -> None:
+def test_outside_of_its_section_a_metric_causes_no_warnings() -> None:
     notes = Notes()
 
     find([b"x=none\nbegin\nx=3\n"], [Metric(name="m", pattern=r"x=(\S+)", after="begin")], notes=notes)
@@ -161,7 +161,7 @@ def plainest(data: bytes, metrics: Sequence[Metric]) -> list[tuple[int, int, int
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_from_any_prefix_of_the_records_the_same_sections_come(tmp_path: Path, with_checkpoint: bool) -> None:
+def test_restarting_after_any_prefix_gives_the_same_sections(tmp_path: Path, with_checkpoint: bool) -> None:
     whole = make_run(tmp_path, [VALUE], output=TABLES, after="== writes", until="^end")
     extract(whole)
     expected, last = entries(whole), extracted(whole)
@@ -211,7 +211,7 @@ def test_each_process_has_sections_of_its_own(tmp_path: Path) -> None:
     assert [each[6] for each in found["log/1"]] == [3]
 
 
-def test_a_job_without_sections_keeps_nothing_of_them(tmp_path: Path) -> None:
+def test_a_job_without_sections_stores_no_section_state(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [VALUE], output=TABLES)
 
     extract(rundir)

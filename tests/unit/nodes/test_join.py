@@ -42,7 +42,7 @@ def slots(ctx: RunContext) -> int:
     return peers_of(ctx.rundir)[0].slots
 
 
-def test_a_number_of_processes_is_taken_as_it_is(rundir: RunDir) -> None:
+def test_a_fixed_number_of_processes_is_used_unchanged(rundir: RunDir) -> None:
     assert slots(context(rundir, processes="3", gpus=7)) == 3
 
 
@@ -53,7 +53,7 @@ def test_each_gpu_has_a_process_and_a_node_without_any_has_one(rundir: RunDir) -
     assert slots(context(rundir, gpus=found)) == max(1, found)
 
 
-def test_a_node_without_the_gpus_of_its_type_is_refused(rundir: RunDir) -> None:
+def test_a_node_with_other_gpus_than_its_type_is_refused(rundir: RunDir) -> None:
     with pytest.raises(RunEndedError) as caught:
         join(context(rundir, gpus=99))
 
@@ -62,7 +62,7 @@ def test_a_node_without_the_gpus_of_its_type_is_refused(rundir: RunDir) -> None:
     assert "its instance type has 99" in caught.value.reason.message
 
 
-def test_a_node_tells_the_interface_of_its_address(rundir: RunDir) -> None:
+def test_a_node_publishes_the_interface_of_its_address(rundir: RunDir) -> None:
     ctx = context(rundir, processes="1")
     join(ctx)
 
@@ -70,7 +70,7 @@ def test_a_node_tells_the_interface_of_its_address(rundir: RunDir) -> None:
     assert (me.address, me.interface) == ("127.0.0.1", "lo")
 
 
-def test_nobody_else_gets_the_port_that_a_node_has_told(rundir: RunDir) -> None:
+def test_no_other_process_gets_the_published_port_of_a_node(rundir: RunDir) -> None:
     ctx = context(rundir, processes="1")
     join(ctx)
     (me,) = peers_of(ctx.rundir)
@@ -93,7 +93,7 @@ class MeetingStore(DirectoryStore):
         return super().get(key, start=start, limit=limit)
 
 
-def test_the_coordinator_reads_what_nodes_say_side_by_side(tmp_path: Path) -> None:
+def test_the_coordinator_reads_nodes_in_parallel(tmp_path: Path) -> None:
     attempt = AttemptRecord(JobRecord(MeetingStore(tmp_path), "job"))
     nodes = [Peer(rank=rank, address=f"10.0.0.{rank}", port=29500) for rank in range(8)]
     for each in nodes[1:]:
@@ -145,7 +145,7 @@ def meeting(store: CountingStore, rank: int, nodes: int, clock: Clock) -> Meetin
     return Meeting(monitor, me, nodes=nodes, limit=limit, stop=lambda: None, clock=clock)
 
 
-def test_the_coordinator_reads_each_node_once_while_the_others_still_come(tmp_path: Path) -> None:
+def test_the_coordinator_reads_each_node_once_while_others_join(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     attempt = AttemptRecord(JobRecord(store, "job"))
     coming = iter(range(1, 30))
@@ -182,7 +182,7 @@ def test_a_node_that_joins_again_before_all_have_met_is_read_again(tmp_path: Pat
     assert [each.port for each in met.peers] == [29500, 29501, 29500]
 
 
-def test_a_worker_reads_who_takes_part_once_when_it_is_there(tmp_path: Path) -> None:
+def test_a_worker_reads_the_members_once(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     attempt = AttemptRecord(JobRecord(store, "job"))
     peers = tuple(Peer(rank=rank, address="10.0.0.1", port=29500) for rank in range(2))

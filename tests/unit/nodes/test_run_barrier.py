@@ -63,7 +63,7 @@ def ready(rundir: RunDir) -> RunDir:
 
 
 @pytest.mark.parametrize("takes_it_late", [False, True])
-def test_what_the_store_takes_first_stays(ready: RunDir, tmp_path: Path, takes_it_late: bool) -> None:
+def test_the_first_stored_decision_is_final(ready: RunDir, tmp_path: Path, takes_it_late: bool) -> None:
     # given a coordinator that has decided, and a store that did not say whether it took that
     store = SlowStore(tmp_path / "store", takes_it_late=takes_it_late)
     attempt = AttemptRecord(JobRecord(store, "job-1"))
@@ -98,7 +98,7 @@ def test_max_time_is_not_over_because_the_clock_was_set(ready: RunDir, tmp_path:
     assert attempt.turn(10) is True
 
 
-def test_what_cannot_be_written_is_said_once(
+def test_a_decision_that_cannot_be_written_is_logged_once(
     ready: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # given a node that cannot tell its shim

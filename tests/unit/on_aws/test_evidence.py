@@ -30,7 +30,7 @@ _SECRETS = st.one_of(_ACCOUNTS, _ADDRESSES, _KEYS, _USER_DATA)
 
 
 @given(st.lists(st.tuples(st.text(max_size=20), _SEPARATORS, _SECRETS, _SEPARATORS), min_size=1, max_size=6))
-def test_what_looks_secret_is_not_in_the_evidence(pieces: list[tuple[str, str, str, str]]) -> None:
+def test_text_that_looks_secret_is_not_in_the_evidence(pieces: list[tuple[str, str, str, str]]) -> None:
     text = "".join(f"{before}{left}{secret}{right}" for before, left, secret, right in pieces)
 
     redacted = Redactor().redact(text)
@@ -43,7 +43,7 @@ def test_what_looks_secret_is_not_in_the_evidence(pieces: list[tuple[str, str, s
     st.lists(st.text("bf0123456789.:-_/", min_size=3, max_size=30), min_size=1, max_size=5),
     st.text(),
 )
-def test_what_was_learned_is_replaced_wherever_it_stands(before: str, secrets: list[str], after: str) -> None:
+def test_known_names_are_replaced_everywhere(before: str, secrets: list[str], after: str) -> None:
     redactor = Redactor()
     for each in secrets:
         redactor.learn(each, "§")
@@ -64,7 +64,7 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
     assert redactor.redact(once) == once
 
 
-def test_what_is_evidence_stays() -> None:
+def test_ordinary_text_of_the_evidence_is_kept() -> None:
     said = (
         "12:34:56 i-0123456789abcdef0 ended by Client.InstanceInitiatedShutdown; cloud-init 25.1.4, std::string, 1.5 s\n"
         "jobs/prove-digits-1125214755/attempts/0/nodes/0/metrics/00000000000000000000.jsonl at 1764107275123\n"

@@ -53,7 +53,7 @@ def raising(error: Exception) -> Callable[[Any], str]:
         (KeyError("gone"), Answer.DIFFERS, "KeyError: 'gone'"),
     ],
 )
-def test_only_an_answer_of_the_account_holds(error: Exception, answer: Answer, seen: str) -> None:
+def test_only_an_answer_of_a_real_account_holds(error: Exception, answer: Answer, seen: str) -> None:
     found = answered(raising(error))
 
     assert (found.answer, found.seen, found.seconds) == (answer, seen, 2.5)
@@ -100,12 +100,12 @@ def test_a_step_costs_its_machines_for_its_longest_time() -> None:
     assert plan_text([step, step]).endswith(f"{2 * step.usd:5.2f} USD if each step takes its longest")
 
 
-def test_all_steps_together_cost_less_than_is_said() -> None:
+def test_the_cost_of_all_steps_is_within_the_stated_bound() -> None:
     assert sum(each.usd for each in (*STEPS, *LAST) if not each.gpu) < 1
     assert 0 < sum(each.usd for each in (*STEPS, *LAST) if each.gpu) < 1
 
 
-def test_each_step_names_a_place_that_is_there() -> None:
+def test_each_step_names_existing_code() -> None:
     names = [each.name for each in (*FIRST, *STEPS, *LAST)]
     assert len(set(names)) == len(names)
     for step in (*FIRST, *STEPS, *LAST):
@@ -116,7 +116,7 @@ def test_each_step_names_a_place_that_is_there() -> None:
                 assert word in (ROOT / path).read_text(), named
 
 
-def test_the_table_has_each_step_with_what_was_seen() -> None:
+def test_the_table_has_each_step_with_its_result() -> None:
     holds = answered(lambda _: "two machines")
     open_ = answered(raising(UnansweredError("not allowed")))
 

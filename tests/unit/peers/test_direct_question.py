@@ -53,7 +53,7 @@ def asked(peer: Peer, key: bytes = KEY) -> PeerAnswer | None:
     return ask(peer, key, timeout_s=30)
 
 
-def test_a_living_node_says_whether_it_reaches_the_store() -> None:
+def test_a_living_node_reports_whether_it_reaches_the_store() -> None:
     with answering() as peer:
         assert asked(peer) == ANSWER
 
@@ -66,7 +66,7 @@ def test_an_answer_counts_only_with_the_jobs_key_and_of_the_node_asked() -> None
         assert asked(peer) is None
 
 
-def test_a_connection_that_nobody_answers_is_no_answer() -> None:
+def test_a_connection_without_an_answer_is_no_answer() -> None:
     # The kernel takes it for an agent that hangs, and refuses it for one that is dead
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         peer = Peer(rank=1, address="127.0.0.1", agent_port=hangs.getsockname()[1])
@@ -103,7 +103,7 @@ def test_an_answer_heard_before_proves_nothing_later() -> None:
 @pytest.mark.parametrize(
     "sent", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b"bai-question-1 a b\n", b"x" * 100_000, b"\xff \xff \xff\n"]
 )
-def test_a_stranger_is_told_nothing(sent: bytes) -> None:
+def test_a_stranger_gets_no_answer(sent: bytes) -> None:
     with answering() as peer, connect(peer) as stranger:
         try:
             stranger.sendall(sent)
@@ -113,7 +113,7 @@ def test_a_stranger_is_told_nothing(sent: bytes) -> None:
         assert asked(peer) == ANSWER
 
 
-def test_silent_connections_keep_nobody_out_and_take_few_descriptors() -> None:
+def test_silent_connections_block_nobody_and_use_few_descriptors() -> None:
     with answering() as peer, ExitStack() as strangers:
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(300):
@@ -124,7 +124,7 @@ def test_silent_connections_keep_nobody_out_and_take_few_descriptors() -> None:
         assert len(list(Path("/proc/self/fd").iterdir())) - before - 300 <= 40
 
 
-def test_without_descriptors_it_waits_and_answers_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_descriptors_the_server_waits_and_answers_later(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with answering() as peer, socket.socket() as client:
@@ -141,7 +141,7 @@ def test_without_descriptors_it_waits_and_answers_later(caplog: pytest.LogCaptur
         assert asked(peer) == ANSWER
 
 
-def test_an_agent_that_is_started_again_answers_on_the_port_that_it_told() -> None:
+def test_a_restarted_agent_answers_on_its_published_port() -> None:
     with answering() as peer:
         assert asked(peer) == ANSWER
     held = hold_agent_port(peer.address, peer.agent_port)
@@ -166,7 +166,7 @@ def test_many_nodes_are_asked_at_the_same_time() -> None:
     assert answers == {rank: ANSWER if rank == 1 else None for rank in range(8)}
 
 
-def test_an_agent_that_is_woken_looks_at_once() -> None:
+def test_a_woken_agent_looks_at_once() -> None:
     looks: list[int] = []
     with answering(woken=lambda: looks.append(1)) as peer:
         wake_all([peer, Peer(rank=2, address=peer.address)], KEY)

@@ -55,7 +55,7 @@ def returns(wait: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-def test_a_leader_sees_a_request_in_a_folder_before_its_next_look_is_due(attempt: AttemptRecord) -> None:
+def test_a_leader_sees_a_request_in_a_folder_before_its_next_look(attempt: AttemptRecord) -> None:
     it = monitor(attempt, 0)
     it.observe()
     assert it.leads
@@ -65,7 +65,7 @@ def test_a_leader_sees_a_request_in_a_folder_before_its_next_look_is_due(attempt
     assert returns(lambda: it.pause(3600))
 
 
-def test_members_wake_their_leader_if_they_have_put_something(
+def test_members_wake_their_leader_after_a_write(
     attempt: AttemptRecord, leader: tuple[Peer, threading.Event]
 ) -> None:
     peer, woken = leader
@@ -97,7 +97,7 @@ def test_a_node_that_joins_later_wakes_the_leader_of_the_others(
     assert woken.wait(30)
 
 
-def test_a_member_says_that_it_knows_of_a_planned_change_and_stops_once_all_do(
+def test_members_confirm_a_planned_change_and_stop_together(
     attempt: AttemptRecord,
 ) -> None:
     attempt.settle_generation(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1, 2]))

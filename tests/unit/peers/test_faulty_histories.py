@@ -104,7 +104,7 @@ def faults_of(history: History, *, seed: str) -> Iterator[Fault]:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_one_request_that_goes_wrong_changes_nothing_but_the_time(name: str) -> None:
+def test_one_failed_request_changes_only_the_time(name: str) -> None:
     history, suffered = HISTORIES[name], 0
     for fault in faults_of(history, seed=name):
         world = history.run(fault)
@@ -143,7 +143,7 @@ def test_several_requests_that_go_wrong_change_nothing_but_the_time() -> None:
         check(history.run(*faults), history)
 
 
-def test_nobody_is_lost_while_the_store_is_away_for_all() -> None:
+def test_no_node_is_lost_while_no_node_reaches_the_store() -> None:
     def away(world: World, nodes: set[int]) -> None:
         world.away = nodes
 
@@ -155,7 +155,7 @@ def test_nobody_is_lost_while_the_store_is_away_for_all() -> None:
 
 
 @pytest.mark.parametrize("node", range(3))
-def test_a_node_that_alone_misses_the_store_ends_what_it_runs_and_joins_again(node: int) -> None:
+def test_a_node_that_alone_cannot_reach_the_store_ends_its_processes_and_joins_again(node: int) -> None:
     ran: list[int | None] = []
 
     def away(world: World, nodes: set[int]) -> None:
@@ -188,7 +188,7 @@ def test_a_node_that_alone_misses_the_store_ends_what_it_runs_and_joins_again(no
         *("ended/0-0.json", "ended/1-0.json", "requests/0.json", "launched.json"),
     ],
 )
-def test_an_object_that_cannot_be_read_neither_holds_nor_ends_the_job(key: str, at_s: float) -> None:
+def test_an_unreadable_object_neither_blocks_nor_ends_the_job(key: str, at_s: float) -> None:
     """Whether it takes the place of one that was there, or of one that is to come."""
     for content in BROKEN:
         put: Any = lambda it, content=content: it.write(ATTEMPT + key, content)  # noqa: E731
@@ -199,7 +199,7 @@ def test_an_object_that_cannot_be_read_neither_holds_nor_ends_the_job(key: str, 
             assert len(set(node.starts)) == len(node.starts)
 
 
-def test_what_takes_the_place_of_a_decision_that_cannot_be_read_says_why() -> None:
+def test_the_replacement_of_an_unreadable_decision_gives_the_reason() -> None:
     key = f"{ATTEMPT}control/begin-000001.json"
 
     world = World(events=[(10.0, lambda it: it.write(key, b"{")), (20.0, lambda it: it.fail(1))]).run()
@@ -221,9 +221,7 @@ def test_a_node_whose_machine_came_back_after_its_notice_stays() -> None:
 
 
 @pytest.mark.parametrize(("lost", "more_s"), [((2,), 0), ((0,), 20), ((1, 2), 0), ((0, 1), 40)])
-def test_a_loss_is_decided_on_within_the_silence_and_two_looks_and_later_by_each_lost_leader(
-    lost: tuple[int, ...], more_s: int
-) -> None:
+def test_a_loss_is_decided_within_the_silence_limit_and_two_looks(lost: tuple[int, ...], more_s: int) -> None:
     def lose(world: World) -> None:
         for node in lost:
             world.lose(node)
@@ -238,7 +236,7 @@ def test_a_loss_is_decided_on_within_the_silence_and_two_looks_and_later_by_each
     assert world.decided()[1]["members"] == [node for node in range(3) if node not in lost]
 
 
-def test_leaders_that_hang_and_wake_in_turn_decide_each_thing_once() -> None:
+def test_leaders_that_hang_and_wake_in_turn_decide_everything_once() -> None:
     """Each of the three hangs for longer than a succession takes, as soon as it leads and puts something."""
     faults = [
         Fault(node, call, "hang", 100.0)
@@ -254,7 +252,7 @@ def test_leaders_that_hang_and_wake_in_turn_decide_each_thing_once() -> None:
 
 @pytest.mark.parametrize("seconds", DELAYS)
 @pytest.mark.parametrize("later", [5, 8, 11, 14])
-def test_a_leader_that_was_killed_once_it_had_told_the_others_makes_the_result_when_it_is_back(
+def test_a_leader_killed_after_its_report_writes_the_result_after_its_restart(
     seconds: float, later: int
 ) -> None:
     history = HISTORIES["nothing but success"]

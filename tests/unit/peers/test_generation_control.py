@@ -110,7 +110,7 @@ def test_all_wait_for_the_pause(job: Job) -> None:
     assert job.nodes[0].members is not None
 
 
-def test_what_was_settled_counts_for_a_coordinator_that_would_decide_otherwise(job: Job) -> None:
+def test_a_settled_decision_overrides_a_coordinators_own_view(job: Job) -> None:
     """One that was killed has settled it; what the next one sees since then, such as another cause, changes nothing."""
     settled = NextGeneration(
         kind=DecisionKind.RUN,
@@ -148,7 +148,7 @@ def test_members_are_settled_once(job: Job) -> None:
 @pytest.mark.parametrize(
     ("outcome", "generation"), [(Outcome.NOT_FOUND, 0), (Outcome.FAILED, 2), (Outcome.CANCELLED, 0)]
 )
-def test_no_other_generation_follows_what_would_happen_again_or_the_last_restart(
+def test_no_generation_follows_a_permanent_failure_or_the_last_restart(
     job: Job, outcome: Outcome, generation: int
 ) -> None:
     for each in job.nodes:
@@ -161,7 +161,7 @@ def test_no_other_generation_follows_what_would_happen_again_or_the_last_restart
     assert [each.reason() for each in job.nodes] == [None] * 3
 
 
-def test_the_job_ends_where_all_have_ended_well(job: Job) -> None:
+def test_the_job_ends_if_all_nodes_have_succeeded(job: Job) -> None:
     for rank in range(3):
         job.end(rank)
         job.look()
@@ -169,7 +169,7 @@ def test_the_job_ends_where_all_have_ended_well(job: Job) -> None:
     assert [each.decision for each in job.nodes] == [SUCCESS] * 3
 
 
-def test_nodes_that_only_serve_are_not_waited_for_where_the_others_ended_well(tmp_path: Path) -> None:
+def test_serving_nodes_are_not_waited_for_after_the_others_succeeded(tmp_path: Path) -> None:
     job = Job(tmp_path, serving=[1, 2])
 
     job.end(0)
@@ -215,7 +215,7 @@ def test_no_other_generation_follows_if_its_record_cannot_be_read(job: Job, name
         assert each.members is None
 
 
-def test_the_failure_that_happened_first_decides_also_if_it_is_reported_later(job: Job) -> None:
+def test_the_earliest_failure_decides_even_if_reported_later(job: Job) -> None:
     # Given a coordinator that knows since when each node has given a sign, and what it wakes
     signed: dict[int, float] = dict.fromkeys(range(3), job.now)
     woken: list[int] = []

@@ -129,7 +129,7 @@ def ended(rank: int, outcome: str = "succeeded", *, at: int = 1, complete: bool 
     return NodeOutcome(rank=rank, outcome=outcome, sentence=f"It {outcome}.", ended=at, complete=complete)
 
 
-def test_nodes_that_give_signs_of_life_go_on(job: MonitoredNodes) -> None:
+def test_nodes_that_give_signs_of_life_continue(job: MonitoredNodes) -> None:
     for _ in range(20):
         job.look(0, 1, 2, after=5.0)
 
@@ -182,7 +182,7 @@ def test_a_worker_that_has_ended_well_need_not_give_signs(job: MonitoredNodes) -
     assert job.monitors[0].outcomes[1].outcome == "succeeded"
 
 
-def test_the_word_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNodes) -> None:
+def test_the_report_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNodes) -> None:
     job.monitors[0].stop_others(StopOrder(finished=True))
     for _ in range(10):
         job.look(1, 2, after=6.0)
@@ -191,7 +191,7 @@ def test_the_word_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNodes)
     assert job.monitors[1].finished
 
 
-def test_what_the_coordinator_could_not_say_it_says_later(job: MonitoredNodes) -> None:
+def test_a_message_that_could_not_be_stored_is_stored_later(job: MonitoredNodes) -> None:
     # Nodes that only serve would wait for it as long as the coordinator waits for them.
     job.stores[0].away = True
     with pytest.raises(StoreError):
@@ -203,7 +203,7 @@ def test_what_the_coordinator_could_not_say_it_says_later(job: MonitoredNodes) -
     assert job.monitors[1].finished
 
 
-def test_a_node_that_misses_the_store_alone_ends_itself(job: MonitoredNodes) -> None:
+def test_a_node_that_alone_cannot_reach_the_store_ends_itself(job: MonitoredNodes) -> None:
     job.miss_store(1, seconds=SILENCE)
     assert job.reasons() == [None, None, None]
     job.miss_store(1, seconds=10)
@@ -218,7 +218,7 @@ def test_a_node_that_misses_the_store_alone_ends_itself(job: MonitoredNodes) -> 
 
 
 @pytest.mark.parametrize("cut_off", [0, 1])
-def test_a_node_that_was_cut_off_and_has_ended_since_is_told_from_a_dead_one(
+def test_a_node_that_was_cut_off_and_has_ended_is_not_taken_for_dead(
     job: MonitoredNodes, cut_off: int
 ) -> None:
     # Given a node that misses the store alone, was asked whether it lives, and ends itself before the others give it up
@@ -232,7 +232,7 @@ def test_a_node_that_was_cut_off_and_has_ended_since_is_told_from_a_dead_one(
         assert job.sentence(rank) == f"{mention} lived, but did not reach the job store for 20 s."
 
 
-def test_nodes_that_all_miss_the_store_go_on_for_its_limit(job: MonitoredNodes) -> None:
+def test_nodes_that_all_cannot_reach_the_store_continue_for_its_limit(job: MonitoredNodes) -> None:
     job.miss_store(0, 1, 2, seconds=590)
     assert job.reasons() == [None, None, None]
     job.miss_store(0, 1, 2, seconds=15)
@@ -242,7 +242,7 @@ def test_nodes_that_all_miss_the_store_go_on_for_its_limit(job: MonitoredNodes) 
 
 
 @pytest.mark.parametrize("has_the_store", [True, False])
-def test_of_two_halves_without_a_way_between_them_none_goes_on(
+def test_of_two_halves_without_a_connection_neither_continues(
     job: MonitoredNodes, has_the_store: bool
 ) -> None:
     # Given a coordinator and a worker that miss the store, and a worker that they do not reach
@@ -255,7 +255,7 @@ def test_of_two_halves_without_a_way_between_them_none_goes_on(
     assert job.reasons()[:2] == [Outcome.PEER_LOST] * 2
 
 
-def test_before_the_nodes_meet_the_store_may_be_away_for_its_limit(tmp_path: Path) -> None:
+def test_before_the_nodes_meet_the_store_may_be_unreachable_for_its_limit(tmp_path: Path) -> None:
     job = MonitoredNodes(tmp_path, 2)
     job.time.now += 595
     assert job.reasons() == [None, None]
@@ -294,7 +294,7 @@ class FailingLooks(PeerMonitor):
             raise look
 
 
-def test_a_defect_is_logged_once_also_while_the_store_is_away(
+def test_a_defect_is_logged_once_even_while_the_store_is_unreachable(
     job: MonitoredNodes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(node_monitor, "SIGN_SECONDS", 0.001)
@@ -310,13 +310,13 @@ def test_a_defect_is_logged_once_also_while_the_store_is_away(
     assert told == ["away", "defect", "defect"]
 
 
-def test_a_look_that_hangs_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
+def test_a_hanging_look_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
     job.time.now += SILENCE + 1
 
     assert job.reasons() == [Outcome.PEER_LOST] * 3
 
 
-def test_a_store_that_is_away_for_all_loses_nobody(job: MonitoredNodes) -> None:
+def test_a_store_that_no_node_reaches_loses_no_node(job: MonitoredNodes) -> None:
     # Given a store that is out of reach for longer than a node may be silent
     job.miss_store(0, 1, 2, seconds=300)
 
@@ -347,7 +347,7 @@ def test_a_lost_node_was_lost_at_its_last_sign(job: MonitoredNodes) -> None:
     assert job.monitors[0].lost == {2}
 
 
-def test_a_lost_node_that_says_how_it_ended_is_lost_no_more(job: MonitoredNodes) -> None:
+def test_a_lost_node_that_reports_its_end_is_no_longer_lost(job: MonitoredNodes) -> None:
     job.dumb = {0, 1, 2}
     for _ in range(5):
         job.look(0, 1, after=6.0)
@@ -379,7 +379,7 @@ def test_the_age_of_a_sign_is_the_stores_if_it_is_known_when_our_own_was_given()
     assert [ages.age_s(rank) for rank in (1, 2)] == [6.0, 1.0]
 
 
-def test_a_worker_that_failed_waits_for_the_coordinators_word(job: MonitoredNodes) -> None:
+def test_a_worker_that_failed_waits_for_the_coordinators_order(job: MonitoredNodes) -> None:
     waiting = threading.Thread(
         target=job.monitors[1].wait_for_coordinator, kwargs={"over": lambda: False}, daemon=True
     )
@@ -395,7 +395,7 @@ def test_a_worker_that_failed_waits_for_the_coordinators_word(job: MonitoredNode
     assert not job.monitors[1].lost_coordinator
 
 
-def test_whoever_waits_for_the_others_gets_the_lost_ones_too(job: MonitoredNodes) -> None:
+def test_waiting_for_the_others_also_returns_lost_nodes(job: MonitoredNodes) -> None:
     job.dumb = {0, 1, 2}
     job.attempt.end(ended(1, "failed", complete=False))
     job.attempt.end(ended(2))
@@ -414,7 +414,7 @@ def test_nobody_waits_for_the_others_without_the_store(job: MonitoredNodes) -> N
     assert job.monitors[0].wait_for_others(over=lambda: False) == []
 
 
-def test_a_worker_decides_where_the_coordinator_is_lost(job: MonitoredNodes) -> None:
+def test_a_worker_decides_if_the_coordinator_is_lost(job: MonitoredNodes) -> None:
     job.dumb = {0}
     job.attempt.end(ended(2, "peer_lost"))
     for _ in range(4):
@@ -426,7 +426,7 @@ def test_a_worker_decides_where_the_coordinator_is_lost(job: MonitoredNodes) -> 
     assert job.monitors[1].lost == {0}
 
 
-def test_a_later_word_of_a_node_replaces_its_first(job: MonitoredNodes) -> None:
+def test_a_later_report_of_a_node_replaces_its_first(job: MonitoredNodes) -> None:
     job.attempt.end(ended(1, "failed", complete=False))
     job.look(0)
     job.attempt.end(ended(1, "failed"))
@@ -481,7 +481,7 @@ def test_a_stop_order_that_no_agent_writes_ends_the_worker(job: MonitoredNodes) 
     assert "control/stop.json: sentence: expected a text, got 5" in job.sentence(1)
 
 
-def test_silence_counts_where_the_benchmark_still_runs(job: MonitoredNodes) -> None:
+def test_silence_counts_only_while_the_benchmark_runs(job: MonitoredNodes) -> None:
     coordinator = job.monitors[0]
     control = GenerationControl(job.attempt, rank=0, policy=Restart(max_restarts=1))
     control.met(Members(peers=job.peers, key=new_key()), serving=frozenset())

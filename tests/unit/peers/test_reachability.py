@@ -47,7 +47,7 @@ def test_a_port_that_is_held_or_listens_is_reached() -> None:
     assert unreachable(ME, [ME], started=False) is None
 
 
-def test_what_runs_on_a_node_gets_no_connection_of_ours() -> None:
+def test_programs_of_a_node_get_no_test_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         assert unreachable(ME, [ME, node(server.getsockname()[1])]) is None

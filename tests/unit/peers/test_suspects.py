@@ -56,7 +56,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield Node(tmp_path, ports)
 
 
-def test_a_node_of_which_nothing_is_left_is_lost_as_soon_as_another_one_fails(node: Node) -> None:
+def test_a_node_without_processes_is_lost_as_soon_as_another_one_fails(node: Node) -> None:
     node.agent.close()
     node.shim.close()
 
@@ -66,7 +66,7 @@ def test_a_node_of_which_nothing_is_left_is_lost_as_soon_as_another_one_fails(no
     assert node.is_lost(failed=False, overdue=True)
 
 
-def test_an_agent_that_died_alone_is_started_again(node: Node) -> None:
+def test_an_agent_that_died_alone_is_restarted(node: Node) -> None:
     node.agent.close()
 
     assert not node.is_lost(failed=True)
@@ -88,7 +88,7 @@ def test_a_node_that_hangs_is_lost_after_half_of_the_time_if_another_one_fails(n
     assert not node.is_lost(failed=True, overdue=True, answer=LIVES)
 
 
-def test_a_node_without_a_port_is_known_by_its_signs_alone(node: Node) -> None:
+def test_a_node_without_a_port_is_judged_by_its_signs_alone(node: Node) -> None:
     node.agent.close()
     node.shim.close()
     node.peer = Peer(rank=1, address="127.0.0.1")

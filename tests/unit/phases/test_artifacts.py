@@ -71,21 +71,21 @@ def test_links_out_of_the_folder_and_special_files_stay(work: Path) -> None:
     assert "runs/model.pt" in names
 
 
-def test_what_there_is_no_time_for_is_counted(work: Path) -> None:
+def test_artifacts_without_time_are_counted(work: Path) -> None:
     kept, names = keep(work, "notes.txt", stopping=True)
 
     assert names == []
     assert kept.warnings[0].startswith("1 artifacts were not kept")
 
 
-def test_what_cannot_be_looked_for_is_a_warning(work: Path) -> None:
+def test_artifacts_that_cannot_be_searched_cause_a_warning(work: Path) -> None:
     kept, names = keep(work, "x" * 300, "notes.txt")
 
     assert names == ["notes.txt"]
     assert "cannot be looked for" in kept.warnings[0]
 
 
-def test_of_very_many_that_cannot_be_kept_some_are_named(work: Path) -> None:
+def test_only_some_of_many_failed_artifacts_are_named(work: Path) -> None:
     many = work / "many"
     many.mkdir()
     for number in range(100):

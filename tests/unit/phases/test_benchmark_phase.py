@@ -90,7 +90,7 @@ def test_a_restarted_agent_gives_no_second_order(rundir: RunDir, deaf_shim: subp
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_where_time_is_known_to_be_left_the_shim_has_the_grace_that_it_was_told(
+def test_with_a_known_remaining_time_the_shim_gets_the_ordered_grace(
     rundir: RunDir, deaf_shim: subprocess.Popen[bytes], restarted: bool
 ) -> None:
     # given a machine that is taken away in 100 seconds, of which draining may take 30

@@ -25,7 +25,7 @@ def test_ten_runs_with_a_narrow_interval_are_enough() -> None:
     assert not of_one(STEADY, until=0.01).enough
 
 
-def test_an_interval_that_is_narrow_at_one_look_is_not_enough() -> None:
+def test_an_interval_that_is_narrow_only_once_is_not_enough() -> None:
     wide = [100.0, 110, 90, 108, 92, 100, 100, 101, 99, 100]
     (width,) = [of_one(wide).interval]
     assert width is not None
@@ -47,7 +47,7 @@ def test_runs_with_a_trend_are_never_enough() -> None:
     assert (found.trend, found.enough) == (True, False)
 
 
-def test_of_arms_the_interval_of_the_difference_counts() -> None:
+def test_with_arms_the_interval_of_the_difference_counts() -> None:
     chance = random.Random(4)
     machine = [100 * math.exp(chance.gauss(0, 0.1)) for _ in range(10)]
     a = dict(enumerate(machine))
@@ -65,7 +65,7 @@ def test_of_arms_the_interval_of_the_difference_counts() -> None:
 @pytest.mark.parametrize(
     "values", [[], [1.0], [0.0] * 10, [-1.0, 1.0] * 5, [1e300, -1e300] * 5, [0.0, 0.0, 5e-324] * 4]
 )
-def test_odd_numbers_have_a_word_too(values: list[float]) -> None:
+def test_unusual_numbers_also_give_a_decision(values: list[float]) -> None:
     found = of_one(values)
     pairs = dict(enumerate(values))
     of_arms = enough_runs(

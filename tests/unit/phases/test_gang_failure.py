@@ -47,7 +47,7 @@ def ctx(rundir: RunDir, tmp_path: Path) -> Iterator[RunContext]:
         signal.signal(each, handler)
 
 
-def test_a_job_has_not_succeeded_with_a_node_that_nobody_waited_for(ctx: RunContext) -> None:
+def test_a_node_without_a_known_end_keeps_a_job_from_succeeding(ctx: RunContext) -> None:
     nodes = outcomes_of_all(ctx, OWN)
 
     assert nodes is not None
@@ -65,7 +65,7 @@ def test_a_launcher_that_succeeded_did_on_all_nodes(ctx: RunContext) -> None:
     assert job_result("job-1", nodes).outcome == "succeeded"
 
 
-def test_a_failure_is_the_cause_whoever_was_not_waited_for(ctx: RunContext) -> None:
+def test_a_failure_is_the_cause_even_if_another_nodes_end_is_unknown(ctx: RunContext) -> None:
     failed = NodeOutcome(rank=0, outcome="failed", sentence="It failed.", ended=5)
 
     nodes = outcomes_of_all(ctx, failed)
@@ -74,7 +74,7 @@ def test_a_failure_is_the_cause_whoever_was_not_waited_for(ctx: RunContext) -> N
     assert job_result("job-1", nodes).outcome == "failed"
 
 
-def test_a_node_that_was_told_to_end_failed_then_and_not_at_its_end(ctx: RunContext) -> None:
+def test_a_node_told_to_end_failed_at_that_time_and_not_at_its_end(ctx: RunContext) -> None:
     # given a worker that is interrupted, and takes 20 s to end; the launcher breaks of that in between
     monitor = ctx.monitor
     assert monitor is not None

@@ -57,7 +57,7 @@ def described(made: HandmadeJob, **metric: Any) -> Job:
     return replace(made.job, metrics=metrics, results=results)
 
 
-def test_its_headlines_counts_and_generations_are_those_of_its_records(
+def test_a_lost_nodes_headlines_counts_and_generations_come_from_its_records(
     tmp_path: Path, lost: HandmadeJob
 ) -> None:
     job = described(lost)
@@ -80,9 +80,7 @@ def test_its_headlines_counts_and_generations_are_those_of_its_records(
     assert not list(tmp_path.glob("lost-*"))
 
 
-def test_a_generation_whose_members_were_all_lost_has_them_in_the_result(
-    tmp_path: Path, lost: HandmadeJob
-) -> None:
+def test_a_generation_of_lost_members_is_in_the_result(tmp_path: Path, lost: HandmadeJob) -> None:
     nodes = [lost.record.node(1)]
 
     found = outcomes_of_lost(
@@ -99,9 +97,7 @@ def test_a_generation_whose_members_were_all_lost_has_them_in_the_result(
     assert told[0].outcome == "peer_lost"
 
 
-def test_files_of_results_that_were_not_looked_into_count_as_missing(
-    tmp_path: Path, lost: HandmadeJob
-) -> None:
+def test_result_files_that_were_not_read_count_as_missing(tmp_path: Path, lost: HandmadeJob) -> None:
     job = described(lost)
 
     (found,) = outcomes_of_lost(
@@ -123,7 +119,7 @@ def test_a_warm_up_counts_from_the_start_of_the_others(tmp_path: Path, lost: Han
     assert told == [(0, 2.0), (2, 4.0)]
 
 
-def test_without_time_or_with_too_many_records_a_warning_says_what_is_missing(
+def test_missing_values_of_lost_nodes_cause_a_warning(
     tmp_path: Path, lost: HandmadeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [lost.record.node(1)]

@@ -57,9 +57,7 @@ def ended(ctx: RunContext) -> StopReason:
 # The place in the store
 
 
-def test_the_place_is_claimed_with_the_descriptor_then_uploaded_to(
-    rundir: RunDir, store: DirectoryStore
-) -> None:
+def test_the_rank_is_claimed_and_the_descriptor_is_stored(rundir: RunDir, store: DirectoryStore) -> None:
     ctx = on_instance("i-1", rundir, store)
 
     prepare(ctx)
@@ -88,9 +86,7 @@ def test_a_second_machine_is_refused(tmp_path: Path, store: DirectoryStore) -> N
     assert not second.rundir.store_offset.exists()
 
 
-def test_a_late_machine_of_a_job_that_is_over_takes_no_part_in_it(
-    rundir: RunDir, store: DirectoryStore
-) -> None:
+def test_a_late_machine_of_an_ended_job_does_not_join(rundir: RunDir, store: DirectoryStore) -> None:
     record = JobRecord(store, "job-1")
     store.put(record.key("attempts/0/launches/1/launched.json"), b'{"instances": ["i-1"], "first_node": 0}')
     store.put(record.key("result.json"), b'{"outcome": "succeeded"}')
@@ -183,7 +179,7 @@ def test_a_cancel_ends_the_wait_for_a_store(rundir: RunDir, hanging: DirectorySt
     assert ended(ctx) is CANCELLED
 
 
-def test_a_cancel_in_the_store_does_not_keep_the_result_from_it(rundir: RunDir, tmp_path: Path) -> None:
+def test_a_cancel_in_the_store_does_not_prevent_storing_the_result(rundir: RunDir, tmp_path: Path) -> None:
     class Slow(DirectoryStore):
         def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
             time.sleep(0.2)
@@ -295,7 +291,7 @@ def test_a_reason_to_stop_ends_the_wait_for_the_machine(
     assert 0 < clock.passed < 10
 
 
-def test_ready_is_said_last(rundir: RunDir, store: DirectoryStore) -> None:
+def test_ready_json_is_written_last(rundir: RunDir, store: DirectoryStore) -> None:
     before: list[bool] = []
 
     def waits(stopping: Callable[[], bool], clock: Clock) -> list[str]:
@@ -309,7 +305,7 @@ def test_ready_is_said_last(rundir: RunDir, store: DirectoryStore) -> None:
     assert [each["message"] for each in events_of(rundir.path)] == ["A disk is missing."]
 
 
-def test_a_machine_of_ones_own_is_not_waited_for(rundir: RunDir) -> None:
+def test_a_machine_of_the_user_is_not_waited_for(rundir: RunDir) -> None:
     def waits(stopping: Callable[[], bool], clock: Clock) -> list[str]:
         raise AssertionError("it waits")
 

@@ -72,7 +72,7 @@ def leave(
     return file
 
 
-def test_an_exception_is_told_without_secrets(ctx: RunContext) -> None:
+def test_an_exception_is_quoted_without_secrets(ctx: RunContext) -> None:
     leave(ctx.rundir, "ValueError: no \x1b[31m sesame-\x1b[0mstreet\x07")
 
     outcome, sentence, cause = classify_end(ctx, END, quote=True)
@@ -84,7 +84,7 @@ def test_an_exception_is_told_without_secrets(ctx: RunContext) -> None:
     assert failed_at(END, cause) == ENDED - 1000
 
 
-def test_where_nothing_may_be_quoted_the_process_alone_is_named(ctx: RunContext) -> None:
+def test_if_nothing_may_be_quoted_only_the_process_is_named(ctx: RunContext) -> None:
     leave(ctx.rundir, "ValueError: bad weights")
 
     _, sentence, cause = classify_end(ctx, END, quote=False)
@@ -100,13 +100,13 @@ def test_a_long_message_is_cut(ctx: RunContext) -> None:
     assert len(classify_end(ctx, END, quote=True)[1]) < 500
 
 
-def test_a_time_that_was_made_up_does_not_count(ctx: RunContext) -> None:
+def test_an_implausible_time_is_ignored(ctx: RunContext) -> None:
     leave(ctx.rundir, "ValueError: bad", seconds=7)
 
     assert failed_at(END, classify_end(ctx, END, quote=True)[2]) == ENDED
 
 
-def test_links_and_pipes_are_left_alone(ctx: RunContext, tmp_path: Path) -> None:
+def test_links_and_pipes_are_ignored(ctx: RunContext, tmp_path: Path) -> None:
     file = leave(ctx.rundir, "ValueError: bad")
     aside = file.rename(tmp_path / "aside.json")
     file.symlink_to(aside)
@@ -135,7 +135,7 @@ def test_heaps_of_files_are_not_all_read(ctx: RunContext) -> None:
 
 
 @pytest.mark.parametrize("left", [{"code": 0}, {"code": None, "signal": 9}, {"stop": "cancelled"}])
-def test_other_ends_are_told_as_they_are(ctx: RunContext, left: dict[str, Any]) -> None:
+def test_other_ends_are_reported_unchanged(ctx: RunContext, left: dict[str, Any]) -> None:
     leave(ctx.rundir, "ValueError: bad")
 
     assert classify_end(ctx, checked(RunEnd, {**LEFT, **left}, where="exit.json"), quote=True)[2] is None
@@ -183,7 +183,7 @@ Root Cause (first observed failure):
 """
 
 
-def test_a_file_of_an_earlier_run_is_not_the_failed_ones(rundir: RunDir) -> None:
+def test_a_file_of_an_earlier_run_is_not_used_for_the_failed_one(rundir: RunDir) -> None:
     # given a process that failed in the first run, and was started again, and another one that failed in the second
     ctx = context_of(rundir, repeat=Repeat(runs=3))
     leave(rundir, "ValueError: healed", seconds=ENDED / 1000 - 15)
@@ -198,7 +198,7 @@ def test_a_file_of_an_earlier_run_is_not_the_failed_ones(rundir: RunDir) -> None
 
 
 @pytest.mark.parametrize("listed", [range(9), range(8, -1, -1)])
-def test_of_several_failed_runs_the_first_one_has_its_own_file(rundir: RunDir, listed: Sequence[int]) -> None:
+def test_the_first_of_several_failed_runs_uses_its_own_file(rundir: RunDir, listed: Sequence[int]) -> None:
     ctx = context_of(rundir, repeat=Repeat(runs=9, keep_going=True))
     for run in listed:
         leave(

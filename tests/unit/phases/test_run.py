@@ -93,7 +93,7 @@ def told_once(phases: tuple[str, ...]) -> list[tuple[str, str]]:
 # The order
 
 
-def test_phases_come_in_order_each_reported_once(rundir: RunDir) -> None:
+def test_phases_are_in_order_and_each_reported_once(rundir: RunDir) -> None:
     recorder = Recorder(rundir)
 
     run(make_context(rundir), recorder.phases)
@@ -151,7 +151,7 @@ def test_the_end_is_written_again_by_a_restarted_agent(rundir: RunDir) -> None:
 
 
 @pytest.mark.parametrize("hours", [0, 1, -1])
-def test_a_phase_takes_as_long_as_its_agents_together(rundir: RunDir, hours: int) -> None:
+def test_a_phases_duration_covers_all_its_agents(rundir: RunDir, hours: int) -> None:
     """hours: by which the clock is set between the two."""
     clock = SteppingClock()
 
@@ -173,7 +173,7 @@ def test_a_phase_takes_as_long_as_its_agents_together(rundir: RunDir, hours: int
 
 
 @pytest.mark.parametrize("hours", [0, 1, -1])
-def test_a_job_takes_as_long_as_its_agents_together(rundir: RunDir, hours: int) -> None:
+def test_a_jobs_duration_covers_all_its_agents(rundir: RunDir, hours: int) -> None:
     """hours: by which the clock is set between the two agents, and while the second one runs."""
     clock = SteppingClock()
 
@@ -258,7 +258,9 @@ def test_no_space_in_any_phase_is_a_full_disk(
 
 @pytest.mark.parametrize("phase", BEFORE_THE_END)
 @pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), PermissionError(errno.EACCES, "no")])
-def test_an_unexpected_error_goes_up(phase: str, error: Exception, rundir: RunDir, record: JobRecord) -> None:
+def test_an_unexpected_error_is_not_swallowed(
+    phase: str, error: Exception, rundir: RunDir, record: JobRecord
+) -> None:
     recorder = Recorder(rundir, {phase: error})
 
     with pytest.raises(type(error)):
@@ -281,7 +283,7 @@ def test_a_result_that_was_not_published_is_published_later(rundir: RunDir, reco
 
 
 @pytest.mark.parametrize(("outcome", "stays"), [(Outcome.SUCCEEDED, False), (Outcome.FAILED, True)])
-def test_only_a_run_that_went_well_loses_its_virtual_environment(
+def test_the_virtual_environment_is_deleted_only_after_a_success(
     outcome: Outcome, stays: bool, rundir: RunDir, record: JobRecord
 ) -> None:
     ctx = make_context(rundir)

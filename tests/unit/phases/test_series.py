@@ -109,7 +109,7 @@ def test_a_series_that_ends_too_soon_has_failed(
         (None, Outcome.FAILED),
     ],
 )
-def test_where_nodes_run_together_only_the_coordinators_word_ends_a_series(
+def test_if_nodes_run_together_only_the_coordinator_ends_a_series(
     rundir: RunDir, turn: dict[str, Any] | None, expected: Outcome
 ) -> None:
     ctx = series(rundir, runs=6, strategy=TORCHRUN, max_time_s=1)
@@ -119,7 +119,7 @@ def test_where_nodes_run_together_only_the_coordinators_word_ends_a_series(
     assert end_of(ctx)[0] is expected
 
 
-def test_nodes_that_wait_for_the_next_run_are_told_that_there_is_none(rundir: RunDir, tmp_path: Path) -> None:
+def test_nodes_waiting_for_the_next_run_learn_that_there_is_none(rundir: RunDir, tmp_path: Path) -> None:
     # given a coordinator whose series has ended with code 0, as processes of a run could not be ended
     attempt = AttemptRecord(JobRecord(DirectoryStore(tmp_path / "store"), "job-1"))
     monitor = PeerMonitor(attempt, rank=0, nodes=2)

@@ -117,7 +117,7 @@ def test_only_the_beginning_of_the_output_is_searched(tmp_path: Path) -> None:
     assert scanned(tmp_path, padding + SOCKET_LINES) == {"NCCL": ["NET/Socket"]}
 
 
-def test_what_is_no_file_says_nothing_and_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_special_file_is_ignored_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("/dev/zero")
@@ -136,7 +136,7 @@ def warnings_in(rundir: RunDir) -> list[str]:
     return [each["message"] for each in events_of(rundir.path) if each["type"] == "warning"]
 
 
-def test_sockets_where_efa_was_asked_for_are_warned_of_while_it_runs(rundir: RunDir) -> None:
+def test_sockets_in_place_of_requested_efa_cause_a_warning_during_the_run(rundir: RunDir) -> None:
     ctx = context(rundir)
     look = TransportLook(ctx)
     with rundir.kept_output.open("w") as output:
@@ -183,9 +183,7 @@ def test_tcp_below_another_name_is_warned_of_too(rundir: RunDir, lines: str) -> 
     ("efa", "nodes", "lines"),
     [(False, 2, SOCKET_LINES), (True, 1, SOCKET_LINES), (True, 2, EFA_LINES), (True, 2, MPI_EFA_LINES)],
 )
-def test_nothing_is_warned_of_where_all_is_as_asked(
-    rundir: RunDir, efa: bool, nodes: int, lines: str
-) -> None:
+def test_matching_transports_cause_no_warning(rundir: RunDir, efa: bool, nodes: int, lines: str) -> None:
     ctx = context(rundir, efa=efa, nodes=nodes)
     rundir.kept_output.write_text(lines)
 

@@ -18,7 +18,7 @@ def test_names_that_leave_the_folder_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["./a//b", "a/./b", "a/b/"])
-def test_harmless_spellings_name_the_same_place(name: str) -> None:
+def test_equivalent_spellings_name_the_same_place(name: str) -> None:
     assert MemberTree().locate(name) == "a/b"
 
 
@@ -28,7 +28,7 @@ def test_links_that_lead_out_are_refused(target: str) -> None:
         MemberTree().add_link("link", target)
 
 
-def test_a_member_below_a_link_lands_where_the_link_points_to() -> None:
+def test_a_member_below_a_link_is_placed_where_the_link_points() -> None:
     tree = MemberTree()
     tree.add_link("lib", "usr/lib")
     assert tree.locate("lib/x.so") == "usr/lib/x.so"

@@ -70,7 +70,7 @@ def names(folder: Path) -> Sequence[str]:
     )
 
 
-def test_a_file_lands_at_its_path_with_mode_and_checksum(tmp_path: Path, bring: Puller) -> None:
+def test_a_file_is_placed_at_its_path_with_mode_and_checksum(tmp_path: Path, bring: Puller) -> None:
     path = original(tmp_path)
     reports = bring(
         Source(
@@ -147,7 +147,7 @@ def test_two_sources_for_one_file_are_refused(tmp_path: Path, bring: Puller) -> 
         bring(Source(src=url(one), path="x"), Source(src=url(two), path="./x"))
 
 
-def test_a_folder_that_is_its_own_target_stays_as_it_is(tmp_path: Path, bring: Puller) -> None:
+def test_a_folder_that_is_its_own_target_is_not_changed(tmp_path: Path, bring: Puller) -> None:
     scripts = tmp_path / "scripts"
     scripts.mkdir()
     (scripts / "run.sh").write_text("true")
@@ -191,13 +191,13 @@ def test_another_job_replaces_files_with_a_new_version(tmp_path: Path, bring: Pu
     assert (tmp_path / "work/x").read_bytes() == b"newer content"
 
 
-def test_another_source_may_take_the_place_of_ours(tmp_path: Path, bring: Puller) -> None:
+def test_another_source_may_replace_files_of_ours(tmp_path: Path, bring: Puller) -> None:
     bring(Source(src=url(original(tmp_path, b"one", "one")), path="x"), job="one")
     bring(Source(src=url(original(tmp_path, b"two", "two")), path="x"), job="two")
     assert (tmp_path / "work/x").read_bytes() == b"two"
 
 
-def test_files_that_the_user_changed_are_left_alone(tmp_path: Path, bring: Puller) -> None:
+def test_files_that_the_user_changed_are_not_touched(tmp_path: Path, bring: Puller) -> None:
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source, job="one")
     (tmp_path / "work/x").write_bytes(b"edited!")
@@ -358,7 +358,7 @@ def make_tar(path: Path, **members: str) -> Path:
         (Unpack.NO, "deep/archive.tgz", ["deep/archive.tgz"]),
     ],
 )
-def test_an_archive_is_unpacked_where_it_was_asked_to(
+def test_an_archive_is_unpacked_at_its_path(
     tmp_path: Path, bring: Puller, unpack: Unpack, path: str, lands: list[str]
 ) -> None:
     archive = make_tar(tmp_path / "x.tgz", a="1", b="2")
@@ -391,14 +391,14 @@ def test_two_archives_share_a_folder(tmp_path: Path, bring: Puller) -> None:
     assert names(tmp_path / "scripts") == ["a", "b"]
 
 
-def test_a_wrong_archive_leaves_nothing(tmp_path: Path, bring: Puller) -> None:
+def test_a_wrong_archive_leaves_no_files(tmp_path: Path, bring: Puller) -> None:
     archive = make_tar(tmp_path / "x.tgz", a="1")
     with pytest.raises(PullError, match="sha256"):
         bring(Source(src=url(archive), path="x", unpack=Unpack.INTO, sha256="0" * 64))
     assert names(tmp_path / "work") == []
 
 
-def test_a_kill_between_record_and_rename_leaves_nothing_of_unknown_origin(
+def test_a_kill_between_record_and_rename_leaves_no_file_of_unknown_origin(
     tmp_path: Path, bring: Puller
 ) -> None:
     # given a record that announces a file which did not get its name, as a kill in between leaves it
@@ -441,7 +441,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, bring: Puller) -> None:
         bring(Source(src=url(original(tmp_path)), path="x"))
 
 
-def test_the_order_to_stop_is_obeyed(tmp_path: Path, bring: Puller) -> None:
+def test_a_stop_is_obeyed(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullStopped):
         bring(Source(src=url(original(tmp_path, os.urandom(1 << 20))), path="x"), stopping=lambda: True)
 
@@ -463,7 +463,7 @@ def test_another_job_that_pulls_there_is_waited_for_until_the_deadline(tmp_path:
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_a_file_that_is_its_own_source_stays(tmp_path: Path, bring: Puller) -> None:
+def test_a_file_that_is_its_own_source_is_kept(tmp_path: Path, bring: Puller) -> None:
     path = original(tmp_path)
     bring(Source(src=url(path), path=str(path)))
     assert path.read_bytes() == b"content"

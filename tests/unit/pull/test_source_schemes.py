@@ -78,7 +78,7 @@ def test_an_address_without_one_does_not(src: str) -> None:
 
 
 @pytest.mark.parametrize("src", ["s3://bucket/a b?c#d", "https://host:8443/a%20b"])
-def test_text_without_a_secret_is_shown_as_it_is(src: str) -> None:
+def test_text_without_a_secret_is_shown_unchanged(src: str) -> None:
     assert source_name(src) == src
 
 
@@ -98,7 +98,7 @@ def test_addresses_that_differ_in_their_query_differ_in_their_name() -> None:
     assert source_name("https://host/get?id=1") != source_name("https://host/get?id=2")
 
 
-def test_an_address_that_was_signed_again_keeps_its_name() -> None:
+def test_an_address_that_is_signed_again_keeps_its_name() -> None:
     first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
     again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
     assert source_name(first) == source_name(again)
@@ -108,7 +108,7 @@ def test_an_address_that_was_signed_again_keeps_its_name() -> None:
     st.sampled_from(["http", "https", "gs"]),
     st.text(st.sampled_from("ab:@/?#&=…%"), max_size=20),
 )
-def test_a_name_is_its_own_name(scheme: str, rest: str) -> None:
+def test_naming_a_source_twice_changes_nothing(scheme: str, rest: str) -> None:
     name = source_name(f"{scheme}://user:secret@host/{rest}")
     assert source_name(name) == name
 

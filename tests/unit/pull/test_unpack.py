@@ -217,7 +217,9 @@ def test_the_later_of_two_members_of_one_name_wins(tmp_path: Path, landing: Land
     assert (root / "b").read_bytes() == b"new"
 
 
-def test_nothing_is_written_through_a_link_of_the_user(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_no_member_is_written_through_a_link_of_the_user(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "sub").symlink_to(outside)
@@ -226,14 +228,14 @@ def test_nothing_is_written_through_a_link_of_the_user(tmp_path: Path, landing: 
     assert list(outside.iterdir()) == []
 
 
-def test_a_users_file_is_left_alone_and_named(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_a_users_file_is_named_and_not_touched(tmp_path: Path, landing: Landing, root: Path) -> None:
     (root / "mine").write_text("mine")
     with pytest.raises(PullError, match="mine"):
         unpack(archive(tmp_path, tar_bytes(file("mine"))), landing)
     assert (root / "mine").read_text() == "mine"
 
 
-def test_permissions_are_sane(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_unpacked_files_have_safe_permissions(tmp_path: Path, landing: Landing, root: Path) -> None:
     content = tar_bytes(file("all", mode=0o7777), file("data", mode=0o666), file("none", mode=0))
     unpack(archive(tmp_path, content), landing)
     modes = {name: stat.S_IMODE((root / name).stat().st_mode) for name in ("all", "data", "none")}
@@ -305,7 +307,7 @@ def test_a_zip_member_without_a_name_is_refused(tmp_path: Path, landing: Landing
         unpack(archive(tmp_path, content), landing)
 
 
-def test_an_order_to_end_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:
+def test_a_stop_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:
     landing.watch.end()
     with pytest.raises(PullEndedError):
         unpack(archive(tmp_path, tar_bytes(file("a"))), landing)

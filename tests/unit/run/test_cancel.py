@@ -28,7 +28,7 @@ class FailingRecord(JobRecord):
 
 
 @pytest.mark.parametrize("failure", [StoreError("away"), KeyError("x"), PanicException("panicked")])
-def test_a_look_that_fails_is_not_the_last_one(
+def test_after_a_failed_look_there_are_more(
     tmp_path: Path, failure: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = FailingRecord(DirectoryStore(tmp_path), "job-1")

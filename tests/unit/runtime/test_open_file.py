@@ -11,7 +11,7 @@ import pytest
 from bai_agent.runtime.open_file import OpenFile
 
 
-def test_a_file_with_a_name_left_gets_its_other_back(tmp_path: Path) -> None:
+def test_a_file_with_one_name_left_gets_its_other_name_back(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_text("content")
     (tmp_path / "kept").hardlink_to(tmp_path / "output.log")
     with closing(OpenFile(tmp_path / "kept")) as file:
@@ -33,7 +33,7 @@ def test_a_file_without_any_name_cannot_be_put_back(tmp_path: Path) -> None:
             file.link_again()
 
 
-def test_a_fifo_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "emit.log")
 
     with closing(OpenFile(tmp_path / "emit.log")) as file:

@@ -53,7 +53,7 @@ def _output_folder(rundir: RunDir) -> None:
 # The watch
 
 
-def test_the_first_reason_stays() -> None:
+def test_the_first_reason_is_final() -> None:
     early, late = ScriptedStopSource(), ScriptedStopSource(TOO_LONG)
     watch = StopMonitor([early, late])
 
@@ -64,7 +64,7 @@ def test_the_first_reason_stays() -> None:
     assert watch.stopping()
 
 
-def test_of_two_reasons_at_once_the_earlier_source_has_its_way() -> None:
+def test_of_two_reasons_at_once_the_earlier_source_decides() -> None:
     assert (
         StopMonitor(
             [ScriptedStopSource(), ScriptedStopSource(CANCELLED), ScriptedStopSource(TOO_LONG)]
@@ -100,7 +100,7 @@ def test_an_abandoned_run_is_detected_after_another_reason(
     assert watch.reason() is full
 
 
-def test_a_limit_leaves_the_run_wanted(clock: SteppingClock) -> None:
+def test_a_run_ended_by_a_limit_is_still_wanted(clock: SteppingClock) -> None:
     assert not StopMonitor([ScriptedStopSource(TOO_LONG)], clock=clock).abandoned()
 
 
@@ -119,7 +119,7 @@ def test_unwanted_asks_once_per_interval(clock: SteppingClock) -> None:
     assert len(source.asked) == 2
 
 
-def test_unwanted_stays(clock: SteppingClock) -> None:
+def test_an_unwanted_run_stays_unwanted(clock: SteppingClock) -> None:
     source = ScriptedStopSource(CANCELLED)
     watch = StopMonitor([source], clock=clock)
     assert watch.abandoned()
@@ -248,7 +248,7 @@ def test_a_restarted_agent_knows_how_long_nothing_was_printed(rundir: RunDir, cl
     assert NoOutput(Limits(no_output=MINUTE), rundir, clock=clock).reason(10.0) is None
 
 
-def test_a_clock_that_was_set_forward_is_no_silence(rundir: RunDir, clock: SteppingClock) -> None:
+def test_a_clock_that_is_set_forward_is_not_silence(rundir: RunDir, clock: SteppingClock) -> None:
     write_json(
         rundir.started,
         {

@@ -75,7 +75,7 @@ def test_a_package_that_is_installed_or_removed_is_seen(venv: Venv, cache: Answe
     assert "packages" not in venv.facts(cache)
 
 
-def test_a_pth_file_that_is_changed_in_place_is_seen(venv: Venv, cache: AnswerCache, tmp_path: Path) -> None:
+def test_a_changed_pth_file_is_detected(venv: Venv, cache: AnswerCache, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     (one / "numpy-1.0.dist-info").mkdir(parents=True)
     (other / "numpy-2.0.dist-info").mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_a_pth_file_that_is_changed_in_place_is_seen(venv: Venv, cache: AnswerCa
     assert venv.facts(cache)["packages"] == {"numpy": "2.0"}
 
 
-def test_a_version_that_is_changed_in_place_is_seen(venv: Venv, cache: AnswerCache) -> None:
+def test_a_changed_version_is_detected(venv: Venv, cache: AnswerCache) -> None:
     information = venv.packages / "scipy.egg-info/PKG-INFO"
     information.parent.mkdir()
     information.write_text("Name: scipy\nVersion: 1.0\n")
@@ -158,7 +158,7 @@ def test_a_launcher_that_chooses_by_unknown_files_is_asked_each_time(
 
 
 @pytest.mark.root
-def test_root_makes_nothing_in_the_home_of_another_user(tmp_path: Path) -> None:
+def test_root_creates_nothing_in_another_users_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     os.chown(home, 12345, 12345)

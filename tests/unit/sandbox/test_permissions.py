@@ -74,7 +74,7 @@ def test_a_launch_needs_every_resource_the_tags_and_the_role() -> None:
     ]
 
 
-def test_each_instance_of_a_call_is_asked_for_with_its_tags() -> None:
+def test_each_instance_of_a_call_is_checked_with_its_tags() -> None:
     asked = needed(call("ec2", "TerminateInstances", "i-1,i-2"), AROUND)
 
     assert [(each.resource, dict(each.context)) for each in asked] == [
@@ -116,7 +116,7 @@ def test_a_write_on_condition_is_known_as_one(action: str, context: dict[str, st
     assert [dict(each.context) for each in needed(conditional, AROUND)] == [context]
 
 
-def test_public_parameters_belong_to_nobody() -> None:
+def test_public_parameters_belong_to_no_account() -> None:
     public = needed(call("ssm", "GetParameter", "/aws/service/x"), AROUND)
     own = needed(call("ssm", "GetParameter", "/bai/token"), AROUND)
 
@@ -135,7 +135,7 @@ def test_deleting_several_needs_the_right_for_each() -> None:
     ]
 
 
-def test_an_unknown_call_does_not_count_as_free() -> None:
+def test_an_unknown_call_needs_a_permission() -> None:
     assert needed(call("sts", "GetCallerIdentity"), AROUND) == []
     for service, action in (("s3", "DeleteBucket"), ("ec2", "CreateVpc"), ("iam", "CreateRole")):
         with pytest.raises(ValueError, match="not known"):

@@ -28,14 +28,14 @@ def policies() -> Policies:
     return policies
 
 
-def test_what_the_documented_policy_allows_is_let_through(policies: Policies) -> None:
+def test_calls_that_the_documented_policy_allows_are_accepted(policies: Policies) -> None:
     assert policies.refusal(call("user", "s3", "PutObject", "mine/jobs/a")) is None
     assert policies.refusal(call("user", "ec2", "TerminateInstances", "i-ours")) is None
     policies.check()
 
 
 @pytest.mark.parametrize("identity", ["user", "executor"])
-def test_an_instance_without_its_tags_is_read_and_not_ended(policies: Policies, identity: str) -> None:
+def test_an_instance_without_its_tags_can_be_read_but_not_ended(policies: Policies, identity: str) -> None:
     # A terminated instance loses its tags while its console is still kept.
     policies.attach(identity)
 
@@ -55,13 +55,13 @@ def test_an_instance_without_its_tags_is_read_and_not_ended(policies: Policies, 
         "job-1/attempts/0/ended/1.json",
     ],
 )
-def test_an_instance_may_write_what_its_nodes_report(policies: Policies, key: str) -> None:
+def test_an_instance_may_write_its_nodes_reports(policies: Policies, key: str) -> None:
     assert policies.refusal(call("instance", "s3", "PutObject", f"mine/jobs/{key}")) is None
     policies.check()
 
 
 @pytest.mark.parametrize("name", ["job.toml", "result.json"])
-def test_an_instance_may_make_descriptor_and_result_and_never_replace_them(
+def test_an_instance_may_create_descriptor_and_result_but_not_replace_them(
     policies: Policies, name: str
 ) -> None:
     write = call("instance", "s3", "PutObject", f"mine/jobs/job-1/{name}")
@@ -84,7 +84,7 @@ def test_an_instance_may_make_descriptor_and_result_and_never_replace_them(
         ".doctor/probe.json",
     ],
 )
-def test_an_instance_may_not_write_what_submitters_obey(policies: Policies, key: str) -> None:
+def test_an_instance_may_not_write_objects_that_submitters_trust(policies: Policies, key: str) -> None:
     for more in ({}, {"if-none-match": "*"}):
         write = call("instance", "s3", "PutObject", f"mine/jobs/{key}")
         write.headers.update(more)
@@ -92,7 +92,7 @@ def test_an_instance_may_not_write_what_submitters_obey(policies: Policies, key:
     assert len(policies.take_refused()) == 2
 
 
-def test_one_instance_of_somebody_elses_is_enough_to_refuse_all(policies: Policies) -> None:
+def test_one_foreign_instance_refuses_the_whole_call(policies: Policies) -> None:
     answer = policies.refusal(call("user", "ec2", "TerminateInstances", "i-ours,i-theirs"))
 
     assert answer is not None

@@ -41,11 +41,11 @@ def asks(action: str, resource: str = "*", **context: str) -> Permission:
         ("arn:aws:ec2:*:1:instance/*", "arn:aws:ec2:eu-central-1:2:instance/i-1", False),
     ],
 )
-def test_only_star_and_question_mark_stand_for_others(pattern: str, text: str, fits: bool) -> None:
+def test_only_star_and_question_mark_are_wildcards(pattern: str, text: str, fits: bool) -> None:
     assert like(pattern, text) is fits
 
 
-def test_nothing_is_allowed_that_no_statement_allows() -> None:
+def test_without_an_allowing_statement_nothing_is_allowed() -> None:
     given = policy(allow("s3:GetObject", "arn:aws:s3:::bucket/*"))
 
     assert given.allows(asks("s3:GetObject", "arn:aws:s3:::bucket/key"))
@@ -78,7 +78,7 @@ def test_an_absent_key_meets_null_and_nothing_else() -> None:
     assert [each.allows(ours) for each in (tagged, untagged)] == [True, False]
 
 
-def test_all_conditions_have_to_hold_each_for_one_of_its_values() -> None:
+def test_all_conditions_must_match_one_of_their_values() -> None:
     condition = {"StringEquals": {"a": ["1", "2"]}, "StringLike": {"B": "x*"}}
     given = policy(allow("s:A", Condition=condition))
 
@@ -89,7 +89,7 @@ def test_all_conditions_have_to_hold_each_for_one_of_its_values() -> None:
     assert not policy(allow("s:A", Condition={"StringEquals": {"a": "x*"}})).allows(asks("s:A", a="xy"))
 
 
-def test_what_is_allowed_and_never_needed_is_named_piece_by_piece() -> None:
+def test_allowed_but_unused_actions_are_named() -> None:
     given = policy(allow(["s3:GetObject", "s3:PutObject"], ["arn:a/*", "arn:b/*"], Sid="Both"))
 
     unused = given.unused([asks("s3:GetObject", "arn:a/1"), asks("s3:PutObject", "arn:b/1")])
@@ -107,12 +107,12 @@ def test_what_is_allowed_and_never_needed_is_named_piece_by_piece() -> None:
         allow("s3:*", Condition={"StringEqualsIfExists": {"a": "b"}}),
     ],
 )
-def test_what_is_not_understood_is_refused(wrong: dict[str, Any]) -> None:
+def test_unknown_syntax_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"understood|effect"):
         policy(wrong)
 
 
-def test_a_policy_variable_is_refused_where_it_would_be_compared() -> None:
+def test_a_policy_variable_in_a_comparison_is_refused() -> None:
     given = policy(allow("s3:*", "arn:aws:s3:::bucket/${aws:username}/*"))
 
     with pytest.raises(ValueError, match="variables"):

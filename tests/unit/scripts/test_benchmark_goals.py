@@ -26,7 +26,7 @@ def test_a_figure_is_printed_with_its_interval_and_its_verdict() -> None:
     assert line.startswith("goal metrics-csv [two nodes]: 4.5 s, 4 to 5; wanted at most 5: met; load ")
 
 
-def test_the_table_has_every_figure_among_what_was_printed(tmp_path: Path) -> None:
+def test_every_figure_of_the_table_was_printed(tmp_path: Path) -> None:
     lines = (
         printed('"sparse-plain", 9.9, case="1,500,000 lines"')
         + printed('"sparse-plain", 9.4')
@@ -47,7 +47,7 @@ def test_the_table_has_every_figure_among_what_was_printed(tmp_path: Path) -> No
     assert any("`bai list` with 10,000 jobs" in row and "not measured" in row for row in table)
 
 
-def test_each_goal_is_one_of_a_benchmark_that_all_of_them_run() -> None:
+def test_each_goal_belongs_to_a_benchmark_of_the_suite() -> None:
     names = python("-c", "from goals import GOALS; print(*GOALS)").split()
     run = (BENCHMARKS / "all").read_text()
     texts = [

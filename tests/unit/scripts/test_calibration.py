@@ -41,7 +41,7 @@ def _quoted() -> list[list[str]]:
     ]
 
 
-def test_the_page_quotes_what_the_calibration_finds(calibration: Any) -> None:
+def test_the_page_quotes_the_calibrations_results(calibration: Any) -> None:
     quoted = _quoted()
     assert {cells[0] for cells in quoted} == set(_NAMES)
     (rounds,) = set(re.findall(r"calibration\.py --rounds (\d+)", (ROOT / "docs/compare.md").read_text()))

@@ -56,7 +56,7 @@ def test_code_is_counted_without_comments_and_docstrings(tmp_path: Path) -> None
     assert size["large_rooms"] == ["bai_agent (21)"]
 
 
-def test_each_way_through_a_function_counts(tmp_path: Path) -> None:
+def test_each_branch_of_a_function_counts(tmp_path: Path) -> None:
     (tmp_path / "executor").mkdir()
     # 1 for the function, 20 ifs, 2 for each "and … or", 1 for the loop, 2 for the comprehension with its condition
     ways = "    if a and b or c:\n        pass\n" * 1 + "    if a:\n        pass\n" * 20
@@ -69,7 +69,7 @@ def test_each_way_through_a_function_counts(tmp_path: Path) -> None:
     assert size["complex_percent"] == 100
 
 
-def test_a_bound_that_is_exceeded_is_said(tmp_path: Path) -> None:
+def test_an_exceeded_bound_is_reported(tmp_path: Path) -> None:
     (tmp_path / "executor").mkdir()
     (tmp_path / "executor/long.py").write_text("a = 1\n" * 100_000)
 

@@ -31,7 +31,7 @@ def with_torch(folder: Path) -> None:
     (torch / "__init__.py").write_text('__version__ = "2.4.0+cpu"\n')
 
 
-def test_a_kept_wheel_of_the_same_torch_is_taken(tmp_path: Path) -> None:
+def test_a_cached_wheel_of_the_same_torch_is_used(tmp_path: Path) -> None:
     with_torch(tmp_path)
     key = f"torch-2.4.0+cpu-{sys.implementation.cache_tag}-{platform.machine()}"
     wheel = tmp_path / "bai" / "horovod-0.28.1" / key / "horovod-0.28.1-py3.whl"
@@ -54,7 +54,7 @@ def test_a_kept_wheel_of_the_same_torch_is_taken(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_missing_is_said_in_a_sentence(tmp_path: Path, python: str, said: str) -> None:
+def test_missing_programs_are_named_in_a_sentence(tmp_path: Path, python: str, said: str) -> None:
     # Given a Python whose PyTorch is broken, where it has one
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "torch.py").write_text("raise ImportError\n")

@@ -29,7 +29,7 @@ def test_an_installed_program_that_is_not_listed_is_not_found(
         subprocess.run(["strace", "--version"], check=True)
 
 
-def test_every_listed_package_says_what_it_is_for() -> None:
+def test_every_listed_package_has_a_purpose() -> None:
     lines = listed_programs._LIST.read_text().splitlines()
 
     assert all("#" in line for line in lines if line and line != "root:")

@@ -31,7 +31,7 @@ def test_a_page_names_tests_that_are_there() -> None:
     assert wrong == {}
 
 
-def test_a_short_name_is_of_a_folder_that_stands_beside_it() -> None:
+def test_a_short_path_belongs_to_a_neighbouring_folder() -> None:
     wrong = []
     for paragraph in re.split(r"\n\n|\n(?=\||\d+\. )", (ROOT / "docs/architecture.md").read_text()):
         named = re.findall(r"`([\w./-]+)`", paragraph)
@@ -73,7 +73,7 @@ def _headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in linked}
 
 
-def test_the_map_of_the_code_shows_a_runs_way() -> None:
+def test_the_map_of_the_code_shows_the_files_of_a_run() -> None:
     named = _NAMED.findall((ROOT / "docs/architecture.md").read_text())
 
     assert len(set(named)) > 40

@@ -26,7 +26,7 @@ def _own(monkeypatch: pytest.MonkeyPatch, folder: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize(("handed_down", "found"), [("cpu memory pids\n", True), ("cpu pids\n", False)])
-def test_the_first_group_of_version_2_is_one_if_it_hands_memory_down(
+def test_the_first_group_of_version_2_counts_if_memory_is_delegated(
     tmp_path: Path, handed_down: str, found: bool
 ) -> None:
     proc = _proc(tmp_path, cgroup="0::/\n", kind="cgroup2 cgroup2 rw")
@@ -38,7 +38,7 @@ def test_the_first_group_of_version_2_is_one_if_it_hands_memory_down(
     assert own == ((str(tmp_path / "mounted"), 2) if found else None)
 
 
-def test_a_service_of_version_2_has_none_below_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_of_version_2_gets_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("\n")
     _own(monkeypatch, tmp_path, 2)
 
@@ -46,16 +46,16 @@ def test_a_service_of_version_2_has_none_below_it(tmp_path: Path, monkeypatch: p
     assert [each.name for each in tmp_path.iterdir()] == ["cgroup.subtree_control"]
 
 
-def test_a_folder_that_counts_nothing_is_taken_away_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_group_that_counts_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _own(monkeypatch, tmp_path, 1)
 
     assert memory_group.make_memory_group() is None
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_right_to_make_one_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_right_to_create_one_there_is_no_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _own(monkeypatch, tmp_path / "none", 1)
 
     assert memory_group.make_memory_group() is None
@@ -76,9 +76,7 @@ def test_only_groups_of_shims_that_have_gone_are_removed(
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(kept)
 
 
-def test_a_shim_that_nobody_has_reaped_keeps_no_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreaped_shim_keeps_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _own(monkeypatch, tmp_path, 1)
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -94,7 +92,7 @@ def test_a_shim_that_nobody_has_reaped_keeps_no_group(
         assert not list(tmp_path.iterdir())
 
 
-def test_groups_that_the_benchmark_made_go_with_its_own(
+def test_groups_of_the_benchmark_are_removed_with_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _own(monkeypatch, tmp_path, 1)

@@ -20,7 +20,7 @@ def _process(pid: int, parent: int, *, name: str = "x", state: str = "S") -> Pro
     )
 
 
-def test_a_name_may_hold_anything() -> None:
+def test_a_process_name_may_contain_anything() -> None:
     process = _process(7, 3, name="a) S 1 (b")
 
     assert (process.pid, process.parent, process.state, process.start) == (7, 3, "S", 70)
@@ -36,7 +36,7 @@ def test_a_circle_in_the_table_ends() -> None:
     assert {process.pid for process in descendants({1}, [_process(1, 2), _process(2, 1)])} == {2}
 
 
-def test_memory_of_parents_and_children_is_not_a_process_own() -> None:
+def test_memory_excludes_parents_and_children() -> None:
     large = 300_000_000
     child = f"""
 import json, subprocess, sys
@@ -77,7 +77,7 @@ def test_a_signal_reaches_only_the_very_process() -> None:
         ("4:memory,x:/job\n0::/\n", "cgroup cgroup rw,memory", "job/memory.oom_control"),
     ],
 )
-def test_the_own_counter_of_both_versions(tmp_path: Path, cgroup: str, mount: str, file: str) -> None:
+def test_both_cgroup_versions_have_an_own_counter(tmp_path: Path, cgroup: str, mount: str, file: str) -> None:
     proc, mounted = tmp_path / "proc", tmp_path / "mounted"
     proc.mkdir()
     (proc / "cgroup").write_text(cgroup)
@@ -89,7 +89,7 @@ def test_the_own_counter_of_both_versions(tmp_path: Path, cgroup: str, mount: st
     assert memory_group._read_counter(str(mounted / file)) == 3
 
 
-def test_mount_points_of_any_name_are_passed_over(tmp_path: Path) -> None:
+def test_mount_points_of_any_name_are_skipped(tmp_path: Path) -> None:
     proc, mounted = tmp_path / "proc", tmp_path / "with space"
     proc.mkdir()
     (proc / "cgroup").write_bytes(b"not a line\n0::/job\n")
@@ -128,7 +128,7 @@ def test_no_counter_at_all(tmp_path: Path) -> None:
         ((None, None), (None, None), None, 9, False),
     ],
 )
-def test_what_is_believed(
+def test_each_kind_of_kill_evidence_is_judged(
     monkeypatch: pytest.MonkeyPatch,
     own: tuple[int | None, int | None],
     machine: tuple[int | None, int | None],

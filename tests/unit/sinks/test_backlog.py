@@ -46,7 +46,7 @@ def test_a_file_that_is_not_there_yet_has_nothing(tmp_path: Path) -> None:
     assert (batch.messages, batch.end) == ([], 0)
 
 
-def test_a_line_counts_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_a_line_counts_only_if_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(record(0) + record(1)[:-1])
 
@@ -78,7 +78,7 @@ def test_a_batch_is_bounded_in_bytes(tmp_path: Path) -> None:
     assert max(map(len, batches)) * len(long) <= MAX_BYTES + len(long)
 
 
-def test_malformed_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
+def test_malformed_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(record(0) + b"{broken\n" + b"\n" + record(1))
 
@@ -88,7 +88,7 @@ def test_malformed_lines_are_passed_over_and_counted(tmp_path: Path) -> None:
     assert batch.malformed == 2
 
 
-def test_an_endless_line_holds_nothing_up(tmp_path: Path) -> None:
+def test_an_endless_line_blocks_nothing(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(record(0) + b"x" * 3_000_000 + b"\n" + record(1))
 

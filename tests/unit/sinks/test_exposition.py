@@ -67,7 +67,7 @@ def test_any_names_and_labels_are_read_by_prometheus_parser(lines: list[dict[str
         ]
 
 
-def test_the_last_value_counts_and_all_are_counted(tmp_path: Path) -> None:
+def test_the_last_value_is_shown_and_all_are_counted(tmp_path: Path) -> None:
     values = latest(tmp_path)
     append(tmp_path, *({"name": "loss", "value": value} for value in (3, 2.5, 1e-05)))
     assert values.look()
@@ -97,7 +97,7 @@ def test_a_changed_name_is_kept_in_a_label(tmp_path: Path) -> None:
     assert found == {"loss/train": 1, "loss.train": 2}
 
 
-def test_units_stand_in_the_help(tmp_path: Path) -> None:
+def test_the_help_text_contains_the_units(tmp_path: Path) -> None:
     append(tmp_path, {"name": "rate", "value": 1, "units": "images/s"})
     values = latest(tmp_path)
     values.look()
@@ -107,7 +107,7 @@ def test_units_stand_in_the_help(tmp_path: Path) -> None:
     )
 
 
-def test_labels_get_names_that_prometheus_takes() -> None:
+def test_labels_get_names_that_prometheus_accepts() -> None:
     labels = {"action-id": "a", "9th": "b", "__name__": "c", "rank": "d", "x-y": "e", "x_y": "f", "": "g"}
 
     assert label_names(labels) == {

@@ -8,7 +8,7 @@ from kafka.errors import KafkaConnectionError, KafkaTimeoutError, SaslAuthentica
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble, quieten
 
 
-def test_a_broker_that_never_comes_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_broker_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     quieten()
 
     for attempt in range(1000):
@@ -19,7 +19,7 @@ def test_a_broker_that_never_comes_does_not_fill_the_log(caplog: pytest.LogCaptu
     assert len([record for record in caplog.records if record.name.startswith("bai_agent")]) == 1
 
 
-def test_the_reason_is_kept_and_not_its_consequence() -> None:
+def test_the_original_reason_is_kept() -> None:
     quieten()
     forget_trouble()
     library = logging.getLogger("kafka.net.test")

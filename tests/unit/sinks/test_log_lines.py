@@ -72,7 +72,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_lines_are_found_as_the_service_looks_for_them(run: Run) -> None:
+def test_lines_have_the_shape_that_the_service_searches(run: Run) -> None:
     run.print("loss=1\n\nfertig: ü\r\nlast, without an end".encode())
 
     delivery = run.ship()
@@ -96,7 +96,7 @@ def test_a_line_without_newline_is_written_even_after_the_deadline(run: Run) -> 
     assert run.texts() == ["one", "two"]
 
 
-def test_lines_come_while_the_benchmark_runs(run: Run) -> None:
+def test_lines_are_written_while_the_benchmark_runs(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\nhal")
         sink.flush_soon()
@@ -127,7 +127,7 @@ def test_half_a_line_of_a_killed_agent_spoils_nothing(run: Run) -> None:
     assert json.loads(whole)["log"] == "one"
 
 
-def test_a_file_that_was_moved_away_is_made_anew(run: Run) -> None:
+def test_a_file_that_was_moved_away_is_created_again(run: Run) -> None:
     with run.shipping() as sink:
         run.print(b"one\n")
         sink.flush_soon()
@@ -138,7 +138,7 @@ def test_a_file_that_was_moved_away_is_made_anew(run: Run) -> None:
     assert run.texts() == ["two"]
 
 
-def test_output_that_was_truncated_is_read_from_its_beginning(run: Run) -> None:
+def test_truncated_output_is_read_from_its_beginning(run: Run) -> None:
     run.print(b"a long first line\n")
     run.ship()
     os.truncate(run.rundir.kept_output, 0)
@@ -161,7 +161,7 @@ def test_a_long_line_becomes_several_without_loss(run: Run) -> None:
     assert last == "short"
 
 
-def test_bytes_that_are_no_text_are_replaced(run: Run) -> None:
+def test_bytes_that_are_not_utf8_are_replaced(run: Run) -> None:
     run.print(b"\xff\x00ok\n")
 
     run.ship()

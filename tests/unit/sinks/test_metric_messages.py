@@ -70,7 +70,7 @@ def test_the_parent_is_named_if_there_is_one() -> None:
     assert json.loads(message.value)["labels"]["parent-action-id"] == "cron"
 
 
-def test_no_label_of_the_user_passes_for_another_job() -> None:
+def test_no_label_of_the_user_can_imitate_another_job() -> None:
     message = MetricMessageWriter(job(labels={"action-id": "other", "client-id": "other"}), rank=0).write(
         line()
     )
@@ -115,7 +115,7 @@ def test_a_line_that_is_not_a_record_is_refused(broken: bytes) -> None:
         MetricMessageWriter(job(), rank=0).write(broken)
 
 
-def test_host_metrics_are_left_out_unless_asked_for() -> None:
+def test_host_metrics_are_left_out_unless_requested() -> None:
     wanted = Job(
         job=Identity(id="job-1"),
         benchmark=Benchmark(argv=("true",)),
@@ -198,7 +198,7 @@ def test_a_record_that_is_not_parsed_gives_the_same_message(
 
 
 @pytest.mark.parametrize("value", ["007", "1e400", "1.", ".5", "+1", "NaN", "1_0", "0x1"])
-def test_no_odd_number_gets_by_unparsed(value: str) -> None:
+def test_unusual_numbers_are_refused(value: str) -> None:
     plain = line(separators=(",", ":"))
 
     with pytest.raises(RecordError):
@@ -214,7 +214,7 @@ SIZES = st.sampled_from([0, 1, 62, 63, 64, 127, 128, 2_047, 2_048, 8_191, 8_192,
     sizes=st.lists(SIZES, min_size=1, max_size=5),
     first=st.integers(0, 10**9),
 )
-def test_each_record_is_as_kafka_python_writes_it(
+def test_each_encoded_record_equals_kafka_pythons(
     key: bytes, job_header: bytes, sizes: list[int], first: int
 ) -> None:
     headers = [("job", job_header), ("rank", b"0")]
@@ -225,7 +225,7 @@ def test_each_record_is_as_kafka_python_writes_it(
     assert encoded == library_records(key, headers, messages)
 
 
-def test_a_full_batch_has_its_offsets() -> None:
+def test_a_full_batch_has_consecutive_offsets() -> None:
     messages = [MetricMessage(b"x", b"%d" % number) for number in range(5_000)]
 
     encoded = RecordEncoder(key=b"k", headers=[]).encode(messages)
@@ -248,7 +248,7 @@ def library_records(key: bytes, headers: list[tuple[str, bytes]], messages: list
     return bytes(builder.build()[DefaultRecordBatchBuilder.header_size_in_bytes() :])
 
 
-def test_a_refused_batch_tells_the_refusal_whichever_message_the_broker_names() -> None:
+def test_a_refused_batch_reports_the_refusal() -> None:
     batch = metric_messages._batch_type()(TopicPartition("t", 0), None)
     refusal = InvalidRecordError("a record of the batch")
 

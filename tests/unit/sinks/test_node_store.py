@@ -59,7 +59,7 @@ def holder(record: JobRecord) -> str | None:
     return None if ready is None else str(ready["instance_id"])
 
 
-def test_a_surplus_machine_leaves_the_place_to_the_intended_one(
+def test_a_surplus_machine_leaves_the_rank_to_the_intended_one(
     record: JobRecord,
 ) -> None:
     write(record, "launch.json")
@@ -120,7 +120,7 @@ def test_a_machine_launched_by_hand_does_not_wait(record: JobRecord, instance: s
     assert clock.now == 0
 
 
-def test_a_claim_leaves_the_submitted_descriptor_as_it_is(record: JobRecord) -> None:
+def test_a_claim_does_not_change_the_submitted_descriptor(record: JobRecord) -> None:
     record.store.put(record.key("job.toml"), b"submitted")
 
     assert claim(record, None, SleepClock())
@@ -128,7 +128,7 @@ def test_a_claim_leaves_the_submitted_descriptor_as_it_is(record: JobRecord) -> 
     assert record.store.get(record.key("job.toml")) == b"submitted"
 
 
-def test_a_result_that_is_said_to_exist_and_does_not_is_put_again(tmp_path: Path) -> None:
+def test_a_result_wrongly_reported_as_existing_is_stored_again(tmp_path: Path) -> None:
     """S3 answers so if another put was under way, which then failed."""
 
     class Conflicting(DirectoryStore):
@@ -161,7 +161,7 @@ def claim_later(record: JobRecord, instance: str, *, node: int, until: float = 1
     )
 
 
-def test_a_machine_of_a_later_launch_takes_the_place_that_its_launch_gives_it(record: JobRecord) -> None:
+def test_a_machine_of_a_later_launch_takes_the_rank_that_its_launch_names(record: JobRecord) -> None:
     write(record, "launch.json")
     write(record, "launched.json", instances=["i-0", "i-1"])
     write(record, LATER, instances=["i-4", "i-5"], first_node=4)
@@ -173,7 +173,7 @@ def test_a_machine_of_a_later_launch_takes_the_place_that_its_launch_gives_it(re
             claim_later(record, instance, node=node)
 
 
-def test_a_machine_of_a_later_launch_takes_no_place_until_it_is_named(record: JobRecord) -> None:
+def test_a_machine_of_a_later_launch_takes_no_rank_until_it_is_named(record: JobRecord) -> None:
     # The job's first launch, and what an instance may write in a folder of the same name, say nothing about it.
     write(record, "launched.json", instances=["i-0", "i-4"])
     write(record, "launches/2/nodes/launched.json", instances=["i-4"], first_node=4)

@@ -122,7 +122,7 @@ def test_an_answer_out_of_order_moves_nothing() -> None:
     assert left(window) == [["a"], ["b"]]
 
 
-def test_after_a_failure_nothing_later_is_sent_and_all_of_it_stays() -> None:
+def test_after_a_failure_no_later_message_is_sent_and_all_are_kept() -> None:
     producer = StandInProducer()
     window = window_of("a", "b", "c")
     sender = sender_of(producer, window)
@@ -151,7 +151,7 @@ def test_a_refusal_drops_only_the_refused_message() -> None:
     assert [each.refused for each in window.outgoing] == [0, 0]
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "_ANSWER_SECONDS", -1.0)
     sender = sender_of(StandInProducer(), window_of("a"))
     sender.hand_over()
@@ -222,7 +222,7 @@ class Acknowledging(StandInProducer):
         return future
 
 
-def test_a_kill_would_never_send_more_than_three_batches_again(
+def test_after_a_kill_at_most_three_batches_are_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rundir = new_run(tmp_path)

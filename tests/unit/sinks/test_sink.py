@@ -77,7 +77,7 @@ def test_the_last_round_follows_at_once_the_one_that_finish_met(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_only_a_place_on_this_machine_gets_its_last_round_past_the_deadline(
+def test_only_a_local_sink_gets_its_last_round_after_the_deadline(
     monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     monkeypatch.setattr(Rounds, "_on_this_machine", here)

@@ -161,7 +161,7 @@ def test_bytes_overwritten_before_they_were_sent_are_counted(tmp_path: Path) -> 
     assert uploader.reached.lost == 5
 
 
-def test_a_file_that_is_deleted_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_deleted_file_is_read_to_its_end(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     bucket.append(b"first")
     uploader = bucket.uploader()

@@ -81,7 +81,7 @@ def test_more_than_five_metrics_need_a_history_of_eight() -> None:
     assert verdicts(6, 8) == {"worse"}
 
 
-def test_of_twenty_metrics_a_healthy_run_fails_as_seldom_as_stated() -> None:
+def test_among_twenty_metrics_the_rate_of_false_alarms_is_as_stated() -> None:
     names = [f"m{k}" for k in range(20)]
     alarms = alone = 0
     for seed in range(200):
@@ -98,7 +98,7 @@ def test_of_twenty_metrics_a_healthy_run_fails_as_seldom_as_stated() -> None:
     assert alarms <= stats.binom.ppf(0.9995, 200, 0.05)
 
 
-def test_one_of_many_metrics_outside_of_its_band_has_a_word_beside_its_verdict() -> None:
+def test_a_chance_outlier_among_many_metrics_has_a_note() -> None:
     names = [f"m{k}" for k in range(5)]
     before = history(dict.fromkeys(names, BEFORE * 2))
     now = history({name: [102.0 if name == "m0" else 100.0] for name in names})

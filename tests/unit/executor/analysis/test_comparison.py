@@ -73,7 +73,7 @@ def test_the_verdict_follows_interval_direction_and_tolerance(
     assert verdict(a, b, **described) is expected
 
 
-def test_one_run_a_side_is_too_few_and_the_needed_number_is_reported() -> None:
+def test_with_one_run_a_side_the_needed_number_is_reported() -> None:
     (assumed,) = compare(runs("m", 100, better=Better.HIGHER), runs("m", 20, better=Better.HIGHER)).metrics
     assert assumed.verdict is Verdict.UNKNOWN
     assert assumed.more_runs == 16
@@ -123,7 +123,7 @@ def test_a_finding_in_one_of_many_metrics_is_not_called_a_difference() -> None:
     assert any("among 10 metrics" in note for note in found.notes)
 
 
-def test_of_five_metrics_of_equal_sides_one_is_wrong_as_seldom_as_stated() -> None:
+def test_among_five_equal_metrics_the_rate_of_false_alarms_is_as_stated() -> None:
     names = [f"m{k}" for k in range(5)]
     metrics = {name: Metric(name=name, pattern="x", better=Better.LOWER) for name in names}
 
@@ -148,7 +148,7 @@ def test_of_five_metrics_of_equal_sides_one_is_wrong_as_seldom_as_stated() -> No
     assert alarms <= stats.binom.ppf(0.9995, 500, 0.05)
 
 
-def test_an_interval_without_zero_of_one_of_many_metrics_has_a_word_beside_its_verdict() -> None:
+def test_a_significant_interval_among_many_metrics_has_a_note() -> None:
     a = {"m": [100.0, 103, 97, 101, 99]} | {f"n{k}": EVEN for k in range(4)}
     b = {"m": [104.5, 107, 101, 105, 103]} | {f"n{k}": EVEN[::-1] for k in range(4)}
 
@@ -196,7 +196,7 @@ def drawn(blocks: Iterable[Block], width: int = 100) -> str:
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_numbers_units_and_verdict_stay_where_names_give_way(width: int) -> None:
+def test_on_a_narrow_screen_names_are_shortened_before_numbers(width: int) -> None:
     def side(values: list[float]) -> list[Run]:
         found = runs("", *values, **LOWER)
         names = ("seconds_of_an_epoch_of_training_of_the_first_stage", "t")
@@ -229,7 +229,7 @@ def test_missing_common_metrics_are_reported_before_differences() -> None:
             assert 0 < each.index("no metric in common") < each.index("command")
 
 
-def test_metrics_without_a_direction_are_a_family_of_their_own() -> None:
+def test_metrics_without_a_direction_are_corrected_separately() -> None:
     # Given one metric with a direction among nineteen without one
     chance = random.Random(5)
     names = [f"n{k}" for k in range(19)]

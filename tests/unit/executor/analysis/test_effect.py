@@ -66,7 +66,7 @@ def test_equal_sides_are_called_different_as_often_as_stated(
 
 @pytest.mark.parametrize("draw", [normal, skewed])
 @pytest.mark.parametrize("runs", [3, 5, 10])
-def test_intervals_hold_the_truth_as_often_as_stated(
+def test_intervals_contain_the_true_value_as_often_as_stated(
     runs: int, draw: Callable[[random.Random, float, int], list[float]]
 ) -> None:
     held = 0
@@ -242,7 +242,7 @@ def test_runs_without_scatter_are_judged_by_the_least_step_seen() -> None:
 # Scatters that are small, or no number, beside the values
 @example([0.0, 1.0], [1e178, 1e178])
 @example([0.0, 5e-324], [1e300, 1e300])
-def test_whatever_the_numbers_nothing_is_nan_or_infinite(a: list[float], b: list[float]) -> None:
+def test_any_numbers_give_finite_results(a: list[float], b: list[float]) -> None:
     several = min(len(a), len(b))
     for found in (effect(a, b), paired_effect(a[:several], b[:several])):
         numbers = (

@@ -25,9 +25,7 @@ def normal(chance: random.Random, runs: int) -> list[float]:
 
 @given(st.lists(FINITE, min_size=5, max_size=8), st.lists(FINITE, min_size=1, max_size=3))
 @example([-1e300, 0.0, 9e299, 0.0, 9e299], [1.0])
-def test_whatever_the_history_it_is_judged_by_finite_numbers(
-    history: list[float], newest: list[float]
-) -> None:
+def test_any_history_is_judged_by_finite_numbers(history: list[float], newest: list[float]) -> None:
     band = prediction(history, newest)
     slope, p = drift(history) or (math.nan, math.nan)
 
@@ -36,7 +34,7 @@ def test_whatever_the_history_it_is_judged_by_finite_numbers(
 
 
 @pytest.mark.parametrize("runs", [1, 4])
-def test_the_band_holds_further_runs_as_often_as_stated(runs: int) -> None:
+def test_the_band_contains_further_runs_as_often_as_stated(runs: int) -> None:
     held = 0
     for seed in range(SIMULATIONS):
         chance = random.Random(seed)
@@ -81,7 +79,7 @@ def test_a_drift_of_the_history_is_found() -> None:
     assert drift([3.0] * 9) == (0.0, 1.0)
 
 
-def test_the_scatter_of_a_history_leaves_out_what_was_changed_in_it() -> None:
+def test_a_change_within_a_history_does_not_enlarge_its_scatter() -> None:
     # Ten runs, then ten of a version that is twice as fast
     chance = random.Random(1)
     values = [level * math.exp(chance.gauss(0, 0.03)) for level in [100.0] * 10 + [50.0] * 10]

@@ -85,5 +85,5 @@ def test_a_trend_of_no_importance_is_not_marked() -> None:
 @pytest.mark.parametrize(
     "values", [[], [1.0] * 99, [0.0] * 100, [7.0] * 100, [1e300, -1e300] * 50, [5e-324] * 64]
 )
-def test_few_values_and_odd_ones_are_not_judged(values: list[float]) -> None:
+def test_few_or_unusual_values_are_not_judged(values: list[float]) -> None:
     assert unsteady(values) is None

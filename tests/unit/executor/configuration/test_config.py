@@ -37,7 +37,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert settings.origins["profile"] == environment["BAI_CONFIG"]
 
 
-def test_awss_own_variables_come_last(tmp_path: Path) -> None:
+def test_awss_own_variables_have_the_lowest_precedence(tmp_path: Path) -> None:
     environment = written(tmp_path, 'region = "eu-west-1"') | {
         "AWS_REGION": "us-east-1",
         "AWS_PROFILE": "work",
@@ -49,7 +49,7 @@ def test_awss_own_variables_come_last(tmp_path: Path) -> None:
     assert settings.origins["profile"] == "AWS_PROFILE"
 
 
-def test_all_that_a_file_may_hold(tmp_path: Path) -> None:
+def test_a_file_may_contain_every_setting(tmp_path: Path) -> None:
     settings = read_settings(
         environment=written(
             tmp_path,
@@ -129,7 +129,7 @@ def test_a_missing_setting_names_three_ways_to_set_it() -> None:
         settings.need_bucket()
 
 
-def test_the_usual_place_of_the_file() -> None:
+def test_the_configuration_has_a_default_path() -> None:
     assert config_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/bai/config.toml")
     assert config_file({}) == Path.home() / ".config/bai/config.toml"
 

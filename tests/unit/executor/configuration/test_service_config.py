@@ -13,7 +13,7 @@ from executor.configuration.service_config import ServiceTable, Topics, service_
 from executor.errors import UsageError
 
 
-def test_the_names_of_the_services_deployments_are_taken() -> None:
+def test_variables_of_the_services_deployments_are_read() -> None:
     environment = {
         "CONSUMER_TOPIC": "in",
         "PRODUCER_TOPIC": "out",

@@ -23,7 +23,7 @@ def findings(tmp_path: Path, text: str, *, script: Path | None = None) -> list[F
     return load(file, script=script)[1]
 
 
-def test_a_script_beside_the_file_that_stays_behind_is_an_error(tmp_path: Path) -> None:
+def test_a_script_beside_the_file_that_is_not_included_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()\n")
 
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = 'python3 train.py --epochs 3'\n")
@@ -33,7 +33,7 @@ def test_a_script_beside_the_file_that_stays_behind_is_an_error(tmp_path: Path) 
     assert finding.fix.startswith('add [ml.script] path = "."')
 
 
-def test_another_file_that_stays_behind_is_a_warning(tmp_path: Path) -> None:
+def test_another_file_that_is_not_included_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("a: 1\n")
 
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = 'fio'\nargs = 'config.yaml'\n")
@@ -59,7 +59,7 @@ def test_a_program_beside_the_file_must_name_its_folder(tmp_path: Path) -> None:
         "[ml]\nbenchmark_code = 'python3 -m train'\n",
     ],
 )
-def test_files_that_go_along_are_left_in_peace(tmp_path: Path, text: str) -> None:
+def test_included_files_have_no_findings(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text("print()\n")
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
 

@@ -65,7 +65,7 @@ def only(folder: Path, text: str | bytes) -> Finding:
     return findings[0]
 
 
-def test_every_mistake_is_a_finding_of_its_own_in_one_go(tmp_path: Path) -> None:
+def test_every_mistake_is_reported_in_one_call(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, MANY_MISTAKES)
 
     assert {finding.key: finding.fix for finding in findings}.keys() == {
@@ -84,7 +84,7 @@ def test_every_mistake_is_a_finding_of_its_own_in_one_go(tmp_path: Path) -> None
     assert all(finding.problem and finding.fix for finding in findings)
 
 
-def test_findings_stand_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_findings_are_in_the_order_of_the_file(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, MANY_MISTAKES)
 
     lines = [
@@ -608,9 +608,7 @@ def test_what_adaptdl_cannot_do_is_named(tmp_path: Path, tables: str, key: str, 
         ('"python3 train.py"', '"train --key AKIAABCDEFGHIJKLMNOP"', "ml.benchmark_code", "[env.secrets]"),
     ],
 )
-def test_a_mistake_in_what_everybody_writes(
-    tmp_path: Path, old: str, new: str, key: str, advice: str
-) -> None:
+def test_common_mistakes_have_good_advice(tmp_path: Path, old: str, new: str, key: str, advice: str) -> None:
     finding = only(tmp_path, GOOD.replace(old, new))
 
     assert finding.key == key
@@ -644,7 +642,7 @@ def test_broken_toml_is_one_finding_with_its_remedy(tmp_path: Path, text: str, a
     assert advice in finding.fix
 
 
-def test_of_engines_only_those_that_run_here_are_advised(tmp_path: Path) -> None:
+def test_only_engines_that_run_here_are_suggested(tmp_path: Path) -> None:
     text = GOOD.replace('description = "d"', 'description = "d"\nexecution_engine = "aws.ec3"')
 
     assert only(tmp_path, text).fix == 'did you mean "aws.ec2"? Possible: "local", "aws.ec2"'
@@ -700,7 +698,7 @@ def test_a_folder_is_one_finding_that_names_the_file_in_it(tmp_path: Path) -> No
     assert str(tmp_path / "benchmark.toml") in finding.fix
 
 
-def test_what_never_ends_is_not_read() -> None:
+def test_an_endless_file_is_not_read() -> None:
     _, [finding] = load(Path("/dev/zero"))
 
     assert finding.problem == "is not a regular file"
@@ -750,7 +748,7 @@ def test_a_key_that_is_misspelt_is_not_reported_as_missing_too(tmp_path: Path) -
         ("sleep 9 &", "remove it: the benchmark is the process that is waited for"),
     ],
 )
-def test_shell_syntax_is_told_what_to_write_instead(tmp_path: Path, command: str, advice: str) -> None:
+def test_shell_syntax_is_reported_with_an_alternative(tmp_path: Path, command: str, advice: str) -> None:
     text = GOOD.replace('benchmark_code = "python3 train.py"', f"benchmark_code = '{command}'")
 
     assert only(tmp_path, text).fix.startswith(advice)
@@ -797,7 +795,7 @@ def test_shell_syntax_is_told_what_to_write_instead(tmp_path: Path, command: str
         ),
     ],
 )
-def test_what_may_be_meant_is_a_warning_and_no_error(tmp_path: Path, text: str, key: str) -> None:
+def test_an_ambiguous_value_is_a_warning(tmp_path: Path, text: str, key: str) -> None:
     finding = only(tmp_path, GOOD.replace('benchmark_code = "python3 train.py"', text))
 
     assert (finding.key, finding.severity) == (key, Severity.WARNING)
@@ -816,7 +814,7 @@ def test_what_may_be_meant_is_a_warning_and_no_error(tmp_path: Path, text: str, 
         "benchmark_code = '''\n#!/bin/sh\necho $(date) | cat\n'''",
     ],
 )
-def test_what_is_right_is_left_in_peace(tmp_path: Path, text: str) -> None:
+def test_a_correct_descriptor_has_no_findings(tmp_path: Path, text: str) -> None:
     assert findings_of(tmp_path, GOOD.replace('benchmark_code = "python3 train.py"', text)) == []
 
 
@@ -895,7 +893,7 @@ METRIC = "[[output.metrics]]\nname = 'm'\n"
         (r"units = ''; pattern = 't=(\d+)(?P<unit>m?s)'", "pattern", "convert to"),
     ],
 )
-def test_a_pattern_that_cannot_be_what_is_meant_is_refused(
+def test_a_pattern_that_cannot_be_intended_is_refused(
     tmp_path: Path, keys: str, key: str, problem: str
 ) -> None:
     labels = "[info.labels]\ntask_name = 't'\n"
@@ -917,7 +915,7 @@ def test_a_pattern_that_cannot_be_what_is_meant_is_refused(
         (r"units = 'ms'; pattern = '=([\d.]+)'; example = 'max=1.14s'", "example", '"1.14s"'),
     ],
 )
-def test_what_is_probably_not_meant_is_warned_of(tmp_path: Path, keys: str, key: str, problem: str) -> None:
+def test_a_probably_unintended_value_is_a_warning(tmp_path: Path, keys: str, key: str, problem: str) -> None:
     finding = only(tmp_path, GOOD + METRIC + keys.replace("; ", "\n") + "\n")
     assert finding.severity is Severity.WARNING
     assert finding.key == f"output.metrics[0].{key}"
@@ -936,7 +934,7 @@ def test_what_is_probably_not_meant_is_warned_of(tmp_path: Path, keys: str, key:
         r"units = ''; number = 'auto'; pattern = 'n=(\d+)'; example = 'n=60,911'",
     ],
 )
-def test_a_pattern_that_may_be_a_number_is_taken(tmp_path: Path, keys: str) -> None:
+def test_a_pattern_that_may_match_a_number_is_accepted(tmp_path: Path, keys: str) -> None:
     assert findings_of(tmp_path, GOOD + METRIC + keys.replace("; ", "\n") + "\n") == []
 
 

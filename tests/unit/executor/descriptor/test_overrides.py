@@ -146,7 +146,7 @@ def value_at(descriptor: Any, *steps: str | int) -> Any:
         ('env.vars={ A = "1", B = 2 }', ("env", "vars"), {"A": "1", "B": "2"}),
     ],
 )
-def test_a_value_is_what_the_key_wants(text: str, place: tuple[str | int, ...], value: Any) -> None:
+def test_a_value_is_converted_to_the_keys_type(text: str, place: tuple[str | int, ...], value: Any) -> None:
     found = value_at(loaded(text), *place)
 
     assert (found, type(found)) == (value, type(value))
@@ -245,7 +245,7 @@ def test_a_key_that_is_set_twice_is_refused(texts: list[str], option: str, probl
         (["ml.args=\udcff"], "--set 'ml.args': it is not UTF-8"),
     ],
 )
-def test_what_is_wrong_in_any_file_is_one_sentence(texts: list[str], sentence: str) -> None:
+def test_a_mistake_independent_of_the_file_gives_one_sentence(texts: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_overrides(texts)
 
@@ -291,7 +291,7 @@ def test_relative_paths_start_at_the_files_folder(tmp_path: Path, monkeypatch: p
     assert [each.option for each in missing] == ["--set ml.script.path"]
 
 
-def test_the_table_of_the_file_stays_as_it_is() -> None:
+def test_the_table_of_the_file_is_not_changed() -> None:
     before = table()
     given = copy.deepcopy(before)
 
@@ -313,11 +313,11 @@ def test_the_table_of_the_file_stays_as_it_is() -> None:
         ("data.sources[0].src=https://host/file?X-Amz-Signature=abc", "***"),
     ],
 )
-def test_the_record_keeps_what_was_set_without_secrets(text: str, kept: str) -> None:
+def test_the_record_keeps_overrides_without_secrets(text: str, kept: str) -> None:
     assert recorded(read_overrides([text])) == {text.partition("=")[0]: kept}
 
 
-def test_a_program_sets_values_as_python_has_them() -> None:
+def test_a_program_sets_python_values() -> None:
     overrides = program_overrides(
         {
             "ml.args": '"quoted"',
@@ -347,7 +347,7 @@ def test_a_program_sets_values_as_python_has_them() -> None:
         ({"aws.ec2.volume.size": 2**63}, "must fit into 64 bits"),
     ],
 )
-def test_what_a_program_sets_wrongly_is_one_sentence(values: Any, sentence: str) -> None:
+def test_a_wrong_value_from_a_program_gives_one_sentence(values: Any, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         program_overrides(values)
 
@@ -401,7 +401,7 @@ def test_any_dotted_key_is_read_back(names: list[str]) -> None:
 @example("[" * 5000)
 @example("9" * 5000)
 @example("0x" + "f" * 5000)
-def test_a_text_key_takes_any_text(text: str) -> None:
+def test_a_text_key_accepts_any_text(text: str) -> None:
     file = table()
 
     _, findings = put_overrides(file, read_overrides([f"ml.args={text}"]), file="b.toml")
@@ -416,7 +416,7 @@ def test_a_text_key_takes_any_text(text: str) -> None:
 @example("ml=[[[[[")
 @example("output.metrics[999999999].x=1")
 @example("output[0]=1")
-def test_no_text_raises_anything_but_a_usage_error(text: str) -> None:
+def test_any_text_gives_a_result_or_a_usage_error(text: str) -> None:
     try:
         overrides = read_overrides([text])
     except UsageError:

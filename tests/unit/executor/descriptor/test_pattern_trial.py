@@ -40,7 +40,7 @@ def test_step_labels_unit_and_form_are_those_of_a_run() -> None:
     assert try_patterns([example]) == [Trial(values=({"value": 1.5, "step": 3, "labels": {"threads": "4"}},))]
 
 
-def test_what_is_no_number_or_doubtful_is_told() -> None:
+def test_values_that_are_not_numbers_or_doubtful_are_reported() -> None:
     lines = [(r"loss (\w+)", "loss nan"), (r"loss( \d+)?", "loss"), ("x", "y"), (r"(\d+)", "1,000")]
     assert try_patterns([PatternExample(pattern=pattern, line=line) for pattern, line in lines]) == [
         Trial(others=("nan",)),

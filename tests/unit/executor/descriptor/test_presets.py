@@ -48,7 +48,7 @@ def problem(output: dict[str, Any], **info: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_a_preset_says_what_its_numbers_are(name: str) -> None:
+def test_each_metric_of_a_preset_has_units_and_direction(name: str) -> None:
     preset = read_preset(name)
 
     assert len({each.name for each in preset.metrics}) == len(preset.metrics)
@@ -81,7 +81,7 @@ def test_a_descriptor_gives_its_own_metrics_no_revision() -> None:
     assert [each.key for each in findings] == ["output.metrics[0].revision"]
 
 
-def test_own_metrics_come_first_and_win() -> None:
+def test_own_metrics_come_first_and_replace_those_of_presets() -> None:
     own = {"name": "bandwidth", "units": "GB/s", "pattern": r"BW=(\d+)", "tolerance": "1%"}
     output = {"preset": ["fio", "hackbench"], "metrics": [own]}
 
@@ -109,7 +109,7 @@ def test_an_unknown_preset_lists_those_there_are() -> None:
     assert all(name in fix for name in preset_names())
 
 
-def test_metrics_of_two_presets_need_names_of_their_own() -> None:
+def test_metrics_of_two_presets_need_different_names() -> None:
     what, fix = problem({"preset": ["dd", "siege"]})
 
     assert what == '"dd" and "siege" both have a metric throughput'
@@ -132,7 +132,7 @@ def test_a_label_of_the_job_is_not_that_of_a_presets_metric() -> None:
 
 
 @pytest.mark.parametrize("value", [3, [3], [{"a": 1}], {"name": "fio"}, [["fio"]], True])
-def test_what_is_no_name_is_a_finding(tmp_path: Path, value: Any) -> None:
+def test_an_unknown_preset_name_is_a_finding(tmp_path: Path, value: Any) -> None:
     descriptor, findings = load_table(table({"preset": value}), file="b.toml", folder=None)
 
     assert descriptor is None

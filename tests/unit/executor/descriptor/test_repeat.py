@@ -93,7 +93,7 @@ def test_until_is_about_the_only_metric_that_has_better(tmp_path: Path) -> None:
         ("runs = 3\nprepare = '''\n#!/bin/bash\ntrue\n'''", "", "single_node", "repeat.prepare", "#!"),
     ],
 )
-def test_what_is_wrong_is_named(
+def test_each_mistake_in_repeat_is_named(
     tmp_path: Path, table: str, metrics: str, strategy: str, key: str, said: str
 ) -> None:
     file = tmp_path / "benchmark.toml"
@@ -184,14 +184,14 @@ def test_arms_take_turns_in_an_order_that_the_seed_decides(tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_is_wrong_with_arms_is_named(tmp_path: Path, table: str, key: str) -> None:
+def test_each_mistake_in_arms_is_named(tmp_path: Path, table: str, key: str) -> None:
     file = tmp_path / "benchmark.toml"
     file.write_text(f"{HEAD.format(strategy='single_node')}[repeat]\n{table}")
 
     assert [each.key for each in load(file)[1] if each.severity is Severity.ERROR] == [key]
 
 
-def test_until_may_be_about_the_wall_time_without_a_table_for_it(tmp_path: Path) -> None:
+def test_until_may_use_the_wall_time_without_a_table(tmp_path: Path) -> None:
     file = tmp_path / "benchmark.toml"
     file.write_text(HEAD.format(strategy="single_node") + "[repeat]\nuntil = '2%'\nmetric = 'wall_time'\n")
 

@@ -102,7 +102,7 @@ def test_the_examples_of_the_keys_are_valid() -> None:
         Descriptor.model_validate(descriptor)
 
 
-def test_a_path_leads_to_its_schema_and_a_wrong_one_nowhere() -> None:
+def test_a_path_gives_its_schema_and_a_wrong_one_none() -> None:
     assert (schema_at(("output", "metrics", 3, "better")) or {})["enum"] == ["lower", "higher"]
     assert schema_at(("info", "labels", "anything")) is not None
     assert schema_at(("info", "nothing")) is None
@@ -119,7 +119,7 @@ def test_the_template_is_valid_without_a_warning(tmp_path: Path) -> None:
     assert findings == []
 
 
-def test_what_the_template_has_commented_out_is_valid_too(tmp_path: Path) -> None:
+def test_the_commented_parts_of_the_template_are_also_valid(tmp_path: Path) -> None:
     """Its example lines are single keys and headers; prose has spaces before any "="."""
     lines = [
         re.sub(r"^# (?=\[\[?[a-z_.0-9]+\]\]?$|[A-Za-z_0-9]+ = )", "", line) for line in TEMPLATE.splitlines()

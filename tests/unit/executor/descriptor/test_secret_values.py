@@ -46,7 +46,7 @@ def test_a_secret_is_seen(name: str, value: str) -> None:
         ("EMPTY_PASSWORD", ""),
     ],
 )
-def test_what_is_no_secret_is_left_in_peace(name: str, value: str) -> None:
+def test_a_value_that_is_no_secret_has_no_finding(name: str, value: str) -> None:
     assert looks_secret(name, value) is None
 
 

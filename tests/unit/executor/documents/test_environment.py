@@ -56,7 +56,7 @@ def write(job: HandmadeJob, content: bytes) -> None:
     (job.node / "environment.json").write_bytes(content)
 
 
-def test_status_shows_what_matters_only_when_asked(cli: LocalCli, job: HandmadeJob) -> None:
+def test_status_shows_important_facts_only_if_verbose(cli: LocalCli, job: HandmadeJob) -> None:
     write(job, json.dumps(ENVIRONMENT).encode())
 
     shown = cli.bai("status", "last", "-v").stdout
@@ -78,7 +78,7 @@ def test_status_shows_what_matters_only_when_asked(cli: LocalCli, job: HandmadeJ
     assert "A100" not in cli.bai("status", "last").stdout
 
 
-def test_json_holds_all_of_it(cli: LocalCli, job: HandmadeJob) -> None:
+def test_json_contains_all_facts(cli: LocalCli, job: HandmadeJob) -> None:
     write(job, json.dumps(ENVIRONMENT).encode())
 
     (node,) = json.loads(cli.bai("status", "last", "-v", "--json").stdout)["environments"]

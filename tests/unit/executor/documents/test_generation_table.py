@@ -25,7 +25,7 @@ def generation(
     )
 
 
-def test_each_generation_has_its_nodes_times_headlines_and_end() -> None:
+def test_each_generation_has_nodes_times_headlines_and_end() -> None:
     found = [
         generation(0, 0, 1, 2, 3, speed=400),
         generation(1, 0, 2, 3, gap=2.5),
@@ -45,7 +45,7 @@ def test_each_generation_has_its_nodes_times_headlines_and_end() -> None:
     assert table.caption == "3 generations, and 6.5 s between them in which nothing ran"
 
 
-def test_of_many_the_last_ones_are_shown_and_one_alone_is_no_table() -> None:
+def test_only_the_last_of_many_generations_are_shown() -> None:
     found = [generation(number, 0, gap=1.0) for number in range(5)]
 
     assert [row[0].text for row in generations_table(found, metrics=2, most=2).rows] == ["3", "4"]

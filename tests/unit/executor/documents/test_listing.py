@@ -129,7 +129,7 @@ def test_the_live_table_has_the_signs_of_the_final_one(
     assert "loss ↓" in raw.getvalue().decode()
 
 
-def test_an_ended_jobs_status_says_what_failed_and_where_to_look(
+def test_an_ended_jobs_status_names_the_failure_and_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = HandmadeJob(tmp_path, "digits-1")
@@ -166,7 +166,7 @@ def test_while_a_sink_is_out_of_reach_the_status_says_so(tmp_path: Path) -> None
     assert job_status(job.record).warnings == ("Careful.",)
 
 
-def test_a_restarted_agent_voids_what_was_out_of_reach(tmp_path: Path) -> None:
+def test_a_restarted_agent_clears_the_unreachable_sinks(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     message = "Kafka has been out of reach for 10 s: refused"
     job.event("agent_started", pid=1)

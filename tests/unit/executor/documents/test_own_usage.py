@@ -30,7 +30,7 @@ HALF = ProcessUsage(cpu_seconds=0.5, peak_memory_bytes=20 << 20)
     ],
     ids=["a long benchmark", "a short one", "a lost shim", "no benchmark"],
 )
-def test_the_share_is_of_what_the_machine_had(node: OwnUsage, sentence: str) -> None:
+def test_the_share_is_relative_to_the_machines_processors(node: OwnUsage, sentence: str) -> None:
     assert usage_sentence([node]) == sentence
 
 
@@ -44,7 +44,7 @@ def test_nodes_on_one_machine_share_its_processors() -> None:
     assert "on 2 nodes: 3.8 % of what their 8 CPUs had" in usage_sentence(nodes)
 
 
-def test_what_is_not_known_of_a_node_has_no_share() -> None:
+def test_a_node_with_unknown_usage_has_no_share() -> None:
     whole = OwnUsage(cpus=2, benchmark_seconds=10, agent=HALF, extractor=HALF, shim=HALF)
     lost = OwnUsage(rank=1, cpus=2, agent=HALF, extractor=ProcessUsage(cpu_seconds=70, at_least=True))
 

@@ -30,7 +30,7 @@ from executor.view.log import Scroll
         (-0.5, "-0.5000"),
     ],
 )
-def test_numbers_are_short_and_say_what_matters(value: float, text: str) -> None:
+def test_numbers_are_short_but_precise_enough(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -70,13 +70,13 @@ def test_sizes_read_well(value: int, text: str) -> None:
     assert size(value) == text
 
 
-def test_colours_stay_and_everything_that_moves_the_cursor_goes() -> None:
+def test_colours_are_kept_and_cursor_movements_removed() -> None:
     nasty = "\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H\x1b]0;title\x07\x1b[?25l\x1bc\x07\x08end\x9b2J\u202e"
 
     assert safe_line(nasty) == "\x1b[31mred\x1b[0m end2J"
 
 
-def test_an_unfinished_title_sequence_does_not_swallow_what_follows() -> None:
+def test_an_unfinished_title_sequence_does_not_hide_the_following_text() -> None:
     assert safe_line("before\x1b]0;never ended") == "before"
     assert safe_line("before\x1b[12") == "before12"
 
@@ -85,7 +85,7 @@ def test_an_unfinished_title_sequence_does_not_swallow_what_follows() -> None:
     ("line", "shown"),
     [("10%\r20%\r30%", "30%"), ("done\r", "done"), ("a\r\r", "a"), ("\r", ""), ("plain", "plain")],
 )
-def test_of_a_progress_bar_the_last_state_is_shown(line: str, shown: str) -> None:
+def test_only_the_last_state_of_a_progress_bar_is_shown(line: str, shown: str) -> None:
     assert safe_line(line) == shown
 
 
@@ -96,7 +96,7 @@ def test_no_control_character_survives_but_those_of_colours(line: str) -> None:
     assert all(each.isprintable() or each in "\x1b\xa0\xad" or ord(each) > 0x9F for each in shown)
 
 
-def test_words_of_a_sentence_stay_apart_whatever_stood_between_them() -> None:
+def test_words_of_a_sentence_stay_separated() -> None:
     assert plain_text("no\tsuch\nfile: \x1b[2J\u00e9\U0001f600") == "no such file: \u00e9\U0001f600"
 
 
@@ -134,7 +134,7 @@ def test_any_pieces_give_the_same_lines(content: bytes, cuts: list[int]) -> None
     assert pieces.take_rest() == whole.take_rest()
 
 
-def test_what_a_screen_cannot_take_is_counted_and_the_newest_stays() -> None:
+def test_text_beyond_the_screens_limit_is_counted_and_the_newest_kept() -> None:
     scroll = Scroll(keep=3)
     scroll.feed(b"".join(b"line %d\n" % each for each in range(10)))
     scroll.feed(b"line 10\nunfinished")
@@ -167,9 +167,9 @@ def test_an_endless_line_does_not_fill_the_memory() -> None:
         ([], []),
     ],
 )
-def test_decimal_points_stand_in_line(texts: list[str], expected: list[str]) -> None:
+def test_decimal_points_are_aligned(texts: list[str], expected: list[str]) -> None:
     assert aligned(texts) == expected
 
 
-def test_what_backspaces_overwrite_is_not_shown() -> None:
+def test_text_overwritten_by_backspaces_is_not_shown() -> None:
     assert safe_line("10%\x08\x08\x0820%\x08\x08\x0830%") == "30%"

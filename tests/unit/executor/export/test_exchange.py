@@ -73,7 +73,7 @@ def test_bmf_of_repeats_is_their_median_with_bounds() -> None:
     assert found == {"digits": {"time": {"value": 2, "lower_value": 1, "upper_value": 3}}}
 
 
-def test_gha_has_what_its_custom_tools_read() -> None:
+def test_the_gha_format_fits_its_custom_tools() -> None:
     text, notes = printed(
         "gha",
         runs(
@@ -130,7 +130,7 @@ def samples(text: str) -> list[tuple[str, dict[str, str], float]]:
     ]
 
 
-def test_openmetrics_is_what_prometheus_reads() -> None:
+def test_the_openmetrics_format_is_read_by_prometheus() -> None:
     assert samples(printed("openmetrics", ONE)[0]) == [
         ("BAI_METRICS_time", {"n": "1", "job_id": "j-1"}, 2.5),
         ("BAI_METRICS_plain", {"job_id": "j-1"}, 7.0),

@@ -101,7 +101,7 @@ def test_a_second_export_adds_only_new_values(job: HandmadeJob, server: str) -> 
     assert [each[0] for each in history(server, run.info.run_id, "loss")] == [0, 1, 2, 3, 4]
 
 
-def test_more_values_than_one_request_takes_all_arrive(job: HandmadeJob, server: str) -> None:
+def test_more_values_than_one_request_allows_are_all_sent(job: HandmadeJob, server: str) -> None:
     append(job, *({"value": n} for n in range(2500)))
     job.ends()
 
@@ -140,7 +140,7 @@ def test_a_run_of_an_arm_has_that_arms_command_environment_and_tag(job: Handmade
         assert run.data.metrics["loss"] == int(run.data.tags["bai.repeat"]) + 1
 
 
-def test_nodes_labels_and_odd_names_stay_apart(tmp_path: Path, server: str) -> None:
+def test_nodes_labels_and_unusual_names_are_distinguished(tmp_path: Path, server: str) -> None:
     job = HandmadeJob(tmp_path / "store", nodes=2)
     for rank in (0, 1):
         append(job, {"value": rank}, rank=rank)
@@ -216,7 +216,7 @@ class Api(BaseHTTPRequestHandler):
         return
 
 
-def test_nothing_but_the_export_itself_is_on_standard_output(
+def test_standard_output_contains_only_the_export(
     job: HandmadeJob, capfd: pytest.CaptureFixture[str]
 ) -> None:
     append(job, *({"value": n} for n in range(3)))

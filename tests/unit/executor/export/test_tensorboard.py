@@ -61,13 +61,13 @@ def test_names_that_become_one_tag_stay_apart(job: HandmadeJob, tmp_path: Path) 
     assert scalars(exported(job, tmp_path / "tb")) == {"p_99_": [1], "p_99__2": [2]}
 
 
-def test_a_runs_resources_have_the_metrics_own_tag(job: HandmadeJob, tmp_path: Path) -> None:
+def test_resources_of_a_run_have_the_same_tag_as_the_metric(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {"src": "exit", "name": "took", "value": 3})
 
     assert scalars(exported(job, tmp_path / "tb")) == {"took": [3]}
 
 
-def test_parameters_and_outcome_stand_in_a_text(job: HandmadeJob, tmp_path: Path) -> None:
+def test_parameters_and_outcome_are_written_as_a_text(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {})
     job.ends()
 
@@ -124,7 +124,7 @@ def test_an_earlier_export_is_replaced(job: HandmadeJob, tmp_path: Path) -> None
     assert [each.name for each in (tmp_path / "tb").iterdir()] == ["digits-1"]
 
 
-def test_a_foreign_folder_is_left_alone(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_foreign_folder_is_not_touched(job: HandmadeJob, tmp_path: Path) -> None:
     theirs = tmp_path / "tb" / "digits-1" / "notes.txt"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("mine")

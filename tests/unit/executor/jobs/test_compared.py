@@ -88,7 +88,7 @@ def test_each_named_job_is_a_side_and_vs_joins_several(tmp_path: Path) -> None:
         (["a1", "x="], "write KEY=VALUE"),
     ],
 )
-def test_sides_that_make_no_sense_are_refused(tmp_path: Path, words: list[str], why: str) -> None:
+def test_contradictory_sides_are_refused(tmp_path: Path, words: list[str], why: str) -> None:
     ended(tmp_path, "a1", 1.0)
     ended(tmp_path, "bad", 1.0, outcome="failed")
     made(tmp_path, "open")
@@ -97,7 +97,7 @@ def test_sides_that_make_no_sense_are_refused(tmp_path: Path, words: list[str], 
         reader(tmp_path).sides(words)
 
 
-def test_a_label_means_all_its_jobs_that_succeeded(tmp_path: Path) -> None:
+def test_a_label_selects_all_its_successful_jobs(tmp_path: Path) -> None:
     for i, outcome in enumerate(("succeeded", "failed", "succeeded")):
         ended(tmp_path, f"j{i}", float(i), outcome=outcome, at=-i, labels={"variant": "a"})
     ended(tmp_path, "other", 1.0, labels={"variant": "b"})

@@ -140,7 +140,7 @@ def runs_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced, replaced_by_rename, changed_in_place, runs_again])
-def test_a_job_that_is_another_now_is_read_again(folder: Path, change: Callable[[Path], None]) -> None:
+def test_a_replaced_job_is_read_again(folder: Path, change: Callable[[Path], None]) -> None:
     assert newest(folder) == ["job-77", "job-78", "job-79"]
 
     change(folder)
@@ -212,9 +212,7 @@ def _with_checksum(file: Path, content: bytes) -> None:
         lambda file: (file.unlink(), file.mkdir()),
     ],
 )
-def test_a_damaged_index_is_as_good_as_none(
-    folder: Path, cache: Path, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_index_counts_as_empty(folder: Path, cache: Path, damage: Callable[[Path], object]) -> None:
     newest(folder)
     (index,) = cache.iterdir()
 
@@ -238,7 +236,7 @@ def test_each_folder_has_an_index_of_its_own(folder: Path, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["cache", "cache/bai", "cache/bai/jobs"])
-def test_without_a_place_for_the_index_each_job_is_read(tmp_path: Path, folder: Path, obstacle: str) -> None:
+def test_without_a_cache_folder_each_job_is_read(tmp_path: Path, folder: Path, obstacle: str) -> None:
     place = tmp_path / obstacle
     place.parent.mkdir(parents=True, exist_ok=True)
     place.touch()
@@ -336,7 +334,7 @@ def test_commands_at_the_same_time_give_the_same_answer(folder: Path, cache: Pat
     assert not any(each.is_alive() for each in threads)
 
 
-def test_what_does_not_say_its_start_is_in_no_index(folder: Path) -> None:
+def test_a_result_without_a_start_is_not_indexed(folder: Path) -> None:
     read: list[str] = []
 
     def nothing(job_id: str) -> StartedJob | None:

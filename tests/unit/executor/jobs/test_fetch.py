@@ -30,7 +30,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_everything_comes_under_names_for_people(job: HandmadeJob, tmp_path: Path) -> None:
+def test_fetched_files_have_names_for_people(job: HandmadeJob, tmp_path: Path) -> None:
     job.ends()
     there = tmp_path / "there"
 
@@ -72,7 +72,7 @@ def test_an_agents_log_that_grows_is_gone_on_with(job: HandmadeJob, tmp_path: Pa
     assert grown.path.read_text() == "started\nended\n"
 
 
-def test_what_a_kill_cut_short_is_gone_on_with(job: HandmadeJob, tmp_path: Path) -> None:
+def test_an_interrupted_fetch_is_continued(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
     part = there / "artifacts" / "runs" / ".model.bin.part"
     part.parent.mkdir(parents=True)
@@ -92,7 +92,9 @@ def test_what_a_kill_cut_short_is_gone_on_with(job: HandmadeJob, tmp_path: Path)
 @pytest.mark.parametrize(
     "name", ["job.toml", "nodes/0/output.log", "nodes/0/metrics.jsonl", "artifacts/runs/model.bin"]
 )
-def test_what_is_there_with_another_content_stays(job: HandmadeJob, tmp_path: Path, name: str) -> None:
+def test_an_existing_file_with_other_content_is_not_replaced(
+    job: HandmadeJob, tmp_path: Path, name: str
+) -> None:
     mine = tmp_path / "there" / name
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -103,7 +105,7 @@ def test_what_is_there_with_another_content_stays(job: HandmadeJob, tmp_path: Pa
     assert mine.read_text() == "mine"
 
 
-def test_a_folder_that_holds_another_job_is_left_as_it_is(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_folder_with_another_job_is_not_changed(job: HandmadeJob, tmp_path: Path) -> None:
     # Given a folder with another job, whose files have the same sizes
     there = tmp_path / "there"
     other = HandmadeJob(tmp_path / "store", "digits-2")
@@ -117,7 +119,7 @@ def test_a_folder_that_holds_another_job_is_left_as_it_is(job: HandmadeJob, tmp_
     assert tree(there) == before
 
 
-def test_a_folder_is_claimed_before_anything_else_comes(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_folder_is_claimed_before_other_files_are_written(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
 
     first = next(fetch_job(job.record, there))
@@ -126,7 +128,9 @@ def test_a_folder_is_claimed_before_anything_else_comes(job: HandmadeJob, tmp_pa
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"x = ", b"x = 1", b"job = 1"])
-def test_a_descriptor_that_is_none_keeps_a_job_out(job: HandmadeJob, tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_descriptor_in_the_folder_refuses_a_fetch(
+    job: HandmadeJob, tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "job.toml").write_bytes(content)
 
     with pytest.raises(JobFetchError, match="nothing is overwritten"):
@@ -145,7 +149,7 @@ def test_no_link_leads_out_of_the_folder(job: HandmadeJob, tmp_path: Path) -> No
     assert list(outside.rglob("*.bin")) == []
 
 
-def test_a_folder_without_hard_links_takes_everything(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_folder_without_hard_links_is_accepted(job: HandmadeJob, tmp_path: Path) -> None:
     long = "n" * 255
     job.store.put(job.record.key(f"artifacts/{long}"), b"x")
     there = tmp_path / "there"
@@ -158,7 +162,7 @@ def test_a_folder_without_hard_links_takes_everything(job: HandmadeJob, tmp_path
     assert not list(there.rglob("*.part"))
 
 
-def test_of_several_attempts_each_has_its_place(job: HandmadeJob, tmp_path: Path) -> None:
+def test_each_of_several_attempts_has_its_own_folder(job: HandmadeJob, tmp_path: Path) -> None:
     job.store.put(job.record.node(attempt=1).key(f"log/{0:020}"), b"again\n")
 
     list(fetch_job(job.record, tmp_path / "there"))

@@ -36,7 +36,7 @@ def keep(job: HandmadeJob, number: int, files: Mapping[str, str]) -> CheckpointM
     return marker
 
 
-def test_the_newest_checkpoint_comes_into_a_folder_of_its_name(job: HandmadeJob, tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_copied_into_a_folder_of_its_name(job: HandmadeJob, tmp_path: Path) -> None:
     keep(job, 0, {"model.pt": "old"})
     keep(job, 1, {"model.pt": "new", "deep/state": "s", "last": "-> model.pt"})
     there = tmp_path / "there"
@@ -60,9 +60,7 @@ def test_another_attempt_that_a_machine_plants_hides_no_checkpoint(job: Handmade
     assert saved(tmp_path / "checkpoint-0-0") == {"model.pt": "old"}
 
 
-def test_one_whose_files_are_being_overwritten_gives_way_to_the_one_before(
-    job: HandmadeJob, tmp_path: Path
-) -> None:
+def test_a_checkpoint_that_is_being_overwritten_is_skipped(job: HandmadeJob, tmp_path: Path) -> None:
     keep(job, 0, {"model.pt": "old"})
     torn = keep(job, 1, {"model.pt": "new"})
     record = CheckpointRecord(AttemptRecord(job.record))
@@ -84,7 +82,7 @@ def test_a_file_with_another_sum_does_not_stay(job: HandmadeJob, tmp_path: Path)
     assert saved(tmp_path / "there") == {}
 
 
-def test_what_is_there_with_another_content_stays(job: HandmadeJob, tmp_path: Path) -> None:
+def test_an_existing_file_with_other_content_is_not_replaced(job: HandmadeJob, tmp_path: Path) -> None:
     keep(job, 0, {"model.pt": "new"})
     mine = tmp_path / "there" / "checkpoint-0-0" / "model.pt"
     mine.parent.mkdir(parents=True)

@@ -95,7 +95,7 @@ def test_the_phase_decides_the_status(tmp_path: Path, phase: str | None, status:
         assert job_status(job.record).status == status
 
 
-def test_a_nodes_result_alone_is_final_too(tmp_path: Path) -> None:
+def test_a_nodes_result_alone_is_also_final(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.ends("cancelled", 4, sentence="The job was cancelled.")
 
@@ -116,7 +116,7 @@ def test_each_metrics_last_value_is_found_among_many(tmp_path: Path) -> None:
     assert values["accuracy"]["value"] == 0.5
 
 
-def test_prune_deletes_what_ended_long_ago_and_nothing_that_may_live(tmp_path: Path) -> None:
+def test_prune_deletes_old_ended_jobs_and_none_that_may_run(tmp_path: Path) -> None:
     now = START + 40 * DAY
     HandmadeJob(tmp_path, "old").ends()
     HandmadeJob(tmp_path, "new", started=now - DAY).ends()
@@ -156,7 +156,7 @@ def test_prune_counts_what_deleting_frees(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").stat().st_size == 2**20
 
 
-def test_prune_leaves_links_alone_and_goes_on(tmp_path: Path) -> None:
+def test_prune_skips_links_and_continues(tmp_path: Path) -> None:
     target = HandmadeJob(tmp_path / "elsewhere", "a-job")
     target.ends()
     HandmadeJob(tmp_path / "store", "b-job").ends()
@@ -175,7 +175,9 @@ def test_prune_leaves_links_alone_and_goes_on(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "store").iterdir()] == ["a-job"]
 
 
-def test_what_cannot_be_deleted_keeps_no_other_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_deleted_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a-job", "b-job"):
         HandmadeJob(tmp_path, name).ends()
     # A folder that is a mount point cannot be removed, not even by root.

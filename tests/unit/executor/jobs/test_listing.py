@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_labels_must_all_hold(folder: Path) -> None:
+def test_all_given_labels_must_match(folder: Path) -> None:
     assert jobs(folder, JobFilter(labels={"team": "vision"})) == ["job-1", "job-3"]
     assert jobs(folder, JobFilter(labels={"team": "vision", "run": "3"})) == ["job-3"]
     assert jobs(folder, JobFilter(labels={"tea": "vision"})) == []
@@ -85,7 +85,7 @@ def test_headlines_and_parameters_are_in_the_list_and_in_json(tmp_path: Path) ->
     assert table["dollars"] is None
 
 
-def test_a_job_of_arms_has_their_names_for_its_parameters(tmp_path: Path) -> None:
+def test_a_job_with_arms_lists_their_names_as_parameters(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     arms = [{"name": f"sleep-{each}", "argv": ["sleep", each]} for each in ("1", "2")]
     change(job, benchmark={"argv": ["sleep", "1"]}, repeat={"runs": 2, "seed": 1, "arms": arms})

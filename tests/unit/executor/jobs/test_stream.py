@@ -12,7 +12,7 @@ from executor.records.line_stream import PIECE
 from executor.records.nodes import node_records
 
 
-def test_logs_of_nodes_come_node_after_node(tmp_path: Path) -> None:
+def test_logs_are_printed_node_after_node(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     job.prints(b"x" * (PIECE + 1))
     job.on(1).prints("one\n")
@@ -51,7 +51,7 @@ def test_following_nodes_ends_with_the_job_and_all_logs(tmp_path: Path) -> None:
     assert sorted([*seen, *found]) == [(0, b"b"), (2, b"a"), (2, b"c")]
 
 
-def test_a_truncated_log_of_one_node_begins_again_alone(tmp_path: Path) -> None:
+def test_a_truncated_log_of_one_node_restarts_only_that_log(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     for rank in range(2):
         job.on(rank).prints("before\n")
@@ -80,7 +80,7 @@ def test_records_of_nodes_are_whole_lines_with_their_ranks(tmp_path: Path) -> No
     ]
 
 
-def test_records_of_one_node_stay_as_they_are(tmp_path: Path) -> None:
+def test_records_of_one_node_are_not_changed(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("loss", 0.5)
 
@@ -88,7 +88,7 @@ def test_records_of_one_node_stay_as_they_are(tmp_path: Path) -> None:
     assert lines.with_rank() == (job.node / "metrics.jsonl").read_bytes()
 
 
-def test_half_a_record_waits_until_its_line_is_whole(tmp_path: Path) -> None:
+def test_an_incomplete_record_waits_for_the_rest_of_its_line(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     path = job.node / "metrics.jsonl"
     path.write_bytes(b"a\nb")

@@ -41,7 +41,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HandmadeJob:
     return made
 
 
-def test_a_followed_log_goes_on_when_its_store_returns(job: HandmadeJob) -> None:
+def test_a_followed_log_continues_when_its_store_returns(job: HandmadeJob) -> None:
     store: Any = Elsewhere(job, [StoreError("away"), StoreError("away")])
     told: list[str] = []
 
@@ -98,6 +98,6 @@ def test_patience_ends_ten_minutes_after_the_last_answer() -> None:
         reach.failed(away)
 
 
-def test_a_folder_of_this_machine_that_fails_fails_for_good() -> None:
+def test_a_failing_local_folder_is_a_permanent_error() -> None:
     with pytest.raises(StoreError):
         RetryWindow(far=False).failed(StoreError("no such device"))

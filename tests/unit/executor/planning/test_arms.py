@@ -80,7 +80,7 @@ def test_the_scripts_of_both_arms_go_along_to_an_instance(tmp_path: Path) -> Non
     assert one.sources[0].arm is None
 
 
-def test_what_both_bring_alike_is_of_both(tmp_path: Path) -> None:
+def test_data_that_both_files_share_is_used_by_both(tmp_path: Path) -> None:
     (tmp_path / "common.txt").write_text("x")
     data = [
         {"src": "https://example.com/x", "path": "/data/x"},
@@ -126,7 +126,7 @@ def test_arms_with_folders_of_their_own_have_requirements_of_their_own(tmp_path:
 
 
 @pytest.mark.parametrize("place", ["/data/x", "/data/x/y", "/data"])
-def test_one_place_of_the_machine_cannot_hold_the_data_of_both(tmp_path: Path, place: str) -> None:
+def test_different_data_of_both_for_one_place_is_refused(tmp_path: Path, place: str) -> None:
     def of(name: str, path: str) -> tuple[Path, Descriptor]:
         sources = [{"src": f"https://example.com/{name}", "path": path}]
         return version(tmp_path / name, name, data={"sources": sources})

@@ -200,7 +200,7 @@ def job_with(**benchmark: Any) -> Job:
 @example(job_with(script='ends with a quote"'))
 @example(job_with(script="line\\\n   continued \\\\r\n"))
 @example(job_with(argv=("\x7f\x1b\x85\u2028\ufeff", "")))
-def test_a_job_is_read_back_as_it_was_written(job: Job) -> None:
+def test_a_job_is_read_back_unchanged(job: Job) -> None:
     assert parse_job(job_toml(job).encode("utf-8"), where="job.toml") == job
 
 

@@ -87,14 +87,14 @@ def test_a_line_is_split_into_arguments(ml: dict[str, str], argv: tuple[str, ...
 
 
 @pytest.mark.parametrize("code", ["\n#!/usr/bin/env python3\nprint(1)\n", "set -e\ntrain"])
-def test_several_lines_are_a_script_and_args_its_arguments(code: str) -> None:
+def test_several_lines_are_a_script_whose_arguments_are_args(code: str) -> None:
     benchmark = planned(ml={"benchmark_code": code, "args": "'a b' c"}).benchmark
 
     assert benchmark.script == code.strip() + "\n"
     assert benchmark.argv == ("a b", "c")
 
 
-def test_command_line_arguments_come_last_and_unchanged() -> None:
+def test_command_line_arguments_are_appended_unchanged() -> None:
     benchmark = planned(
         arguments=("--name", "a 'b'", "$(X)"), ml={"benchmark_code": "train", "args": "1"}
     ).benchmark
@@ -189,7 +189,7 @@ def test_headline_and_tolerance_are_in_the_job_and_its_file() -> None:
     assert parse_job(job_toml(job).encode(), where="job.toml").metrics == job.metrics
 
 
-def test_labels_come_from_every_place_in_which_they_are_written() -> None:
+def test_labels_are_merged_from_all_places() -> None:
     job = planned(
         info={"description": "d", "task_name": "My task", "labels": {"team": "a"}},
         custom_params={"dashboard": "board", "region": "us-east-1"},
@@ -243,7 +243,7 @@ def test_a_source_is_named_so_that_any_agent_finds_it(src: str, expected: str) -
         ("~/data/x", "/tmp/root", "/tmp/root/home/alice/data/x"),
     ],
 )
-def test_the_data_root_stands_before_absolute_paths(path: str, data_root: str | None, expected: str) -> None:
+def test_the_data_root_is_put_before_absolute_paths(path: str, data_root: str | None, expected: str) -> None:
     job = planned(
         data={"sources": [{"src": "s3://b/k", "path": path}]},
         data_root=Path(data_root) if data_root else None,
@@ -310,7 +310,7 @@ def test_a_gateways_password_must_be_set_before_the_run() -> None:
     check_start(job, {"PUSH_PASSWORD": "x"})
 
 
-def test_git_and_store_are_passed_on() -> None:
+def test_git_and_store_are_in_the_job() -> None:
     git = Git(commit="abc", branch="main", dirty=True)
 
     job = plan(
@@ -323,7 +323,7 @@ def test_git_and_store_are_passed_on() -> None:
     assert job.store.url == "file:///store"
 
 
-def test_what_needs_more_than_this_machine_is_refused_in_a_sentence() -> None:
+def test_a_strategy_that_needs_more_machines_is_refused_in_a_sentence() -> None:
     with pytest.raises(
         PlanError, match=r"inference needs .* runs single_node, each_node, horovod, mpi, torchrun"
     ):
@@ -346,7 +346,7 @@ def test_nodes_of_mpirun_on_this_machine_are_one_with_all_processes(
     assert "stands for 3 nodes" in note
 
 
-def test_what_torchrun_is_to_do_reaches_the_job() -> None:
+def test_settings_of_torchrun_reach_the_job() -> None:
     distributed = {"num_instances": 3, "max_restarts": 2, "cpus_per_process": 4}
     hardware = {"instance_type": "local", "strategy": "torchrun", "distributed": distributed}
 
@@ -415,7 +415,7 @@ def test_a_fixed_number_of_machines_is_refused_for_adaptdl() -> None:
         planned(hardware={**ADAPTDL, "distributed": {"num_instances": 2}})
 
 
-def test_one_machine_of_a_range_may_come_back() -> None:
+def test_one_machine_of_a_range_may_be_replaced() -> None:
     job = planned(hardware={"instance_type": "local", "distributed": {"num_instances": "1:1"}})
 
     assert job.strategy == StrategyTable(min_nodes=1)
@@ -440,7 +440,7 @@ def test_one_number_of_machines_is_a_fixed_job(machines: int | str) -> None:
 
 
 @pytest.mark.parametrize("where", ["descriptor", "configuration"])
-def test_a_silence_that_somebody_set_holds_for_elastic_jobs(where: str) -> None:
+def test_an_explicit_peer_silence_applies_to_elastic_jobs(where: str) -> None:
     limits = {"limits": {"peer_silence": "1m"}}
     inputs = PlanInputs(folder=FOLDER, job_id="job-1", client_id="alice")
     if where == "configuration":
@@ -452,7 +452,7 @@ def test_a_silence_that_somebody_set_holds_for_elastic_jobs(where: str) -> None:
     assert job.limits.peer_silence == timedelta(minutes=1)
 
 
-def test_nodes_of_mpirun_on_this_machine_are_not_elastic_and_that_is_said() -> None:
+def test_local_nodes_of_mpirun_are_not_elastic_and_a_note_says_so() -> None:
     hardware = {**RANGE, "strategy": "mpi"}
 
     job = planned(hardware=hardware, elastic={"nodes": 3})
@@ -490,7 +490,7 @@ def test_without_a_command_there_is_no_plan(ml: dict[str, str]) -> None:
         planned(ml=ml)
 
 
-def test_a_home_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_home_folder_is_refused() -> None:
     given = descriptor(data={"sources": [{"src": "s3://b/k", "path": "~/x"}]})
 
     with pytest.raises(PlanError, match="~/x"):

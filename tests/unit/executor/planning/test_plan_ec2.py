@@ -62,7 +62,7 @@ def test_an_instance_has_a_fixed_environment_a_limit_and_an_end() -> None:
     assert job.store == Store(url="s3://b/jobs", region="eu-west-1")
 
 
-def test_limits_come_from_the_descriptor_then_the_configuration_then_us() -> None:
+def test_limits_come_from_the_descriptor_then_the_configuration_then_the_defaults() -> None:
     defaults = JobLimits(max_runtime=timedelta(hours=2), grace=timedelta(0), drain=timedelta(seconds=5))
 
     job = planned(defaults, limits={"drain": "60s"})
@@ -136,7 +136,7 @@ def test_local_files_become_objects_of_the_bucket_and_others_stay() -> None:
     assert (remote.src, remote.path) == ("https://h/x", "/root/x")
 
 
-def test_signs_of_a_web_address_are_plain_in_other_names() -> None:
+def test_special_characters_of_addresses_are_ordinary_in_other_names() -> None:
     single = Uploaded(src="s3://b/data/2/d", sha256="2" * 64, size=3, packed=False)
     sources = [{"src": "file:///data/a?b#c", "path": "d"}, {"src": "s3://b[1/key", "path": "k"}]
 
@@ -176,12 +176,12 @@ def test_a_home_is_that_of_the_user_on_the_instance() -> None:
         ({"hardware": {"instance_type": "t", "strategy": "inference"}}, "hardware.strategy"),
     ],
 )
-def test_what_an_instance_cannot_have_is_refused(tables: dict[str, Any], said: str) -> None:
+def test_data_that_an_instance_cannot_reach_is_refused(tables: dict[str, Any], said: str) -> None:
     with pytest.raises(PlanError, match=said):
         planned(**tables)
 
 
-def test_the_configurations_kafka_is_for_who_names_none() -> None:
+def test_the_configurations_kafka_applies_to_descriptors_without_a_table() -> None:
     configured = Kafka(brokers=("k:1",))
     job = plan(
         descriptor(),

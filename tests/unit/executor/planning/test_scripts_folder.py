@@ -59,7 +59,7 @@ def test_ignore_files_are_honoured_the_nearest_first(tmp_path: Path) -> None:
     assert names(tmp_path) == [".gitignore", "kept.log", "sub/.gitignore", "sub/data/small", "sub/y.log"]
 
 
-def test_baiignore_has_the_last_word(tmp_path: Path) -> None:
+def test_baiignore_overrides_gitignore(tmp_path: Path) -> None:
     tree(
         tmp_path,
         {".gitignore": "model.bin\n", ".baiignore": "!model.bin\nnotes/\n", "model.bin": "", "notes/a": ""},
@@ -68,7 +68,7 @@ def test_baiignore_has_the_last_word(tmp_path: Path) -> None:
     assert names(tmp_path) == [".baiignore", ".gitignore", "model.bin"]
 
 
-def test_the_repositorys_rules_hold_in_a_folder_of_it(tmp_path: Path) -> None:
+def test_the_repositorys_ignore_rules_apply_in_its_subfolders(tmp_path: Path) -> None:
     tree(tmp_path, {".gitignore": "*.tmp\n", "repo/.git/HEAD": "", "repo/.gitignore": "*.bin\n/bench/out/\n"})
     tree(tmp_path / "repo/bench", {"a.py": "", "a.bin": "", "a.tmp": "", "out/x": ""})
 
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_entered_may_be_ignored(closed: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".venv", "env of mine", "__pycache__"])
-def test_baiignore_brings_back_what_is_left_out(tmp_path: Path, name: str) -> None:
+def test_baiignore_includes_default_exclusions(tmp_path: Path, name: str) -> None:
     tree(tmp_path, {**CACHES, ".gitignore": "*.pyc\n.venv\n", ".baiignore": f"!{name}/\n!*.pyc\n"})
 
     assert {file.split("/")[0] for file in names(tmp_path)} - {".gitignore", ".baiignore"} == {
@@ -171,7 +171,7 @@ def test_baiignore_brings_back_what_is_left_out(tmp_path: Path, name: str) -> No
     }
 
 
-def test_what_the_caller_names_is_left_out(tmp_path: Path) -> None:
+def test_folders_that_the_caller_names_are_left_out(tmp_path: Path) -> None:
     tree(tmp_path, {"a.py": "", "jobs/j1/log": ""})
 
     assert names(tmp_path, (tmp_path / "jobs",)) == ["a.py"]
@@ -194,7 +194,7 @@ def test_the_copy_has_contents_modes_and_links(tmp_path: Path) -> None:
     assert [each.name for each in copy.parent.iterdir()] == ["scripts"]
 
 
-def test_a_copy_into_the_folder_itself_does_not_hold_itself(tmp_path: Path) -> None:
+def test_a_copy_into_the_same_folder_does_not_contain_itself(tmp_path: Path) -> None:
     tree(tmp_path, {"a": ""})
 
     copy = copy_scripts(ScriptsOrigin(path=tmp_path), tmp_path / "jobs/j/scripts")

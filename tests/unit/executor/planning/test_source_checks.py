@@ -44,7 +44,7 @@ def server(*, head: int, get: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_what_a_server_refuses_is_named_without_its_query(status: int) -> None:
+def test_a_refused_source_is_named_without_its_query(status: int) -> None:
     with server(head=status, get=status) as address:
         (said,) = refused_sources([Source(src=address, path="train.csv")])
 
@@ -54,19 +54,19 @@ def test_what_a_server_refuses_is_named_without_its_query(status: int) -> None:
 
 
 @pytest.mark.parametrize(("head", "get"), [(200, 200), (403, 206), (405, 200), (404, 200), (503, 503)])
-def test_what_may_still_come_is_left_to_the_pull(head: int, get: int) -> None:
+def test_a_source_that_may_appear_later_is_left_to_the_pull(head: int, get: int) -> None:
     with server(head=head, get=get) as address:
         assert refused_sources([Source(src=address, path="train.csv")]) == []
 
 
-def test_what_lies_in_place_is_not_asked_for(tmp_path: Path) -> None:
+def test_a_source_that_is_already_in_place_is_not_requested(tmp_path: Path) -> None:
     (tmp_path / "train.csv").touch()
 
     with server(head=404, get=404) as address:
         assert refused_sources([Source(src=address, path=str(tmp_path / "train.csv"))]) == []
 
 
-def test_a_server_that_is_away_proves_nothing() -> None:
+def test_an_unreachable_server_proves_nothing() -> None:
     with server(head=404, get=404) as address:
         pass
 

@@ -40,7 +40,7 @@ def test_a_command_is_run_word_for_word(words: list[str], shell: str | None) -> 
 
 
 @given(st.lists(PRINTABLE, max_size=4))
-def test_names_of_arms_are_their_own(texts: list[str]) -> None:
+def test_names_of_arms_are_unique(texts: list[str]) -> None:
     commands = [shlex.join(["echo", each]) for each in texts] or ["true"]
 
     timed = timed_commands(
@@ -53,7 +53,7 @@ def test_names_of_arms_are_their_own(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     "text", ["a | b", "a > b", "a; b", "a && b", "echo $HOME", "echo `a`", 'echo "x" | y']
 )
-def test_what_only_a_shell_understands_is_refused_without_one(text: str) -> None:
+def test_shell_syntax_without_a_shell_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="add --shell sh"):
         timed_commands([text], parameters={}, shell=None, around=Around())
     timed_commands([text], parameters={}, shell="sh -c", around=Around())
@@ -96,7 +96,7 @@ def test_options_of_several_words_are_read_as_hyperfine_does(
 
 
 @given(st.lists(st.text(max_size=6), max_size=8))
-def test_other_words_stay_as_they_are(words: list[str]) -> None:
+def test_other_words_are_not_changed(words: list[str]) -> None:
     assert joined_words(["--", *words]) == ["--", *words]
     plain = [each for each in words if not each.startswith("-")]
     assert joined_words(plain) == plain
@@ -122,7 +122,7 @@ def test_ranges_and_lists_of_values() -> None:
     ],
 )
 @pytest.mark.parametrize("commands", [["true"], ["true", "false", "echo 'a b' \\$x"]])
-def test_each_way_of_counting_is_a_valid_descriptor(
+def test_each_stop_rule_gives_a_valid_descriptor(
     tmp_path: Path, count: RunCount, commands: list[str]
 ) -> None:
     timed = timed_commands(

@@ -9,7 +9,7 @@ def node(rank: int, environment: dict[str, Any] | None) -> NodeEnvironment:
     return NodeEnvironment(attempt=0, rank=rank, environment=environment)
 
 
-def test_a_warning_of_all_nodes_stands_once_and_alone() -> None:
+def test_a_warning_of_all_nodes_is_shown_once_without_names() -> None:
     nodes = [node(rank, {"warnings": ["Swap was used."]}) for rank in range(3)]
     assert [each.text for each in machine_warnings(nodes)] == ["Swap was used."]
 
@@ -24,6 +24,6 @@ def test_minor_warnings_are_left_out() -> None:
     assert [each.sentence for each in machine_warnings([node(0, facts)])] == ["Swap was used."]
 
 
-def test_what_is_no_environment_has_no_warnings() -> None:
+def test_a_malformed_environment_has_no_warnings() -> None:
     forged: list[Any] = [None, {}, {"warnings": "text"}, {"warnings": [1, None, {}], "minor": 3}]
     assert machine_warnings([node(rank, each) for rank, each in enumerate(forged)]) == []

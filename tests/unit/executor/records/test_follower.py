@@ -25,7 +25,7 @@ def kinds(events: tuple[RunEvent, ...]) -> list[str]:
     return [each.type for each in events]
 
 
-def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
+def test_a_message_is_reported_only_once(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     follower = JobFollower(job.record.node())
     job.event("agent_started", pid=1)
@@ -44,7 +44,7 @@ def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
     assert (third.before, third.log, third.records, third.result) == ((), b"", b"", None)
 
 
-def test_output_that_was_truncated_is_read_from_its_start_again(tmp_path: Path) -> None:
+def test_truncated_output_is_read_again_from_its_start(tmp_path: Path) -> None:
     # Given a follower that has read all of the output
     job = HandmadeJob(tmp_path)
     job.prints("a first line\nand more")
@@ -63,7 +63,7 @@ def test_output_that_was_truncated_is_read_from_its_start_again(tmp_path: Path) 
     assert follower.observe().log == b""
 
 
-def test_a_stream_of_a_log_starts_again_where_that_was_truncated(tmp_path: Path) -> None:
+def test_a_truncated_log_starts_its_stream_again(tmp_path: Path) -> None:
     job, told = HandmadeJob(tmp_path), []
     job.prints("a first line\n")
     stream = pieces(job.record.node(), "log", follow=True, on_truncated=lambda: told.append("truncated"))
@@ -75,7 +75,7 @@ def test_a_stream_of_a_log_starts_again_where_that_was_truncated(tmp_path: Path)
     assert (first, list(stream), told) == (b"a first line\n", [b"again\n"], ["truncated"])
 
 
-def test_half_a_record_waits_for_its_other_half(tmp_path: Path) -> None:
+def test_an_incomplete_record_waits_for_its_rest(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("loss", 1.0)
     path = job.node / "metrics.jsonl"
@@ -90,7 +90,7 @@ def test_half_a_record_waits_for_its_other_half(tmp_path: Path) -> None:
     assert follower.observe().records == whole
 
 
-def test_the_end_comes_after_the_last_line(tmp_path: Path) -> None:
+def test_the_result_follows_the_last_line(tmp_path: Path) -> None:
     # Given a job that printed more than one look takes, and has ended
     job = HandmadeJob(tmp_path)
     job.phases("prepare", until="run")
@@ -111,7 +111,7 @@ def test_the_end_comes_after_the_last_line(tmp_path: Path) -> None:
     assert max(len(news.log) for news in found) <= PIECE
 
 
-def test_one_record_larger_than_a_piece_comes_whole(tmp_path: Path) -> None:
+def test_a_record_larger_than_a_piece_is_complete(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("x" * (3 * PIECE), 1.0)
     job.measures("after", 2.0)
@@ -120,7 +120,7 @@ def test_one_record_larger_than_a_piece_comes_whole(tmp_path: Path) -> None:
     assert content == (job.node / "metrics.jsonl").read_bytes()
 
 
-def test_a_screen_jumps_ahead_and_says_what_it_skipped(tmp_path: Path) -> None:
+def test_a_screen_skips_ahead_and_reports_the_skipped_bytes(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     lines = b"".join(b"%099d\n" % each for each in range(200_000))
     job.prints(lines)
@@ -136,7 +136,7 @@ def test_a_screen_jumps_ahead_and_says_what_it_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 1000])
 @pytest.mark.parametrize("end", ["\n", ""])
-def test_the_last_lines_begin_where_lines_begin(tmp_path: Path, count: int, end: str) -> None:
+def test_the_last_lines_start_at_line_beginnings(tmp_path: Path, count: int, end: str) -> None:
     job = HandmadeJob(tmp_path)
     text = "\n".join(f"line {each}" for each in range(20)) + end
     job.prints(text)
@@ -154,7 +154,7 @@ def test_last_lines_across_pieces(tmp_path: Path) -> None:
     assert position_of_last_lines(job.record.node(), 3) == 0
 
 
-def test_a_tail_begins_with_a_whole_line_where_there_is_one(tmp_path: Path) -> None:
+def test_a_tail_begins_with_a_complete_line_if_there_is_one(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.prints("aaaa\nbbbb\ncccc\n")
 

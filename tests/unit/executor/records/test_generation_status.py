@@ -38,7 +38,7 @@ def test_a_fixed_job_and_one_that_gathers_have_no_generation(tmp_path: Path) -> 
     assert generation_status(gathers.record, gathers.job.job) is None
 
 
-def test_the_newest_generation_says_who_runs_and_what_became_of_the_others(elastic: ElasticRecord) -> None:
+def test_the_newest_generation_names_members_and_what_happened_to_others(elastic: ElasticRecord) -> None:
     elastic.decides(0, 0, 1, 2, 3)
     elastic.decides(1, 0, 1, 2, why=Change.SCALED, nodes=(3,))
     elastic.decides(2, 0, 2, why=Change.LOST, nodes=(1,), ledger=Ledger(restarts=1))
@@ -51,7 +51,7 @@ def test_the_newest_generation_says_who_runs_and_what_became_of_the_others(elast
     assert [found.rank(node) for node in range(4)] == [0, None, 1, None]
 
 
-def test_a_node_that_came_back_is_a_member_again(elastic: ElasticRecord) -> None:
+def test_a_node_that_returned_is_a_member_again(elastic: ElasticRecord) -> None:
     elastic.decides(0, 0, 1, 2)
     elastic.decides(1, 0, 2, why=Change.LOST, nodes=(1,))
     # A node that waits has never been a member.
@@ -62,7 +62,7 @@ def test_a_node_that_came_back_is_a_member_again(elastic: ElasticRecord) -> None
     assert "3 members about to begin, since nodes 1 and 5 joined" in generation_sentence(elastic.newest)
 
 
-def test_a_parked_job_says_who_is_left_and_for_how_long_it_waits(elastic: ElasticRecord) -> None:
+def test_a_parked_job_names_remaining_nodes_and_waiting_time(elastic: ElasticRecord) -> None:
     elastic.decides(0, 0, 1)
     waits = Ledger(waiting_since=START)
     elastic.decides(1, 0, why=Change.LOST, nodes=(1,), kind=DecisionKind.PARK, begins=False, ledger=waits)
@@ -81,7 +81,7 @@ def test_an_ended_job_shows_the_generation_that_ran_last(elastic: ElasticRecord)
     assert (elastic.newest.number, elastic.newest.members) == (0, (0, 1))
 
 
-def test_the_newest_request_within_the_range_counts(elastic: ElasticRecord) -> None:
+def test_the_newest_valid_request_counts(elastic: ElasticRecord) -> None:
     assert desired_nodes(elastic.attempt, elastic.job.job) == 4
     elastic.asks(3)
     elastic.asks(9)
@@ -130,7 +130,7 @@ def test_a_number_of_nodes_is_refused_with_the_range(elastic: ElasticRecord) -> 
         ([3, 2], [4, 2]),
     ],
 )
-def test_a_smaller_number_that_was_taken_back_before_the_nodes_obeyed_it_was_not_requested(
+def test_a_smaller_number_withdrawn_in_time_is_ignored(
     elastic: ElasticRecord, asked: list[int | str], found: list[int]
 ) -> None:
     times = iter(range(START // 1000, START // 1000 + 10))
@@ -155,7 +155,7 @@ def test_a_smaller_number_that_was_taken_back_before_the_nodes_obeyed_it_was_not
     assert requested_nodes(elastic.attempt, elastic.job.job) == found
 
 
-def test_what_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
+def test_a_job_that_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
     fixed, cancelled = HandmadeJob(tmp_path / "fixed", nodes=4), ElasticRecord(tmp_path / "cancelled")
     cancelled.record.cancel(by="a test")
     ended = ElasticRecord(tmp_path / "ended")

@@ -31,7 +31,7 @@ def failed(generation: int, second: int) -> list[RunEvent]:
     ]
 
 
-def test_events_tell_what_each_generation_took_and_the_time_between_them() -> None:
+def test_events_show_the_duration_of_generations_and_gaps() -> None:
     # Given a node in the generations 0 and 1, and one in 1 and 3, which goes on; its agent was started again meanwhile
     first = [began(0, 10), *failed(0, 20), began(1, 24), *failed(1, 31)]
     second = [began(1, 23), *failed(1, 30), began(3, 40), began(3, 44)]

@@ -36,7 +36,7 @@ def shown(made: ElasticRecord, lines: int | None = None) -> tuple[bytes, list[Le
     return b"".join(piece for _, piece in pieces), leads
 
 
-def test_the_log_goes_on_on_the_node_that_has_rank_0(moved: ElasticRecord) -> None:
+def test_the_log_continues_on_the_node_with_rank_0(moved: ElasticRecord) -> None:
     text, leads = shown(moved)
 
     assert text == b"0 in generation 0\n1 in generation 1\n"
@@ -54,7 +54,7 @@ def test_a_generation_on_the_same_node_is_one_part(moved: ElasticRecord) -> None
     assert len(leads) == 1
 
 
-def test_a_generation_that_was_never_launched_is_passed_over(moved: ElasticRecord) -> None:
+def test_a_generation_that_was_never_launched_is_skipped(moved: ElasticRecord) -> None:
     moved.decides(2, 2, 0)
     moved.decides(3, 0, 1)
     moved.starts(0, 3, "0 in generation 3\n")
@@ -67,7 +67,7 @@ def test_the_last_lines_are_those_of_the_newest_generation(moved: ElasticRecord)
     assert shown(moved, lines=9)[0] == b"1 in generation 1\n"
 
 
-def test_who_follows_a_job_sees_output_events_and_records_move(moved: ElasticRecord) -> None:
+def test_a_follower_sees_output_events_and_records_move_between_nodes(moved: ElasticRecord) -> None:
     follower = JobFollower(moved.record.node(), nodes=NodeListing(moved.record).look, is_elastic=True)
     first = looks(follower)
     # A node joins later, with records of its own.

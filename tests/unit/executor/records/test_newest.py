@@ -38,7 +38,7 @@ def test_a_few_records_are_all_read(tmp_path: Path) -> None:
     assert (records.read(), records.skipped) == (b"", 0)
 
 
-def test_of_many_the_newest_and_the_last_sample_of_the_host_are_read(tmp_path: Path) -> None:
+def test_only_the_newest_records_and_the_last_host_sample_are_read(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     write(job, *values(10), host(50.0), host(60.0), *values(5000, 10))
     records = NewestRecords(job.record.node())
@@ -64,7 +64,7 @@ def test_no_look_reads_more_than_its_window(tmp_path: Path, monkeypatch: pytest.
     assert records.read().count(b"\n") == 2
 
 
-def test_what_was_uploaded_in_pieces_is_caught_up_with(tmp_path: Path) -> None:
+def test_a_stream_uploaded_in_pieces_is_read_to_its_end(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, written=False)
     node = job.record.node()
     records = NewestRecords(node)
@@ -90,7 +90,7 @@ def test_a_line_without_an_end_stops_nothing(tmp_path: Path, monkeypatch: pytest
     assert records.read().endswith(b"\n")
 
 
-def test_a_glance_tells_phases_values_and_the_end_of_each_node(tmp_path: Path) -> None:
+def test_top_shows_phases_values_and_the_end_of_each_node(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     for rank in range(2):
         job.on(rank).phases("prepare", "pull", until="run" if rank else "join")
@@ -108,7 +108,7 @@ def test_a_glance_tells_phases_values_and_the_end_of_each_node(tmp_path: Path) -
     assert glance.result is not None
 
 
-def test_a_glance_at_an_elastic_job_sees_its_generation_and_nodes_that_came_later(tmp_path: Path) -> None:
+def test_top_shows_the_generation_and_later_nodes_of_an_elastic_job(tmp_path: Path) -> None:
     made = ElasticRecord(tmp_path)
     made.decides(0, 0, 1)
     glance = JobGlance(made.record)
@@ -126,7 +126,7 @@ def test_a_glance_at_an_elastic_job_sees_its_generation_and_nodes_that_came_late
     assert {each.name for each in glance.measurements.benchmark.values() if each.count} == {"loss{rank=5}"}
 
 
-def test_the_newest_repeat_is_told(tmp_path: Path) -> None:
+def test_the_newest_repeat_is_shown(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     glance = JobGlance(job.record)
     write(job, {"name": "loss", "value": 1, "repeat": 0}, {"name": "loss", "value": 1, "repeat": 2})

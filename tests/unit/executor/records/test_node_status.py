@@ -30,7 +30,7 @@ def job(tmp_path: Path) -> HandmadeJob:
     return made
 
 
-def test_each_node_says_where_it_is_and_how_it_stands(job: HandmadeJob) -> None:
+def test_each_node_has_its_address_and_status(job: HandmadeJob) -> None:
     runs, failed, starts = node_statuses(job.record)
 
     assert (runs.address, runs.instance_id, runs.phase, runs.since) == ("10.0.0.0", None, "run", START)
@@ -53,7 +53,7 @@ def test_a_job_of_one_node_has_no_rows(tmp_path: Path) -> None:
         ("joined/1.json", b'{"address": 3}', "attempts/0/joined/1.json is corrupt"),
     ],
 )
-def test_a_broken_word_of_one_node_hides_no_other(
+def test_a_broken_record_of_one_node_does_not_hide_others(
     job: HandmadeJob, name: str, content: bytes, why: str
 ) -> None:
     job.store.put(AttemptRecord(job.record).key(name), content)
@@ -65,7 +65,7 @@ def test_a_broken_word_of_one_node_hides_no_other(
     assert why in broken.trouble
 
 
-def test_the_table_says_what_became_of_each_node(
+def test_the_table_shows_what_happened_to_each_node(
     job: HandmadeJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_blocks([nodes_table(node_statuses(job.record), is_over=False)])

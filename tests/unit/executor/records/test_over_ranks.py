@@ -67,12 +67,12 @@ def test_one_row_is_over_the_figures_of_all_ranks(
     assert row.trend.points == [first, last]
 
 
-def test_each_is_a_row_of_its_own() -> None:
+def test_with_each_every_rank_has_a_row() -> None:
     names = [each.name for each in measured(OverRanks.EACH, OF_TWO_NODES)]
     assert names == ["gone", "rate{rank=0,process_rank=0}", "rate{rank=1,process_rank=1}"]
 
 
-def test_other_labels_stay_apart_and_one_rank_alone_is_itself() -> None:
+def test_other_labels_stay_separate_and_one_rank_is_not_combined() -> None:
     lines = record(1, rank="0", part="a") + record(2, rank="1", part="a") + record(5, rank="0", part="b")
 
     rows = measured(OverRanks.SUM, lines)[1:]
@@ -83,12 +83,12 @@ def test_other_labels_stay_apart_and_one_rank_alone_is_itself() -> None:
     ]
 
 
-def test_a_metric_without_ranks_is_as_it_was() -> None:
+def test_a_metric_without_ranks_is_unchanged() -> None:
     (row,) = [each for each in measured(OverRanks.SUM, record(1) + record(2)) if each.count]
     assert (row.name, row.last) == ("rate", 2)
 
 
-def test_many_ranks_are_shown_by_how_far_they_lie_apart() -> None:
+def test_many_ranks_are_shown_by_their_range() -> None:
     lines = b"".join(record(rank, rank=str(rank)) for rank in range(9))
     rows, found = spreads(measured(OverRanks.EACH, lines))
 
@@ -126,7 +126,7 @@ values = st.lists(st.floats(-LIMIT, LIMIT), min_size=1, max_size=4)
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from(list(OverRanks)))
 @example([[LIMIT]] * 3, OverRanks.MEAN)
-def test_whatever_ranks_print_figures_are_finite(ranks: list[list[float]], how: OverRanks) -> None:
+def test_figures_over_any_ranks_are_finite(ranks: list[list[float]], how: OverRanks) -> None:
     lines = b"".join(record(value, rank=str(rank)) for rank, found in enumerate(ranks) for value in found)
     for row in measured(how, lines):
         if row.count:

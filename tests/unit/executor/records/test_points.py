@@ -54,7 +54,7 @@ OTHERS = st.sampled_from(
 
 
 @given(st.lists(st.one_of(RECORDS.map(lambda changes: line(**changes)), OTHERS), max_size=30))
-def test_columns_hold_exactly_the_records_that_are_valid(lines: list[bytes]) -> None:
+def test_columns_contain_exactly_the_valid_records(lines: list[bytes]) -> None:
     points = Points()
     for each in lines:
         points.add_lines(each)
@@ -96,7 +96,7 @@ def test_pieces_give_the_same_columns_as_the_whole(lines: list[bytes]) -> None:
     assert (whole.late, whole.records) == (pieces.late, pieces.records)
 
 
-def test_what_the_extractor_writes_needs_no_careful_reading(
+def test_records_of_the_extractor_use_the_fast_reader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     printed = "".join(f'size {n % 2} kind "a, b" step {n} time {n / 2}\n' for n in range(100))

@@ -140,7 +140,7 @@ def test_lines_with_a_rank_are_the_same_records_in_their_order(lines: list[bytes
 @pytest.mark.parametrize(
     "foreign", [b"no json\n", b"[1]\n", b"\n", b'{"seq":0,"src":"log\n', b'{"seq":0}}\n']
 )
-def test_what_is_no_record_gets_no_rank(foreign: bytes) -> None:
+def test_a_line_that_is_not_a_record_gets_no_rank(foreign: bytes) -> None:
     assert with_rank(line() + foreign + line(), 1).splitlines(keepends=True)[1] == foreign
 
 
@@ -157,7 +157,7 @@ def test_names_are_chosen_however_lines_are_written() -> None:
     assert named.unseen == ["c"]
 
 
-def test_what_a_damaged_line_has_is_told_from_a_label() -> None:
+def test_a_damaged_line_is_distinguished_from_a_label() -> None:
     damaged = line(labels={"a": "1", "b": "2"}).replace(b'"1","b"', b'"1""b"')
 
     assert rows_in(damaged) is None

@@ -35,7 +35,7 @@ def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_statistics_do_not_depend_on_how_the_values_came_in_pieces(seed: int) -> None:
+def test_statistics_do_not_depend_on_the_pieces_of_the_stream(seed: int) -> None:
     # Given values in random pieces
     chance = random.Random(seed)
     values = [chance.gauss(100, 30) for _ in range(chance.randrange(1, 5000))]
@@ -77,7 +77,7 @@ def test_the_best_value_is_the_one_in_the_metrics_direction() -> None:
     assert Series("d", better=Better.LOWER).best is None
 
 
-def test_measurements_are_kept_by_where_they_come_from() -> None:
+def test_measurements_are_kept_by_node_and_process() -> None:
     # Given a job with two metrics, and records of all sources
     job = Job(
         job=Identity(id="job"),
@@ -160,7 +160,7 @@ def test_rows_of_a_metric_are_bounded() -> None:
     assert measured.benchmark["lat{…}"].count == 936
 
 
-def test_a_record_with_labels_that_are_none_is_passed_over() -> None:
+def test_a_record_with_malformed_labels_is_skipped() -> None:
     measured = Measurements()
     fields = json.loads(record("lat", 1))
     measured.add_lines(json.dumps({**fields, "labels": ["x"]}).encode() + b"\n")
@@ -311,7 +311,7 @@ def test_arms_are_rows_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_of_each_metric_the_last_generation_with_values_counts_in_whatever_order_they_come(
+def test_for_each_metric_the_last_generation_with_values_counts(
     pieces: int,
 ) -> None:
     # Given two sources of a job that was restarted, one of which is read further than the other
@@ -331,7 +331,7 @@ def test_of_each_metric_the_last_generation_with_values_counts_in_whatever_order
     assert all(each.seen for each in measured.benchmark.values())
 
 
-def test_a_generation_without_values_leaves_those_before_it() -> None:
+def test_a_generation_without_values_keeps_earlier_values() -> None:
     # Given a generation that failed before it printed anything: only what it took is told
     lines = [
         record("loss", 3).replace(b"}\n", b', "generation": 0}\n'),
@@ -362,7 +362,7 @@ def test_all_ranks_of_a_figure_are_of_one_generation() -> None:
     assert (row.name, row.headline, row.of_earlier) == ("loss", 4, 2)
 
 
-def test_a_generation_with_nothing_but_warm_up_leaves_the_numbers_before_it() -> None:
+def test_a_generation_with_only_warm_up_keeps_earlier_values() -> None:
     measured = Measurements(described(warmup_values=2))
     for value, generation in ((1, 0), (2, 0), (3, 0), (10, 1), (20, 1)):
         measured.add_lines(of_generation(record("loss", value), generation))

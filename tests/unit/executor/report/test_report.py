@@ -55,7 +55,7 @@ def test_thinning_keeps_the_extremes_the_ends_and_the_order(values: list[float],
     assert {min(values), max(values)} <= {values[index] for index in kept}
 
 
-def test_many_points_are_thinned_for_the_page_and_it_says_so(tmp_path: Path) -> None:
+def test_many_points_are_thinned_for_the_page_with_a_note(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     values = [math.sin(i / 900) for i in range(17_000)]
     values[12_345] = 99.0
@@ -102,9 +102,7 @@ def test_warmup_is_drawn_but_left_out_of_the_figures(tmp_path: Path) -> None:
         (OverRanks.MAX, 4.0),
     ],
 )
-def test_a_headline_over_nodes_is_what_the_descriptor_asks(
-    tmp_path: Path, how: OverRanks, value: float
-) -> None:
+def test_a_headline_over_nodes_follows_over_ranks(tmp_path: Path, how: OverRanks, value: float) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     describe(job, replace(job.job, metrics=(replace(job.job.metrics[0], over_ranks=how),)))
     job.measures("loss", 2.0)
@@ -116,7 +114,7 @@ def test_a_headline_over_nodes_is_what_the_descriptor_asks(
     assert [line.label for line in part.lines] == ["node 0", "node 1"]
 
 
-def test_labelled_series_are_never_merged_as_if_they_were_ranks(tmp_path: Path) -> None:
+def test_series_with_labels_are_never_merged_like_ranks(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     describe(job, replace(job.job, metrics=(replace(job.job.metrics[0], over_ranks=OverRanks.SUM),)))
     for label, value in (("p50", 2.0), ("p90", 5.0), ("p99", 9.0)):
@@ -246,7 +244,7 @@ def test_a_clock_that_is_set_moves_no_bar(tmp_path: Path, hours: int) -> None:
     ]
 
 
-def test_what_bai_itself_took_is_told_of_each_node(tmp_path: Path) -> None:
+def test_the_report_shows_bais_own_usage_on_each_node(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     usage = {
         name: {"cpu_seconds": cpu, "peak_memory_bytes": 40 << 20}
@@ -299,7 +297,7 @@ def test_a_runs_peak_memory_below_the_shims_is_a_bound(tmp_path: Path) -> None:
     assert rows == ["below 12.6 MiB", "30.0 MiB"]
 
 
-def test_a_record_of_an_older_version_does_not_say_what_bai_took(tmp_path: Path) -> None:
+def test_an_older_record_has_no_own_usage(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.ends()
     made = report(job)
@@ -307,7 +305,7 @@ def test_a_record_of_an_older_version_does_not_say_what_bai_took(tmp_path: Path)
     assert "bai itself" not in html_report(made) + markdown_report(made)
 
 
-def test_nodes_that_differ_come_first(tmp_path: Path) -> None:
+def test_differing_nodes_come_first(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     for rank, model in enumerate(("Xeon 1", "Xeon 2")):
         facts = {"cpu": {"model": model}, "memory": {"total_bytes": 2**30}, "warnings": [f"slow {rank}"]}
@@ -320,7 +318,7 @@ def test_nodes_that_differ_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("until", "each"), [(None, "--runs 5"), (0.07, "--until 7%")])
-def test_what_two_files_say_together_needs_them_again(tmp_path: Path, until: float | None, each: str) -> None:
+def test_a_job_of_two_files_needs_them_to_run_again(tmp_path: Path, until: float | None, each: str) -> None:
     job = HandmadeJob(tmp_path)
     arms = (Arm(name="old", argv=("true",)), Arm(name="new", argv=("false",)))
     metric = job.job.metrics[0].name if until is not None else None
@@ -339,7 +337,7 @@ def test_what_two_files_say_together_needs_them_again(tmp_path: Path, until: flo
         assert f"`{command}`" in markdown_report(made)
 
 
-def test_all_that_is_needed_to_repeat_it_is_there(tmp_path: Path) -> None:
+def test_the_report_has_everything_needed_to_repeat_the_job(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     source = Source(src="s3://data/train/", path="train", sha256="a" * 64)
     scripts = Source(src="s3://bucket/scripts/x.tar", path="", sha256="b" * 64, kind=SourceKind.SCRIPTS)
@@ -381,7 +379,7 @@ def test_hostile_text_is_no_markup_in_markdown(tmp_path: Path) -> None:
 
 @settings(max_examples=40)
 @given(text=st.text())
-def test_nothing_in_the_pages_json_ends_its_script(text: str) -> None:
+def test_no_text_in_the_pages_json_ends_its_script(text: str) -> None:
     written = script_json({"text": text})
 
     assert not re.search("[<>&\u2028\u2029]", written)
@@ -401,7 +399,7 @@ def test_unsteady_series_are_marked(tmp_path: Path) -> None:
     assert html_report(made).count("not steady") == markdown_report(made).count("not steady") == 1
 
 
-def test_json_and_csv_hold_every_point(tmp_path: Path) -> None:
+def test_json_and_csv_contain_every_point(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=2)
     for step in range(30):
         job.record_of("loss", step / 2, step=step)

@@ -122,7 +122,7 @@ def harness(tmp_path: Path) -> CommandHarness:
     return CommandHarness(tmp_path)
 
 
-def test_a_job_of_the_client_is_cancelled_and_that_is_said(harness: CommandHarness) -> None:
+def test_a_job_of_the_client_is_cancelled_and_answered(harness: CommandHarness) -> None:
     record = harness.job("job-1")
 
     assert harness.command({"target_action_id": "job-1"}) == DONE
@@ -131,7 +131,7 @@ def test_a_job_of_the_client_is_cancelled_and_that_is_said(harness: CommandHarne
     assert harness.entries.open_names() == ["job-1"]
 
 
-def test_a_command_that_comes_again_is_answered_once(harness: CommandHarness) -> None:
+def test_a_repeated_command_is_answered_once(harness: CommandHarness) -> None:
     harness.job("job-1")
 
     assert harness.command(["job-1"]) == harness.command(["job-1"]) == DONE
@@ -145,7 +145,7 @@ def test_a_second_command_is_answered_and_the_status_is_not_repeated(harness: Co
     assert harness.statuses("job-1") == [CANCELLED]
 
 
-def test_another_clients_job_is_as_if_it_were_not_there(harness: CommandHarness) -> None:
+def test_another_clients_job_is_treated_as_missing(harness: CommandHarness) -> None:
     record = harness.job("job-1")
 
     code, text = harness.command(["job-1"], client_id="mallory")
@@ -202,7 +202,7 @@ def test_a_job_that_has_ended_cannot_be_cancelled(harness: CommandHarness) -> No
     assert harness.statuses("job-1") == []
 
 
-def test_children_are_cancelled_with_their_parent_where_that_is_asked(harness: CommandHarness) -> None:
+def test_children_are_cancelled_with_their_parent_if_requested(harness: CommandHarness) -> None:
     harness.job("parent")
     children = [harness.job(f"child-{n}", parent="parent", ended=n == 1) for n in range(3)]
     harness.job("stranger", client_id="mallory", parent="parent")
@@ -264,7 +264,7 @@ def test_a_cascade_that_is_repeated_is_about_the_same_children(harness: CommandH
     assert harness.statuses("late") == []
 
 
-def test_without_cascade_children_go_on(harness: CommandHarness) -> None:
+def test_without_cascade_children_continue(harness: CommandHarness) -> None:
     harness.job("parent")
     child = harness.job("child", parent="parent")
 
@@ -306,7 +306,7 @@ def test_a_child_that_waits_for_its_launch_is_cancelled_with_its_parent(harness:
 @pytest.mark.parametrize(
     "args", [None, {}, [], "x", {"target_action_id": 3}, ["x", "y"], ["x", True, 1], {"x": 1}]
 )
-def test_bad_arguments_are_said_to_be_bad(harness: CommandHarness, args: Any) -> None:
+def test_invalid_arguments_are_reported(harness: CommandHarness, args: Any) -> None:
     code, text = harness.command(args)
 
     assert code == 2

@@ -44,7 +44,7 @@ def topic(tmp_path: Path) -> Topic:
     return Topic(tmp_path)
 
 
-def test_a_letter_holds_the_message_and_says_why(topic: Topic) -> None:
+def test_a_dead_letter_has_the_message_and_the_reason(topic: Topic) -> None:
     topic.keep(5)
 
     (letter,) = map(json.loads, topic.sent)
@@ -53,7 +53,7 @@ def test_a_letter_holds_the_message_and_says_why(topic: Topic) -> None:
     assert topic.kept == []
 
 
-def test_a_topic_that_takes_nothing_holds_nothing_up_for_ever(topic: Topic) -> None:
+def test_a_topic_that_accepts_nothing_does_not_block_for_ever(topic: Topic) -> None:
     # given a topic that fails
     topic.trouble = SendError("away")
     for _ in range(TRIES - 1):

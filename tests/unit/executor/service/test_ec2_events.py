@@ -57,7 +57,7 @@ def test_other_events_are_foreign(event: dict[str, Any]) -> None:
     ],
     ids=["empty", "list", "deep", "huge", "short id", "path", "host", "no detail"],
 )
-def test_what_is_no_event_is_refused_with_a_reason(text: str, why: str) -> None:
+def test_a_message_that_is_no_event_is_refused_with_a_reason(text: str, why: str) -> None:
     with pytest.raises(UnreadableInstanceEventError, match=why):
         read_instance_event(text)
 
@@ -66,7 +66,7 @@ def test_what_is_no_event_is_refused_with_a_reason(text: str, why: str) -> None:
     JSON,
     st.sampled_from([None, "detail", "region", "detail-type", "source"]),
 )
-def test_whatever_comes_is_read_or_refused(anything: Any, key: str | None) -> None:
+def test_any_message_is_read_or_refused(anything: Any, key: str | None) -> None:
     event = anything if key is None else {**state_change(), key: anything}
     try:
         found = read_instance_event(json.dumps(event))

@@ -51,14 +51,14 @@ def test_open_requests_are_named_in_the_order_of_their_acceptance(entries: Entri
     assert entries.open_names() == ["b", "c", "a"]
 
 
-def test_the_same_request_again_is_the_same_entry(entries: Entries) -> None:
+def test_a_repeated_request_is_the_same_entry(entries: Entries) -> None:
     names = {accept(entries), accept(entries, message_id="again")}
 
     assert names == {ACTION}
     assert entry(entries, ACTION).event.table == fetcher_event()
 
 
-def test_an_id_of_another_client_is_taken(entries: Entries) -> None:
+def test_an_id_of_another_client_counts_as_used(entries: Entries) -> None:
     accept(entries)
 
     second = accept(entries, client_id="mallory")
@@ -69,7 +69,7 @@ def test_an_id_of_another_client_is_taken(entries: Entries) -> None:
     assert entry(entries, ACTION).event.client_id == CLIENT
 
 
-def test_a_closed_request_stays_its_owners(entries: Entries) -> None:
+def test_a_closed_request_still_belongs_to_its_owner(entries: Entries) -> None:
     accept(entries)
     entries.close(entry(entries, ACTION))
 
@@ -104,7 +104,7 @@ def test_commands_are_entries_that_no_job_can_be(entries: Entries) -> None:
     assert len(entries.open_names()) == 2
 
 
-def test_of_an_event_that_is_too_large_the_envelope_is_kept(entries: Entries) -> None:
+def test_only_the_envelope_of_a_too_large_event_is_kept(entries: Entries) -> None:
     found = entry(entries, accept(entries, size=MAX_EVENT + 1))
 
     assert found.too_large
@@ -122,7 +122,7 @@ def test_an_event_of_any_large_field_can_be_answered(entries: Entries, field: st
     assert found.event.username == "bellgav"
 
 
-def test_an_events_size_is_that_of_what_is_passed_on(entries: Entries) -> None:
+def test_an_events_size_is_that_of_its_escaped_text(entries: Entries) -> None:
     text = "é" * 150_000
     event = fetcher_event(payload={"x": text})
 
@@ -133,7 +133,7 @@ def test_an_events_size_is_that_of_what_is_passed_on(entries: Entries) -> None:
     assert entry(entries, name).too_large, "escaped it is three times as large"
 
 
-def test_what_is_accepted_is_found_by_its_parent(entries: Entries) -> None:
+def test_an_accepted_event_is_found_by_its_parent(entries: Entries) -> None:
     for action_id in ("a", "b", "a"):
         accept(entries, action_id=action_id, parent="parent")
     accept(entries, action_id="a", parent="parent", client_id="mallory")
@@ -145,7 +145,7 @@ def test_what_is_accepted_is_found_by_its_parent(entries: Entries) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"kind": "job", "event": {}, "received": 1, "size": 1}']
 )
-def test_what_is_no_event_there_is_said(entries: Entries, content: bytes) -> None:
+def test_an_unreadable_stored_event_is_reported(entries: Entries, content: bytes) -> None:
     entries.store.put("open/x/event.json", content)
 
     with pytest.raises(RecordError, match="open/x"):
@@ -166,7 +166,7 @@ def test_open_requests_of_a_client_cost_no_more_than_its_bound(entries: Entries)
     assert sorted(entries.open_names()) == ["job-0", "job-2", "theirs"]
 
 
-def test_a_closed_request_leaves_nothing_open(entries: Entries, tmp_path: Path) -> None:
+def test_a_closed_request_has_no_open_objects(entries: Entries, tmp_path: Path) -> None:
     mine = entry(entries, accept(entries))
     entries.reserve_cost(mine, 5, most=10)
 

@@ -32,7 +32,7 @@ def test_any_json_is_an_event_or_refused(value: Any) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=8), JSON, max_size=5))
-def test_unknown_and_odd_fields_are_kept(fields: dict[str, Any]) -> None:
+def test_unknown_fields_are_kept(fields: dict[str, Any]) -> None:
     table = {**fields, "action_id": "a", "client_id": "c"}
 
     event = read_or_refused(json.dumps(table).encode())
@@ -43,7 +43,7 @@ def test_unknown_and_odd_fields_are_kept(fields: dict[str, Any]) -> None:
         assert event.parent_action_id is None or event.parent_action_id == table["parent_action_id"]
 
 
-def test_the_services_own_quirks_are_read() -> None:
+def test_quirks_of_the_services_own_events_are_accepted() -> None:
     quirks: dict[str, Any] = {"visited": [], "tstamp": 42, "client_version": "DONTCARE", "message_id": "x"}
     event = read_event(encoded(fetcher_event(action_id="ACTION-ID-12345678", **quirks)))
 
@@ -73,6 +73,6 @@ def test_the_services_own_quirks_are_read() -> None:
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_reason(content: bytes | None, said: str) -> None:
+def test_an_event_that_cannot_be_answered_is_refused_with_a_reason(content: bytes | None, said: str) -> None:
     with pytest.raises(UnreadableEventError, match=said):
         read_event(content)

@@ -44,7 +44,7 @@ def test_no_more_pieces_at_once_than_allowed() -> None:
     assert lanes.stop(timeout_s=_SECONDS)
 
 
-def test_pieces_of_a_lane_come_in_order_and_alone() -> None:
+def test_tasks_of_one_key_run_in_order_and_one_at_a_time() -> None:
     seen: list[str] = []
     busy: set[str] = set()
 
@@ -67,7 +67,7 @@ def test_pieces_of_a_lane_come_in_order_and_alone() -> None:
         assert [each for each in seen if each[0] == lane] == [f"{lane}{number}" for number in range(10)]
 
 
-def test_a_piece_is_known_until_it_is_done() -> None:
+def test_a_task_is_known_until_it_is_done() -> None:
     lanes = KeyedWorkQueue(lambda piece: None, at_once=1, name="test")
 
     assert lanes.add("a", "piece")
@@ -78,7 +78,7 @@ def test_a_piece_is_known_until_it_is_done() -> None:
     assert lanes.add("a", "piece")
 
 
-def test_what_cannot_be_done_now_is_done_later_and_holds_up_nobody() -> None:
+def test_a_task_that_must_wait_is_retried_and_delays_no_other() -> None:
     tries: dict[str, int] = {}
     order: list[str] = []
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_done_now_is_done_later_and_holds_up_nobody() -> None:
     assert tries == {"first": 2, "second": 1}
 
 
-def test_a_defect_in_one_piece_leaves_the_others_alone() -> None:
+def test_a_defect_in_one_task_does_not_affect_others() -> None:
     done: list[str] = []
 
     def work(piece: str) -> None:
@@ -115,7 +115,7 @@ def test_a_defect_in_one_piece_leaves_the_others_alone() -> None:
     assert done == ["sound"]
 
 
-def test_stopping_begins_nothing_more_and_says_what_goes_on() -> None:
+def test_after_a_stop_no_task_begins_and_running_ones_are_reported() -> None:
     begun, release = threading.Event(), threading.Event()
 
     def work(piece: str) -> None:

@@ -42,7 +42,7 @@ def event(**changes: Any) -> Event:
     return read_event(encoded(fetcher_event(**changes)))
 
 
-def test_a_status_has_every_field_and_us_alone_in_visited() -> None:
+def test_a_status_has_every_field_and_only_us_in_visited() -> None:
     source = event()
 
     message = writer().status(source, AppStatus.METRICS_AVAILABLE, "Metrics available", about=source.table)
@@ -78,7 +78,7 @@ def test_the_executors_event_is_the_fetchers_with_a_job_and_us_behind_the_others
     assert (sent["type"], sent["parent_action_id"]) == ("BAI_APP_EXECUTOR", "cron-1")
 
 
-def test_an_answer_to_a_command_repeats_it_whole() -> None:
+def test_an_answer_to_a_command_repeats_the_whole_command() -> None:
     asked = cancel_event({"target_action_id": "x"})
 
     message = writer().command_response(
@@ -110,7 +110,7 @@ def test_each_message_has_an_id_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("visited", [None, "bff", 3, {"svc": "x"}])
-def test_a_visited_that_is_no_list_becomes_ours_alone(visited: Any) -> None:
+def test_a_visited_that_is_not_a_list_is_replaced(visited: Any) -> None:
     assert writer().executor_event(event(visited=visited), {}).table["visited"] == [OURS]
 
 
@@ -122,7 +122,7 @@ def test_a_visited_that_is_no_list_becomes_ours_alone(visited: Any) -> None:
         ),
     )
 )
-def test_whatever_came_the_envelope_has_the_types_of_the_wire(fields: Mapping[str, Any]) -> None:
+def test_any_event_gives_an_envelope_with_valid_types(fields: Mapping[str, Any]) -> None:
     try:
         source = read_event(encoded({"action_id": "a", "client_id": "ü", **fields}))
     except UnreadableEventError:

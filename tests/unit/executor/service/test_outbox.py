@@ -50,7 +50,7 @@ def test_a_message_is_sent_once(tmp_path: Path) -> None:
     assert wire.sent == [message("one")]
 
 
-def test_a_message_that_was_not_taken_is_sent_again_as_it_was(tmp_path: Path) -> None:
+def test_an_unacknowledged_message_is_sent_again_unchanged(tmp_path: Path) -> None:
     wire = Wire(failures=1)
     with pytest.raises(SendError):
         outbox(tmp_path, wire).post("00-pending", lambda: message("first"))
@@ -61,7 +61,7 @@ def test_a_message_that_was_not_taken_is_sent_again_as_it_was(tmp_path: Path) ->
     assert wire.sent == [message("first")]
 
 
-def test_of_two_that_decide_at_once_one_wins(tmp_path: Path) -> None:
+def test_of_two_concurrent_decisions_one_wins(tmp_path: Path) -> None:
     wire = Wire()
     one, other = outbox(tmp_path, wire), outbox(tmp_path, wire)
     assert not one.is_kept("01-answer")
@@ -72,7 +72,7 @@ def test_of_two_that_decide_at_once_one_wins(tmp_path: Path) -> None:
     assert decided == [message("yes")] * 2
 
 
-def test_who_loses_sees_all_that_the_other_has_kept(tmp_path: Path) -> None:
+def test_the_loser_reads_all_messages_of_the_winner(tmp_path: Path) -> None:
     wire = Wire()
     one, other = outbox(tmp_path, wire), outbox(tmp_path, wire)
     assert not other.is_kept("01-answer")
@@ -94,7 +94,7 @@ def test_a_kept_message_waits_for_being_posted(tmp_path: Path) -> None:
     assert outbox(tmp_path, wire).is_kept("02-executor")
 
 
-def test_what_is_too_large_for_the_broker_is_said_without_the_event(tmp_path: Path) -> None:
+def test_a_message_too_large_for_the_broker_is_sent_without_the_event(tmp_path: Path) -> None:
     writer = MessageWriter(topics=Topics(), version="1", node=None, now_ms=lambda: 7, new_id=lambda: "id")
     source = read_event(encoded(fetcher_event(payload={"x": "x" * 5000})))
     command = read_event(encoded(cancel_event(["x", True])))

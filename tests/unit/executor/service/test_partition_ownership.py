@@ -21,7 +21,7 @@ class ThreePartitions:
     available_partitions_for_topic = partitions_for_topic
 
 
-def test_a_client_lies_where_kafka_puts_its_requests() -> None:
+def test_a_client_belongs_to_the_partition_of_its_requests() -> None:
     partitioner, cluster = DefaultPartitioner(), ThreePartitions()
 
     for number in range(100):

@@ -201,7 +201,7 @@ def test_a_job_of_which_there_is_nothing_new_costs_two_lists_a_minute(looks: Loo
     assert not looks.closed
 
 
-def test_looks_double_while_nothing_changes_and_begin_anew_with_what_is_new(looks: Looks) -> None:
+def test_checks_become_less_frequent_without_news_and_frequent_again_with_news(looks: Looks) -> None:
     looks.write_events("prepare")
     looks.minutes(8)
     pauses = [round((later - now) / looks.every) for now, later in pairwise(looks.looked)]
@@ -237,7 +237,7 @@ def test_a_machine_that_is_gone_is_looked_at_with_the_next_description(looks: Lo
     assert len(looks.looked) == looked + 1
 
 
-def test_a_lost_node_of_an_elastic_job_is_told_and_costs_no_more_looks(looks: Looks) -> None:
+def test_a_lost_node_of_an_elastic_job_is_reported_once(looks: Looks) -> None:
     looks.make_elastic()
     looks.minutes(10)
     looks.change(1, NextGeneration(kind=DecisionKind.RUN, members=[1], why="lost", nodes=[0]))
@@ -254,7 +254,7 @@ def test_a_lost_node_of_an_elastic_job_is_told_and_costs_no_more_looks(looks: Lo
     assert not looks.closed
 
 
-def test_an_event_of_its_machine_begins_anew_with_short_pauses(looks: Looks) -> None:
+def test_an_event_of_its_machine_restarts_short_pauses(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(10)
 
@@ -269,7 +269,7 @@ def test_an_event_of_its_machine_begins_anew_with_short_pauses(looks: Looks) -> 
     assert len(looks.looked) == looked + 1
 
 
-def test_what_kafka_did_not_take_is_said_at_the_next_look(looks: Looks) -> None:
+def test_a_message_that_kafka_refused_is_sent_at_the_next_look(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(10)
 

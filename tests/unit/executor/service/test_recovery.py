@@ -70,7 +70,7 @@ def accept(replica: Replica, action_id: str, client_id: str = OURS, *, received:
     replica.entries.accept(Kind.JOB, event, received_ms=received, size=1)
 
 
-def test_a_replica_that_starts_takes_up_all_in_its_order(replica: Replica) -> None:
+def test_a_starting_replica_adopts_all_entries_in_order(replica: Replica) -> None:
     accept(replica, "second", received=2)
     accept(replica, "third", THEIRS, received=3)
     accept(replica, "first", received=1)
@@ -86,7 +86,7 @@ def test_a_replica_that_starts_takes_up_all_in_its_order(replica: Replica) -> No
     )
 
 
-def test_what_another_replica_had_is_taken_up_with_its_partitions(replica: Replica) -> None:
+def test_entries_of_another_replica_are_adopted_with_its_partitions(replica: Replica) -> None:
     replica.share.update([0], 2)
     replica.look()
     accept(replica, "theirs", THEIRS)
@@ -101,7 +101,7 @@ def test_what_another_replica_had_is_taken_up_with_its_partitions(replica: Repli
     assert replica.look() == []
 
 
-def test_what_just_came_is_left_to_whoever_has_it(replica: Replica) -> None:
+def test_a_new_entry_is_left_to_the_replica_that_accepted_it(replica: Replica) -> None:
     replica.share.update([0], 2)
     replica.look()
     accept(replica, "new")
@@ -110,7 +110,7 @@ def test_what_just_came_is_left_to_whoever_has_it(replica: Replica) -> None:
     assert replica.look() == ["new"]
 
 
-def test_what_came_to_us_stays_ours_whosever_its_client_is(replica: Replica) -> None:
+def test_an_entry_that_came_to_us_stays_ours_for_any_client(replica: Replica) -> None:
     replica.share.update([0], 2)
     replica.look()
     replica.recovery.accepted("foreign", THEIRS)
@@ -122,7 +122,7 @@ def test_what_came_to_us_stays_ours_whosever_its_client_is(replica: Replica) -> 
     assert not replica.recovery.is_ours("other", THEIRS)
 
 
-def test_a_store_that_was_away_is_looked_at_again(replica: Replica, store: AwayStore) -> None:
+def test_a_store_that_was_unreachable_is_listed_again(replica: Replica, store: AwayStore) -> None:
     accept(replica, "waits")
     store.away = True
     assert replica.look() == []

@@ -73,7 +73,7 @@ def refusing_jobs(entries: Entries, sent: list[Message], error: Exception) -> Jo
     )
 
 
-def test_a_refusal_is_short_whatever_it_repeats(tmp_path: Path) -> None:
+def test_a_refusal_is_short_even_if_it_quotes_long_text(tmp_path: Path) -> None:
     sent: list[Message] = []
     entries = Entries(DirectoryStore(tmp_path))
     jobs = refusing_jobs(entries, sent, UsageError(f"ec2 cannot be used in region {'x' * 600_000}"))

@@ -154,7 +154,7 @@ def test_a_request_carries_who_asks() -> None:
         ({f"{RUN}.EbsOptimized": {"x": 1}}, f"{RUN}.EbsOptimized"),
     ],
 )
-def test_what_the_service_alone_decides_is_refused_by_its_key(changes: dict[str, Any], key: str) -> None:
+def test_a_key_that_only_the_service_may_set_is_refused(changes: dict[str, Any], key: str) -> None:
     assert f"{key}: " in refusal(changes)
 
 
@@ -171,7 +171,7 @@ def test_what_the_service_alone_decides_is_refused_by_its_key(changes: dict[str,
         {"data": {"sources": [{"src": "s3://bucket/x", "path": "/d"}]}},
     ],
 )
-def test_what_makes_a_machine_of_ones_own_passes(changes: dict[str, Any]) -> None:
+def test_parameters_that_describe_the_machine_are_accepted(changes: dict[str, Any]) -> None:
     accepted(changes)
 
 
@@ -253,7 +253,7 @@ def test_every_mistake_in_the_descriptor_is_named(changes: dict[str, Any], said:
     assert said in refusal(changes)
 
 
-def test_several_mistakes_are_told_at_once() -> None:
+def test_several_mistakes_are_reported_at_once() -> None:
     said = refusal({"env.user": "root", "ml.benchmark_code": "", "aws.ec2.public_ip": True})
 
     assert all(f"{key}: " in said for key in ("env.user", "ml.benchmark_code", "aws.ec2.public_ip"))
@@ -263,7 +263,7 @@ def test_nulls_in_the_descriptor_are_as_if_not_there() -> None:
     accepted({"env.user": None, "ml.args": None, "custom_params": None})
 
 
-def test_data_is_pulled_from_where_it_was_fetched_to() -> None:
+def test_fetched_data_is_pulled_from_its_copy() -> None:
     datasets = [
         {**DATASET, "md5": "0" * 32},
         {
@@ -290,7 +290,7 @@ def test_data_is_pulled_from_where_it_was_fetched_to() -> None:
     assert service.sizes == {"s3://data-pull-ab12/data_sets/0f/x.gz": 10, "s3://other-bucket/train/": 10}
 
 
-def test_a_source_that_was_not_fetched_is_pulled_from_where_it_is() -> None:
+def test_an_unfetched_source_is_pulled_from_its_own_address() -> None:
     written = {
         "data": {"sources": [{"src": "http://h/x.gz", "path": "/x"}, {"src": "s3://b/k", "path": "/k"}]}
     }
@@ -329,7 +329,7 @@ def test_a_job_that_names_no_limit_has_no_more_time(
     assert bounded == JobLimits(max_runtime=wanted)
 
 
-def test_an_address_is_named_without_what_opens_it() -> None:
+def test_an_address_is_named_without_its_password() -> None:
     failed = {**DATASET, "src": "https://me:hunter2@h/x?X-Amz-Signature=5ec3e7", "dst": None}
 
     said = refusal(payload={"datasets": [failed]})
@@ -393,12 +393,12 @@ def test_names_that_no_job_descriptor_can_hold_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("action_id", ["ffea52eb-c24b-4dd0-b32e-61230db34ad5", "ACTION-ID-12345678", "a.b_c"])
-def test_an_action_id_is_the_job_id_where_it_can_be_one(action_id: str) -> None:
+def test_a_valid_action_id_is_the_job_id(action_id: str) -> None:
     assert action_job_id(action_id) == action_id
 
 
 @given(st.text(min_size=1).filter(lambda text: text.isprintable()), st.text(min_size=1))
-def test_any_action_id_has_a_job_id_of_its_own(one: str, other: str) -> None:
+def test_any_action_id_gives_a_distinct_job_id(one: str, other: str) -> None:
     try:
         ids = [action_job_id(each) for each in (one, other)]
     except UnicodeEncodeError:
@@ -440,5 +440,5 @@ def test_any_descriptor_is_a_job_or_a_sentence(tables: dict[str, Any], data: Any
         ({"info.labels": {"task_name": "a\ud800"}}, "payload.toml.contents.info.labels.task_name holds"),
     ],
 )
-def test_half_a_character_is_refused_by_its_key(changes: dict[str, Any], place: str) -> None:
+def test_a_lone_surrogate_is_refused_by_its_key(changes: dict[str, Any], place: str) -> None:
     assert place in refusal(changes)

@@ -27,7 +27,7 @@ def test_a_json_line_has_the_action(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_what_others_wrote_begins_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_text_cannot_begin_a_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     start_log(level="INFO", as_json=False)
 
     with about_action("a\n2026-01-01 INFO forged"):

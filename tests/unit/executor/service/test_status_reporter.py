@@ -25,7 +25,7 @@ def ended(outcome: Outcome) -> JobResult:
 
 @pytest.mark.parametrize("pulls", [True, False])
 @pytest.mark.parametrize("metrics", ["there", None])
-def test_what_was_due_earlier_begins_what_is_due_later(pulls: bool, metrics: str | None) -> None:
+def test_later_statuses_extend_earlier_ones(pulls: bool, metrics: str | None) -> None:
     looks = [PHASES[:count] for count in range(len(PHASES) + 1)]
     said = [statuses_due(phases=each, pulls=pulls, result=None, metrics=metrics) for each in looks]
     said += [
@@ -38,7 +38,7 @@ def test_what_was_due_earlier_begins_what_is_due_later(pulls: bool, metrics: str
     assert names == sorted(set(names))
 
 
-def test_an_elastic_job_tells_of_each_change_of_its_nodes() -> None:
+def test_an_elastic_job_reports_each_change_of_its_nodes() -> None:
     changes = {
         0: NextGeneration(kind=DecisionKind.RUN, members=[0, 1, 2], why="start"),
         1: NextGeneration(kind=DecisionKind.RUN, members=[0, 2], why="lost", nodes=[1]),

@@ -174,7 +174,7 @@ def harness(tmp_path: Path) -> SupervisionHarness:
     return SupervisionHarness(tmp_path)
 
 
-def test_a_job_that_has_ended_is_told_whole_and_let_go(harness: SupervisionHarness) -> None:
+def test_all_statuses_of_an_ended_job_are_sent_and_it_is_closed(harness: SupervisionHarness) -> None:
     harness.write("prepare", "pull", "join", "run", "drain", "end", outcome=Outcome.SUCCEEDED)
 
     harness.supervise(lambda: harness.closed)
@@ -183,7 +183,7 @@ def test_a_job_that_has_ended_is_told_whole_and_let_go(harness: SupervisionHarne
     assert harness.entries.is_closed(ACTION)
 
 
-def test_a_death_after_any_write_changes_nothing_that_is_told(tmp_path: Path) -> None:
+def test_a_kill_after_any_write_changes_no_message(tmp_path: Path) -> None:
     for lives in range(2 * len(LIFE) + 2):
         folder = tmp_path / str(lives)
         folder.mkdir()
@@ -197,13 +197,13 @@ def test_a_death_after_any_write_changes_nothing_that_is_told(tmp_path: Path) ->
         assert harness.texts() == LIFE, lives
 
 
-def test_a_job_that_ends_during_a_look_is_told_whole(harness: SupervisionHarness) -> None:
+def test_all_statuses_of_a_job_that_ends_during_a_look_are_sent(harness: SupervisionHarness) -> None:
     harness.supervise(lambda: harness.closed, happens=lambda: harness.write("run", outcome=Outcome.SUCCEEDED))
 
     assert harness.texts() == LIFE
 
 
-def test_another_replicas_jobs_are_left_alone(harness: SupervisionHarness) -> None:
+def test_another_replicas_jobs_are_not_touched(harness: SupervisionHarness) -> None:
     harness.write("run", outcome=Outcome.SUCCEEDED)
     end = time.monotonic() + 0.3
 
@@ -241,7 +241,7 @@ def test_a_job_whose_record_is_gone_has_failed(harness: SupervisionHarness) -> N
     assert harness.texts() == [LIFE[0], "Benchmark failed: The job's record is gone from the bucket."]
 
 
-def test_an_event_of_its_machine_makes_a_job_be_looked_at(harness: SupervisionHarness) -> None:
+def test_an_event_of_its_machine_causes_a_check_of_the_job(harness: SupervisionHarness) -> None:
     launched = {"instances": [INSTANCE], "az": "a"}
     harness.record.store.put(harness.record.key("attempts/0/launched.json"), json.dumps(launched).encode())
 

@@ -24,7 +24,7 @@ def test_an_unfinished_line_is_not_mixed_with_another_nodes(
     assert capsysbinary.readouterr().out == b"[1] of the other\n[0] step 1 of 2\n[1] and\n"
 
 
-def test_a_nodes_last_line_stands_before_the_next_nodes(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_nodes_last_line_precedes_the_next_nodes(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     with RawLog(follow=False, with_ranks=True) as view:
         view.feed(b"no newline", 0)
         view.feed(b"one\n", 1)
@@ -44,7 +44,7 @@ def test_an_endless_line_is_broken_rather_than_kept(capsysbinary: pytest.Capture
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.tuples(LINES, LINES), cuts=st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=30))
-def test_each_nodes_lines_come_whole_and_in_order(
+def test_each_nodes_lines_are_complete_and_in_order(
     capsysbinary: pytest.CaptureFixture[bytes],
     lines: tuple[list[bytes], list[bytes]],
     cuts: list[tuple[bool, int]],

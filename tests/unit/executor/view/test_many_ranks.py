@@ -65,7 +65,7 @@ def test_one_node_needs_no_table() -> None:
     assert host_line(host) == "cpu 50 %"
 
 
-def test_the_line_of_several_nodes_says_how_far_they_lie_apart() -> None:
+def test_the_row_of_several_nodes_shows_their_range() -> None:
     host = measured(host_samples(0, 1)).host
     assert host_line(host) == ("2 nodes · cpu 10-20 % · in 1.0 KiB/s-2.0 KiB/s · out 4.0 KiB/s-4.0 KiB/s")
 
@@ -106,7 +106,7 @@ def test_the_summary_of_many_ranks_has_the_least_and_the_greatest() -> None:
     assert "network in" in shown
 
 
-def test_the_summary_shows_one_row_where_that_was_asked_for() -> None:
+def test_the_summary_shows_one_row_over_ranks_if_requested() -> None:
     lines = b"".join(line("log", "rate", 10, "it/s", rank=str(rank)) for rank in range(3))
     shown = summary(lines, over_ranks=OverRanks.SUM)
     assert "rate (sum of 3 ranks)" in shown

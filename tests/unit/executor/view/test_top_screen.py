@@ -49,7 +49,7 @@ def drawn(
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def test_it_tells_phases_machine_metrics_and_other_jobs(tmp_path: Path) -> None:
+def test_top_shows_phases_machine_metrics_and_other_jobs(tmp_path: Path) -> None:
     lines = drawn(job(tmp_path))
     text = "\n".join(lines)
     assert "digits-20261121-5209fd  run" in lines[0]
@@ -73,7 +73,7 @@ def test_no_line_is_wider_than_the_screen(tmp_path: Path, width: int, nodes: int
     assert any(line.startswith("lo") for line in lines)
 
 
-def test_a_low_screen_shows_what_fits_and_how_many_more(tmp_path: Path) -> None:
+def test_a_low_screen_shows_what_fits_and_the_number_of_hidden_rows(tmp_path: Path) -> None:
     made = job(tmp_path)
     for number in range(50):
         made.measures(f"metric {number}", number)
@@ -107,7 +107,7 @@ def test_a_repeated_run_is_counted(tmp_path: Path, until: float | None, words: s
     assert words in drawn(made)[0]
 
 
-def test_a_silent_job_is_told_so(tmp_path: Path) -> None:
+def test_a_silent_job_is_reported(tmp_path: Path) -> None:
     made = HandmadeJob(tmp_path, started=START - 10**9)
     made.phases("prepare", until="run")
     assert any(line.startswith("nothing has been heard of it for ") for line in drawn(made))

@@ -212,7 +212,7 @@ def test_a_program_gets_one_object_a_line_and_the_result_last(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("width", [80, 132])
-def test_a_terminal_shows_everything_and_is_left_as_it_was(tmp_path: Path, width: int) -> None:
+def test_a_terminal_shows_everything_and_is_restored(tmp_path: Path, width: int) -> None:
     console, raw = terminal(width=width)
 
     shown(finished_job(tmp_path), LiveView(console))
@@ -251,7 +251,7 @@ def test_no_color_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
+def test_the_summary_of_a_failed_run_gives_the_reason(tmp_path: Path) -> None:
     job = finished_job(
         tmp_path,
         outcome="failed",
@@ -299,7 +299,7 @@ def test_of_a_failed_run_the_summary_tells_why(tmp_path: Path) -> None:
         (None, "30.0 MiB (largest process)"),
     ],
 )
-def test_memory_of_all_processes_is_told_if_it_is_more(tmp_path: Path, tree: int | None, said: str) -> None:
+def test_memory_of_all_processes_is_shown_if_it_is_more(tmp_path: Path, tree: int | None, said: str) -> None:
     peaks = {"peak_memory_bytes": 30 << 20, "tree_peak_memory_bytes": tree and tree << 20}
     job = finished_job(tmp_path, outcome="succeeded", exit_code=0, benchmark={"code": 0, **peaks})
     console, raw = terminal(width=200)
@@ -313,7 +313,7 @@ def test_memory_of_all_processes_is_told_if_it_is_more(tmp_path: Path, tree: int
     assert line.strip().endswith(f"peak memory {said}")
 
 
-def test_of_a_benchmark_whose_end_nobody_saw_nothing_is_told(tmp_path: Path) -> None:
+def test_a_benchmark_with_an_unobserved_end_has_no_figures(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("code", "signal", "exec_error", "wall_seconds", "peak_memory_bytes"))
     job = finished_job(tmp_path, outcome="lost", exit_code=5, benchmark={**nothing, "lost": True})
     console, raw = terminal()
@@ -375,7 +375,7 @@ def test_a_table_of_metrics_never_is_wider_than_the_screen(
     assert {"metric", "last"} <= set(drawn.getvalue().split())
 
 
-def test_why_a_run_ended_before_its_benchmark_is_said_once(
+def test_the_reason_of_an_end_before_the_benchmark_is_shown_once(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     job = HandmadeJob(tmp_path)
@@ -390,7 +390,7 @@ def test_why_a_run_ended_before_its_benchmark_is_said_once(
     assert capfdbinary.readouterr().out.decode().count(why) == 1
 
 
-def test_a_summary_shows_headline_and_spread_and_says_what_it_leaves_out(tmp_path: Path) -> None:
+def test_a_summary_shows_headline_and_spread_and_names_omissions(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.job = replace(
         job.job,

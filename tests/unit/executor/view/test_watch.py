@@ -69,7 +69,7 @@ def notices(stream: io.StringIO) -> list[str]:
     return [each["message"] for each in objects if each["type"] == "notice"]
 
 
-def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> None:
+def test_an_agent_is_restarted_at_most_three_times(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job)
 
@@ -86,7 +86,7 @@ def test_an_agent_is_started_again_three_times_and_no_more(tmp_path: Path) -> No
     ]
 
 
-def test_an_agent_that_keeps_dying_at_start_is_left_alone(tmp_path: Path) -> None:
+def test_an_agent_that_keeps_dying_at_start_is_not_restarted(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, says="OSError: no room for .ready.{number}.tmp")
 
@@ -145,7 +145,7 @@ def test_a_reader_that_was_slow_is_not_made_to_wait_longer(tmp_path: Path) -> No
     assert view.pictures < 10
 
 
-def test_an_elastic_job_is_followed_without_a_node_whose_agent_dies_again_and_again(tmp_path: Path) -> None:
+def test_an_elastic_job_continues_without_a_node_whose_agent_keeps_dying(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=4, min_nodes=2)
     agent = MortalAgent(job, others_live=True)
     watcher = AgentWatcher(agent, job.record, lambda sentence: None, look_s=0)
@@ -160,7 +160,7 @@ def test_an_elastic_job_is_followed_without_a_node_whose_agent_dies_again_and_ag
     ]
 
 
-def test_ctrl_c_cancels_once_and_leaves_the_second_time(tmp_path: Path) -> None:
+def test_the_first_ctrl_c_cancels_and_the_second_stops_following(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     agent = MortalAgent(job, at_look=[signal.SIGINT])
     before = signal.getsignal(signal.SIGINT)
@@ -205,7 +205,7 @@ class FlakyStore(DirectoryStore):
         return super().find(prefix)
 
 
-def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path) -> None:
+def test_a_remote_job_is_checked_and_changes_are_reported(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     job.prints("a line\n")
     watcher = FarWatcher(job, ends_at=3)
@@ -219,7 +219,7 @@ def test_a_job_elsewhere_is_looked_after_and_what_changed_is_said(tmp_path: Path
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_why_several_nodes_are_ended_is_said_once(tmp_path: Path, finished: bool) -> None:
+def test_the_reason_that_ends_several_nodes_is_shown_once(tmp_path: Path, finished: bool) -> None:
     job, stream = HandmadeJob(tmp_path, nodes=2), io.StringIO()
     sentence = "Node 1: The benchmark ended with exit code 7."
     AttemptRecord(job.record).order_stop(
@@ -233,7 +233,7 @@ def test_why_several_nodes_are_ended_is_said_once(tmp_path: Path, finished: bool
     assert notices(stream) == [*said, "look 1", "look 2", "look 3"]
 
 
-def test_the_first_nodes_own_word_for_that_is_not_repeated(tmp_path: Path) -> None:
+def test_the_first_nodes_sentence_is_not_repeated(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path, nodes=2), io.BytesIO()
     sentence = "Node 1 gave no sign of life for 20 s."
     AttemptRecord(job.record).order_stop(StopOrder(rank=1, outcome="peer_lost", sentence=sentence))
@@ -246,7 +246,7 @@ def test_the_first_nodes_own_word_for_that_is_not_repeated(tmp_path: Path) -> No
     assert stream.getvalue().decode().count(sentence) == 1
 
 
-def test_a_remote_store_that_is_away_is_asked_again(tmp_path: Path) -> None:
+def test_an_unreachable_remote_store_is_asked_again(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path), io.StringIO()
     store = FlakyStore(tmp_path, [StoreError("away"), StoreError("away")])
     job_view = JobView(job_id="digits-1", job=job.job, place="")

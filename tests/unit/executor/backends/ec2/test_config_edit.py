@@ -22,7 +22,7 @@ max_runtime = "2h"
 """
 
 
-def test_other_lines_stay_as_they_are(tmp_path: Path) -> None:
+def test_other_lines_are_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(MINE)
 
@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there_is_made(tmp_path: Path) -> None:
     assert configured(path) == {"bucket": "b", "security_groups": ["sg-1"]}
 
 
-def test_a_key_is_taken_away_and_a_table_is_not_touched(tmp_path: Path) -> None:
+def test_a_key_is_removed_and_a_table_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('bucket = "b"\n\n[service]\nbucket = "c"\n')
 
@@ -58,7 +58,7 @@ def test_a_key_is_taken_away_and_a_table_is_not_touched(tmp_path: Path) -> None:
     assert edit.after == '\n[service]\nbucket = "c"\n'
 
 
-def test_a_link_to_a_file_elsewhere_stays_one(tmp_path: Path) -> None:
+def test_a_link_to_a_file_elsewhere_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "dotfiles").write_text("# kept\n")
     path = tmp_path / "config.toml"
     path.symlink_to(tmp_path / "dotfiles")
@@ -83,7 +83,7 @@ def test_an_unusual_file_is_refused_with_the_lines_to_write(tmp_path: Path, text
     assert path.read_text() == text
 
 
-def test_what_is_no_toml_is_refused(tmp_path: Path) -> None:
+def test_invalid_toml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("bucket = \n")
 
@@ -107,7 +107,7 @@ _LINES = st.sampled_from(
 
 
 @given(st.lists(_LINES, max_size=8), st.booleans())
-def test_whatever_the_file_the_change_is_right_or_refused(
+def test_any_file_is_changed_correctly_or_refused(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], ends: bool
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"

@@ -32,11 +32,11 @@ def test_steps_and_end_are_found_between_other_lines() -> None:
     assert console.last_step == "fetched the agent"
 
 
-def test_of_several_last_words_the_last_one_counts() -> None:
+def test_the_last_of_several_end_lines_counts() -> None:
     assert read_console("BAI-END boot-hung\nBAI-END too-many-boots\n").end == "too-many-boots"
 
 
-def test_a_guardian_that_the_power_off_ends_does_not_hide_its_reason() -> None:
+def test_the_power_off_of_a_guardian_does_not_hide_its_reason() -> None:
     console = read_console("BAI-END no-python\r\nBAI 61.2 asked to end\r\nBAI-END terminated\r\n")
 
     assert console.end == "no-python"
@@ -74,11 +74,11 @@ LOGIN = "Debian GNU/Linux 12 ip-10-0-0-1 ttyS0\r\n\r\nip-10-0-0-1 login: "
         ("", ""),
     ],
 )
-def test_a_boot_without_us_is_reported_only_where_certain(content: str, line: str) -> None:
+def test_a_boot_without_our_user_data_is_reported_only_if_certain(content: str, line: str) -> None:
     assert read_console(content).ended_without_us == line
 
 
-def test_what_is_said_is_short_and_moves_no_cursor() -> None:
+def test_quoted_console_lines_are_short_and_have_no_control_characters() -> None:
     console = read_console(f"BAI 1 {'x' * 1000}\nBAI-END de\x07ad\x08line up\x9b2J\n")
 
     assert len(console.steps[0].text) == 300
@@ -87,7 +87,7 @@ def test_what_is_said_is_short_and_moves_no_cursor() -> None:
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_garbage_is_passed_over(before: bytes, after: bytes) -> None:
+def test_binary_garbage_in_a_console_is_skipped(before: bytes, after: bytes) -> None:
     noise = [each.decode("utf-8", errors="replace").replace("BAI", "") for each in (before, after)]
 
     console = read_console(f"{noise[0]}\nBAI 7 a step\nBAI-END done 0\n{noise[1]}")

@@ -85,7 +85,7 @@ def test_a_machine_that_never_started_does_not_end_the_job() -> None:
     assert judged(machine(0), machine(1), failed).stage is JobStage.BOOTING
 
 
-def test_a_machine_that_hangs_is_terminated_and_the_job_goes_on() -> None:
+def test_a_hanging_machine_is_terminated_and_the_job_continues() -> None:
     silent = judged(machine(0), machine(1), machine(2), signs={0: FRESH, 1: 3 * MINUTE, 2: FRESH})
     hung = judged(machine(0), machine(1), machine(2), signs={0: FRESH, 1: OLD, 2: FRESH})
 
@@ -184,7 +184,7 @@ def test_the_wait_counts_from_the_decision_of_the_nodes() -> None:
     )
 
 
-def test_what_the_nodes_decided_last_is_the_result_if_none_could_write_it() -> None:
+def test_the_last_decision_becomes_the_result_if_no_node_could_write_it() -> None:
     decided = InferredOutcome(Outcome.MAX_RUNTIME, "It took too long.")
 
     found = judged(
@@ -199,7 +199,7 @@ def test_what_the_nodes_decided_last_is_the_result_if_none_could_write_it() -> N
     [{"signs": {}}, {"cancelled": MINUTE, "signs": {0: OLD}}, {"signs": {0: OLD}, "done": frozenset({0})}],
     ids=["never reported", "cancelled", "all nodes have ended"],
 )
-def test_a_job_that_nothing_can_go_on_with_waits_for_nobody(facts: dict[str, Any]) -> None:
+def test_a_job_that_cannot_continue_waits_for_no_node(facts: dict[str, Any]) -> None:
     found = judged(machine(0, "terminated", code=TAKEN), **facts)
 
     assert found.stage is JobStage.GONE

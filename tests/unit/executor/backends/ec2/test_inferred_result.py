@@ -43,7 +43,7 @@ def result_of(record: JobRecord) -> dict[str, object]:
     return result
 
 
-def test_last_lines_stay_out_where_secrets_may_stand_in_them(record: JobRecord) -> None:
+def test_last_lines_are_left_out_if_they_may_contain_secrets(record: JobRecord) -> None:
     fill(record, job=f'{_JOB}secrets = {{ TOKEN = "env:TOKEN" }}\n')
 
     assert write_result(record, Outcome.LOST, "It is lost.")
@@ -53,7 +53,7 @@ def test_last_lines_stay_out_where_secrets_may_stand_in_them(record: JobRecord) 
     assert "pl4nted" not in json.dumps(result_of(record))
 
 
-def test_last_lines_are_kept_where_there_are_no_secrets(record: JobRecord) -> None:
+def test_last_lines_are_kept_if_there_are_no_secrets(record: JobRecord) -> None:
     fill(record)
 
     assert write_result(record, Outcome.LOST, "It is lost.")
@@ -71,7 +71,7 @@ def test_last_lines_are_those_of_the_node_that_is_the_cause(record: JobRecord) -
     assert result_of(record)["last_lines"] == ["its last"]
 
 
-def test_a_node_that_has_said_why_it_failed_is_the_cause(record: JobRecord) -> None:
+def test_a_node_that_reported_its_own_failure_is_the_cause(record: JobRecord) -> None:
     fill(record)
     attempt = AttemptRecord(record)
     attempt.end(NodeOutcome(rank=0, outcome="peer_failed", sentence="Node 1 failed.", ended=1))
@@ -110,7 +110,7 @@ def test_credentials_in_an_address_are_redacted(record: JobRecord) -> None:
     assert result_of(record)["sentence"] == "https://***@host did not answer."
 
 
-def test_the_generations_of_an_elastic_job_are_told_as_far_as_the_store_knows(tmp_path: Path) -> None:
+def test_generations_are_reported_as_far_as_the_store_has_them(tmp_path: Path) -> None:
     # Given a job whose first node was lost, and whose machines were all taken away while the second generation ran
     it = ElasticRecord(tmp_path)
     it.decides(0, 0, 1, 2)

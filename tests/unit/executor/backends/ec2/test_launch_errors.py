@@ -42,7 +42,7 @@ def answer(
         ("Unsupported", 400),
     ],
 )
-def test_another_zone_is_tried_where_this_one_lacks_something(code: str, status: int) -> None:
+def test_a_shortage_in_one_zone_leads_to_the_next_zone(code: str, status: int) -> None:
     assert classify_error(answer(code, status)).next is RetryAction.NEXT_SUBNET
 
 
@@ -60,9 +60,7 @@ def test_another_zone_is_tried_where_this_one_lacks_something(code: str, status:
         ("SomethingNew", Outcome.LAUNCH_FAILED, "refused"),
     ],
 )
-def test_a_person_is_told_what_to_do_where_nothing_else_helps(
-    code: str, outcome: Outcome, advice: str
-) -> None:
+def test_an_error_that_retrying_cannot_fix_has_advice(code: str, outcome: Outcome, advice: str) -> None:
     found = classify_error(answer(code))
 
     assert (found.next, found.outcome, found.code) == (RetryAction.STOP, outcome, code)
@@ -87,7 +85,7 @@ def test_a_person_is_told_what_to_do_where_nothing_else_helps(
         (ParamValidationError(report="r"), RetryAction.GIVE_UP),
     ],
 )
-def test_what_may_have_been_launched_differs_from_what_was_not_asked(
+def test_a_possible_launch_is_distinguished_from_an_unsent_request(
     error: ClientError | BotoCoreError | ResponseParserError, expected: RetryAction
 ) -> None:
     assert classify_error(error).next is expected
@@ -123,14 +121,14 @@ def test_a_wrong_clock_is_called_that(code: str, message: str) -> None:
         ("SignatureDoesNotMatch", True, "credentials"),
     ],
 )
-def test_credentials_are_named_where_the_clock_is_right(code: str, has_date: bool, told: str) -> None:
+def test_with_a_correct_clock_the_credentials_are_named(code: str, has_date: bool, told: str) -> None:
     error = answer(code, date=formatdate(usegmt=True)) if has_date else answer(code)
 
     assert told in classify_error(error).sentence
     assert "credentials" in str(aws_error(error, doing="asking"))
 
 
-def test_a_free_plan_is_told_by_its_words() -> None:
+def test_the_free_plan_is_recognised_by_awss_message() -> None:
     words = "The specified instance type is not eligible for Free Tier. For a list of Free Tier instance types, run ..."
     found = classify_error(answer("InvalidParameterCombination", message=words))
 

@@ -55,7 +55,7 @@ def begin(record: JobRecord, rounds: int) -> None:
 
 @pytest.mark.parametrize("names", NAMES.values(), ids=list(NAMES))
 @pytest.mark.parametrize("rounds", [0, 3])
-def test_folders_that_an_instance_makes_are_no_rounds(
+def test_folders_written_by_an_instance_do_not_count_as_rounds(
     record: JobRecord, names: list[str], rounds: int
 ) -> None:
     begin(record, rounds)
@@ -66,7 +66,7 @@ def test_folders_that_an_instance_makes_are_no_rounds(
     assert record.store.listings <= 13
 
 
-def test_a_folder_named_like_a_round_s_launch_is_none(record: JobRecord) -> None:
+def test_a_folder_named_like_a_round_does_not_count(record: JobRecord) -> None:
     begin(record, 2)
     plant(record, "3/launch.json/nodes/0")
 

@@ -76,7 +76,7 @@ def sent(ec2: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
     return complete
 
 
-def test_what_every_launch_has() -> None:
+def test_every_launch_has_the_required_parameters() -> None:
     complete = sent()
 
     assert (complete["MinCount"], complete["MaxCount"]) == (1, 1)
@@ -91,7 +91,7 @@ def test_what_every_launch_has() -> None:
     assert complete["UserData"] == b"\x1f\x8b data"
 
 
-def test_all_nodes_come_in_one_call_or_none() -> None:
+def test_all_nodes_are_launched_by_one_call() -> None:
     job = dataclasses.replace(JOB, strategy=StrategyTable(name="torchrun", nodes=8))
 
     assert (sent(job=job)["MinCount"], sent(job=job)["MaxCount"]) == (8, 8)
@@ -152,7 +152,7 @@ def test_throughput_comes_with_four_operations_for_each_mib() -> None:
     assert (root["Throughput"], root["Iops"]) == (1000, 4000)
 
 
-def test_a_profile_by_its_arn() -> None:
+def test_a_profile_may_be_given_by_its_arn() -> None:
     arn = "arn:aws:iam::1:instance-profile/x"
     assert sent(instance_profile=arn)["IamInstanceProfile"] == {"Arn": arn}
 
@@ -173,7 +173,7 @@ def test_a_public_address_moves_subnet_and_groups_to_an_interface() -> None:
     ]
 
 
-def test_interfaces_of_the_user_get_what_they_lack() -> None:
+def test_interfaces_of_the_user_get_missing_parameters() -> None:
     interfaces = [
         {"DeviceIndex": 0, "NetworkCardIndex": 0, "InterfaceType": "efa", "Groups": ["sg-efa"]},
         {"DeviceIndex": 1, "NetworkCardIndex": 1, "InterfaceType": "efa-only"},
@@ -255,7 +255,7 @@ def test_a_type_without_efa_and_types_of_different_cards_are_refused() -> None:
         )
 
 
-def test_what_the_user_adds_is_merged_in_depth() -> None:
+def test_the_users_parameters_are_merged_recursively() -> None:
     complete = sent(
         {
             "run_instances": {
@@ -303,7 +303,9 @@ def test_what_the_user_adds_is_merged_in_depth() -> None:
         ),
     ],
 )
-def test_what_ec2_would_not_take_is_said_before_anything_is_asked(extra: dict[str, Any], said: str) -> None:
+def test_parameters_that_ec2_would_refuse_are_reported_before_a_request(
+    extra: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError) as raised:
         request({"run_instances": extra})
 
@@ -311,7 +313,7 @@ def test_what_ec2_would_not_take_is_said_before_anything_is_asked(extra: dict[st
     assert said in str(raised.value)
 
 
-def test_a_date_becomes_a_text_that_ec2_takes() -> None:
+def test_a_date_becomes_a_text_that_ec2_accepts() -> None:
     until = datetime(2026, 11, 22, tzinfo=timezone.utc)
     market = {"MarketType": "spot", "SpotOptions": {"ValidUntil": until}}
 
@@ -327,7 +329,7 @@ def test_the_request_model_needs_no_usable_profile(monkeypatch: pytest.MonkeyPat
     assert request({"run_instances": {"KeyName": "my-key"}})["KeyName"] == "my-key"
 
 
-def test_tags_stand_on_instances_and_volumes() -> None:
+def test_instances_and_volumes_have_the_tags() -> None:
     by_kind = {
         each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]}
         for each in sent()["TagSpecifications"]
@@ -346,7 +348,7 @@ def test_tags_stand_on_instances_and_volumes() -> None:
 
 
 @given(name=st.text(max_size=400), client=st.text(max_size=400))
-def test_tags_are_such_as_aws_takes_whatever_the_names(name: str, client: str) -> None:
+def test_tags_are_valid_for_any_names(name: str, client: str) -> None:
     tags = job_tags(
         dataclasses.replace(JOB, job=Identity(id="j", name=name, client_id=client)), expires=EXPIRES
     )

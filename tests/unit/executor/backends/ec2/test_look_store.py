@@ -48,7 +48,7 @@ def test_objects_of_one_folder_take_one_list(inner: NotingStore) -> None:
     assert inner.lists == ["job"]
 
 
-def test_what_is_known_to_be_empty_is_not_listed(inner: NotingStore) -> None:
+def test_a_folder_known_to_be_empty_is_not_listed(inner: NotingStore) -> None:
     store = LookStore(inner)
     store.find("job/attempts/0/launched.json")
 
@@ -58,7 +58,7 @@ def test_what_is_known_to_be_empty_is_not_listed(inner: NotingStore) -> None:
 
 
 @pytest.mark.parametrize("change", ["forget", "put", "remove"])
-def test_a_new_look_and_a_write_see_what_is_there(inner: NotingStore, change: str) -> None:
+def test_a_new_look_and_a_write_refresh_the_listing(inner: NotingStore, change: str) -> None:
     store = LookStore(inner)
     record = JobRecord(store, "job")
     assert record.result() is None
@@ -78,7 +78,7 @@ def test_a_new_look_and_a_write_see_what_is_there(inner: NotingStore, change: st
 @pytest.mark.parametrize(
     "prefix", ["", "job", "job/", "job/job", "job/attempts/0/no", "job/attempts/0/nodes/", "nothing/"]
 )
-def test_it_finds_what_the_store_finds(inner: NotingStore, prefix: str) -> None:
+def test_the_look_store_finds_the_same_objects_as_the_store(inner: NotingStore, prefix: str) -> None:
     known = LookStore(inner)
     for each in ("", "job", "job/attempts/0", "job/attempts/0/nodes"):
         known.around(each)

@@ -37,7 +37,7 @@ def findings(tmp_path: Path, text: str) -> list[Finding]:
     )
 
 
-def test_what_can_be_launched_has_no_findings(tmp_path: Path) -> None:
+def test_a_valid_launch_has_no_findings(tmp_path: Path) -> None:
     assert findings(tmp_path, GOOD) == []
 
 

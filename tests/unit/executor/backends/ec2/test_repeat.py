@@ -91,7 +91,7 @@ def test_the_same_launch_is_no_problem(record: JobRecord) -> None:
         ({"attempt": 1}, "attempt differs"),
     ],
 )
-def test_whatever_differs_is_named(
+def test_any_difference_is_named(
     record: JobRecord, changes: dict[str, Any], named: str, sealed: bool
 ) -> None:
     file = dataclasses.replace(OURS, **changes)

@@ -52,7 +52,7 @@ def table(*, main: bool = False, subnet: str = "subnet-1", **route: str) -> dict
         (PUBLIC, [table(subnet="subnet-2", GatewayId="igw-1")], [], None, False, "no route table"),
     ],
 )  # fmt: skip
-def test_the_way_to_s3_is_named_or_what_is_missing(
+def test_the_route_to_s3_or_the_missing_part_is_named(
     subnet: Any, tables: Any, endpoints: Any, public_ip: bool | None, reaches: bool, word: str
 ) -> None:
     route = route_to_s3(subnet, tables, endpoints, public_ip=public_ip, region="eu-central-1")
@@ -63,7 +63,7 @@ def test_the_way_to_s3_is_named_or_what_is_missing(
     assert bool(route.todo) is (not reaches or "NatGatewayId" in str(tables))
 
 
-def test_a_nat_gateway_costs_and_the_endpoint_that_does_not_is_told() -> None:
+def test_a_nat_gateway_costs_money_and_the_free_endpoint_is_suggested() -> None:
     route = route_to_s3(SUBNET, [table(NatGatewayId="nat-1")], [], public_ip=None, region="eu-central-1")
 
     assert "each GB of it is paid for" in route.sentence

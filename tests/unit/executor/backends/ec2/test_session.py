@@ -61,7 +61,7 @@ def ask_ec2(settings: Settings) -> None:
         ("role", 'the AWS credentials cannot be used: The source_profile "nobody" referenced in the profile'),
     ],
 )
-def test_an_unusable_profile_is_explained_by_whoever_needs_it(
+def test_an_unusable_profile_is_explained_when_it_is_needed(
     wants: Callable[[Settings], object], profile: str, told: str
 ) -> None:
     settings = Settings(bucket="bucket", region="eu-central-1", profile=profile)
@@ -75,7 +75,7 @@ def test_an_unusable_profile_is_explained_by_whoever_needs_it(
 @pytest.mark.parametrize(
     ("named_by", "used"), [("AWS_PROFILE", "OF-THE-ENVIRONMENT"), ("BAI_PROFILE", "OF-THE-PROFILE")]
 )
-def test_keys_of_the_environment_win_over_awss_own_variable_alone(
+def test_keys_in_the_environment_override_only_awss_own_variable(
     monkeypatch: pytest.MonkeyPatch, named_by: str, used: str
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OF-THE-ENVIRONMENT")

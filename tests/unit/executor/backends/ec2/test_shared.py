@@ -10,11 +10,11 @@ from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.shared import Shared, once, sharing
 
 
-def test_without_sharing_each_is_made_anew() -> None:
+def test_without_sharing_each_object_is_created_anew() -> None:
     assert once("key", object) is not once("key", object)
 
 
-def test_what_is_shared_is_made_once_for_all_threads() -> None:
+def test_a_shared_object_is_created_once_for_all_threads() -> None:
     shared, made, found = Shared(), [], []
 
     def make() -> object:
@@ -34,7 +34,7 @@ def test_what_is_shared_is_made_once_for_all_threads() -> None:
     assert (len(made), len(set(map(id, found)))) == (1, 1)
 
 
-def test_what_could_not_be_made_is_tried_again() -> None:
+def test_a_failed_creation_is_retried() -> None:
     tries: list[int] = []
 
     def make() -> str:
@@ -61,7 +61,7 @@ def test_clients_of_one_region_and_profile_are_shared(monkeypatch: pytest.Monkey
     assert AwsSession("eu-west-1").ec2() is not AwsSession("eu-west-1").ec2()
 
 
-def test_what_was_not_asked_for_the_longest_is_let_go() -> None:
+def test_the_least_recently_used_object_is_dropped() -> None:
     shared = Shared(at_most=2)
     kept = shared.once("kept", object)
     other = shared.once("other", object)

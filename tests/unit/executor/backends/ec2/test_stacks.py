@@ -84,7 +84,7 @@ def event(resource: str, status: str, reason: str = "", physical: str = "") -> d
 CHANGE = StackChange(stack="bai-data", id="arn:change/one", creates=True, lines=())
 
 
-def test_what_another_call_does_to_a_stack_is_waited_for() -> None:
+def test_another_calls_operation_on_a_stack_is_waited_for() -> None:
     slow = SlowCloudFormation("CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE")
 
     change = stacks(slow).propose("bai-data", "{}", {})
@@ -94,7 +94,7 @@ def test_what_another_call_does_to_a_stack_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("state", ["REVIEW_IN_PROGRESS", "ROLLBACK_COMPLETE"])
-def test_a_stack_that_was_never_made_is_made_anew(state: str) -> None:
+def test_a_stack_that_was_never_created_is_created_again(state: str) -> None:
     slow = SlowCloudFormation(state, state, "DELETE_IN_PROGRESS", "DELETE_COMPLETE")
 
     change = stacks(slow).propose("bai-data", "{}", {})
@@ -104,7 +104,7 @@ def test_a_stack_that_was_never_made_is_made_anew(state: str) -> None:
     assert slow.asked[-4:] == ["delete", "describe", "describe", "CREATE"]
 
 
-def test_a_change_that_never_ends_is_left_after_a_deadline() -> None:
+def test_a_change_that_never_ends_is_abandoned_after_a_deadline() -> None:
     slow = SlowCloudFormation("REVIEW_IN_PROGRESS", "CREATE_IN_PROGRESS")
 
     with pytest.raises(AwsError, match="still CREATE_IN_PROGRESS after 20 minutes; the same command goes on"):
@@ -164,7 +164,7 @@ def test_a_resource_that_fails_for_lack_of_rights_is_recognised(reason: str) -> 
     assert lacks_rights(failed.value)
 
 
-def test_a_change_that_cannot_be_prepared_is_told_and_forgotten() -> None:
+def test_a_change_that_cannot_be_prepared_is_reported_and_deleted() -> None:
     slow = SlowCloudFormation("CREATE_COMPLETE")
     slow.change_set = {"Status": "FAILED", "StatusReason": "Template error: no such thing"}
 
@@ -174,7 +174,7 @@ def test_a_change_that_cannot_be_prepared_is_told_and_forgotten() -> None:
     assert slow.asked[-1] == "forget"
 
 
-def test_no_change_is_none() -> None:
+def test_a_change_set_without_changes_is_none() -> None:
     slow = SlowCloudFormation("CREATE_COMPLETE")
     reason = "The submitted information didn't contain changes. Submit different information to create a change set."
     slow.change_set = {"Status": "FAILED", "StatusReason": reason}
@@ -182,7 +182,7 @@ def test_no_change_is_none() -> None:
     assert stacks(slow).propose("bai-data", "{}", {}) is None
 
 
-def test_a_stack_in_a_state_without_a_way_on_is_refused() -> None:
+def test_a_stack_in_an_unrecoverable_state_is_refused() -> None:
     pages = [[event("Bucket", "DELETE_FAILED", "not empty", "b"), event("bai-data", "DELETE_IN_PROGRESS")]]
     slow = SlowCloudFormation("DELETE_FAILED", events=pages)
 

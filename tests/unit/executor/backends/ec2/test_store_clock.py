@@ -16,7 +16,7 @@ SERVER_TIME = "Wed, 01 Jul 2026 12:00:00 GMT"
 HOURS_MS = 2 * 3600 * 1000
 
 
-def test_the_time_goes_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_continues_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         store_clock, "send", lambda *args, **options: SimpleNamespace(headers={"Date": SERVER_TIME})
     )

@@ -65,7 +65,7 @@ def pauses_between(times: list[datetime]) -> list[timedelta]:
 
 
 @pytest.mark.parametrize("seconds", [1, 7, 60, 601, 6 * 3600])
-def test_rounds_come_slower_and_end_with_the_wait(seconds: int) -> None:
+def test_rounds_become_less_frequent_and_end_with_the_wait(seconds: int) -> None:
     file = replace(FIRST, wait=Wait(seconds=seconds, since=tag_time(NOW)))
 
     times = rounds(file)
@@ -116,7 +116,7 @@ def test_the_plan_says_how_long_it_waits(seconds: int, said: str) -> None:
     assert said in plan_sentence(Wait(seconds=seconds, since=tag_time(NOW)))
 
 
-def test_a_job_is_said_to_wait_until_nobody_asks_any_more() -> None:
+def test_a_job_is_shown_as_waiting_until_its_rounds_stop() -> None:
     waits = Observation(
         now=NOW,
         job_id="job-1",

@@ -55,7 +55,9 @@ def everything(store: DirectoryStore) -> list[str]:
     return sorted(path.relative_to(store.folder).as_posix() for path in store.folder.rglob("*"))
 
 
-def test_of_two_who_make_one_job_one_succeeds(job_request: JobRequest, store: DirectoryStore) -> None:
+def test_of_two_concurrent_submissions_of_a_job_one_succeeds(
+    job_request: JobRequest, store: DirectoryStore
+) -> None:
     with job_draft(store, "one") as first:
         # the second one begins, and is done, while the first one still copies
         second = submit(job_request, store, job_id="one")
@@ -78,7 +80,7 @@ def test_of_two_who_make_one_job_one_succeeds(job_request: JobRequest, store: Di
     ]
 
 
-def test_a_refused_submission_leaves_nothing(job_request: JobRequest, store: DirectoryStore) -> None:
+def test_a_refused_submission_leaves_no_files(job_request: JobRequest, store: DirectoryStore) -> None:
     (job_request.file.parent / "outside").symlink_to("/etc/hostname")
 
     with pytest.raises(Exception, match="a link out of the folder"):
@@ -97,7 +99,7 @@ def test_a_refused_submission_leaves_nothing(job_request: JobRequest, store: Dir
         ("", r'BAI_KAFKA_BROKERS: "broker:99999" is not a broker'),
     ],
 )
-def test_what_cannot_start_is_refused_before_anything_is_made(
+def test_a_job_that_cannot_start_is_refused_before_it_is_created(
     job_request: JobRequest, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch, more: str, said: str
 ) -> None:
     job_request.file.write_text(_DESCRIPTOR + more)
@@ -129,7 +131,7 @@ with job_draft(DirectoryStore(Path(sys.argv[1])), "one") as draft:
 """
 
 
-def test_what_a_killed_submission_left_goes_with_the_next(
+def test_files_of_a_killed_submission_are_removed_by_the_next(
     job_request: JobRequest, store: DirectoryStore
 ) -> None:
     maker = subprocess.Popen([sys.executable, "-c", _WAITS, store.folder], stdout=subprocess.PIPE)
@@ -148,7 +150,9 @@ def test_what_a_killed_submission_left_goes_with_the_next(
     assert {name.partition("/")[0] for name in everything(store)} == {"two", "three"}
 
 
-def test_a_folder_in_the_way_that_is_no_job_is_named(job_request: JobRequest, store: DirectoryStore) -> None:
+def test_a_folder_that_is_not_a_job_but_has_its_name_is_reported(
+    job_request: JobRequest, store: DirectoryStore
+) -> None:
     (store.folder / "one").mkdir(parents=True)
     (store.folder / "one" / "mine.txt").touch()
 

@@ -65,7 +65,7 @@ def backend() -> LocalBackend:
     return LocalBackend(BackendOptions(settings=read_settings))
 
 
-def test_a_larger_job_gets_nodes_with_numbers_that_none_had(agents: Agents, backend: LocalBackend) -> None:
+def test_a_larger_job_gets_new_node_numbers(agents: Agents, backend: LocalBackend) -> None:
     record = agents.made.record
     assert backend.scale(record, 2) == "scaling to 2 nodes"
     agents.end(2)
@@ -78,7 +78,7 @@ def test_a_larger_job_gets_nodes_with_numbers_that_none_had(agents: Agents, back
     assert desired_nodes(agents.made.attempt, agents.made.job.job) == 4
 
 
-def test_a_dead_node_comes_before_a_new_one(agents: Agents, backend: LocalBackend) -> None:
+def test_dead_nodes_are_restarted_before_new_ones_are_added(agents: Agents, backend: LocalBackend) -> None:
     agents.end(3)
     agents.die(1)
 
@@ -111,7 +111,7 @@ def test_resume_starts_the_agent_of_a_killed_node(agents: Agents, backend: Local
     assert agents.started == [1]
 
 
-def test_a_job_without_agents_is_dead_and_all_of_them_are_started_again(
+def test_a_job_without_agents_is_dead_and_all_agents_are_restarted(
     agents: Agents, backend: LocalBackend
 ) -> None:
     for number in range(4):
