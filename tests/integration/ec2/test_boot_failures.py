@@ -77,25 +77,58 @@ def test_any_object_of_its_rank_is_a_sign_of_life(cli: Ec2Cli, monkeypatch: pyte
     assert (record.result(), cli.state(machine)) == (None, "running")
 
 
-@pytest.mark.parametrize("content", [OURS, "", "unreadable"])
-def test_a_console_with_our_output_or_none_ends_nothing(
+@pytest.mark.parametrize("content", ["", "denied"])
+def test_a_boot_of_which_no_console_tells_anything_ends_at_its_limit(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
+    # Given a machine without a sign of life, first for 59 minutes, then for two more
     (machine,) = cli.launch()
     record = cli.bring(cli.handmade(written=False), launched=[machine], expires=timedelta(hours=20))
     console(monkeypatch, content)
-    if content == "unreadable":
+    if content == "denied":
         refuse_consoles(monkeypatch, "UnauthorizedOperation")
+    age(machine, timedelta(minutes=59))
+    (early,) = cli.bai("status", "digits-1", "--json").objects
+    assert (early["status"], cli.state(machine)) == ("PENDING", "running")
+    age(machine, timedelta(minutes=2))
+
+    answer = cli.bai("status", "digits-1", "--wait", "--json")
+
+    result = record.result() or {}
+    assert answer.code == 5
+    assert (result["outcome"], cli.state(machine)) == ("boot_failed", "terminated")
+    why = "its console cannot be read (" if content else "its console is empty"
+    assert f"{machine} was launched 1h1m" in result["sentence"]
+    assert f"has given no sign of life, and {why}" in result["sentence"]
+    assert "it never ran its user data, or hangs" in result["sentence"]
+
+
+def test_a_boot_that_writes_our_lines_is_left_to_its_deadman(
+    cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine,) = cli.launch()
+    record = cli.bring(cli.handmade(written=False), launched=[machine], expires=timedelta(hours=20))
+    console(monkeypatch, OURS)
     age(machine, timedelta(hours=5))
 
     (found,) = cli.bai("status", "digits-1", "--json").objects
 
     assert (found["status"], record.result(), cli.state(machine)) == ("PENDING", None, "running")
-    if content == OURS:
-        assert "boot 1 of at most 3" in found["machine"]
-    else:
-        assert ("cannot be read" if content else "is empty") in found["machine"]
-        assert "bai cancel digits-1 --now" in found["machine"]
+    assert "boot 1 of at most 3" in found["machine"]
+
+
+def test_a_console_that_cannot_be_read_now_ends_nothing(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine,) = cli.launch()
+    record = cli.bring(cli.handmade(written=False), launched=[machine], expires=timedelta(hours=20))
+    refuse_consoles(monkeypatch, "InternalError")
+    age(machine, timedelta(hours=5))
+
+    (found,) = cli.bai("status", "digits-1", "--json").objects
+
+    assert (found["status"], record.result(), cli.state(machine)) == ("PENDING", None, "running")
+    assert "its console cannot be read now (" in found["machine"]
+    assert "is asked for again" in found["machine"]
+    assert "bai cancel digits-1 --now" in found["machine"]
 
 
 def test_one_node_that_never_boots_ends_the_whole_job(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Tells a machine that never runs its user data from one that is slow to boot: an AMI without cloud-init, an early hang.
 
 Boothook and guardian bound a machine (docs/boot.md): it has given a sign of life, or has ended, within the launch's boot limit.
-If the boothook never runs, nothing on the machine ends it. A wrong conclusion would end a good machine, so each needs a console with
-content: a console that cannot be read, or is empty, proves nothing. Ages are AWS's own, and do not depend on the machine's clock.
+If the boothook never runs, nothing on the machine ends it. A wrong conclusion would end a good machine: before the boot limit only a
+console proves one, and after it a console with our lines stands against it. Ages are AWS's own, and do not depend on the machine's clock.
 """
 
 from __future__ import annotations
@@ -14,53 +14,72 @@ from bai_agent.errors import BaiError
 from bai_agent.job.schema.durations import format_duration
 from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
+from executor.backends.ec2.session import DENIED
+from executor.errors import AwsError
 
 BOOT_ENDED = timedelta(minutes=15)
 """A machine is at least so old before the end of its boot, as its console shows it, counts."""
 
 
 def never_booted(
-    waiting: Sequence[Instance], consoles: Mapping[str, Console], limit: timedelta | None
-) -> str | None:
-    """Return a sentence about the first of the silent machines `waiting` that never ran its user data; else None.
-
-    limit: time without a sign of life after which a machine that runs its user data has powered itself off; None if unknown.
-    """
-    for each in waiting:
-        console = consoles.get(each.id)
-        if each.state != "running" or each.age is None or console is None or not console.others_only:
-            continue
-        if console.ended_without_us and each.age > BOOT_ENDED:
-            why = f'the boot ended without it ("{console.ended_without_us}")'
-        elif limit is not None and each.age > limit:
-            why = f'its console shows nothing of it, and its last line is "{console.last_line}"'
-        else:
-            continue
-        return (
-            f"{each.id} was launched {span(each.age)} ago and never ran its user data: {why}. "
-            "Its AMI needs cloud-init, enabled, and must not hang; `bai logs JOB --boot` shows the console for about an hour."
-        )
-    return None
-
-
-def unproven(
     waiting: Sequence[Instance],
     consoles: Mapping[str, Console],
     unreadable: Mapping[str, BaiError],
     limit: timedelta | None,
 ) -> str | None:
-    """Return the reason why it is unknown whether a machine past its boot limit still boots; None if there is no such machine."""
+    """Return a sentence about the first of the silent machines `waiting` whose boot failed; None if each may still boot.
+
+    limit: time without a sign of life after which a machine that runs its user data has powered itself off; None if unknown.
+    """
     for each in waiting:
-        if each.state != "running" or limit is None or each.age is None or each.age <= limit:
+        if each.state != "running" or each.age is None:
             continue
+        late = limit is not None and each.age > limit
         console = consoles.get(each.id)
-        if each.id in unreadable:
-            why = f"its console cannot be read ({unreadable[each.id]})"
-        elif console is not None and not console.last_line:
-            why = "its console is empty"
+        if console is not None and console.others_only:
+            why = _without_us(console, each.age, late=late)
         else:
-            continue
-        return f"{each.id} was launched {span(each.age)} ago and has given no sign of life, and {why}: it may boot or hang"
+            why = _says_nothing(console, unreadable.get(each.id)) if late else None
+        if why is not None:
+            return (
+                f"{each.id} was launched {span(each.age)} ago and {why}. Its AMI needs cloud-init, enabled, and must not hang; "
+                "`bai logs JOB --boot` shows the console for about an hour."
+            )
+    return None
+
+
+def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
+    """Return what a console without our lines proves; None if nothing yet."""
+    if console.ended_without_us and age > BOOT_ENDED:
+        return f'never ran its user data: the boot ended without it ("{console.ended_without_us}")'
+    if late:
+        last = console.last_line
+        return f'never ran its user data: its console shows nothing of it, and its last line is "{last}"'
+    return None
+
+
+def _says_nothing(console: Console | None, error: BaiError | None) -> str | None:
+    """Return that nothing is known of a machine past its limit; None if its console has our lines, or is read the next time."""
+    if isinstance(error, AwsError) and error.code in DENIED:
+        why = f"its console cannot be read ({error})"
+    elif console == Console() and not console.last_line:
+        why = "its console is empty"
+    else:
+        return None
+    return f"has given no sign of life, and {why}: it never ran its user data, or hangs"
+
+
+def unproven(
+    waiting: Sequence[Instance], unreadable: Mapping[str, BaiError], limit: timedelta | None
+) -> str | None:
+    """Return the reason why it is not known yet whether a machine past its boot limit failed; None if there is no such machine."""
+    for each in waiting:
+        late = limit is not None and each.age is not None and each.age > limit
+        if each.state == "running" and late and each.id in unreadable:
+            return (
+                f"{each.id} was launched {span(each.age or timedelta())} ago and has given no sign of life; its console cannot be "
+                f"read now ({unreadable[each.id]}), and is asked for again"
+            )
     return None
 
 

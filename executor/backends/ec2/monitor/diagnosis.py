@@ -188,7 +188,9 @@ def _peers_end(observation: Observation) -> Diagnosis | None:
 
 
 def _boots_without_us(observation: Observation) -> Diagnosis | None:
-    failed = never_booted(observation.starting, observation.consoles, observation.boot_limit)
+    failed = never_booted(
+        observation.starting, observation.consoles, observation.unreadable, observation.boot_limit
+    )
     if failed is None:
         return None
     sentence = failed.replace("bai logs JOB", f"bai logs {observation.job_id}")
@@ -217,7 +219,7 @@ def _boots(observation: Observation) -> Diagnosis | None:
         return None
     steps = [consoles[each.id].last_step for each in waiting if each.id in consoles]
     step = next(filter(None, steps), None)
-    doubt = unproven(waiting, consoles, observation.unreadable, observation.boot_limit)
+    doubt = unproven(waiting, observation.unreadable, observation.boot_limit)
     if step is not None:
         sentence = f"{machines_are(waiting)} booting; last step: {step}."
     elif doubt is not None:

@@ -113,9 +113,9 @@ def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
 
 def boots_without_us(observation: Observation) -> Diagnosis | None:
     """Judge machines that never ran their user data."""
-    consoles, limit = observation.consoles, observation.boot_limit
-    failed = [each for each in observation.starting if never_booted([each], consoles, limit) is not None]
-    why = never_booted(failed, consoles, limit)
+    seen = (observation.consoles, observation.unreadable, observation.boot_limit)
+    failed = [each for each in observation.starting if never_booted([each], *seen) is not None]
+    why = never_booted(failed, *seen)
     if why is None:
         return None
     sentence = why.replace("bai logs JOB", f"bai logs {observation.job_id}")

@@ -93,13 +93,8 @@ class JobMonitor:
         """Return the diagnosis and, if EC2 was asked, the machines that the job lacks."""
         observation, why, needs = self._observation(known, ask)
         found = diagnose(observation)
-        silent = [
-            each
-            for each in observation.instances or ()
-            if each.state != "pending" and (not each.living or each.index not in observation.signs)
-        ]
-        if silent and ask and found.stage in (JobStage.BOOTING, JobStage.ENDING, JobStage.GONE):
-            consoles, unreadable = read_consoles(self.aws(self.region).ec2(), silent[:_CONSOLES])
+        if ask and (silent := _silent(observation, found.stage)):
+            consoles, unreadable = read_consoles(self.aws(self.region).ec2(), silent)
             found = diagnose(replace(observation, consoles=consoles, unreadable=unreadable))
         return _with_needs(found, needs, why), needs
 
@@ -415,6 +410,18 @@ class JobMonitor:
             ),
             key=lambda each: each.index,
         )
+
+
+def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
+    """Return the machines without a sign of life whose consoles may tell more about a job of this stage, the most telling ones first."""
+    booting, gone = observation.starting, [each for each in observation.instances or () if not each.living]
+    found = {
+        JobStage.RUNNING: booting,  # beside other machines of an elastic job
+        JobStage.BOOTING: [*booting, *gone],
+        JobStage.ENDING: [*gone, *booting],
+        JobStage.GONE: [*gone, *booting],
+    }.get(stage, [])
+    return [each for each in found if each.state != "pending"][:_CONSOLES]
 
 
 def _with_needs(found: Diagnosis, needs: MachineNeeds | None, why: str) -> Diagnosis:

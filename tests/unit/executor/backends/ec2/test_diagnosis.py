@@ -15,6 +15,7 @@ from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.monitor.diagnosis import diagnose
 from executor.backends.ec2.monitor.job_observation import Diagnosis, JobStage, Observation
+from executor.errors import AwsError
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 FRESH, OLD = timedelta(seconds=10), timedelta(minutes=5)
@@ -204,6 +205,7 @@ def test_a_job_whose_machines_are_gone_has_an_inferred_outcome(
 
 
 HOUR = timedelta(hours=1)
+DENIED = AwsError("not allowed", code="UnauthorizedOperation")
 OTHERS = Console(others_only=True, last_line="grub rescue>")
 LOGIN = Console(others_only=True, last_line="ip login:", ended_without_us="ip login:")
 
@@ -213,6 +215,8 @@ LOGIN = Console(others_only=True, last_line="ip login:", ended_without_us="ip lo
     [
         (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, console=OTHERS), 'last line is "grub rescue>"'),
         (judged(machine(age=timedelta(minutes=16)), boot_limit=HOUR, console=LOGIN), 'without it ("ip login:")'),
+        (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, console=Console()), "its console is empty"),
+        (judged(machine(age=HOUR + FRESH), boot_limit=HOUR, unreadable={"i-0": DENIED}), "cannot be read (not allowed)"),
         (
             judged(
                 machine("terminated", age=2 * HOUR, code="Client.UserInitiatedShutdown", ended=NOW), boot_limit=HOUR
@@ -235,7 +239,13 @@ def test_a_machine_that_never_ran_user_data_is_a_failed_boot(found: Diagnosis, w
         judged(machine(age=None), boot_limit=HOUR, console=LOGIN),
         judged(machine(age=3 * HOUR), boot_limit=None, console=OTHERS),
         judged(machine(age=3 * HOUR), boot_limit=HOUR),
-        judged(machine(age=3 * HOUR), boot_limit=HOUR, console=Console()),
+        judged(machine(age=HOUR), boot_limit=HOUR, console=Console()),
+        judged(machine(age=HOUR), boot_limit=HOUR, unreadable={"i-0": DENIED}),
+        judged(
+            machine(age=3 * HOUR),
+            boot_limit=HOUR,
+            unreadable={"i-0": AwsError("throttled", code="Throttling")},
+        ),
         judged(machine(age=3 * HOUR), boot_limit=HOUR, console=BOOTED),
         judged(machine(age=3 * HOUR), boot_limit=HOUR, console=OTHERS, signs={0: OLD}),
         judged(machine("pending", age=3 * HOUR), boot_limit=HOUR, console=OTHERS),
@@ -246,16 +256,16 @@ def test_a_machine_that_may_still_boot_is_left_alone(found: Diagnosis) -> None:
     assert (found.inferred, found.terminate) == (None, ())
 
 
-def test_a_machine_that_cannot_be_seen_has_a_named_bound() -> None:
+def test_a_machine_that_cannot_be_seen_now_has_a_named_bound() -> None:
     found = judged(
         machine(age=2 * HOUR),
         boot_limit=HOUR,
-        unreadable={"i-0": BaiError("not allowed")},
+        unreadable={"i-0": BaiError("no answer")},
         expires=NOW + HOUR,
     )
 
     assert found.stage is JobStage.BOOTING
-    assert "cannot be read (not allowed)" in found.sentence
+    assert "cannot be read now (no answer)" in found.sentence
     assert "terminated at 2026-11-20 23:15 UTC" in found.sentence
     assert "bai cancel job-9 --now" in found.sentence
 
