@@ -305,6 +305,33 @@ def test_after_a_refusal_it_is_asked_again_later(job: Job) -> None:
     assert job.launched(2)["instances"] == [machine]
 
 
+def test_an_image_whose_terms_are_no_longer_accepted_is_asked_for_three_times(job: Job) -> None:
+    # Given an image of the Marketplace whose subscription has ended since the first launch
+    job.lose(job.submit())
+    said = "In order to use this AWS Marketplace product you need to accept terms and subscribe."
+    job.aws.fail("RunInstances", code="OptInRequired", message=said, status=401, times=None)
+
+    job.look()
+    status = job.look()
+    assert "EC2 refuses node 1 since " in status["machine"]
+    assert "the image's terms must be accepted in the AWS Marketplace" in status["machine"]
+    assert "(OptInRequired); asked again at " in status["machine"]
+    assert "no room" not in status["machine"]
+    for minutes in (5, 10):
+        job.age(timedelta(minutes=minutes, seconds=5))
+        job.look()
+    assert job.ends() == ["RunInstances"] * 4
+
+    # When hours pass
+    for _ in range(3):
+        job.age(timedelta(hours=1))
+        status = job.look()
+
+    assert job.ends() == ["RunInstances"] * 4
+    assert "no other machine is launched: EC2 has refused it 3 times (" in status["machine"]
+    assert "the image's terms must be accepted in the AWS Marketplace" in status["machine"]
+
+
 def test_a_machine_that_is_gone_before_it_was_a_node_counts_and_is_followed_after_a_pause(job: Job) -> None:
     job.lose(job.submit())
     job.look()
@@ -350,6 +377,43 @@ def test_a_replacement_that_never_boots_is_ended_counted_once_and_followed_after
     job.look()
     assert job.machines() == []
     assert not job.has("3/")
+
+
+@pytest.mark.parametrize("console", ["empty", "denied"])
+@pytest.mark.parametrize("others", ["gone", "alive"])
+def test_a_replacement_whose_boot_nothing_is_known_of_is_ended_at_its_limit_and_counted_once(
+    moto_aws: MotoAws, tmp_path: Path, console: str, others: str
+) -> None:
+    job = Job(moto_aws, tmp_path, base=HELLO if others == "gone" else TWO)
+    *_, lost = machines = job.submit_all()
+    job.lose(lost)
+    job.look()
+    [second] = job.launched(1)["instances"]
+    if console == "empty":
+        moto_aws.show_console(b"")
+    else:
+        moto_aws.fail("GetConsoleOutput", code="UnauthorizedOperation", status=403, times=None)
+    moto_aws.age(timedelta(minutes=59))
+    job.look()
+    assert second in job.machines()
+
+    # When an hour is over, in which a machine that boots gives a sign of life or powers itself off
+    moto_aws.age(timedelta(minutes=2))
+    said = job.look()["machine"]
+
+    why = "its console is empty" if console == "empty" else "its console cannot be read ("
+    assert f"{second} was launched 1h1m" in said
+    assert f"ago and has given no sign of life, and {why}" in said
+    assert job.ends() == ["RunInstances", "RunInstances", "TerminateInstances"]
+    for _ in range(2):
+        job.look()
+    assert not job.has("2/")
+    job.age(timedelta(minutes=5, seconds=5))
+    job.look()
+    [third] = job.launched(2)["instances"]
+    assert job.machines() == [*machines[:-1], third]
+    assert job.launched(2)["replaces"] == [job.launched(1)["first_node"]]
+    assert job.record.result() is None
 
 
 def test_a_replacement_that_cannot_pull_is_counted_once_and_followed_after_a_pause(

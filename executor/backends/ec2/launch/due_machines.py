@@ -10,6 +10,8 @@ FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
 """Time after a launch that came to nothing until the next one. It doubles with each further one in a row."""
 LEAST_TIME = timedelta(minutes=10)
 """Time for which a machine can run at least, apart from the job's grace and drain: else it is not launched."""
+MOST_REFUSALS = 3
+"""Refusals in a row that only a person can change, such as terms of the Marketplace to be accepted, until nothing is asked any more."""
 
 _USED_UP = "all replacements are used"
 _TOO_LATE = "too little time is left"
@@ -41,6 +43,8 @@ class MachinesSeen:
     """Launches in a row, up to now, that EC2 refused, or whose machine never became a node."""
     since_failure: timedelta = timedelta()
     """Time since the last of them."""
+    refusal: str = ""
+    """Reason why EC2 would refuse any other launch; empty if it may accept one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,8 @@ def machines_due(seen: MachinesSeen) -> DueMachines:
         return DueMachines()
     if count == 0:
         return DueMachines(why=_USED_UP if seen.replacements else "")
+    if seen.refusal:
+        return DueMachines(why=seen.refusal)
     wait = pause(seen.failures) - seen.since_failure if seen.failures else timedelta()
     if seen.left - max(wait, timedelta()) < seen.needed + LEAST_TIME:
         return DueMachines(why=_TOO_LATE)

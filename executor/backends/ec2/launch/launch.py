@@ -33,6 +33,7 @@ from executor.backends.ec2.launch.error_classes import (
     is_unknown_profile,
 )
 from executor.backends.ec2.launch.launch_record import (
+    EXPIRED,
     LAUNCH_WINDOW,
     LaunchFile,
     attempt_key,
@@ -370,7 +371,7 @@ def _expired(file: LaunchFile) -> ErrorClass:
         f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
         f"gone by {file.expires}, which is too early now. Submit it with a new job id"
     )
-    return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Expired", sentence)
+    return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, sentence)
 
 
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> ErrorClass:

@@ -32,6 +32,8 @@ VERSION = 1
 LAUNCH_WINDOW = timedelta(minutes=30)
 """Time after its submission in which a job may be launched: enough to ask each of six zones for five minutes."""
 
+EXPIRED = "Expired"
+"""Code of a launch that was interrupted, and is too old to be sent."""
 _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 """Name of a round's folder."""
 

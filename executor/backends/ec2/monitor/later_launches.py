@@ -16,15 +16,19 @@ from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.launch.due_machines import (
+    MOST_REFUSALS,
     DueMachines,
     MachinesSeen,
     enlarged_by,
     machines_due,
     pause,
 )
-from executor.backends.ec2.launch.launch_record import read_decision, read_launch_table
+from executor.backends.ec2.launch.launch_record import EXPIRED, read_decision, read_launch_table
 from executor.backends.ec2.monitor.job_observation import CONSISTENT
 from executor.records.generation_status import requested_nodes
+
+_OF_CALLER = "UnauthorizedOperation"
+"""Code of a refusal for whoever looked: somebody else, such as the watcher, may launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,8 @@ class KnownLaunch:
     """Its machine. None if there is none, or none yet."""
     refusal: str = ""
     """Code of EC2's refusal; empty if there is none."""
+    lasting: str = ""
+    """Reason of a refusal that only a person can change, in a sentence without its dot; empty for others, such as no room."""
 
     @property
     def is_open(self) -> bool:
@@ -147,8 +153,11 @@ class LaunchReader:
             return begun
         if instances := decision["instances"]:
             return replace(begun, decided=_time(seen.decided), instance=instances[0])
-        code = (decision.get("error") or {}).get("code")
-        return replace(begun, decided=_time(seen.decided), refusal=str(code or "refused"))
+        error = decision.get("error") or {}
+        code = str(error.get("code") or "refused")
+        is_lasting = decision["outcome"] == Outcome.LAUNCH_FAILED.value and code != EXPIRED
+        lasting = str(error.get("message") or decision["sentence"]).removesuffix(".") if is_lasting else ""
+        return replace(begun, decided=_time(seen.decided), refusal=code, lasting=lasting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +186,7 @@ class MachineNeeds:
     def sentence(self) -> str:
         """Return it for a person; empty if nothing is launched, refused or withheld."""
         withheld = f"no other machine is launched: {self.due.why}" if self.due.why else ""
-        return "; ".join(filter(None, (self._booting(), self._no_room(), withheld)))
+        return "; ".join(filter(None, (self._booting(), self._refused(), withheld)))
 
     def _booting(self) -> str:
         if not self.starting:
@@ -186,13 +195,19 @@ class MachineNeeds:
         members = f"{self.members} member{'' if self.members == 1 else 's'}"
         return f"desired {self.desired}: {members}, {len(self.starting)} booting ({which})"
 
-    def _no_room(self) -> str:
+    def _refused(self) -> str:
         refused = [each for each in self.failed if each.refusal and each.decided is not None]
         if not refused or not self.due.any:
             return ""
         first, last = (each.decided or each.begun for each in (refused[0], refused[-1]))
-        again, why = last + pause(len(self.failed)), refused[-1].refusal
-        return f"no room for node {refused[-1].node} since {first:%H:%M} UTC ({why}); asked again at {again:%H:%M} UTC"
+        again, latest = last + pause(len(self.failed)), refused[-1]
+        since = f"node {latest.node} since {first:%H:%M} UTC"
+        what = (
+            f"EC2 refuses {since}: {latest.lasting}"
+            if latest.lasting
+            else f"no room for {since} ({latest.refusal})"
+        )
+        return f"{what}; asked again at {again:%H:%M} UTC"
 
     def _place(self, machine: Instance) -> str:
         replaces = next((each.replaces for each in self.launches.later if each.node == machine.index), ())
@@ -231,6 +246,7 @@ def machine_needs(
         needed=job.limits.grace + job.limits.drain,
         failures=len(failed),
         since_failure=now - (failed[-1].decided or now) if failed else timedelta(),
+        refusal=_lasting_refusal(failed),
     )
     due, without = machines_due(seen), machines_due(replace(seen, living=0))
     if without.any and _is_ending(attempt):
@@ -291,6 +307,14 @@ def _failed(
                 break
         found.append(each)
     return tuple(reversed(found))
+
+
+def _lasting_refusal(failed: Sequence[KnownLaunch]) -> str:
+    """Return the reason why EC2 has refused the last launches until nobody asks any more; empty if it is asked again."""
+    last = failed[-MOST_REFUSALS:]
+    if len(last) < MOST_REFUSALS or not all(each.lasting and each.refusal != _OF_CALLER for each in last):
+        return ""
+    return f"EC2 has refused it {MOST_REFUSALS} times ({last[-1].lasting})"
 
 
 def _time(ms: int) -> datetime:

@@ -30,6 +30,7 @@ from executor.backends.ec2.launch.due_machines import LEAST_TIME
 from executor.backends.ec2.launch.error_classes import ErrorClass, RetryAction
 from executor.backends.ec2.launch.launch import adopt, launch, refuse
 from executor.backends.ec2.launch.launch_record import (
+    EXPIRED,
     LaunchFile,
     read_decision,
     read_latest_round,
@@ -141,7 +142,7 @@ class Replacer:
             # Nothing is sent any more, so it need not be the one that ours would be.
             if adopt(self.record, aws, file=file) is None:
                 why = "it was interrupted, and is too old to be sent"
-                expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Expired", why)
+                expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
                 refuse(self.record, file, aws, expired)
             return
         created = parse_timestamp(file.created)

@@ -40,6 +40,7 @@ ANY = st.builds(
     needed=SPANS,
     failures=st.integers(0, 2000),
     since_failure=SPANS,
+    refusal=st.sampled_from(["", "its terms are not accepted"]),
 )
 
 
@@ -55,6 +56,7 @@ ANY = st.builds(
         ({"wanted": 5, "replacements": 0}, 1),  # it was enlarged
         ({"desired": 3}, 0),
         ({"is_over": True}, 0),
+        ({"refusal": "its terms are not accepted"}, 0),
         ({"left": LEAST_TIME + timedelta(seconds=89)}, 0),
         ({"left": LEAST_TIME + timedelta(seconds=90)}, 1),
     ],
