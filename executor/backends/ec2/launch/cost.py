@@ -91,6 +91,10 @@ _UNLIMITED = ("t3.", "t3a.", "t4g.")
 """Types that buy CPU credits by default:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-performance-instances-unlimited-mode-concepts.html"""
 _CREDITS = "CPU credits beyond those earned"
+_CREDIT_RATES = {"t4g": 0.04}
+_CREDIT_RATE = 0.05
+"""USD for a vCPU that computes for an hour on bought credits alone, on Linux, in all regions and on all markets:
+https://aws.amazon.com/ec2/pricing/on-demand/#T2.2FT3.2FT4g_Unlimited_Mode_Pricing"""
 _TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
 """RunInstances' word → the price list's."""
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-")
@@ -176,24 +180,33 @@ def hang_warning(cost: Cost) -> str:
     )
 
 
-def not_included(instance_type: str, request: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the charges of a launch by `request` in addition to the hours of its instances."""
+def not_included(
+    instance_type: str, request: Mapping[str, Any], *, vcpus: int | None = None
+) -> tuple[str, ...]:
+    """Return the charges of a launch by `request` in addition to the hours of its instances. vcpus: the type's; None if unknown."""
     found = [*volume_cost(request).unknown, "traffic", "public IPv4 addresses"]
     interfaces = request.get("NetworkInterfaces") or [{}]
     if all(each.get("AssociatePublicIpAddress") is False for each in interfaces):
         found.remove("public IPv4 addresses")
     bought = request.get("CreditSpecification", {}).get("CpuCredits")
     if bought == "unlimited" or (instance_type.startswith(_UNLIMITED) and bought != "standard"):
-        found.append(_CREDITS)
+        found.append(_credits(instance_type, vcpus))
     if request.get("Placement", {}).get("Tenancy") == "dedicated":
         found.append("the region's fee for dedicated instances")
     return tuple(found)
 
 
+def _credits(instance_type: str, vcpus: int | None) -> str:
+    """Return the charge for CPU credits, with its bound."""
+    rate = _CREDIT_RATES.get(instance_type.partition(".")[0], _CREDIT_RATE)
+    hour = f", {rate * vcpus:,.2f} USD an hour for {vcpus} vCPUs" if vcpus is not None else ""
+    return f"{_CREDITS} (at most {rate:.2f} USD per vCPU-hour{hour})"
+
+
 def is_bound(image: Image, excluded: Sequence[str]) -> bool:
     """Return whether the listed price is the most that an hour of an instance of `image` costs."""
-    volumes = any(each.startswith("the volume ") for each in excluded)
-    return bool(image.operation) and not image.marketplace and _CREDITS not in excluded and not volumes
+    is_open = any(each.startswith(("the volume ", _CREDITS)) for each in excluded)
+    return bool(image.operation) and not image.marketplace and not is_open
 
 
 def price(

@@ -100,7 +100,8 @@ class LaunchPlan:
             longest += LAUNCH_WINDOW
         found = []
         for kind in self.resolved.kinds:
-            name, excluded = kind.name, not_included(kind.name, self.request)
+            name = kind.name
+            excluded = not_included(name, self.request, vcpus=kind.vcpus)
             hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
             found.append(
                 Cost(

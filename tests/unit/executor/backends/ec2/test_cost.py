@@ -95,6 +95,26 @@ def test_credits_that_are_bought_without_limit_leave_no_bound(
     assert is_bound(LINUX, not_included(kind, request)) is bound
 
 
+@pytest.mark.parametrize(
+    ("kind", "bought", "vcpus", "said"),
+    [
+        ("t3.small", None, 2, "(at most 0.05 USD per vCPU-hour, 0.10 USD an hour for 2 vCPUs)"),
+        ("t4g.2xlarge", None, 8, "(at most 0.04 USD per vCPU-hour, 0.32 USD an hour for 8 vCPUs)"),
+        ("t2.small", "unlimited", None, "(at most 0.05 USD per vCPU-hour)"),
+    ],
+)
+def test_credits_are_named_with_what_they_cost_at_most(
+    kind: str, bought: str | None, vcpus: int | None, said: str
+) -> None:
+    request = {"CreditSpecification": {"CpuCredits": bought}} if bought else {}
+    excluded = not_included(kind, request, vcpus=vcpus)
+    cost = Cost(
+        instances=1, longest=timedelta(hours=1), hourly=0.02, origin="a list", excluded=excluded, bound=False
+    )
+
+    assert f"CPU credits beyond those earned {said}" in cost.sentence()
+
+
 def test_an_image_whose_licence_is_unknown_leaves_no_bound() -> None:
     unknown = Image(id="ami-1", architecture="x86_64", root_device="/", root_gib=8)
     sold = Image(**{**vars(LINUX), "marketplace": True})
