@@ -300,6 +300,7 @@ class _Setup:
                 self._show_change(change)
             setup.upload_archive(wanted, archive)
             setup.stacks.carry_out(change)
+        setup.check_code(archive)
 
     def _show_change(self, change: StackChange) -> None:
         lines = "\n".join([f"{change.stack}:", *(f"  {line}" for line in change.lines)])

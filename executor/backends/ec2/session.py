@@ -120,6 +120,10 @@ class AwsSession:
         """Return a client for queues: its longest wait for a message ends before it gives up."""
         return self._client("sqs", _USUAL)
 
+    def functions(self) -> Any:
+        """Return a client of Lambda."""
+        return self._client("lambda", _USUAL)
+
     def service_quotas(self) -> Any:
         """Return a client for the account's quotas with short timeouts: the answer is optional."""
         return self._client("service-quotas", _QUICK)

@@ -20,7 +20,7 @@ from sandbox.fake_aws.control_plane.stacks import BUCKET_POLICIES, PLACEMENT_GRO
 from sandbox.fake_aws.iam.identities import SETUP
 
 from executor.backends.ec2.setup.account_setup import account_setup
-from executor.backends.ec2.watcher.archive import build_watcher
+from executor.backends.ec2.watcher.archive import build_watcher, pack
 from executor.configuration.config import read_settings
 from executor.errors import AwsError
 from executor.owned_folders import cache_folder
@@ -272,6 +272,32 @@ def test_a_watcher_gets_its_own_code_and_none_that_was_there_before(admin: Admin
 
     uploaded = s3.get_object(Bucket=admin.bucket, Key=archive.key)["Body"].read()
     assert uploaded == archive.path.read_bytes()
+
+
+def test_a_watcher_with_code_that_was_replaced_before_lambda_read_it_is_removed(admin: Administrator) -> None:
+    # Given somebody who replaces the archive between its upload and its deployment
+    admin.setup()
+    archive = build_watcher(cache=cache_folder(os.environ))
+    foreign = pack({"executor/backends/ec2/watcher/handler.py": b"import os"})
+
+    def replaced(call: Call) -> bool:
+        if call.action == "ExecuteChangeSet":
+            admin.aws.client("s3", SETUP).put_object(Bucket=admin.bucket, Key=archive.key, Body=foreign)
+        return False
+
+    admin.aws.prevents = replaced
+    done = admin.setup("--watcher", code=5)
+
+    assert f"the watcher is removed, because Lambda had other code than {archive.key}" in done.stderr
+    assert f"it was replaced in the bucket {admin.bucket} after its upload" in done.stderr
+    assert admin.aws.client("lambda", SETUP).list_functions()["Functions"] == []
+    assert "bai-watcher" not in admin.stacks()
+
+    # When nobody does so, also when it is set up already
+    admin.aws.prevents = lambda call: False
+    admin.setup("--watcher")
+    admin.setup()
+    assert admin.stacks()["bai-watcher"] == "CREATE_COMPLETE"
 
 
 def test_a_watcher_goes_with_the_rest(admin: Administrator) -> None:

@@ -6,6 +6,7 @@ third one, `NAME-watcher`, with the function that looks at all jobs.
 
 from __future__ import annotations
 
+import base64
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -262,6 +263,23 @@ class AccountSetup:
         bucket = staging_bucket(replace(self.settings, bucket=choices.bucket))
         self.say("uploading the watcher's code")
         bucket.put_file(archive.key, archive.path)
+
+    def check_code(self, archive: WatcherArchive) -> None:
+        """Raise AwsError if the watcher's function has other code than its archive, after it was removed.
+
+        Who may write into the bucket can replace the archive between its upload and the moment at which Lambda reads it.
+        """
+        function, ours = self.stack(WATCHER), base64.b64encode(bytes.fromhex(archive.sha256)).decode()
+        with plain_errors(f"reading the function {function}"):
+            found = self.aws.functions().get_function(FunctionName=function)["Configuration"]["CodeSha256"]
+        if found == ours:
+            return
+        self.remove_watcher()
+        raise AwsError(
+            f"the watcher is removed, because Lambda had other code than {archive.key} (sha256 in base64: {found}, expected {ours}): "
+            f"it was replaced in the bucket {self.outputs().get('BucketName')} after its upload. Find out who did, and then set the "
+            "watcher up again, with its limits"
+        )
 
     def check_executions(self) -> None:
         """Raise UsageError if the account can reserve no execution for a watcher. If that is unknown, its stack's failure tells."""

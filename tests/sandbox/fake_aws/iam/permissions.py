@@ -123,6 +123,9 @@ def needed(call: Call, around: Surroundings) -> list[Permission]:
         group, stream = call.parameters["logGroupName"], call.parameters["logStreamName"]
         arn = f"arn:aws:logs:{around.region}:{around.account}:log-group:{group}:log-stream:{stream}"
         return [Permission(action=f"logs:{call.action}", resource=arn)]
+    if kind == ("lambda", "GetFunction"):
+        arn = f"arn:aws:lambda:{around.region}:{around.account}:function:{call.parameters['FunctionName']}"
+        return [Permission(action="lambda:GetFunction", resource=arn)]
     if kind == ("pricing", "GetProducts"):
         return [Permission(action="pricing:GetProducts")]
     if kind == ("servicequotas", "ListServiceQuotas"):
