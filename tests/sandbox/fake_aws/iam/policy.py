@@ -126,7 +126,7 @@ def _holds(operator: str, key: str, values: Sequence[str], context: Mapping[str,
         return any((value is None) == (each == "true") for each in values)
     if operator in ("ArnEquals", "StringEquals"):
         return value is not None and value in values
-    if operator == "StringLike":
+    if operator in ("ArnLike", "StringLike"):
         return value is not None and any(like(each, value) for each in values)
     raise ValueError(f"the condition operator {operator} is not understood here")
 

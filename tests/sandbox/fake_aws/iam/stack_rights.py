@@ -53,13 +53,74 @@ def lacking(
 ) -> str | None:
     """Return in IAM's words what `policy` does not allow of what a resource's handler needs; None if it allows all."""
     for action in rights(kind, verb):
-        permission = _permission(action, around, properties)
-        if not policy.allows(permission):
-            return (
-                f"User: arn:aws:iam::{around.account}:user/somebody is not authorized to perform: {action} "
-                f"on resource: {permission.resource} because no identity-based policy allows the {action} action"
-            )
+        for permission in _permissions(action, around, kind, properties):
+            if not policy.allows(permission):
+                return (
+                    f"User: arn:aws:iam::{around.account}:user/somebody is not authorized to perform: {action} "
+                    f"on resource: {permission.resource} because no identity-based policy allows the {action} action"
+                )
     return None
+
+
+_USED = {
+    "AuthorizeSecurityGroupEgress": ("security-group",),
+    "AuthorizeSecurityGroupIngress": ("security-group",),
+    "CreateNetworkInterface": ("network-interface", "security-group", "subnet"),
+    "CreatePlacementGroup": ("placement-group",),
+    "CreateSecurityGroup": ("security-group", "vpc"),
+    "CreateVpcEndpoint": ("route-table", "vpc", "vpc-endpoint"),
+    "DeleteNetworkInterface": ("network-interface",),
+    "DeletePlacementGroup": ("placement-group",),
+    "DeleteSecurityGroup": ("security-group",),
+    "DeleteVpcEndpoints": ("vpc-endpoint",),
+    "ModifyVpcEndpoint": ("route-table", "vpc-endpoint"),
+    "RevokeSecurityGroupEgress": ("security-group",),
+    "RevokeSecurityGroupIngress": ("security-group",),
+}
+"""Action of EC2 → kinds of its resources: https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html"""
+_MADE = {
+    "AWS::EC2::PlacementGroup": ("placement-group", "CreatePlacementGroup"),
+    "AWS::EC2::VPCEndpoint": ("vpc-endpoint", "CreateVpcEndpoint"),
+}
+"""Type of a resource → its kind, and the call that makes it with its tags; others are security groups."""
+
+
+def _permissions(
+    action: str, around: Surroundings, kind: str, properties: dict[str, Any]
+) -> list[Permission]:
+    """Return all that one action asks of IAM."""
+    service, _, name = action.partition(":")
+    where = f"{around.region}:{around.account}"
+    if service == "ec2" and name in _USED:
+        return [
+            Permission(
+                action=action,
+                resource=f"arn:aws:ec2:{where}:{each}/{each}-1",
+                context=_of_network(each, properties),
+            )
+            for each in _USED[name]
+        ]
+    if action == "ec2:CreateTags":
+        made, call = _MADE.get(kind, ("security-group", "CreateSecurityGroup"))
+        context = {"ec2:CreateAction": call}
+        return [Permission(action=action, resource=f"arn:aws:ec2:{where}:{made}/{made}-1", context=context)]
+    if service == "elasticfilesystem" and not name.startswith(("CreateFileSystem", "Describe")):
+        return [Permission(action=action, resource=f"arn:aws:elasticfilesystem:{where}:file-system/fs-1")]
+    if kind == "AWS::Lambda::EventSourceMapping" and service == "lambda":
+        function = str(properties["FunctionName"]).rpartition(":")[2]
+        context = {"lambda:FunctionArn": f"arn:aws:lambda:{where}:function:{function}"}
+        mapping = "*" if name.startswith("Create") else f"arn:aws:lambda:{where}:event-source-mapping:1"
+        return [Permission(action=action, resource=mapping, context=context)]
+    return [_permission(action, around, properties)]
+
+
+def _of_network(kind: str, properties: dict[str, Any]) -> dict[str, str]:
+    """Return what IAM knows of a resource of EC2."""
+    if kind == "placement-group":
+        return {"ec2:PlacementGroupStrategy": str(properties["Strategy"])}
+    if kind == "vpc-endpoint":
+        return {"ec2:VpceServiceName": str(properties["ServiceName"])}
+    return {}
 
 
 def _permission(action: str, around: Surroundings, properties: dict[str, Any]) -> Permission:
@@ -68,7 +129,7 @@ def _permission(action: str, around: Surroundings, properties: dict[str, Any]) -
     resource = "*"
     where = f"{around.region}:{around.account}"
     named = properties.get("FunctionName"), properties.get("QueueName"), properties.get("Name")
-    if service == "lambda" and "EventSourceArn" not in properties:
+    if service == "lambda":
         resource = f"arn:aws:lambda:{where}:function:{named[0]}"
     if service == "sqs":
         resource = f"arn:aws:sqs:{where}:{named[1] or str(properties['Queues'][0]).rpartition('/')[2]}"
@@ -103,6 +164,4 @@ def _permission(action: str, around: Surroundings, properties: dict[str, Any]) -
             context["iam:PassedToService"] = "ec2.amazonaws.com"
     if action == "iam:CreateServiceLinkedRole":
         resource = f"arn:aws:iam::{around.account}:role/aws-service-role/elasticfilesystem.amazonaws.com/efs"
-    if action == "ec2:CreateTags":
-        context["ec2:CreateAction"] = "CreateSecurityGroup"
     return Permission(action=action, resource=resource, context=context)

@@ -10,6 +10,7 @@ import cfnlint.api
 import pytest
 from moto.cloudformation.models import Stack
 from sandbox.fake_aws.iam.permissions import Surroundings
+from sandbox.fake_aws.iam.policy import Permission
 from sandbox.fake_aws.iam.policy import read_policy as evaluated
 from sandbox.fake_aws.iam.stack_rights import lacking, rights
 
@@ -186,7 +187,15 @@ def test_who_sets_up_may_do_what_cloudformation_does_in_their_name() -> None:
             assert lacking(policy, around, each["Type"], verb, properties) is None
     assert length(json.loads(text)) <= MANAGED
     for statement in json.loads(text)["Statement"]:
-        if statement["Sid"] in ("MakeTheBucket", "MakeRolesAndPolicies", "MakeGroupAndEndpoint"):
+        if statement["Sid"] in (
+            "MakeTheBucket",
+            "MakeRolesAndPolicies",
+            "MakeGroups",
+            "MakeThePlacementGroup",
+            "MakeTheEndpoint",
+            "ConnectTheEndpoint",
+            "ChangeFileSystems",
+        ):
             smaller = policy.without(statement["Sid"])
             assert any(
                 lacking(
@@ -202,6 +211,52 @@ def test_who_sets_up_may_do_what_cloudformation_does_in_their_name() -> None:
                 )
                 for each in resources
             )
+
+
+@pytest.mark.parametrize(
+    ("action", "resource", "context"),
+    [
+        ("ec2:RunInstances", "arn:aws:ec2:eu-central-1:123456789012:instance/*", {}),
+        ("ec2:RunInstances", "arn:aws:ec2:eu-central-1::image/ami-1", {}),
+        ("ec2:CreateTags", "arn:aws:ec2:eu-central-1:123456789012:instance/*", {"ec2:CreateAction": "RunInstances"}),
+        ("ec2:CreatePlacementGroup", "arn:aws:ec2:eu-central-1:123456789012:placement-group/a", {"ec2:PlacementGroupStrategy": "spread"}),
+        ("ec2:CreateVpcEndpoint", "arn:aws:ec2:eu-central-1:123456789012:vpc-endpoint/*", {"ec2:VpceServiceName": "com.amazonaws.eu-central-1.dynamodb"}),
+        ("ec2:DeleteVpcEndpoints", "arn:aws:ec2:eu-central-1:123456789012:vpc-endpoint/vpce-1", {"ec2:VpceServiceName": "com.amazonaws.vpce.eu-central-1.vpce-svc-1"}),
+        ("elasticfilesystem:DeleteFileSystem", "arn:aws:elasticfilesystem:eu-central-1:999999999999:file-system/fs-1", {}),
+        ("iam:PassRole", "arn:aws:iam::123456789012:role/admin", {"iam:PassedToService": "ec2.amazonaws.com"}),
+        ("lambda:CreateEventSourceMapping", "*", {"lambda:FunctionArn": "arn:aws:lambda:eu-central-1:123456789012:function:payroll"}),
+        ("lambda:DeleteEventSourceMapping", "arn:aws:lambda:eu-central-1:123456789012:event-source-mapping:1", {"lambda:FunctionArn": "arn:aws:lambda:eu-central-1:123456789012:function:payroll"}),
+        ("lambda:UpdateFunctionCode", "arn:aws:lambda:eu-central-1:123456789012:function:payroll", {}),
+    ],
+)  # fmt: skip
+def test_who_sets_up_may_nothing_with_what_is_not_of_its_stacks(
+    action: str, resource: str, context: dict[str, str]
+) -> None:
+    given = {"ACCOUNT": ACCOUNT, "NAME": "bai", "BUCKET": "exchange"}
+    asked = Permission(action=action, resource=resource, context=context)
+
+    for name in ("setup", "setup-watcher"):
+        assert not evaluated(policy_text(name, given, region="eu-central-1")).allows(asked)
+
+
+@pytest.mark.parametrize("name", ["setup", "setup-watcher"])
+def test_only_what_aws_cannot_restrict_is_allowed_for_all_resources(name: str) -> None:
+    everywhere = [
+        (action, "Condition" in each)
+        for each in read_policy(name)["Statement"]
+        if each["Resource"] == ["*"]
+        for action in each["Action"]
+        if not re.match(r"\w+:(Describe|GetDataProtectionPolicy)", action)
+    ]
+
+    detached = [(f"iam:Detach{kind}Policy", True) for kind in ("Group", "Role", "User")]
+    assert (
+        everywhere
+        == {
+            "setup": [*detached, ("elasticfilesystem:CreateFileSystem", False)],
+            "setup-watcher": [("lambda:CreateEventSourceMapping", True)],
+        }[name]
+    )
 
 
 @pytest.mark.parametrize("partition", REGIONS)
@@ -244,6 +299,8 @@ def test_who_sets_a_watcher_up_may_do_what_cloudformation_does_in_their_name() -
     used = set()
     for each in parsed(WATCHER)["Resources"].values():
         properties = substituted(each["Properties"], plain) | {"Queues": ["bai-watcher"]}
+        if "EventSourceArn" in properties:
+            properties["FunctionName"] = "bai-watcher"
         if "Code" in properties:
             properties["Code"] = {"S3Bucket": "exchange", "S3Key": "agent/watcher-1.zip"}
             properties["Role"] = f"arn:aws:iam::{ACCOUNT}:role/bai-watcher"
