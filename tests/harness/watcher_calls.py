@@ -86,22 +86,36 @@ def unpack(folder: Path) -> Path:
     return folder / "task"
 
 
-def call(code: Path, event: Any, environment: Mapping[str, str]) -> WatcherCall:
-    """Import the handler of the unpacked archive, and call it; None as the event: only import it."""
-    done = subprocess.run(
+def start(code: Path, event: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Begin a call of the handler of the unpacked archive; None as the event: only import it."""
+    process = subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", "-c", _CALL, str(code), HANDLER, str(MEMORY)],
-        input=json.dumps(event),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         # Lambda's user has no folder of its own.
         env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", **environment},
         cwd="/",
-        capture_output=True,
         text=True,
-        timeout=120,
-        check=False,
     )
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    return WatcherCall(**json.loads(done.stdout.splitlines()[-1]), log=done.stderr)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(event))
+    process.stdin.close()
+    process.stdin = None  # `communicate` would flush it.
+    return process
+
+
+def call(code: Path, event: Any, environment: Mapping[str, str]) -> WatcherCall:
+    """Import the handler of the unpacked archive, and call it; None as the event: only import it."""
+    with start(code, event, environment) as process:
+        try:
+            out, err = process.communicate(timeout=120)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise RuntimeError(err)
+    return WatcherCall(**json.loads(out.splitlines()[-1]), log=err)
 
 
 def state_change(instance: str, state: str, *, region: str, account: str) -> dict[str, Any]:

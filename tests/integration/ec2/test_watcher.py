@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,13 +18,14 @@ from account_jobs import ELASTIC, NEVER, Account
 from botocore.exceptions import ClientError
 from moto.ssm.models import ssm_backends
 from moto_aws import HELLO, REGION, MotoAws
+from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
 from sandbox.fake_aws.iam.identities import SETUP
 from watcher_calls import WatcherCall, own_archive, scheduled, state_change
 
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import replace
-from executor.backends.ec2.launch.launch_record import read_launch
+from executor.backends.ec2.launch.launch_record import read_decision, read_launch
 from executor.backends.ec2.watched_jobs import watch_job, watched_jobs
 
 pytestmark = pytest.mark.usefixtures("moto_environment")
@@ -73,10 +76,19 @@ class WatchedAccount(Account):
 
     def watch(self, event: Any = None, **more: str) -> WatcherCall:
         """Have the watcher called, by the schedule if no event is given."""
+        return watcher_calls.call(self._code, event or scheduled(), {**self._environment(), **more})
+
+    def start(self, who: str) -> subprocess.Popen[str]:
+        """Begin a look of `bai status` or of the watcher."""
+        if who == "user":
+            return self.cli.start("status", "job", stdout=subprocess.DEVNULL, stderr=None)
+        return watcher_calls.start(self._code, scheduled(), self._environment())
+
+    def _environment(self) -> dict[str, str]:
         environment = self.aws.environment("watcher")
         mine = {"AWS_REGION": REGION, "BAI_BUCKET": self.aws.bucket, "BAI_CONFIG": "/dev/null"}
         kept = {key: value for key, value in environment.items() if key.startswith("AWS_")}
-        return watcher_calls.call(self._code, event or scheduled(), {**kept, **mine, **self.limits, **more})
+        return {**kept, **mine, **self.limits}
 
     def lost(self, job_id: str = "job", more: str = ELASTIC) -> str:
         """Submit a job whose machine is lost; return that."""
@@ -199,6 +211,57 @@ def test_two_looks_at_once_launch_one_machine(account: WatchedAccount) -> None:
         list(pool.map(lambda _: account.watch(), range(2)))
 
     assert len(account.machines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "resource"),
+    [
+        ("PutObject", "launches/1/launch.json"),
+        ("RunInstances", ""),
+        ("PutObject", "launches/1/launched.json"),
+    ],
+    ids=["claim", "launch", "answer"],
+)
+@pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
+@pytest.mark.parametrize(("killed", "other"), [("user", "watcher"), ("watcher", "user")])
+def test_a_launch_in_which_one_is_killed_is_finished_by_the_other_once(
+    account: WatchedAccount, killed: str, other: str, action: str, resource: str, is_done: bool
+) -> None:
+    account.lost()
+    running: list[subprocess.Popen[str]] = []
+
+    def kill(call: Call) -> bool:
+        is_it = call.action == action and call.resource.endswith(resource) and call.identity == killed
+        if is_it:
+            running[0].send_signal(signal.SIGKILL)
+        return is_it
+
+    watch: Callable[[Call], Any] = kill
+    if is_done:
+        account.aws.answered = watch
+    else:
+        account.aws.prevents = watch
+    running.append(account.start(killed))
+    with running[0] as process:
+        assert process.wait(timeout=120) == -signal.SIGKILL
+    account.aws.answered, account.aws.prevents = (lambda call: None), (lambda call: False)
+
+    # For a minute it is left to the one that has begun it.
+    for age in (timedelta(), timedelta(seconds=65), timedelta()):
+        account.age(age)
+        with account.start(other) as process:
+            assert process.wait(timeout=120) == 0
+
+    [machine] = account.machines()
+    record = JobRecord(account.store, "job")
+    decision = read_decision(record, attempt=0, launch=1)
+    assert (decision or {})["instances"] == [machine]
+    assert read_launch(record, launch=2) is None
+    sent = [each.parameters["ClientToken"] for each in account.aws.calls("RunInstances")]
+    assert len(set(sent)) == 2
+    assert "TerminateInstances" not in [
+        each.action for each in account.aws.control_plane.calls if each.identity == other
+    ]
 
 
 def test_while_no_job_is_watched_it_looks_seldom(account: WatchedAccount) -> None:
