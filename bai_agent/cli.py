@@ -281,7 +281,7 @@ def _attempt(job: Job, record: JobRecord | None) -> AttemptRecord:
 def _spot(node: Node, events: EventLog) -> SpotNotice | None:
     if node.instance_id is None:
         return None
-    # As above; only an instance needs it, with an HTTP client.
+    # As above; only an instance needs this module, with an HTTP client.
     from bai_agent.run.spot import SpotNotice
 
     notice = SpotNotice(os.environ, warn=lambda message: events.add(WarningEvent(message=message)))

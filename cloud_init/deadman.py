@@ -74,8 +74,8 @@ def watch_guardian(on: int, missing: int) -> int:
 
 
 def end(reason: str) -> None:
-    """Ask for a power-off until the machine is off, finally by force. The same as power_off in machine.sh,
-    whose last step forks."""
+    """Ask for a power-off until the machine is off, finally by force. Power the machine off, as power_off in
+    machine.sh does, whose last step forks."""
     show("BAI-END " + reason)
     write("/proc/sys/kernel/hung_task_panic", "1")
     spawn("sync")

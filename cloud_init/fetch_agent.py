@@ -181,7 +181,7 @@ def on_disk(error: OSError, path: str) -> FetchError:
 
 
 def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
-    """Yield the object's bytes; with a query, those of the answer to it."""
+    """Yield the object's bytes; with a query, the bytes of the answer to it."""
     bucket, key = split(url)
     base, path = place(bucket, key)
     _, _, host = base.partition("://")

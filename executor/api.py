@@ -126,7 +126,8 @@ def wait(
     """Wait for the end of a job, or until its agent is dead so that its end will never be written; return its
     status.
 
-    timeout_s: time after which StillGoesOnError is raised (seconds); None: no limit. The others are those of `status`.
+    timeout_s: time after which StillGoesOnError is raised (seconds); None: no limit. The other parameters are
+    those of `status`.
     """
     from executor.jobs.wait import wait_for_end
     from executor.records.node_status import with_nodes

@@ -28,7 +28,7 @@ class NodeFacts:
     public_key: str | None = None
     engine: str | None = None
     warnings: tuple[str, ...] = ()
-    """Sentences about what may not work."""
+    """Warnings about parts that may not work."""
 
 
 def set_up_node(

@@ -90,7 +90,7 @@ def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list
     if leader is None:
         # The number remains the session's as long as a member lives.
         return [process for process in members if is_of_run(process, rundir, shim=shim)]
-    # Another start time: all have ended, and another process reused the number.
+    # Another start time: all processes have ended, and another process reused the number.
     return members if leader.start == start and is_of_run(leader, rundir, shim=shim) else []
 
 

@@ -140,7 +140,7 @@ _TICK_S = 0.01
 
 
 class State(Enum):
-    """State of a benchmark. It only moves down this list."""
+    """State of a benchmark. The state only moves down this list."""
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
@@ -148,7 +148,8 @@ class State(Enum):
     EXITED = "exited"
     """exit.json exists."""
     LOST = "lost"
-    """It was started and its end was not recorded: the machine rebooted, or the shim was killed. It is never started again."""
+    """It was started and its end was not recorded: the machine rebooted, or the shim was killed. The
+    benchmark is never started again."""
 
 
 def state(rundir: RunDir) -> State:

@@ -55,7 +55,7 @@ _UNKNOWN = (
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
-    """Ask the shim to end the benchmark. Only the first request counts: return whether this is it."""
+    """Ask the shim to end the benchmark. Only the first request counts: return whether this call made it."""
     order = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
     return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
 

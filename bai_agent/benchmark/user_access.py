@@ -35,7 +35,7 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 def give_to(user: User, path: Path) -> None:
     """Change the owner of a file or folder to the user, but not of its content. Only we can write in its
-    parent. Raises SetupError."""
+    parent folder. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)

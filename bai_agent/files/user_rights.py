@@ -24,7 +24,7 @@ from bai_agent.light_dataclass import dataclass
 _SETGROUPS = 116 if os.uname().machine == "x86_64" else 159
 """The system call's number; 159 is that of arm64 and of all later architectures (include/uapi/asm-generic/unistd.h)."""
 _MOST_LINKS = 40
-"""As many as the kernel follows; path_resolution(7)."""
+"""As many links as the kernel follows; path_resolution(7)."""
 _ACL = "system.posix_acl_access"
 _NO_ID = 0xFFFFFFFF
 

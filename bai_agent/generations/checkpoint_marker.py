@@ -1,9 +1,9 @@
 """Checkpoints in a job's record: `signs/checkpoint-<g>-<k>.json` says that the k-th one of the generation g is complete.
 
 Its files are `nodes/<n>/checkpoint/<slot>/<place>`, where `place` is a file's place in the marker's list: a node overwrites its oldest
-slot, so its checkpoints need no more room than their largest three, whatever the files are called. The marker is written after them,
-and once. Without a marker there is no checkpoint. If its files were overwritten meanwhile, their checksums
-differ from the marker's.
+slot, so its checkpoints need no more room than their largest three, whatever the files are called. The marker
+is written after them, and only once. Without a marker there is no checkpoint. If its files were overwritten
+meanwhile, their checksums differ from the marker's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CheckpointMarker:
 
     generation: Count
     number: Count
-    """Its number among those of the generation, from 0."""
+    """Its number among the checkpoints of the generation, from 0."""
     node: Count
     """The node that has written it."""
     slot: Annotated[int, Rule("a slot", 0, SLOTS)]
@@ -62,7 +62,7 @@ class CheckpointMarker:
     time: Moment
     """When its files were held, ms UTC."""
     seconds: Seconds = 0.0
-    """How long its upload took."""
+    """Duration of its upload."""
 
     @property
     def at(self) -> CheckpointNumber:

@@ -24,7 +24,7 @@ node of a generation. The first row of `ROWS` that fits decides:
 
 - Fixed jobs have only the rows about success, failures and `max_runtime`.
 - A failure in an elastic job may be the consequence of a loss. It counts as one if a lost node's last sign of life is older than it, and as
-  the benchmark's own as soon as all other members have given a sign since. Until then the job goes on.
+  the benchmark's own as soon as all other members have given a sign since. Until then the job continues.
 - The end of a generation by a member that saved its state is no failure, unless the three generations before ended so within a minute each.
 - Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
 - A node that has just joined waits 3 s for others that are desired, so nodes that start together join in one generation.
@@ -47,7 +47,7 @@ from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 
 MAY_GET_BETTER = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM, Outcome.NO_OUTPUT, Outcome.LOST})
-"""Failures that another try may avoid. All others would recur, or were requested."""
+"""Failures that another try may avoid. All other failures would recur, or were requested."""
 _WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
 """Failures of the benchmark's own, which end with a code or a signal."""
 MOST_GENERATIONS = 64

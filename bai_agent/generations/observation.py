@@ -46,7 +46,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class MemberEnd:
-    """How a generation ended on one node."""
+    """The end of a generation on one node."""
 
     outcome: Outcome
     code: int | None = None
@@ -68,12 +68,12 @@ class Member:
 
     node: int
     end: MemberEnd | None = None
-    """How that generation ended on it. None while it has not."""
+    """The end of that generation on this node. None while it has not."""
     silent_s: float = 0.0
     """Seconds since its last sign of life was observed, or since it last answered directly."""
     unheard_s: float | None = None
-    """The same, also counting the time in which the decider could not look. None if it could observe all the
-    time."""
+    """Seconds since then, also counting the time in which the decider could not look. None if it could
+    observe all the time."""
     leaving_s: float | None = None
     """Seconds since it reported that it is about to lose its machine. None if it did not."""
     stopping_s: float | None = None
@@ -146,7 +146,7 @@ class GenerationObservation:
     max_runtime_s: float | None = None
     """Seconds that the job may run. None if there is no limit."""
     members: Sequence[Member]
-    """In the order of their ranks."""
+    """Members, in the order of their ranks."""
     ledger: Ledger = Ledger()
     stage: Stage = Stage.RUNNING
     generation: int = 0
@@ -158,7 +158,7 @@ class GenerationObservation:
     """Nodes that are still waited for before generation 0: they are pulling, or may yet give their first
     sign."""
     desired: int = 1
-    """How many nodes the job should have now."""
+    """Desired number of nodes."""
     cancelled: bool = False
     time: int = 0
     """Now, by the store's clock (ms UTC)."""

@@ -11,7 +11,7 @@ LONGEST_BACKOFF_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How often a job's benchmark is started again, and with how many nodes."""
+    """When a job's benchmark is restarted, and with how many nodes."""
 
     restart: Restart
     min_nodes: int | None = None

@@ -1,1 +1,2 @@
-"""What both programs agree on: the job descriptor, the job's record in a store, events, outcomes, durations, errors."""
+"""The types that both programs share: the job descriptor, the job's record in a store, events, outcomes,
+durations, errors."""

@@ -449,7 +449,7 @@ class AttemptRecord:
         )
 
     def _settle(self, name: str, value: Mapping[str, Any]) -> None:
-        """Put an object unless it exists; the existing one counts. Raises StoreError."""
+        """Put an object unless it exists; return the existing or the new one. Raises StoreError."""
         self.job.settle(self.key(name), _json(value))
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:

@@ -196,7 +196,7 @@ class StrategyTable:
     launch: MpiLaunch = MpiLaunch.MPIRUN
     """`user`: the command runs alone, and starts mpirun itself. For the strategies `horovod` and `mpi`."""
     max_restarts: int = 0
-    """The same as that of `[restart]`, for the strategy `torchrun`."""
+    """The same number as in `[restart]`, for the strategy `torchrun`."""
     cpus_per_process: int | None = None
     """CPUs for each process; unset: decided by its launcher."""
     gpus: int | None = None
@@ -287,7 +287,7 @@ _MACHINE_SLACK = timedelta(minutes=15)
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(DeclaredTable):
-    """How long things may take."""
+    """Limits of the duration of each step."""
 
     max_runtime: Annotated[PositiveDuration | None, Example("2h")] = None
     """From the benchmark's start to its forced end. Unset: none on this machine, 24h on EC2."""
@@ -456,7 +456,7 @@ class Metric(WrittenMetric):
     name: str
     warmup: timedelta | None = None
     """Time from the benchmark's start, in each repeat, whose values are left out of statistics and headline.
-    They are records all the same."""
+    The values are still recorded."""
     warmup_values: int = 0
     """Number of first values of each series that are left out in the same way."""
     revision: str | None = None
@@ -596,7 +596,8 @@ class HostMetrics(DeclaredTable):
 
 
 class SinkTable(DeclaredTable):
-    """A destination of records. Both descriptors and the configuration have such a table, with the same keys."""
+    """A destination of records. Both descriptors and the configuration have such a table, with the same
+    keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -669,9 +670,9 @@ class Prometheus(SinkTable):
     values."""
     listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
     """An address of the machine that runs the job, at which Prometheus can scrape `/metrics` during the run.
-    Whoever reaches it may read."""
+    Every user who reaches the address may read."""
     host_metrics: bool = False
-    """Whether host metrics are among them."""
+    """Whether host metrics are also written."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.pushgateway is None and self.listen is None:
@@ -741,7 +742,7 @@ class Arm:
     """The arm's values, in place of those of `[benchmark]`."""
     script: str | None = None
     env: dict[str, str] = field(default_factory=dict)
-    """All that `[benchmark] env` would be."""
+    """The arm's complete environment, in place of that of `[benchmark]`."""
     prepare: tuple[str, ...] = ()
     """The arm's command before each run; empty: that of `[repeat]`."""
     cleanup: tuple[str, ...] = ()
@@ -765,7 +766,7 @@ class WrittenRepeat(DeclaredTable):
     """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
 
     runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """How many runs there are. With `until` the largest number of runs. Unset: 50 of each arm."""
+    """Number of runs. With `until` the largest number of runs. Unset: 50 of each arm."""
     warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
     """Number of runs before those, from which no metric is taken."""
     until: Annotated[PositivePercentage | None, Example("2%")] = None
@@ -808,7 +809,9 @@ class Repeat(WrittenRepeat):
 
     def __post_init__(self) -> None:
         if (self.until is None) != (self.metric is None):
-            raise ValueError("until and metric go together: metric says whose interval until is about")
+            raise ValueError(
+                "until and metric go together: metric names the metric whose interval until uses"
+            )
         if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
             raise ValueError("min_runs must be an integer from 1 to runs")
         if self.min_runs is not None and self.max_time is None:
@@ -860,7 +863,7 @@ class Restart(DeclaredTable):
     """When a benchmark that failed is started again, in the same job: see [restarts.md](restarts.md)."""
 
     max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
-    """How often, over the whole job. Later failures end it."""
+    """Number of restarts over the whole job. Later failures end it."""
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
     """Time between a failure and the first restart. It doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()

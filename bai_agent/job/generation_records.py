@@ -24,7 +24,8 @@ Nodes = Annotated[list[Count], Rule("a list of nodes")]
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """What the generations so far have used up. Each decision holds it, so that nothing is lost with an agent."""
+    """Restarts and losses of the generations so far. Each decision holds it, so that nothing is lost with an
+    agent."""
 
     restarts: Count = 0
     """Number of restarts after a failure."""

@@ -34,7 +34,7 @@ _OVER_RANKS: Mapping[OverRanks, Callable[[Sequence[float]], float]] = {
 
 
 _RATE = re.compile(r"(?:/|\bper )(?:s|secs?|seconds?|min|minutes?|h|hours?)\s*$", re.IGNORECASE)
-"""How the units of a rate end: "img/s"."""
+"""Endings of the units of a rate: "img/s"."""
 
 
 @dataclass(frozen=True, kw_only=True)

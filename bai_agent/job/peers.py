@@ -62,7 +62,7 @@ class Peer:
 
     @property
     def mention(self) -> str:
-        """The same in the middle of a sentence: "node 1 (i-0123, 10.0.0.2)"."""
+        """The name within a sentence: "node 1 (i-0123, 10.0.0.2)"."""
         return f"n{self.title[1:]}"
 
 

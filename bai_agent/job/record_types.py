@@ -134,7 +134,7 @@ class RestartEvent(RunEvent):
     outcome: Text
     """Outcome of the generation before: the value of an `Outcome`."""
     message: Text
-    """The same in a sentence."""
+    """The outcome of the previous generation, in a sentence."""
 
     @property
     def sentence(self) -> str:
@@ -444,7 +444,7 @@ class ExtractionSummary:
     results_missing: Texts = field(default_factory=list)
     """Paths of result files without values."""
     required_results_missing: Texts = field(default_factory=list)
-    """The same for required result files."""
+    """Required result files without a value."""
     emit_bad_lines: Count = 0
     lost_bytes: Count = 0
     remaining_bytes: Count = 0

@@ -34,7 +34,7 @@ class RepeatedRun:
     output_bytes: Count
     """Offset of its beginning in the output."""
     emit_bytes: Count
-    """The same in the emitted values."""
+    """Offset of its beginning in the emitted values."""
     pid: Count
     start: Count
     boot_id: Text

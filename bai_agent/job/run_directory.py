@@ -123,7 +123,7 @@ class RunDir:
     peers = _Place("peers.json", of_generation=True)
     """Nodes of the attempt after they have met; after a restart with the ports of the generation."""
     hostfile = _Place("hostfile")
-    """The same for the benchmark: a line "ADDRESS slots=N" for each node."""
+    """Hostfile for the benchmark: a line "ADDRESS slots=N" for each node."""
     decision = _Place("decision.json", of_generation=True)
     """Decision that the generation begins, and why; the first one has none."""
     end = _Place("generations/end.json")
@@ -169,13 +169,14 @@ class RunDir:
     pulled = _Place("pulled.json")
     """The puller's manifest of finished sources."""
     checkpoint_pulled = _Place("checkpoint-pulled.json")
-    """The same for a checkpoint that is restored."""
+    """Folder for the files of a checkpoint that is being restored."""
     checkpoint_held = _Place("checkpoint-held")
     """Second names of a checkpoint's files during its upload."""
     supervisor = _Place("supervisor.json")
     """Port and token of the supervisor of AdaptDL's replicas."""
     checkpoint_folder = _Place("checkpoint-folder.json")
-    """Absolute folder of `[checkpoint]`. It was empty before, so all of its content is the job's."""
+    """Absolute folder of `[checkpoint]`. The folder was empty before, so all of its content belongs to the
+    job."""
     work = _Place("work", of_arm=True)
     script = _Place("script")
     """The text of `[benchmark] script` as a file."""

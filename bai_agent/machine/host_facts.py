@@ -25,8 +25,8 @@ _ENTRIES = 64
 _BUSY_CORES = 0.5
 """Cores that another process uses, from which it distorts a measurement."""
 _BUSY_SECONDS = 2.0
-"""The same for its total processor time (seconds): the two looks are close together, and a program that
-starts between them may end soon."""
+"""Minimum of such a process's total processor time (seconds): the two looks are close together, and a program
+that starts between them may end soon."""
 _BUSY_SHARE = 0.1
 """Share of all processors up to which other processes do not disturb a benchmark, unless it uses all
 processors."""

@@ -226,7 +226,7 @@ def _library_version(root: Path, start: str) -> str | None:
 
 
 def _longest(versions: Iterable[str]) -> str | None:
-    """Return the most exact version: of `2` and `2.18.5` the latter."""
+    """Return the most exact version: `2.18.5` rather than `2`."""
     known = [each for each in versions if re.fullmatch(r"\d{1,6}(?:\.\d{1,6}){0,3}", each)]
     return max(
         known, key=lambda each: (each.count("."), [int(part) for part in each.split(".")]), default=None

@@ -50,7 +50,8 @@ class ExtractionCheckpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
-    """Replace `path` atomically. Not synced, since that would cost the benchmark's disk something each second.
+    """Replace `path` atomically. Not synced, because that would cost the benchmark's disk some time each
+    second.
 
     After a power loss the file is either complete or not accepted as a checkpoint.
     """

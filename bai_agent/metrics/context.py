@@ -26,7 +26,7 @@ from bai_agent.metrics.sections import LineMarkers
 Said = tuple[Mapping[str, str], ...]
 """Groups of a pattern in its last line, by match. One match applies to all values; each of several applies to one value of a line."""
 State = Mapping[int, Said]
-"""The same groups, by the number of each pattern."""
+"""Groups of each pattern in its last line, by the pattern's number."""
 
 _MOST_MATCHES = 64
 """Most matches of a pattern in one line that are kept."""

@@ -11,7 +11,7 @@ from bai_agent.light_dataclass import dataclass, replace
 CHUNK = 128 * 1024
 """Bytes of one read. Larger reads are not faster: they exceed the processor's cache."""
 LINE_LIMIT = 2**20
-"""Bytes of a line that are searched; the rest is counted."""
+"""Most bytes of a line that are searched; the others are only counted."""
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class Extractor:
         self._knows_end = False
 
     def leave_rest(self) -> None:
-        """End without extracting the rest, which is counted in `extracted.json`."""
+        """End without extracting the remaining output, whose bytes are counted in `extracted.json`."""
         self._leaves_rest = True
 
     def run(self) -> None:
@@ -500,7 +500,7 @@ class Extractor:
         try:
             self._write_checkpoint()
         except OSError as error:
-            # Only a hint: without it a restart reads more again.
+            # Only a hint: without it a restarted process reads more output again.
             if error.errno not in FULL:
                 raise
         else:

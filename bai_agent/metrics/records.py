@@ -64,7 +64,7 @@ class Value(NamedTuple):
     more: str = ""
     """Further members of its record, as JSON, each beginning with a comma."""
     timestamp: int | None = None
-    """Time (ms UTC), if it differs from that of all."""
+    """Time (ms UTC), if it differs from that of the other values."""
 
 
 class RecordFile:
@@ -209,7 +209,7 @@ class RecordFile:
         late: bool = False,
         repeat: int | None = None,
     ) -> None:
-        """Append `values`, in order, except those that are there already."""
+        """Append `values`, in order, except those that are already in the file."""
         known = self._known.get(src)
         if known is not None:
             values = [each for each in values if Key(truncations, off, each.i, 0) > known]

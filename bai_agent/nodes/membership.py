@@ -239,7 +239,7 @@ def _require_part(newest: Newest, at: int | None, *, node: int) -> None:
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
         raise RunEndedError(StopReason(outcome, "This node waited for a generation until the job was over."))
-    # These happen to all nodes. A failure is another node's.
+    # These outcomes happen on all nodes. A failure is another node's.
     is_shared = outcome in (Outcome.CANCELLED, Outcome.MAX_RUNTIME, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
     raise RunEndedError(StopReason(outcome if is_shared else Outcome.PEER_FAILED, newest.word.sentence))
 

@@ -90,7 +90,7 @@ class GenerationControl:
         )
 
     def begin(self, generation: int, ledger: Ledger) -> None:
-        """Go on with a generation."""
+        """Begin to observe another generation."""
         self._at = _Place(generation, ledger)
 
     def end(self, end: GenerationEnd) -> None:

@@ -444,7 +444,7 @@ class Leader:
         if found is None:
             return self._final_end(node)
         put, end = found
-        # Both by the node's own clock.
+        # Both times are by the node's own clock.
         late_ms = max(0, (end.ended or 0) - end.failed) if end.failed is not None else 0
         return MemberEnd(
             outcome=_known(end.outcome),

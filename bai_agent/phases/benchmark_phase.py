@@ -59,7 +59,7 @@ _PART_SECONDS = 2.0
 _TICK = 0.05
 """Pause between two looks while the benchmark runs (seconds)."""
 _SHORT_TICK = 0.01
-"""The same while short runs wait for the decision whether they are enough (seconds)."""
+"""Pause between two looks while short runs wait for the decision whether they are enough (seconds)."""
 
 _STARVED_TICK = 1.0
 """Seconds between two attempts without a descriptor."""
@@ -333,7 +333,7 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
     if not ctx.rundir.shim_lock.exists():
         message = (
             f"Files of the run directory {ctx.rundir.path} were deleted or renamed while the benchmark ran, "
-            f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must leave them alone."
+            f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must not change these files."
         )
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
     # A reason to stop explains the end better: this agent may have been restarted for a cancel.

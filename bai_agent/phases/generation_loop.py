@@ -50,7 +50,7 @@ from bai_agent.runtime.stop import RunEndedError, StopReason
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
-    # Not needed by a run of one node.
+    # A run of one node does not need it.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.generation_control import GenerationControl
     from bai_agent.peers.peer_monitor import PeerMonitor
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SHARED = MAY_GET_BETTER | {Outcome.SUCCEEDED}
-"""Outcomes of a node after which the coordinator decides what follows."""
+"""Outcomes of a node after which the coordinator decides how to continue."""
 _TICK_S = 0.1
 """Pause between two looks while waiting for the next generation (seconds)."""
 
@@ -185,7 +185,7 @@ def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutco
 
 def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
     started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
-    # As reported at its end. The last one was not reported.
+    # The end as the node has reported it. The last one was not reported.
     told = next((each for each in _restarts(ctx) if each.generation > rundir.generation), None)
     if told is not None:
         outcome, sentence = told.outcome, told.message

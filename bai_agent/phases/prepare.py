@@ -29,7 +29,7 @@ _CLAIM_SECONDS = 120.0
 """How long claiming this node's part of an unreachable store is retried before the run ends."""
 
 _LAUNCH_SECONDS = 600.0
-"""The same for a machine of a later launch: its launcher may have died before it recorded the launch, and
+"""Seconds for a machine of a later launch: its launcher may have died before it recorded the launch, and
 another one checks later."""
 
 _CLAIM_MARGIN = 5.0

@@ -376,7 +376,7 @@ def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
     text = read_end(ctx.rundir.kept_output, ctx.redactor, begin=generation_begin(ctx))
     if cause is not None and cause.printed is not None:
         text = cause.printed
-    # Redacted again: only the final text shows what moved cursors put together.
+    # Redacted again: only the final text shows secrets that moved cursors put together.
     from bai_agent.metrics.search.terminal import last_lines
 
     lines = [ctx.redactor.redact(line) for line in last_lines(text, _LAST_LINES)]

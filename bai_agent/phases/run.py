@@ -188,7 +188,8 @@ def _import_end(ctx: RunContext) -> None:
 def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
     """Delete the Python environments after a success; after a failure they may explain it.
 
-    Called after the result was written, because a restarted agent needs them before. `finish_publishing` does it after a kill.
+    Called after the result was written, because a restarted agent needs these environments before.
+    `finish_publishing` does it after a kill.
     """
     if outcome is Outcome.SUCCEEDED:
         for _, own in workspaces(job, rundir):
@@ -217,7 +218,8 @@ def _do(ctx: RunContext, phase: str, work: Phase) -> None:
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """Store the other nodes and their roles. From now on this node asks them directly, and answers them."""
+    """Store the other nodes and their roles. From now on this node asks the others directly, and answers
+    them."""
     members = members_of(ctx.rundir)
     peers = members.peers
     roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}

@@ -17,7 +17,7 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.run.run_context import RunContext
 
 HEAD_BYTES = 4 << 20
-"""Bytes of each file that are searched; the rest is not."""
+"""Bytes of each file that are searched for transports."""
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 4096
 """Longest line (bytes) that may hold such a report; a longer one is skipped."""

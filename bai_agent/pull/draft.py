@@ -87,7 +87,8 @@ class PartialFile:
 def check_sums(
     descriptor: int, sums: Sums, *, src: str, watch: PullWatch, on_mismatch: Callable[[], None]
 ) -> None:
-    """Raise PullError unless the content has these checksums. Just written, it is read from the page cache."""
+    """Raise PullError unless the content has these checksums. The file was just written, so it is read from
+    the page cache."""
     for name, found in _hash(descriptor, sums.wanted, watch).items():
         if found != getattr(sums, name):
             on_mismatch()

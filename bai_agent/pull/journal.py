@@ -128,7 +128,8 @@ class PullRecord:
         return all(put.matches(root / name) for name, put in self.puts.items() if put.src == src)
 
     def apply(self, line: dict[str, Any]) -> None:
-        """Apply a line, whose key is its kind. Raises ValueError, TypeError or KeyError if it is malformed."""
+        """Apply one line of the journal; its key is its kind. Raises ValueError, TypeError or KeyError if it
+        is malformed."""
         kind = next((each for each in ("put", "begin", "part", "gone", "done") if each in line), None)
         if kind is not None:
             getattr(self, f"_{kind}")(line.pop(kind), **line)

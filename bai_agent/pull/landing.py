@@ -55,7 +55,7 @@ class Landing:
     ) -> None:
         self.root = root
         self.user = user
-        """User whose rights all names are used with. None for our own."""
+        """User with whose rights all names are used. None for our own."""
         self.src = src
         self.watch = watch
         self.tally = tally

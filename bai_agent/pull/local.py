@@ -34,7 +34,7 @@ class LocalOrigin:
         self._path = path
         self._folder = source.directory or source.src.endswith("/")
         self.reader: User | None = None
-        """User with whose rights it is read. None for our own."""
+        """User with whose rights the source is read. None for our own."""
 
     def survey(self) -> RemoteListing:
         """Return the file, or all in the folder. Raises PullError."""

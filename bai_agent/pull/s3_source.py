@@ -203,7 +203,7 @@ async def _until_ended(work: Awaitable[T], watch: PullWatch) -> T:
 
 
 async def _side_by_side(count: int, worker: Callable[[], Awaitable[None]]) -> None:
-    """Run `count` workers to their end; the first error ends them all."""
+    """Run `count` workers to their end; the first error ends all workers."""
     tasks = [asyncio.ensure_future(worker()) for _ in range(count)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -196,7 +196,7 @@ def _clear(venv: Path, user: User | None) -> None:
     if venv.is_symlink():
         venv.unlink()
         return
-    kill_marked(str(venv))  # the pip of a killed agent would go on writing
+    kill_marked(str(venv))  # the pip of a killed agent would continue to write
     if venv.exists():
         _remove(venv, user)
 
@@ -292,7 +292,7 @@ class _Runner:
         self._env[RUN_MARKER] = str(venv)
 
     def may_wait(self) -> bool:
-        """Return whether there is time left and the run goes on."""
+        """Return whether time is left and the run continues."""
         return time.monotonic() < self._deadline and not self._stopping()
 
     def check(self) -> None:

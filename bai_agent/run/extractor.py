@@ -40,8 +40,8 @@ SECRETS = "--secrets"
 NO_QUOTES = "--no-quotes"
 """Quote nothing that the benchmark printed."""
 LEAVE_REST = signal.SIGUSR1
-"""Signal to leave the rest of the output. Not SIGTERM, which all processes get when a machine shuts down, while the
-benchmark may still print.
+"""Signal to skip the remaining output. Not SIGTERM, which all processes get when a machine shuts down, while
+the benchmark may still print.
 """
 
 _FIRST_PAUSE = 0.1
@@ -171,7 +171,7 @@ class ExtractorProcess:
     def finish_early(self, *, within: float) -> bool:
         """Make the process skip the rest and count it in `extracted.json`; return whether it did.
 
-        It is killed after `within` seconds.
+        The process is killed after `within` seconds.
         """
         from subprocess import TimeoutExpired
 
@@ -324,5 +324,5 @@ def _log_to_stderr(redactor: Redactor) -> None:
 
 
 if __name__ == "__main__":
-    # All is written: skip the interpreter's shutdown.
+    # All output is written: skip the interpreter's shutdown.
     os._exit(main())

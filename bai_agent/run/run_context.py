@@ -101,7 +101,7 @@ class RunContext:
     monitor: PeerMonitor | None = None
     """Monitor of the other nodes of a fixed job. None if it has one node."""
     elastic: ElasticMonitor | None = None
-    """The same of an elastic job."""
+    """Monitor of the nodes of an elastic job."""
     uploader: StoreUploader | None = None
     """Uploader to the store, once this node has claimed its part of it."""
     sinks: list[Sink] = field(default_factory=list)
@@ -260,7 +260,7 @@ class RunContext:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
         now, taken_away = self.clock.monotonic(), self.watch.deadline()
         if taken_away is not None:
-            # Only half of it: artifacts and the result are sent after the records.
+            # Only half of the time: artifacts and the result are sent after the records.
             seconds = min(seconds, max(0.0, (taken_away - now) / 2))
         return now + seconds
 

@@ -1,1 +1,1 @@
-"""What every part of the agent uses to wait, stop and report."""
+"""Clocks, stop requests and event logs that every part of the agent uses."""

@@ -50,11 +50,11 @@ class Poller(threading.Thread):
         self._due.wait(seconds)
 
     def look_now(self) -> None:
-        """Look without the rest of the pause."""
+        """Look without waiting for the rest of the pause."""
         self._due.set()
 
     def end(self) -> None:
-        """Stop looking. A look that hangs may go on."""
+        """Stop looking. A look that hangs may continue."""
         self._over.set()
         self._due.set()
 

@@ -90,7 +90,7 @@ class StopMonitor:
     def abandoned(self) -> bool:
         """Return whether the rest of this run is no longer wanted: it was cancelled, or the agent was told to stop.
 
-        That counts even after another reason.
+        This also applies after another reason.
         """
         self._look_again()
         return self._unwanted
@@ -98,7 +98,7 @@ class StopMonitor:
     def deadline(self) -> float | None:
         """Return the earliest time at which the machine is taken away (`time.monotonic()`); None if there is none.
 
-        That counts even after another reason: a cancelled job may lose its machine.
+        This also applies after another reason: a cancelled job may lose its machine.
         """
         self._look_again()
         return self._deadline

@@ -122,7 +122,7 @@ class Loop:
         self.output_bytes: int | None = None
         """Size of the output (bytes) when the benchmark ended; later output is from processes that it left behind."""
         self.emit_bytes: int | None = None
-        """The same for emitted bytes."""
+        """Size of the emitted bytes when the benchmark ended."""
         self.exec_error: dict[str, Any] | None = None
         self.before: tuple[float, ...] | None = None
         """Resource usage before the command's first instruction, as `spawn.USAGE`. None if the command was not reached."""

@@ -194,7 +194,8 @@ class Shim:
         return self._loop.childless
 
     def wait(self) -> None:
-        """Wait for a moment, between two runs. It is short, because a person may wait for the next run."""
+        """Wait for a moment, between two runs. The wait is short, because a person may wait for the next
+        run."""
         self._loop.pump(_WORD_TICK_S)
 
     def sizes(self) -> tuple[int, int]:
@@ -370,7 +371,7 @@ class Shim:
     def _hidden_children(self) -> list[int]:
         """Return our children that hidepid hides. Their descendants become our children as soon as they end.
 
-        Such a pid is exact, since only we can reap it.
+        Such a pid is reliable, because only we can reap the process.
         """
         return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
 

@@ -33,7 +33,7 @@ class Record(NamedTuple):
     """ms UTC."""
     seq: int
     labels: dict[str, str]
-    """The record's own labels, including repeat or generation, without those of the job."""
+    """The record's own labels, including repeat or generation, without the job's labels."""
 
 
 def read_record(line: bytes) -> Record:

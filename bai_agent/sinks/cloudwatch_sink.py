@@ -77,7 +77,7 @@ _COUNT_RATE = re.compile(r"(?:1|[A-Za-z_ ]+)?/s(?:ec|econd)?")
 
 
 class CloudWatchSink(SinkThread):
-    """Follows `metrics.jsonl` from where `cloudwatch.offset` says. At least once."""
+    """Follows `metrics.jsonl` from the position in `cloudwatch.offset`. At least once."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 @dataclass
 class Family:
-    """All series of one name."""
+    """All series with the same name."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""What a node starts, one module for each way in which nodes work together."""
+"""The program that a node starts: one module for each way in which nodes work together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class ExplainsFailure(Protocol):
-    """A strategy whose launcher tells which of its processes failed. Others leave it at the launcher's own end."""
+    """A strategy whose launcher reports which of its processes failed. Other strategies only report the
+    launcher's own end."""
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
         """Return which process of the node `me` failed first; None: nothing is known of it. Pure.
@@ -41,10 +42,10 @@ class ExplainsFailure(Protocol):
 
 @runtime_checkable
 class SetsUp(Strategy, Protocol):
-    """A strategy whose nodes have to be set up before they join."""
+    """A strategy whose nodes must be set up before they join."""
 
     def setup(self, job: Job, rank: int) -> Setup:
-        """Return what the node `rank` of several needs. Pure."""
+        """Return the requirements of the node `rank` of several. Pure."""
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:

@@ -23,7 +23,7 @@ SAVED = 143
 FAILURE_FILE = "BAI_ADAPTDL_FAILURE"
 """Variable with the path of a file about the first replica that failed."""
 STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
-"""Folder whose sitecustomize.py lets AdaptDL work with current versions of what it imports."""
+"""Folder whose sitecustomize.py lets AdaptDL work with current versions of its dependencies."""
 
 _BROKEN_S = 5.0
 """Seconds for the others after a failure: they cannot save without the replica that failed."""
@@ -42,7 +42,7 @@ class Replicas:
         """Exit code of the first that failed; a signal is negative."""
         self._has_saved = False
         self._kill_at: float | None = None
-        """When those that still run are killed (monotonic clock). None if none has ended early."""
+        """Time at which remaining replicas are killed (monotonic clock). None if none has ended early."""
         self._is_killing = False
         for local in range(count):
             child = subprocess.Popen(command, env=_environment(first, local, count))

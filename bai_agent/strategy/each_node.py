@@ -17,7 +17,7 @@ _NODES = 2**10 - 1
 
 
 class EachNode:
-    """The benchmark's command as it stands, on each node of one or several."""
+    """The benchmark's command, unchanged, on each node of one or several."""
 
     def check(self, job: Job) -> None:
         if job.strategy.processes_per_node.lstrip("0") != "1":

@@ -22,10 +22,10 @@ class LeftFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Remains:
-    """The traces of a failed launch on its node. The benchmark may have written any of them."""
+    """The traces of a failed launch on its node. The benchmark may have written any of these files."""
 
     log: str
-    """The end of what the launcher and its processes printed."""
+    """The end of the output of the launcher and its processes."""
     code: int | None = None
     """Exit code of the launcher."""
     files: Sequence[LeftFile] = ()
@@ -36,18 +36,18 @@ class Remains:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """The process that failed first, of those that a launch started."""
+    """The first process that failed, among those of a launch."""
 
     process: str
     """Name for people: "process 3 (local rank 1)"."""
     code: int | None = None
-    """It exited with; None: unknown, or it did not exit."""
+    """Its exit code; None: unknown, or a signal ended it."""
     signal: int | None = None
     """Signal that ended it."""
     message: str = ""
     """Its own words, in one line: "ValueError: bad weights"."""
     traceback: Sequence[str] = ()
-    """Lines of its exception, if it left them."""
+    """Lines of its exception, if it recorded one."""
     failed: int | None = None
     """When, in ms UTC; None: unknown."""
     printed: str | None = None

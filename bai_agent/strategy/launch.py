@@ -11,10 +11,10 @@ from bai_agent.light_dataclass import dataclass, field
 
 
 class Role(Enum):
-    """What a node's part in the job is."""
+    """The part of a node in the job."""
 
     COMPUTE = "compute"
-    """It ends when what it started has ended."""
+    """The node ends when its own processes have ended."""
     SERVE = "serve"
     """Another node starts processes through it; it ends well when the coordinator says that the job has."""
 
@@ -26,25 +26,27 @@ given to the strategy's `explain`. The benchmark does not have it as a variable.
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a launch needs beside the benchmark's own; looked up on the machine right before the start."""
+    """Requirements of a launch in addition to the benchmark's own; looked up on the machine just before the
+    start."""
 
     folders: tuple[str, ...] = ()
-    """Where the program (`argv[0]`) may be beside the benchmark's PATH."""
+    """Folders in which the program (`argv[0]`) is searched after the benchmark's PATH."""
     program: str | None = None
-    """What to do where the program is not there: "install it with …"."""
+    """Advice if the program is missing: "install it with …"."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """Modules that the benchmark's Python must have, and what to do about each that it has not."""
     cpus: int = 0
-    """How many CPUs the node's processes are to have together."""
+    """Number of CPUs for all of the node's processes together."""
     cores: int = 0
-    """The same in cores: where one runs several threads it counts once."""
+    """Number of cores for them: a core that runs several threads counts once."""
     own_program: str | None = None
     """File of ours that the agent's Python runs as the benchmark's user, around each process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a node of several must have before it joins: nothing starts anywhere where one lacks it."""
+    """Requirements of one of several nodes before it joins: if one node lacks something, nothing starts on
+    any node."""
 
     program: str | None = None
     """Looked for, as `needs` says, and asked for its version, which the others learn: the `engine` of a `Peer`."""
@@ -77,7 +79,7 @@ Ssh: TypeAlias = SshTo | SshFrom
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A command and its environment, as the shim starts them."""
+    """A command and its environment, in the form in which the shim starts them."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -86,4 +88,5 @@ class Launch:
     role: Role = Role.COMPUTE
     ssh: Ssh | None = None
     on_each_node: tuple[str, ...] = ()
-    """In front of a command of `[repeat]`: runs it on each node. Empty: each node runs it itself."""
+    """Prefix for a command of `[repeat]`, which runs the command on each node. Empty: each node runs it
+    itself."""

@@ -37,7 +37,7 @@ _PROCESS = (sys.executable, "-I", "-S", mpi_process.__file__)
 _SSH_STEPS = (sys.executable, "-I", "-S", ssh_steps.__file__)
 
 _FOR_USERS_MPIRUN = {
-    # What our own mpirun is told by options, for Open MPI 4 and 5.
+    # For the command's own mpirun: variables in place of the options of our own mpirun, for Open MPI 4 and 5.
     "OMPI_MCA_orte_default_hostfile": "$(BAI_HOSTFILE)",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "PRTE_MCA_prte_default_hostfile": "$(BAI_HOSTFILE)",
@@ -136,7 +136,7 @@ class Mpi:
 
     def _needs(self, job: Job) -> Needs:
         table = job.strategy
-        # Of "gpus", mpirun itself finds out.
+        # With "gpus", mpirun itself counts the processes.
         processes = int(table.processes_per_node) if table.processes_per_node.isdecimal() else 1
         return Needs(
             folders=_FOLDERS,
@@ -148,7 +148,7 @@ class Mpi:
 
 
 class Horovod(Mpi):
-    """The same for programs that use Horovod."""
+    """The strategy `mpi` for programs that use Horovod."""
 
     modules: Mapping[str, str] = {
         "horovod": "install Horovod for that Python (the package horovod, built for its PyTorch by scripts/horovod)"

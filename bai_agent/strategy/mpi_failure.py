@@ -34,10 +34,11 @@ def explain(
 ) -> Cause | None:
     """Return the process that failed first; None if not known. log: the end of the output of mpirun and the processes.
 
-    ends: what is known of processes on this node. Where mpirun names another one, on another node or killed together with what
-    would have noted its end, that one counts; else the first that failed by itself.
-    code: what a command exited with that starts mpirun itself. It may go on after a failure of mpirun, and fail of something else:
-    mpirun's word counts where the code fits, and nothing else was printed after it.
+    ends: the known ends of processes on this node. Where mpirun names another one, on another node or killed
+    together with what would have noted its end, that one counts; else the first that failed by itself. code:
+    what a command exited with that starts mpirun itself. The command may continue after a failure of mpirun,
+    and fail for another reason: mpirun's message counts if the code fits it, and nothing else was printed
+    after it.
     """
     said = _said(log, peers)
     if said is not None and code is not None and not _is_end_of(said, log, code):
@@ -102,7 +103,7 @@ def _last(pattern: re.Pattern[str], log: str) -> re.Match[str] | None:
 
 
 def _printed(log: str, found: re.Match[str]) -> str:
-    """Return what was printed before mpirun's pages about the failure."""
+    """Return the output before mpirun's pages about the failure."""
     page = log.rfind(_RULE, 0, found.start())
     first = log.rfind(_FIRST_PAGE, 0, found.start())
     return log[: first if first >= 0 else max(page, 0)]

@@ -1,12 +1,13 @@
 """Stands between mpirun and one process of the benchmark: `python -I -S mpi_process.py COMMAND …`.
 
-The process writes its output itself, into `processes/<rank>.log` of its node's run directory, which BAI_RUN_DIR names. What
-appears there is copied to mpirun in whole lines, for people. When the process has ended, `processes/<rank>.json` says how,
-and this program ends in the same way. In a job with `[repeat]` each run has files of its own, `<rank>-<run>.log`, and before the
-process starts the FIFO of its node is told which run what follows is of: on nodes other than mpirun's nobody else knows.
+The process writes its output itself, into `processes/<rank>.log` of its node's run directory, which
+BAI_RUN_DIR names. Output in that file is copied to mpirun in whole lines, for people. When the process has
+ended, `processes/<rank>.json` says how, and this program ends in the same way. In a job with `[repeat]` each
+run has files of its own, `<rank>-<run>.log`, and before the process starts the FIFO of its node is told which
+run what follows is of: on nodes other than mpirun's nobody else knows.
 
-mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do, SIGKILL too. We pass
-on what was sent to us alone. With our death the process is killed.
+mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do,
+SIGKILL too. We pass on signals that were sent only to us. With our death the process is killed.
 
 Each node runs this file by its path, and it stays in memory as long as the benchmark's process: so it imports little, and only the standard library.
 """
@@ -65,7 +66,7 @@ class LineCopy:
         """Whether `target` has no reader."""
 
     def copy(self, *, to_the_end: bool = False) -> bool:
-        """Copy what can be without waiting; return whether that was anything."""
+        """Copy as much as possible without waiting; return whether anything was copied."""
         if self.broken:
             return False
         read = self._read(to_the_end=to_the_end) if not self._whole else False
@@ -79,14 +80,14 @@ class LineCopy:
     def _read(self, *, to_the_end: bool) -> bool:
         size = os.fstat(self._source).st_size
         if size < self._offset:
-            # Truncated by the process: what comes is new.
+            # The process truncated the file: its content is new.
             self._offset, self._held = 0, b""
         most = _READ if self.end is None else max(0, min(_READ, self.end - self._offset))
         data = os.pread(self._source, most, self._offset)
         self._offset += len(data)
         self._held += data
         if to_the_end and not data and self._held:
-            # Without its end, the next line of another process would stand behind it.
+            # Without a line end, the next line of another process would be joined to it.
             self._held += b"\n"
             data = self._held
         end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
@@ -122,7 +123,7 @@ class RankProcess:
 
     def __init__(self, argv: list[str], place: str) -> None:
         self._place = place
-        """The path of its files, without what tells them apart."""
+        """The common part of the paths of its files."""
         output = os.open(f"{place}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._log = os.open(f"{place}.log", os.O_RDONLY | os.O_CLOEXEC)
         self._copy = LineCopy(self._log, _stream_to_mpirun())
@@ -138,7 +139,7 @@ class RankProcess:
         os.close(output)
 
     def run(self) -> int:
-        """Wait for the process's end, copying what it prints; return its wait status."""
+        """Wait for the process's end and copy its output meanwhile; return its wait status."""
         pause = _SHORTEST_PAUSE_S
         while not self._ended():
             copied = self._copy.copy()
@@ -291,7 +292,7 @@ def _stream_to_mpirun() -> int:
             try:
                 fcntl.fcntl(stream, _F_SETPIPE_SZ, _PIECE)
             except OSError:
-                pass  # it holds something; lines may be cut where much is printed
+                pass  # the pipe still works; lines may be cut if much is printed
             break
     else:
         stream = 1

@@ -50,14 +50,14 @@ class ProcessEnd:
     log: Path | None = None
     """File of its output."""
     code: int | None
-    """It exited with; None: a signal ended it."""
+    """Its exit code; None if a signal ended it."""
     signal: int | None
     asked: bool
     """Whether mpirun had asked it to end before."""
     time: int
     """ms UTC."""
     output_bytes: int
-    """How long its log was then."""
+    """Length of its log at that time."""
 
     @property
     def failed(self) -> bool:
@@ -117,7 +117,7 @@ def process_end(log: ProcessLog) -> ProcessEnd | None:
 
 
 def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
-    """Return how those ended that noted it, in the order of `logs`."""
+    """Return the recorded ends of processes, in the order of `logs`."""
     ends = (process_end(each) for each in logs)
     return [each for each in ends if each is not None]
 
@@ -142,7 +142,7 @@ def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]
 
 
 def _read(log: ProcessLog, value: Mapping[str, Any]) -> ProcessEnd:
-    """Raises ValueError, KeyError and TypeError where `value` is something else."""
+    """Raises ValueError, KeyError and TypeError if `value` is malformed."""
     code, signal = value["code"], value["signal"]
     numbers = [code if signal is None else signal, value["time"], value["output_bytes"]]
     if not all(type(each) is int and each >= 0 for each in numbers):

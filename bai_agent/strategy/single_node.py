@@ -1,4 +1,4 @@
-"""One node, one process: the benchmark's command as it stands."""
+"""One node, one process: the benchmark's command, unchanged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs a command once on each node, by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
 
-It is what stands around a run of a job with `[repeat]`. All nodes run it at once; it fails where one of them fails, after all have ended.
-The other nodes get our own variables of these names. Values can be read in ps: none may be a secret.
-It runs as a plain file: standard library only.
+It runs the commands before and after a run of a job with `[repeat]`. All nodes run it at once; it fails where
+one of them fails, after all have ended. The other nodes get our own variables of these names. Values can be
+read in ps: none may be a secret. It runs as a plain file: standard library only.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from bai_agent.strategy.torchrun_failure import OWN_FILE, explain
 class Torchrun:
     """`torchrun` on each node; the coordinator's holds the store in which they meet.
 
-    Its rendezvous is static: ranks are ours. A restart is a new torchrun on each node. The benchmark's command is started as it stands,
-    as each of the processes.
+    Its rendezvous is static: ranks are ours. A restart is a new torchrun on each node. The benchmark's
+    command is started unchanged, as each of the processes.
     """
 
     def check(self, job: Job) -> None:

@@ -49,7 +49,7 @@ class _Failure:
     rank: int
     local: int
     code: int
-    """As subprocess has it: a signal is negative."""
+    """Exit code as in subprocess: negative for a signal."""
     time: float
     """Seconds since the epoch, rounded down; NaN: unknown."""
 
@@ -73,7 +73,8 @@ def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
     told = _told(remains.files)
     killed = root and _killed(root, listed)
     own = _own_failure(remains.files)
-    # Without a summary it did not end of a process; what one wrote is then of an attempt before. Else its file is a copy of that.
+    # Without a summary it did not end of a process; what one wrote is then of an attempt before. Otherwise
+    # its file is a copy of the process's file.
     if own is not None and root is None and own.message not in {each.message for each in told.values()}:
         return own
     if killed:
@@ -103,7 +104,7 @@ def _killed(root: _Failure, listed: Mapping[int, _Failure]) -> _Failure | None:
 
 
 def _own_failure(files: Iterable[LeftFile]) -> Cause | None:
-    """Return what torchrun wrote of an exception of its own."""
+    """Return the exception of torchrun itself, if it recorded one."""
     own = next((each for file in files if file.path == OWN_FILE and (each := _exception(file))), None)
     if own is None:
         return None

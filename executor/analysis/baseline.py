@@ -82,7 +82,7 @@ class BandedMetric:
     def _is_inside(self) -> bool:
         if self.low is None or self.high is None:
             return False
-        # The same numbers, added in another order: digits beyond the twelfth do not count.
+        # The same numbers, added in another order: digits beyond the twelfth are ignored.
         slack = 1e-12 * max(abs(self.low), abs(self.high))
         return self.low - slack <= self.centre_b <= self.high + slack
 

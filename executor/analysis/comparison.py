@@ -24,7 +24,7 @@ class Comparison(ComparedMetrics[MetricComparison]):
     corrected_for: int = 0
     """Metrics with a direction, of all pairs of sides, among which the verdicts keep the rate of false alarms."""
     notes: tuple[str, ...] = ()
-    """Notes on all of them."""
+    """Notes on all metrics."""
 
     @property
     def unjudged(self) -> bool:
@@ -49,7 +49,7 @@ def compare_sides(
     *,
     earlier_scatter: Mapping[str, float] | None = None,
 ) -> list[Comparison]:
-    """Compare each side of `others` with the first one. One rate of false alarms applies to all of them
+    """Compare each side of `others` with the first one. One rate of false alarms applies to all metrics
     together.
 
     Arms of one job are compared within their blocks. earlier_scatter: the relative standard deviation of
@@ -126,7 +126,7 @@ class _Judgement(NamedTuple):
 
 
 def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
-    """Return it with its verdict, whose notes come before its own."""
+    """Return the metric with its verdict, whose notes come before its own."""
     found, p = each.effect, each.p_corrected
     shown = found.excludes_zero and p is not None and p <= ALPHA
     judgement = _judgement(each, earlier, shown=shown)

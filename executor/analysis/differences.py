@@ -1,8 +1,8 @@
 """Differences of two sides apart from the change under test: machines, software, descriptors.
 
-They are named before any number. Only stable facts of a machine are compared: types, models, versions,
-settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) would be named each
-time, and soon be overlooked.
+The differences are named before any number. Only stable facts of a machine are compared: types, models,
+versions, settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) would be
+named each time, and soon be overlooked.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
 def _source(source: Source) -> tuple[str, str]:
     known = (source.sha256 or source.md5 or "")[:12]
     if source.kind is SourceKind.SCRIPTS and known:
-        # Their address is that of the job's own copy, or contains their checksum.
+        # The address is that of the job's own copy, or contains the checksum.
         return "scripts", known
     return f"source {source.path}", _text(f"{source.src}{f' ({known})' if known else ''}")
 

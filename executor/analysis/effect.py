@@ -16,7 +16,7 @@ from bai_agent.job.figures import LIMIT, deviation, mean_of
 from bai_agent.light_dataclass import dataclass
 
 CONFIDENCE = 0.95
-"""Confidence of every interval. In 5 % of comparisons of equals a difference is reported by chance."""
+"""Confidence of every interval. In 5 % of comparisons of equal sides a difference is reported by chance."""
 ALPHA = 1 - CONFIDENCE
 Key = TypeVar("Key", bound=Hashable)
 
@@ -201,7 +201,7 @@ def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -
         max(deviation(side), floor) / math.sqrt(len(side)) for side, floor in zip((a, b), floors, strict=True)
     ]
     difference = mean_of(b) - mean_of(a)
-    # Not by squares, which overflow or vanish.
+    # Squares are avoided, because they overflow or vanish.
     error = math.hypot(*errors)
     if not error:
         return difference, difference, 1.0
@@ -329,7 +329,7 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
     if arrangements <= _EXACT:
         first, second = _places(count, len(a))
         return values[first], values[second]
-    # The same runs give the same answer.
+    # The same runs must give the same result each time.
     rows = numpy.random.default_rng(0).permuted(numpy.tile(values, (_RANDOM, 1)), axis=1)
     rows = numpy.vstack([values, rows])
     return rows[:, : len(a)], rows[:, len(a) :]

@@ -71,7 +71,7 @@ class CommandTimes:
 
     @property
     def outliers(self) -> tuple[int, ...]:
-        """The runs, from 0, that took much longer or shorter than the others."""
+        """Numbers of the runs, from 0, that took much longer or shorter than the others."""
         if len(self.walls) < _FEWEST:
             return ()
         middle = self.median

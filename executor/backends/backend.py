@@ -149,7 +149,7 @@ class Watcher(Protocol):
 
 
 class Backend(Protocol):
-    """A place where jobs run. It raises UsageError for requests that it cannot support."""
+    """A place where jobs run. A backend raises UsageError for requests that it cannot support."""
 
     name: str
     """Name of the backend, as in `--on` and `JobStatus.where`."""

@@ -205,8 +205,9 @@ def ab(
 ) -> None:
     """Compare benchmarks that take turns on one machine.
 
-    Their order is drawn by lot. They may differ in command, arguments, scripts, data, environment variables, labels and metrics. Exit
-    code: that of the job, if it does not succeed; else that of `bai compare`: 1 if a metric with a better direction is worse.
+    Their order is drawn by lot. The descriptors may differ in command, arguments, scripts, data, environment
+    variables, labels and metrics. Exit code: that of the job, if it does not succeed; else that of `bai
+    compare`: 1 if a metric with a better direction is worse.
     """
     from executor.commands.runs import follow, seed_for, submit_request
     from executor.planning.request import JobRequest, OtherArms

@@ -145,7 +145,7 @@ def presets(
 ) -> None:
     """List the programs whose metrics `[output] preset` takes.
 
-    With a name, its metrics as they would stand in a descriptor.
+    With a name, prints its metrics as they would be written in a descriptor.
     """
     from executor.descriptor.presets import preset_names, read_preset
     from executor.documents.trial import preset_lines
@@ -199,8 +199,8 @@ def plan(
 ) -> None:
     """Print the plan of a job.
 
-    For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, what would be launched, and what it costs at most.
-    Touches nothing.
+    For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, prints what would be
+    launched, and its maximum cost. Touches nothing.
     """
     from executor.documents.trial import use_text
     from executor.errors import UsageError

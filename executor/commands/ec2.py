@@ -42,8 +42,8 @@ def doctor(
 ) -> None:
     """Try what a job on EC2 needs.
 
-    Says what to do if something is missing. Launches nothing. Exit code 2 if the configuration, credentials or FILE have to be
-    corrected, else 5 if something fails.
+    If something is missing, prints what to do. Launches nothing. Exit code 2 if the configuration,
+    credentials or FILE have to be corrected, else 5 if something fails.
     """
     from executor.planning.request import JobRequest
 

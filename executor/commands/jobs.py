@@ -76,7 +76,8 @@ def list_jobs(
 ) -> None:
     """List jobs, the newest last.
 
-    Those on this machine, and those on EC2 if a bucket is configured. Exit code 5 if one of the two cannot be read.
+    Lists jobs on this machine and, if a bucket is configured, jobs on EC2. Exit code 5 if one of the two
+    cannot be read.
     """
     from executor.jobs.job_list import EVERY_JOB, listed
     from executor.records.job_status import UNREADABLE

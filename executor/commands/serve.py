@@ -49,7 +49,7 @@ def serve(
 
     Runs until SIGTERM or Ctrl-C. Accepted requests are in the bucket: started again, it continues with them.
     """
-    # `bai --help` needs none of it.
+    # `bai --help` needs none of these modules.
     from executor.configuration.service_config import service_kafka, service_table
     from executor.service.counters import ServiceCounters
     from executor.service.http import HttpEndpoints, parse_address

@@ -287,7 +287,7 @@ class _Setup:
         network: Network,
         archive: WatcherArchive | None,
     ) -> None:
-        """Carry out the changes, and then that of the watcher."""
+        """Execute the changes, and then the change of the watcher."""
         watcher = setup.stack("watcher")
         for change in changes:
             if change.stack != watcher:
@@ -327,7 +327,7 @@ class _Setup:
         return agreed
 
     def _tell(self, made: Mapping[str, str], region: str) -> None:
-        """Say how jobs and people use what was made."""
+        """Print how jobs and people use the new resources."""
         from executor.backends.ec2.setup.templates import mount_command
         from executor.descriptor.toml_text import toml_value
 

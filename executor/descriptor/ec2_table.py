@@ -165,7 +165,7 @@ class Ec2(DescriptorTable):
     address. Unset: none, unless `run_instances` has NetworkInterfaces."""
     volume: Volume | None = None
     keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
-    """How long a failed job's instances are kept for inspection. Unset: not at all."""
+    """Time for which a failed job's instances are kept for inspection. Unset: not at all."""
     init_commands: list[str] = Field(default_factory=list, examples=[["apt-get install -y libopenmpi-dev"]])
     """Shell commands that run as root on each instance before the benchmark."""
     run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned), AfterValidator(_as_json)] = Field(

@@ -22,7 +22,8 @@ from executor.descriptor.toml_file import parse_toml, read_toml
 def load(
     path: Path, *, script: Path | None = None, overrides: Sequence[Override] = ()
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor in the file `path`, and all findings. With a descriptor all of them are warnings.
+    """Return the descriptor in the file `path`, and all findings. With a descriptor all findings are
+    warnings.
 
     script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the file's.
     """

@@ -85,7 +85,7 @@ class Info(DescriptorTable):
     """The benchmark's name and labels, and the engine that runs it."""
 
     description: str = Field(examples=["Trains a small network on handwritten digits"])
-    """What the benchmark does, for people."""
+    """A description of the benchmark for people."""
     task_name: str | None = Field(default=None, examples=["digits"])
     """The benchmark's name. It becomes the label `task_name` if the labels have none."""
     execution_engine: Literal[
@@ -100,7 +100,7 @@ class Info(DescriptorTable):
 
 
 class Distributed(DescriptorTable):
-    """How many machines work together, and how many processes run on each."""
+    """Number of machines that work together, and number of processes on each."""
 
     num_instances: NodeCount = Field(default=NodeRange(most=2), examples=["2:4"])
     """Number of machines, or a range from the least to the most, which makes the job elastic. `single_node`
@@ -116,7 +116,8 @@ class Distributed(DescriptorTable):
     """CPUs of each process: `mpirun` binds it to this many cores; processes of `torchrun` and `adaptdl` get this number of threads
     (`OMP_NUM_THREADS`)."""
     mpirun_options: list[Word] = Field(default_factory=list, examples=[["--map-by", "socket"]])
-    """More options for that `mpirun`, one text for each word. They follow ours, and no shell reads them."""
+    """More options for that `mpirun`, one text for each word. They are placed after our own options, and no
+    shell reads them."""
 
 
 class Hardware(DescriptorTable):

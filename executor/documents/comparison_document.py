@@ -129,7 +129,7 @@ def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, s
     for each in every:
         for sentence in (each.note,) if isinstance(each, Incomparable) else each.notes:
             sentences.setdefault(sentence, []).append(each.name)
-    # The same sentence once for all metrics.
+    # A sentence that applies to all metrics appears once.
     yield Notes([Phrase(f"{_listed(names, _NAMED)}: {text}") for text, names in sentences.items()])
     for each in [each for each in every if not isinstance(each, Incomparable)][:_PICTURES]:
         yield _dot_plot(each, (a, b))

@@ -53,7 +53,7 @@ class Column(NamedTuple):
     most: int = 0
     """Greatest width in characters; 0: no limit."""
     wraps: bool = False
-    """Whether a long text continues in the next line. Ids do, because people copy them."""
+    """Whether a long text continues in the next line. Ids are wrapped, because people copy them."""
     pointed: bool = True
     """Whether the decimal points of its numbers are aligned."""
 

@@ -54,7 +54,7 @@ class StatusView:
     values: Mapping[str, Mapping[str, Any]]
     """Last record of each series."""
     result: JobResult | None = None
-    """None until the job has ended; the same for the next two."""
+    """None until the job has ended; the same applies to the next two attributes."""
     measured: Measurements | None = None
     """None also if there are too many values."""
     over_runs: Sequence[OverRuns] = ()

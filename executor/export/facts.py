@@ -27,7 +27,8 @@ class RunFacts:
     arm: str | None
     """The arm of the run, in a job that compares several."""
     parameters: dict[str, str]
-    """Arguments, `--set` and environment. No secrets: even the job has only references to them."""
+    """Arguments, `--set` and environment. It contains no secrets: even the job has only references to
+    them."""
     outcome: str | None = None
     """Value of an `Outcome`; None while it runs."""
     sentence: str
@@ -74,7 +75,7 @@ class JobFacts:
 
 
 def job_facts(record: JobRecord) -> JobFacts:
-    """Read all of a job that is exported. Raises StoreError, RecordError, DescriptorError."""
+    """Read everything that is exported of a job. Raises StoreError, RecordError, DescriptorError."""
     job, result = record.job(), result_of(record)
     # After the result: of a job that has ended, all records are there.
     points = read_points(record)

@@ -38,7 +38,7 @@ _COMPARED = 65536
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
 _OBJECTS = ("ready.json", "environment.json", "result.json")
 _AGENT_LOG = "agent.log"
-"""Of a job on this machine; it grows while the job runs."""
+"""The growing file of a job on this machine."""
 
 
 @dataclass(frozen=True)

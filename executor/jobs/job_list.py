@@ -152,7 +152,7 @@ def _listed(
     else:
         ids = job_ids(store)
     records = [JobRecord(store, each) for each in ids]
-    # As many at once as may do.
+    # As many jobs in parallel as allowed.
     portion = len(records) if count is None else max(count, 1 if only == EVERY_JOB else _PORTION)
     found: list[ListedJob] = []
     # A backend is also asked if it has no jobs: on this occasion it does what is due for machines without a

@@ -37,7 +37,7 @@ def job_ids(store: JobStore) -> list[str]:
 
 def job_names(store: JobStore) -> list[str]:
     """Return the names of folders that may be jobs. Raises StoreError."""
-    # Whatever else lies there: an id is printed, completed in shells and part of paths.
+    # Other names are ignored: an id is printed, completed in shells and part of paths.
     return [name for name in store.folders("") if is_job_id(name)]
 
 

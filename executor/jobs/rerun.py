@@ -33,7 +33,7 @@ _SCRATCH = ".bai-like-"
 _SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
 """Keys that name the scripts."""
 _SECONDS = 600.0
-"""Longest time for all of it (seconds)."""
+"""Longest time for all steps together (seconds)."""
 _PIECE = 8 << 20
 
 

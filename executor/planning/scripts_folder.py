@@ -259,8 +259,8 @@ def _inner_link(path: Path, root: Path) -> str:
 
 
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
-    """Return whether `path` is left out because of its name or kind. Only .baiignore can include it: a .gitignore with `!*/` has
-    another purpose."""
+    """Return whether `path` is left out because of its name or kind. Only .baiignore can include such a name:
+    a .gitignore with `!*/` has another purpose."""
     # Path.is_file raises for a folder that may not be entered; such a folder may still be ignored.
     environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
     if path.name not in LEFT_OUT and not environment:

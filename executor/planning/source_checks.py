@@ -14,7 +14,7 @@ from bai_agent.job.descriptor import Source
 from bai_agent.job.schema.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})
-"""Statuses that do not change with time. The pull retries all others."""
+"""Statuses that do not change with time. The pull retries after any other status."""
 _REQUEST_SECONDS = 3.0
 _ALL_SECONDS = 5.0
 _AT_ONCE = 8

@@ -39,7 +39,7 @@ class GenerationStatus:
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
-    """Time at which a parked job ends. None if it is not parked."""
+    """Time at which a parked job ends. None if the job is not parked."""
     why: str = ""
     """Reason for it: "node 1 gave no sign of life". Empty for the first generation."""
     desired: int

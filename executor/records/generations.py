@@ -22,7 +22,7 @@ from executor.records.follower import events_of
 from executor.records.nodes import node_records
 
 RUNNING = "running"
-"""The outcome of a generation that goes on."""
+"""The outcome of a generation that still runs."""
 
 
 def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[GenerationOutcome]:

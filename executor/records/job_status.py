@@ -76,7 +76,7 @@ class JobStatus:
     agent_alive: bool | None = None
     """None if it cannot be observed from here."""
     last_words: str | None = None
-    """How the log of a dead agent ends."""
+    """The end of a dead agent's log."""
     benchmark_alive: bool | None = None
     """Whether any process of a dead agent's benchmark still runs."""
     benchmark_watched: bool | None = None

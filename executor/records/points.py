@@ -35,7 +35,7 @@ class SeriesKey:
     repeat: int | None = None
     """Run of a job that repeats its benchmark; None if a job is one run."""
     arm: str | None = None
-    """Which arm that run is of, in a job that compares some."""
+    """The arm of that run, in a job that compares several."""
     generation: int | None = None
     """Generation of a job with restarts; None for other jobs."""
 

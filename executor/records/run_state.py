@@ -61,7 +61,7 @@ class RunState:
     """"1 of 3 used, the last one because …", for a job that was restarted."""
     outcome: str | None = None
     agents: int = 0
-    """How often an agent was started."""
+    """Number of times that an agent was started."""
     last_event: int | None = None
 
     def apply_all(self, events: Iterable[RunEvent]) -> None:

@@ -43,7 +43,7 @@ _LINE = re.compile(
 )
 """A line as `bai_agent/metrics/records.py` writes it."""
 _BARE_LINE = re.compile(re.sub(r"(?<!\\)\((?!\?)", "(?:", _START).encode() + rb"\}$", re.MULTILINE)
-"""The same without labels and the text after them; without groups, which take time."""
+"""The pattern of a line without labels and the text after them; it has no groups, which take time."""
 
 Row: TypeAlias = tuple[bytes, ...]
 """Parts of a record as written, at the places below; b"" for no step."""
@@ -132,7 +132,7 @@ class SeriesLines(Generic[K]):
     """Values by series, in the order of their first values within `LIMIT`, or of their last ones if there are
     none."""
     count: int
-    """How many records there were."""
+    """Number of records."""
     late: int
     """Number of records that were read only after a restart: their times are those of the reading."""
     last_timestamp: int | None

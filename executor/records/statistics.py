@@ -23,7 +23,7 @@ _TREND_POINTS = 256
 LABEL_SETS = 64
 """Most rows of one metric; series with other labels share the last one."""
 _ROWS = 1024
-"""The same if ranks are shown separately."""
+"""Most rows of one metric if ranks are shown separately."""
 OTHERS = "{…}"
 RANK_LABELS = ("rank", "process_rank")
 """The node, and the process of the benchmark, from which a record comes."""
@@ -91,7 +91,7 @@ class Series:
     over: dict[str, float] = field(default_factory=dict)
     """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from theirs."""
     floor: float | None = None
-    """Value up to which its values are only bounds (peak memory). None if all are exact."""
+    """Value up to which its values are only bounds (peak memory). None if all values are exact."""
     _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
     """All values, by their run."""

@@ -58,7 +58,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
 def _lines_of(facts: Iterable[Fact]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for label, text, *_ in facts:
-        if label != "warning":  # the page's head has them
+        if label != "warning":  # the head of the page shows these facts
             lines[label] = f"{lines[label]}; {text}" if label in lines else text
     return lines
 

@@ -44,7 +44,7 @@ class Rebalance:
 
     kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out
     between JoinGroup and the answer to SyncGroup, the next poll assumes that it has joined the group, and no
-    more heartbeats are sent. Only a new consumer helps.
+    more heartbeats are sent. Only a new consumer solves this.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Sender:
             ) from error
 
     def close(self) -> None:
-        """Close the connection. Nothing can be sent after that."""
+        """Close the connection. Nothing can be sent after this call."""
         with self._lock:
             self._closed = True
             producer, self._producer = self._producer, None

@@ -163,8 +163,8 @@ class Entries:
     def reserve_cost(self, entry: Entry, dollars: float, *, most: float) -> float | None:
         """Reserve the cost of an open request, unless the open requests of its client together may cost more than `most`.
 
-        Returns None, or the cost of the others if it is too much. Safe under concurrent reservations: at least one of the two sees the
-        other.
+        Returns None, or the cost of the other requests if the total is too high. Safe under concurrent
+        reservations: at least one of the two sees the other.
         """
         client = hashlib.sha256(entry.owner.client_id.encode()).hexdigest()[:32]
         amount = math.ceil(dollars * _MICRO)
@@ -220,7 +220,7 @@ class Entries:
             return closed == owner
         if self.store.put(_open(name), content, if_absent=True):
             return True
-        # It was closed since our look.
+        # The entry was closed since our look.
         return self.owner(name) == owner
 
     def _closed(self, name: str) -> Owner | None:

@@ -72,12 +72,12 @@ class EventQueue:
                 trouble = ""
                 continue
             except BaiError as error:
-                # Looks go on without it. A lasting error is reported once.
+                # Checks continue without the queue. A lasting error is reported once.
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("the queue of EC2's events: %s", error)
             except Exception:
-                # It is tried again even after a defect.
+                # The queue is read again even after a defect.
                 log.exception("the queue of EC2's events failed by a defect")
             self._counters.queue_failure()
             self._stopping.wait(backoff.next())

@@ -46,7 +46,7 @@ class KeyedWorkQueue:
         name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """work: raises LaterError if the task is to be retried. It must not raise anything else."""
+        """work: raises LaterError if the task is to be retried. A task must not raise any other exception."""
         self._work = work
         self._clock = clock
         self._changed = threading.Condition()

@@ -23,7 +23,7 @@ class PartitionOwnership:
             self.version += 1
 
     def owns(self, client_id: str) -> bool:
-        """Return whether this client's jobs are ours. Usually we launched them, too."""
+        """Return whether this client's jobs are ours. Usually we also launched these jobs."""
         held, count = self._held
         return bool(count) and client_partition(client_id, count) in held
 

@@ -124,7 +124,7 @@ class Service:
         self._recovery = Recovery(self._entries, share, take_up=self._add, looked=self._looked)
 
     def stop(self) -> None:
-        """Let `run` return soon. It may be called in signal handlers."""
+        """Let `run` return soon. This method may be called in signal handlers."""
         self._stopping.set()
 
     def run(self) -> bool:

@@ -77,7 +77,7 @@ class Jobs:
         self._waits: dict[str, CapacityWait] = {}
         """Last wait of each entry that waits for capacity."""
         self._answered_ms: dict[str, int] = {}
-        """Time of AWS's last answer for each of them."""
+        """Time of AWS's last answer for each waiting entry."""
 
     def process(self, entry: Entry) -> None:
         """Do everything that is left to do for a request. Raises LaterError, StoreError, SendError,

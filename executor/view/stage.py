@@ -17,7 +17,7 @@ from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 _LOCAL_FLAGS = 3
-"""The place of these flags in what `termios.tcgetattr` returns."""
+"""The index of these flags in the result of `termios.tcgetattr`."""
 
 
 class LiveBlock:
@@ -42,7 +42,7 @@ class LiveBlock:
         console.print(Segments(_joined(lines)), end="", soft_wrap=True)
 
     def erase(self) -> None:
-        """Erase the block; what is printed next takes its place."""
+        """Erase the block; the next printed text takes its place."""
         if not self._lines:
             return
         above = sum(rows_of(line, self._console.width) if self._wraps else 1 for line in self._lines)
@@ -98,8 +98,8 @@ def _joined(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
 
 
 class DrawnTerminal:
-    """Keeps a picture below what is printed. `close` restores the terminal; so does Ctrl-Z, until the process
-    continues."""
+    """Keeps a picture below the printed lines. `close` restores the terminal; so does Ctrl-Z, until the
+    process continues."""
 
     def __init__(self, console: Console, job_view: Callable[[], RenderableType]) -> None:
         self._console = console

@@ -47,7 +47,7 @@ class View(Protocol):
     def begin(self, job_view: JobView) -> None: ...
 
     def notice(self, sentence: str) -> None:
-        """Show a message about what `bai` itself does."""
+        """Show a message about the actions of `bai` itself."""
         ...
 
     def show(self, job_view: JobView, news: News) -> None:

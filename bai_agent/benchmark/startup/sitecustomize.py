@@ -84,7 +84,7 @@ def _restore_for_adaptdl() -> None:
     try:
         numpy, version_info = import_module("numpy"), import_module("semver").VersionInfo
     except ImportError:
-        return  # its own import says what is missing
+        return  # the import itself reports what is missing
     if not hasattr(numpy, "int"):
         vars(numpy)["int"] = int
     if not hasattr(version_info, "isvalid"):

@@ -34,7 +34,7 @@ class Check:
 
     mistake: Callable[[Any], Mistake | None]
     schema: Mapping[str, object] = field(default_factory=dict)
-    """The same in JSON Schema, as far as it can be expressed."""
+    """The same constraint in JSON Schema, as far as it can be expressed."""
 
     def apply(self, value: Any) -> Any:
         """Return `value`. Raises MistakeError."""

@@ -20,7 +20,7 @@ _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
 JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
 """Matches a finite number in JSON that every reader can hold."""
 _is_json = re.compile(JSON).fullmatch
-# One such number in each of many lines. Alternatives take half the time of optional parts.
+# A text with one such number in each of many lines. Alternatives take half the time of optional parts.
 _json_lines = re.compile(
     rf"(?:{_WHOLE_JSON}(?:\n|{_FRACTION_JSON}(?:\n|{_EXPONENT_JSON}\n)|{_EXPONENT_JSON}\n))*"
 ).fullmatch

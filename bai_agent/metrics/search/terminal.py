@@ -27,8 +27,8 @@ def visible(data: bytes) -> bytes:
 def on_screen(line: str) -> str:
     """Return the visible part of `line`, in which carriage returns and backspaces moved the cursor.
 
-    Without them the line stays as it is. Otherwise its escape sequences are removed, of which only those that erase
-    have an effect.
+    Without them the line is not changed. Otherwise its escape sequences are removed, of which only those that
+    erase have an effect.
     """
     if "\r" not in line and "\x08" not in line:
         return line

@@ -1,1 +1,1 @@
-"""The job store as a sink: log, metrics and events of this node go there while the run goes on."""
+"""The job store as a sink: log, metrics and events of this node are uploaded during the run."""

@@ -18,7 +18,7 @@ OBJECT_BYTES = 8 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class UploadOffset:
-    """Progress of a stream in the store. Positions are those of the stream."""
+    """Progress of a stream in the store. Positions are those in the stream, not in the file."""
 
     start: int = 0
     """Start of the last object."""

@@ -33,7 +33,7 @@ Its parts are a message's parts, so that they need not be parsed."""
 
 
 class MetricMessage(NamedTuple):
-    """One record of `metrics.jsonl` on its way to Kafka."""
+    """One record of `metrics.jsonl` to be sent to Kafka."""
 
     value: bytes
     """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
@@ -151,7 +151,7 @@ def enqueue(producer: KafkaProducer, *, topic: str, key: bytes, records: bytes, 
 
 
 def failure_of(future: Any) -> Exception | None:
-    """Return why a batch was not acknowledged, None if it was. Only for a future that is done."""
+    """Return why a batch was not acknowledged, None if it was. Call it only with a completed future."""
     _, _, find_error = future.value
     error: Exception | None = find_error(0) if find_error is not None else None
     return error

@@ -41,7 +41,7 @@ _SAME_WARNING_SECONDS = 300.0
 
 
 class KafkaPusher(threading.Thread):
-    """Follows `metrics.jsonl` from where `kafka.offset` says. At least once, in the file's order."""
+    """Follows `metrics.jsonl` from the position in `kafka.offset`. At least once, in the file's order."""
 
     def __init__(
         self,
@@ -98,7 +98,8 @@ class KafkaPusher(threading.Thread):
         return self._error
 
     def finish(self, deadline: float) -> Delivery:
-        """Deliver the rest and return a summary of the whole run. Call it when `metrics.jsonl` is complete.
+        """Deliver the remaining records and return a summary of the whole run. Call it when `metrics.jsonl`
+        is complete.
 
         Returns as soon as all is delivered or cannot be, and by `deadline` (of `time.monotonic()`) whatever the broker does.
         """

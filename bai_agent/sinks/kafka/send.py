@@ -33,7 +33,7 @@ class Outgoing:
     messages: list[MetricMessage]
     """Messages that the broker has neither acknowledged nor refused."""
     handed: int = 0
-    """Number of them, from the first, that the producer holds."""
+    """Number of messages, from the first, that the producer holds."""
     refused: int = 0
 
 

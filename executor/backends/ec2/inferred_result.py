@@ -309,7 +309,7 @@ def write_result(
 
 def _generations(record: JobRecord, outcome: Outcome, sentence: str) -> list[GenerationOutcome] | None:
     """Return the generations of a job as far as they are in the store; the last one gets the job's outcome.
-    None if it has none."""
+    None if the job has none."""
     found = list(generations_of(record, None))
     if found and not found[-1].sentence:
         found[-1] = replace(found[-1], outcome=outcome.value, sentence=sentence)

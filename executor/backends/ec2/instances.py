@@ -27,7 +27,8 @@ CLIENT_TAG = "bai:client-id"
 EXPIRES_TAG = "bai:expires"
 STORE_TAG = "bai:store"
 LAUNCH_TAG = "bai:launch"
-"""Number of the launch of a machine that was launched while its job ran. Others do not have this tag."""
+"""Number of the launch of a machine that was launched while its job ran. Other instances do not have this
+tag."""
 FIRST_NODE_TAG = "bai:first-node"
 """Number of the node on the machine with index 0 of the launch."""
 

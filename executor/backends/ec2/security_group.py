@@ -78,7 +78,8 @@ def find_groups(ec2: EC2Client, filters: Iterable[FilterTypeDef]) -> dict[str, d
 
 
 def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> list[str]:
-    """Delete groups that no machine uses any more; return the deleted ones. Others are tried again the next time."""
+    """Delete groups that no machine uses any more; return the deleted ones. Other groups are tried again the
+    next time."""
     gone = []
     for group in groups:
         try:

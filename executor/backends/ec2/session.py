@@ -68,7 +68,7 @@ class AwsSession:
     region: str
     profile: str | None = None
     _clients: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Clients by their purpose. Making one takes a tenth of a second, and several threads may use it."""
+    """Clients by their purpose. Creating one takes a tenth of a second, and several threads may use it."""
 
     @cached_property
     def session(self) -> boto3.Session:
@@ -88,7 +88,7 @@ class AwsSession:
         return client
 
     def no_retry_client(self) -> EC2Client:
-        """Return a client that asks once: for RunInstances, which is repeated in one place only."""
+        """Return a client that does not retry: for RunInstances, which is repeated in only one place."""
         client: EC2Client = self._client("ec2", _ONCE)
         return client
 
@@ -117,7 +117,7 @@ class AwsSession:
         return self._client("cloudformation", _USUAL)
 
     def sqs(self) -> Any:
-        """Return a client for queues: its longest wait for a message ends before it gives up."""
+        """Return a client for queues: its longest wait for a message is shorter than its time-out."""
         return self._client("sqs", _USUAL)
 
     def functions(self) -> Any:
@@ -138,7 +138,8 @@ class AwsSession:
         try:
             found = self.session.get_credentials()
             if found is not None:
-                # The credentials of a sign-on or a role are only fetched now. A later failure could not name the remedy.
+                # The credentials of a sign-on or a role are only fetched now. A later failure could not name
+                # the remedy.
                 found.get_frozen_credentials()
         except FAILURES as error:
             raise _unusable(error) from error
@@ -249,7 +250,7 @@ def clock_problem(error: ClientError) -> str | None:
 
 
 def _seconds_off(date: str | None) -> float | None:
-    """Return the time by which AWS's clock is ahead of ours; None if AWS does not tell."""
+    """Return the time by which AWS's clock is ahead of ours; None if AWS does not report it."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Objects that launches of one process share: AWS's clients and the agent's bundle. They are only shared
+"""Objects that launches of one process share: AWS's clients and the agent's bundle. Objects are only shared
 inside `sharing`.
 
 A client of EC2 takes some 25 MB and a tenth of a second, which a command pays once, but a service for each launch.
@@ -34,7 +34,7 @@ class Shared:
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of the first successful `make` for this key."""
         with self._lock:
-            # Asked for last, it stands last.
+            # It was used last, so it moves to the end.
             thing = self._things.pop(key) if key in self._things else _Thing()
             self._things[key] = thing
             while len(self._things) > self._at_most:

@@ -64,7 +64,7 @@ def try_patterns(
     trials: list[Trial] = []
     deadline = clock() + _WALL_SECONDS
     while len(trials) < len(examples):
-        # Each slow example ends its child, and there may be thousands of them.
+        # Each slow example ends its child process, and there may be thousands of them.
         if (left := deadline - clock()) <= 0:
             return trials + [Trial(too_slow=True)] * (len(examples) - len(trials))
         finished, ended = _run(examples[len(trials) :], timeout_s=left)

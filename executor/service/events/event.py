@@ -40,7 +40,7 @@ class Event:
     """An event that can be answered."""
 
     table: Mapping[str, Any]
-    """All of it, unknown fields too."""
+    """The whole event, including unknown fields."""
     action_id: str
     client_id: str
 

@@ -17,7 +17,8 @@ from executor.backends.ec2.session import FAILURES, AwsSession
 _HOURS = 30 * 24
 """EBS is paid for by the second of a month of 30 days."""
 _MONITORING = 20 * 0.30 / _HOURS
-"""Detailed monitoring: USD 0.30 a month for each metric of an instance; with those of its EBS volumes there are fewer than twenty."""
+"""Detailed monitoring costs USD 0.30 a month for each metric of an instance; with those of its EBS volumes
+there are fewer than twenty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class _Rates:
     free_iops: int = 0
     free_throughput: int = 0
     iops_tiers: tuple[tuple[int, float], ...] = ()
-    """From how many operations on each of them costs which part of `iops`."""
+    """Part of `iops` that is charged for: the number of operations from which it applies."""
 
     def monthly(self, *, size: int, iops: int, throughput: int) -> float:
         """Return USD a month for a volume of `size` GiB."""
@@ -49,26 +50,27 @@ _RATES: Mapping[str, _Rates] = {
     # 0.065, 0.0455 and 0.03185 USD in us-east-1; the same parts elsewhere.
     "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
     "st1": _Rates(gib=0.10),
-    # The price in sa-east-1 before AWS lowered it: what it is since was not found in any copy of the list.
+    # The price in sa-east-1 before AWS lowered it; the present price was not found in any copy of the list.
     "sc1": _Rates(gib=0.05),
 }
-"""Magnetic volumes ("standard") are not here: their requests are paid for, and nobody knows how many there will be."""
+"""Magnetic volumes ("standard") are missing: their requests are charged for, and their number is unknown."""
 _DEFAULT_TYPE = "gp2"
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_EbsBlockDevice.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VolumeCost:
-    """What is paid for one machine beside the hours of the instance."""
+    """Costs of one machine in addition to the hours of the instance."""
 
     hourly: float
     """USD at most."""
     unknown: tuple[str, ...] = ()
-    """What is not in it."""
+    """Costs that are not included."""
 
 
 def volume_cost(request: Mapping[str, Any]) -> VolumeCost:
-    """Return what the volumes and the monitoring of one machine of a RunInstances request cost an hour at most."""
+    """Return the maximum cost per hour of the volumes and the monitoring of one machine of a RunInstances
+    request."""
     monthly, unknown = 0.0, []
     for device in request.get("BlockDeviceMappings", ()):
         ebs = device.get("Ebs")
@@ -123,7 +125,8 @@ class Cost:
     excluded: tuple[str, ...] = ()
     """Charges in addition to it."""
     replacements: int = 0
-    """Machines that may be launched in place of lost ones: at most `instances` exist at a time, and all end when the first ones do."""
+    """Machines that may be launched in place of lost ones: at most `instances` exist at a time, and all end
+    by the same deadline."""
 
     @property
     def hours(self) -> float:
@@ -152,7 +155,7 @@ class Cost:
 
 
 def dearest(costs: Sequence[Cost]) -> Cost:
-    """Return the highest of `costs`. One without a price counts as the highest."""
+    """Return the highest of `costs`. A type without a price counts as the most expensive."""
     most = max(costs, key=lambda each: math.inf if each.hourly is None else each.hourly)
     excluded = tuple(dict.fromkeys(what for each in costs for what in each.excluded))
     return replace(most, bound=all(each.bound for each in costs), excluded=excluded)
@@ -172,7 +175,8 @@ def over_budget(cost: Cost, most: float | None) -> str | None:
 
 
 def hang_warning(cost: Cost) -> str:
-    """Return the warning about a job on several GPU machines without a limit: one process that hangs keeps all of them."""
+    """Return the warning about a job on several GPU machines without a limit: one process that hangs keeps
+    all of them running."""
     price = "" if cost.dollars is None else f", at most {cost.dollars:,.2f} USD"
     return (
         f"a benchmark that hangs holds {cost.instances} GPU machines for {format_duration(cost.longest)}{price}: "
@@ -219,7 +223,8 @@ def price(
 ) -> tuple[float | None, str]:
     """Return the price of an hour on demand in USD, and its origin: the configuration, or AWS's price list.
 
-    operation: the image's UsageOperation, which decides the cost of its licences. tenancy: RunInstances' word.
+    operation: the image's UsageOperation, which decides the cost of its licences. tenancy: as in
+    RunInstances.
     """
     if instance_type in prices:
         return prices[instance_type], "from the configuration"

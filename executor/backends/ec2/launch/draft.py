@@ -1,4 +1,4 @@
-"""A job on EC2 as it would be launched now: what `bai plan` shows is what `bai submit` sends."""
+"""A job on EC2 as it would be launched now: `bai plan` shows what `bai submit` sends."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class LaunchPlan:
     max_cost: float | None = None
     """Most that the job may cost (USD); None without a bound."""
     shortened: str | None = None
-    """Reason why it may run for less time than its descriptor says; None if it may not."""
+    """Reason why it may run for less time than its descriptor sets; None if it may not."""
     may_hang: bool = False
     """Whether it has several GPU machines, but no limit of its run time or silence."""
 
@@ -96,7 +96,8 @@ class LaunchPlan:
         tenancy = str(self.request.get("Placement", {}).get("Tenancy", "default"))
         longest = deadman(self.job)
         if self.job.is_elastic:
-            # A machine that is launched later may be on until the `expires` of all, in place of one that was launched at once.
+            # A machine that is launched later, in place of an earlier one, may be on until the `expires` of
+            # all.
             longest += LAUNCH_WINDOW
         found = []
         for kind in self.resolved.kinds:
@@ -153,7 +154,8 @@ def draft(
 ) -> LaunchPlan:
     """Return the launch of `job` as of now. Without `aws`, unknown values are placeholders.
 
-    resolved: earlier look-ups. exists: whether the store has the job, so that its limits must not change. Raises UsageError, AwsError, WheelError.
+    resolved: earlier look-ups. exists: whether the store already has the job, so that its limits must not
+    change. Raises UsageError, AwsError, WheelError.
     """
     ec2 = ec2_table(descriptor)
     region = launch_region(descriptor, settings)
@@ -246,7 +248,7 @@ def preflight(
             check()
         except BaiError as error:
             problem = str(error)
-            # A key that stops the first check stops the second one too.
+            # A key that makes the first check fail also makes the second one fail.
             if problem not in (each.problem for each in found):
                 found.append(Finding(file=str(job_request.file), problem=problem, fix=""))
 

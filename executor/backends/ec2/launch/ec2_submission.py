@@ -129,7 +129,7 @@ class _Submission:
 
     record: JobRecord
     job: Job
-    """As the request makes it."""
+    """The job as the request creates it."""
     job_request: JobRequest
     descriptor: Descriptor
     settings: Settings

@@ -31,7 +31,7 @@ class Image:
 
     id: str
     architecture: str
-    """As EC2 calls it: x86_64, arm64."""
+    """EC2's name of the architecture: x86_64, arm64."""
     root_device: str
     root_gib: int | None
     """None if it was not looked up."""

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 300.0
-"""Time in which one candidate is asked for again without a definite answer (seconds)."""
+"""Seconds for which one candidate is requested without a definite answer."""
 _PROFILE_PATIENCE_S = 120.0
-"""Time in which EC2 may not know a new instance profile (seconds).
+"""Seconds for which EC2 may not know a new instance profile.
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html#troubleshoot_general_eventual-consistency"""
 _DEFINITE = (RetryAction.STOP, RetryAction.NEXT_SUBNET)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -93,11 +93,11 @@ def launch(
 ) -> Launched:
     """Launch the machines of `file`, or return those that were launched before.
 
-    deadman: longest time of a machine of the job; nothing is launched that would be reaped before. begun_before: whether EC2 may have
-    been asked already. patience_s: time in which one candidate is asked for again without a definite answer.
-    on_progress: gets a sentence about each next step.
-    Raises LaunchError if it is refused for good (the job then has a result), UndecidedError without a definite answer,
-    NoCapacityError if a later round is due.
+    deadman: longest time of a machine of the job; a machine that would be reaped earlier is not launched.
+    begun_before: whether EC2 may have been asked already. patience_s: seconds for which one candidate is
+    requested without a definite answer. on_progress: called with a sentence about each next step. Raises
+    LaunchError if it is refused for good (the job then has a result), UndecidedError without a definite
+    answer, NoCapacityError if a later round is due.
     """
     if (launched := decided_before(record, attempt=file.attempt, launch=file.number)) is not None:
         return launched
@@ -154,7 +154,8 @@ class _Launcher:
             answer = self._try(candidate, begun_before=begun_before)
             if isinstance(answer, Launched):
                 return answer
-            # An earlier attempt had no answer about one candidate at most: this one, as it recorded refusals before it.
+            # An earlier attempt had no answer about one candidate at most, which is this one: it recorded
+            # refusals before it continued.
             begun_before = False
             refusals.append((candidate, answer))
             if _is_final(answer):
@@ -201,7 +202,8 @@ class _Launcher:
             ) from error
 
     def _ask(self, candidate: Candidate, *, begun_before: bool) -> tuple[tuple[str, ...] | ErrorClass, bool]:
-        """Ask until the answer is definite: instances, or a refusal; return it, and whether an earlier one was not."""
+        """Repeat the request until the answer is definite: instances, or a refusal; return it, and whether an
+        earlier answer was indefinite."""
         client, in_doubt = self.aws.no_retry_client(), False
         request = for_candidate(self.file.request, candidate, self.file.token)
         begun = self.clock()
@@ -230,7 +232,7 @@ class _Launcher:
             found = client.run_instances(**request)["Instances"]
         except FAILURES as error:
             answer = classify_error(error)
-            # EC2 may not know everywhere yet what was just made: the job's security group, or an instance profile.
+            # EC2 may not know a new security group of the job, or a new instance profile, everywhere yet.
             is_new_group = self.file.security_group is not None and answer.code in NO_GROUP
             is_young = self.clock() < begun + _PROFILE_PATIENCE_S
             if is_new_group or (is_unknown_profile(answer) and is_young):
@@ -323,9 +325,10 @@ def refuse(record: JobRecord, file: LaunchFile, aws: AwsSession, why: ErrorClass
 def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None) -> Launched | None:
     """Return and record the instances of this launch that EC2 shows; None if it shows none. Raises BaiError.
 
-    file: what is known of the launch; None: it is the first one of attempt 0.
+    file: the record of the launch; None: it is the first one of attempt 0.
 
-    The process that launched them may have died before EC2's answer. None is no proof, because EC2 is eventually consistent.
+    The process that launched these instances may have died before EC2's answer. An empty answer is no proof,
+    because EC2 is eventually consistent.
     """
     store = clean_text(record.store.url)[:VALUE_LIMIT]
     attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
@@ -354,7 +357,7 @@ def _may_run(file: LaunchFile) -> str:
 
 
 def _find_end(record: JobRecord) -> ErrorClass | None:
-    """Return the reason why nothing must be launched any more; None if there is none."""
+    """Return the reason why nothing may be launched any more; None if there is none."""
     if (result := record.result()) is not None:
         sentence = f"it has ended before: {result.get('sentence')}".rstrip(".")
         return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Ended", sentence)
@@ -366,7 +369,8 @@ def _find_end(record: JobRecord) -> ErrorClass | None:
 
 
 def _expired(file: LaunchFile) -> ErrorClass:
-    """Return the refusal of a late launch, whose machines would be reaped at `expires`, before the job's time is up."""
+    """Return the refusal of a launch that is too late: its machines would be reaped at `expires`, before the
+    job's time is over."""
     sentence = (
         f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
         f"gone by {file.expires}, which is too early now. Submit it with a new job id"
@@ -377,7 +381,7 @@ def _expired(file: LaunchFile) -> ErrorClass:
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> ErrorClass:
     """Return the refusal of the whole launch."""
     if not refusals:
-        # A round was cut short, and the wait has ended since.
+        # A round was interrupted, and the wait has ended since.
         return _expired(file)
     final = [refusals[-1]] if _is_final(refusals[-1][1]) else refusals
     stops = [each for each in final if each[1].next is RetryAction.STOP]
@@ -429,7 +433,8 @@ def _refusal(why: ErrorClass) -> dict[str, Any]:
 
 
 def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record the launch's result, unless another process has. Then its result counts, and our other instances are terminated."""
+    """Record the launch's result, unless another process has. In that case its result counts, and our other
+    instances are terminated."""
     attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
     key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted
@@ -446,7 +451,7 @@ def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted:
 
 
 def _end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
-    """Terminate instances that belong to no job. If that fails, the next look at the job does it."""
+    """Terminate instances that belong to no job. If that fails, the next check of the job does it."""
     for instance_id in surplus:
         try:
             terminate_one(aws.ec2(), instance_id)

@@ -70,7 +70,7 @@ class LaunchFile:
     security_group: Mapping[str, Any] | None = None
     """CreateSecurityGroup's parameters; None if the machines have no group of their own."""
     boot_limit: int | None = None
-    """Seconds after which a machine has given a sign of life, or has ended by itself."""
+    """Seconds after which a machine has given a sign of life, or has powered itself off."""
     wait: Wait | None = None
     """The job's wait for capacity; None if it does not wait."""
     number: int = 0
@@ -80,7 +80,8 @@ class LaunchFile:
     replaces: tuple[int, ...] = ()
     """Lost nodes in whose place the machines are launched."""
     token: str = ""
-    """Checksum of all other fields, so that a repeated launch can tell whether it is its own; see `sealed`."""
+    """Checksum of all other fields, so that a repeated submission can recognise its own launch; see
+    `sealed`."""
     bai: str = __version__
     """The version of `bai` that wrote it; another one may render the same job differently."""
     version: int = VERSION
@@ -126,7 +127,8 @@ def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
 
 
 def read_latest_round(record: JobRecord, file: LaunchFile) -> LaunchFile:
-    """Return the round that was begun last, of the launch that began with `file`. Raises StoreError, RecordError."""
+    """Return the last round that was begun, of the launch that began with `file`. Raises StoreError,
+    RecordError."""
     if file.wait is None or (number := latest_round(record, attempt=file.attempt)) == 0:
         return file
     return read_launch(record, attempt=file.attempt, number=number) or file

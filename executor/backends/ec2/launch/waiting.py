@@ -72,7 +72,7 @@ def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> Launch
 
 
 def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return round `number` of a launch that waits, begun now. Only its times and its token differ."""
+    """Return round `number` of a launch that waits, begun now. Only the times and the token differ."""
     if file.wait is None:
         raise ValueError("a launch that does not wait has one round")
     expires = tag_time(now + LAUNCH_WINDOW + deadman)

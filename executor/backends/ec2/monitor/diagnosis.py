@@ -100,7 +100,7 @@ def _rules(observation: Observation) -> Sequence[_Rule]:
 
 
 def _out_of_time(observation: Observation) -> Diagnosis | None:
-    """Judge an agent that is silent past its time: it may be dead or not, but it will not report any more."""
+    """Judge an agent that is silent past its time: it may live or not, but it will not report any more."""
     if not _is_late(observation) or any(age <= STALE for age in observation.signs.values()):
         return None
     return Diagnosis(
@@ -115,7 +115,7 @@ def _without_ec2(observation: Observation) -> Diagnosis:
 
 
 def _machines_gone(observation: Observation) -> Diagnosis | None:
-    """Nothing more comes from the machines that have left, and those that are left make no result."""
+    """The machines that are gone write nothing more, and the remaining ones make no result."""
     over = observation.over
     lost = [each for each in observation.lost if each in over]
     if observation.nodes > 1 and observation.unreported and observation.left:
@@ -164,7 +164,7 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
     silence = max(STALE, observation.peer_silence)
     hung = _silent_for(observation, silence + observation.patience)
     if len(hung) == len(working):
-        # Also because the store may be out of reach of them all, which they wait for.
+        # Also because no agent may reach the store, which they wait for.
         hung = _silent_for(observation, max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
@@ -337,7 +337,7 @@ def _forgotten(observation: Observation) -> bool:
 
 
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
-    # No outcome: a result would keep the submission from being repeated, and hurt one that is only slow.
+    # No outcome: a result would prevent a repeated submission, and break one that is only slow.
     advice = f"submit it again with --job-id {observation.job_id}, and it goes on"
     if observation.waiting is not None:
         what = f"{what} while the job waited for capacity ({observation.waiting})"

@@ -1,4 +1,4 @@
-"""What the diagnosis of an elastic job does differently: a machine that goes does not end it.
+"""The differences in the diagnosis of an elastic job: the loss of a machine does not end it.
 
 Its nodes decide among themselves, with the machines that are left. From outside only machines that hang, or never booted, are ended;
 the job's result is written if no machine is left, after the time for which the job waits for others.
@@ -27,7 +27,7 @@ from executor.backends.ec2.monitor.job_observation import (
 
 
 def all_left(observation: Observation) -> Diagnosis | None:
-    """Judge a job whose machines are all gone, or going."""
+    """Judge a job whose machines are all gone, or shutting down."""
     elastic, left = observation.elastic, observation.left
     if elastic is None or observation.living:
         return None
@@ -43,7 +43,7 @@ def all_left(observation: Observation) -> Diagnosis | None:
         boot_limit=observation.boot_limit,
         cancelled=observation.cancelled is not None,
     )
-    # A job that never ran, or whose nodes have all done their part, waits for nobody.
+    # A job that never ran, or whose nodes have all finished, waits for no machine.
     waits = observation.cancelled is None and (
         elastic.awaits
         or any(each.index in observation.signs and each.index not in observation.done for each in left)
@@ -67,7 +67,8 @@ def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome
 
 
 def nodes_hang(observation: Observation) -> Diagnosis | None:
-    """Judge machines that have been silent so long that they hang, or are cut off for good: the other nodes go on without them."""
+    """Judge machines that have been silent so long that they hang, or are cut off for good: the other nodes
+    continue without them."""
     elastic = observation.elastic
     if elastic is None:
         return None
@@ -75,7 +76,7 @@ def nodes_hang(observation: Observation) -> Diagnosis | None:
     hung = _silent_for(observation, silence + observation.patience)
     if len(hung) < len(observation.working):
         return _goes_on_without(hung, observation) if hung else None
-    # The store may be out of reach of them all, and too few of them wait for others.
+    # No agent may reach the store, and too few of them wait for others.
     longest = max(silence, observation.store_away, timedelta() if elastic.replaces else elastic.wait)
     hung = _silent_for(observation, longest + observation.patience)
     if not hung or len(hung) < len(observation.working):

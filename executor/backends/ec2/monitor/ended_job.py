@@ -110,8 +110,8 @@ def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
 
 
 def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
-    """Return whether the job's machines must go before their time is over. After that `bai reap` and all
-    commands end them."""
+    """Return whether the job's machines must go before their time is over. Later, `bai reap` and all commands
+    terminate the machines."""
     expires = monitor.expires
     is_due = expires is not None and now <= expires + OVERDUE
     return is_due and monitor.job.end.power is not Power.STAY

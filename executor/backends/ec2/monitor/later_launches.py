@@ -1,4 +1,5 @@
-"""The machines of a job that runs: which it lacks, what is launched for it meanwhile, and what is due."""
+"""The machines of a running job: those that it lacks, those that are being launched, and those that are
+due."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class JobLaunches:
 
     @property
     def replaced(self) -> set[int]:
-        """Lost nodes in whose place a machine exists, or is asked for."""
+        """Lost nodes that have a replacement, or for which one was requested."""
         return {node for each in self.later if not each.refusal for node in each.replaces}
 
     def shown_late(self, now: datetime) -> set[str]:
@@ -102,7 +103,7 @@ class JobLaunches:
 
 
 class LaunchReader:
-    """Reads the launches of one job again and again; what is decided is read once."""
+    """Reads the launches of one job repeatedly; decided ones are read only once."""
 
     def __init__(self, record: JobRecord, attempt: int) -> None:
         self._record, self._attempt = record, attempt
@@ -162,18 +163,18 @@ class LaunchReader:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineNeeds:
-    """The machines of a job that runs, and what is due."""
+    """The machines of a running job, and those that are due."""
 
     launches: JobLaunches
     desired: int
     members: int = 0
     """Living machines whose nodes have given a sign of life."""
     starting: tuple[Instance, ...] = ()
-    """Living machines of later launches that have not."""
+    """Living machines of later launches that have not given one."""
     lost: tuple[int, ...] = ()
-    """Nodes whose machine is gone, and that have none in their place, if machines are due."""
+    """Nodes whose machine is gone and was not replaced, if machines are due."""
     failed: tuple[KnownLaunch, ...] = ()
-    """The last launches, in a row, that came to nothing."""
+    """The last consecutive launches that failed."""
     due: DueMachines = field(default_factory=DueMachines)
     replaces: bool = False
     """Whether machines would be launched if none were left."""
@@ -184,7 +185,7 @@ class MachineNeeds:
         return self.due.any or bool(self.launches.open_numbers)
 
     def sentence(self) -> str:
-        """Return it for a person; empty if nothing is launched, refused or withheld."""
+        """Return it in words; empty if nothing is launched, refused or withheld."""
         withheld = f"no other machine is launched: {self.due.why}" if self.due.why else ""
         return "; ".join(filter(None, (self._booting(), self._refused(), withheld)))
 
@@ -226,7 +227,8 @@ def machine_needs(
     expires: datetime | None,
     is_cancelled: bool,
 ) -> MachineNeeds:
-    """Return what a job that has no result needs. instances: its machines. done: nodes whose part has ended. Raises StoreError."""
+    """Return the machines that a job without a result needs. instances: its machines. done: nodes whose part
+    has ended. Raises StoreError."""
     attempt = AttemptRecord(record, job.job.attempt)
     requested = requested_nodes(attempt, job)
     living = [each for each in instances if each.living]
@@ -278,7 +280,7 @@ def _is_ending(attempt: AttemptRecord) -> bool:
 
 
 def _lost(attempt: AttemptRecord, launches: JobLaunches, there: Collection[int]) -> tuple[int, ...]:
-    """Return the nodes whose machine is gone, and that have none in their place. Raises StoreError, RecordError."""
+    """Return the nodes whose machine is gone and was not replaced. Raises StoreError, RecordError."""
     gone = [each for each in launches.nodes.values() if each not in there and each not in launches.replaced]
     ended = attempt.ended()
     return tuple(each for each in sorted(gone) if each not in ended or not _has_succeeded(attempt, each))
@@ -289,13 +291,14 @@ def _has_succeeded(attempt: AttemptRecord, node: int) -> bool:
     try:
         return attempt.node_outcome(node).outcome == Outcome.SUCCEEDED.value
     except RecordError:
-        return False  # its instance may write it, whatever runs there
+        return False  # its instance may write it, whatever program runs there
 
 
 def _failed(
     attempt: AttemptRecord, launches: JobLaunches, living: Collection[int]
 ) -> tuple[KnownLaunch, ...]:
-    """Return the last launches, in a row, that EC2 refused, or whose machine is gone and never joined. Raises StoreError."""
+    """Return the last consecutive launches that EC2 refused, or whose machine is gone and never joined.
+    Raises StoreError."""
     found: list[KnownLaunch] = []
     joined: Collection[int] | None = None
     for each in reversed([each for each in launches.later if not each.is_open]):

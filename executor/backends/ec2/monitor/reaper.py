@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 """Number of regions that are processed in parallel."""
 _STATES = ("pending", "running", "stopping", "stopped")
-"""States of machines that can be terminated. Others are gone, or shutting down."""
+"""States of machines that can be terminated. Other instances are gone, or shutting down."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,13 @@
-"""Launches machines for a job that runs, in the name of whoever looks at it: each `launches/<k>/` is one machine, launched once.
+"""Launches machines for a running job, for the command that checks it: each `launches/<k>/` is one machine,
+launched once.
 
-The next number is claimed by a conditional put of `launch.json`, and the request's token follows from its content. So of two that
-look one launches, and a launch that was interrupted between any two steps goes on at the next look, as the same machine.
+The next number is claimed by a conditional put of `launch.json`, and the request's token follows from its
+content. So if two check at once, only one launches, and a launch that was interrupted between any two steps
+is continued at the next check, as the same machine.
 
-Others may write into a bucket. So the first launch is rendered anew from the stored descriptor and the configuration of whoever looks;
-if it is not exactly the stored one, nothing is sent. The later request is that one with other times, and a launch of its own in the tags
-and the user data.
+Other users may write into a bucket. So the first launch is rendered again from the stored descriptor and the
+configuration of the checking user; if it is not exactly the stored one, nothing is sent. The later request is
+the same with new times, and its tags and user data name a launch of its own.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 OBEYED = timedelta(seconds=60)
-"""Time for which another one's launch without an answer is left to it."""
+"""Time for which a launch without an answer is left to the process that began it."""
 LATE = timedelta(minutes=10)
 """Age at which a launch without an answer is sent no more: its machine's deadline counts from the time when it was written."""
 _PATIENCE_S = 20.0
@@ -65,11 +67,11 @@ _RETRY_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class FirstLaunch:
-    """The first launch of a job, rendered anew."""
+    """The first launch of a job, rendered again."""
 
     file: LaunchFile
     candidates: tuple[Candidate, ...]
-    """What EC2 accepted then, and the same on demand if the descriptor allows it."""
+    """The candidate that EC2 accepted then, and the same on demand if the descriptor allows it."""
     boot: Boot
 
 
@@ -85,12 +87,13 @@ class Replacer:
     clock: Callable[[], float] = time.monotonic
     _base: FirstLaunch | None = field(default=None)
     _refused: tuple[float, str] | None = field(default=None)
-    """When a launch could not be rendered, and why."""
+    """When and why a launch could not be rendered."""
 
     def do_due(
         self, job: Job, needs: MachineNeeds, aws: Callable[[], AwsSession], *, now: datetime
     ) -> str | None:
-        """Go on with launches that have no answer, and begin those that are due; return a sentence if one cannot be. Raises StoreError."""
+        """Continue launches that have no answer, and begin those that are due; return a sentence if one
+        cannot be launched. Raises StoreError."""
         late = [each for each in needs.launches.later if each.is_open and now - each.begun > OBEYED]
         if not late and not needs.due.count:
             return None
@@ -111,7 +114,7 @@ class Replacer:
     def _do(
         self, job: Job, needs: MachineNeeds, late: Sequence[KnownLaunch], aws: AwsSession, *, now: datetime
     ) -> None:
-        """Go on with `late`, and begin what is due. Raises LaunchError, BaiError."""
+        """Continue `late`, and begin what is due. Raises LaunchError, BaiError."""
         base = self._base = self._base or self._render(job, aws)
         for each in late:
             self._go_on(job, base, each, aws, now=now)
@@ -127,19 +130,20 @@ class Replacer:
             ours = self._draw(base, aws, number=number, node=node, replaces=replaces, created=tag_time(now))
             self._allow(job, ours, aws, now=now)
             if write_launch(self.record, ours) != ours:
-                return  # somebody else is at it
+                return  # another process is working on it
             self._launch(job, ours, aws, now=now, begun_before=False)
             number, node = number + 1, node + 1
 
     def _go_on(
         self, job: Job, base: FirstLaunch, begun: KnownLaunch, aws: AwsSession, *, now: datetime
     ) -> None:
-        """Go on with a launch that somebody has begun. Raises LaunchError if EC2 refuses it, UsageError if it is another than ours would be."""
+        """Continue a launch that another process has begun. Raises LaunchError if EC2 refuses it, UsageError
+        if it differs from ours."""
         file = read_launch(self.record, attempt=base.file.attempt, launch=begun.number)
         if file is None:
             return
         if now - begun.begun > LATE:
-            # Nothing is sent any more, so it need not be the one that ours would be.
+            # It is not sent any more, so it need not equal ours.
             if adopt(self.record, aws, file=file) is None:
                 why = "it was interrupted, and is too old to be sent"
                 expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
@@ -160,7 +164,8 @@ class Replacer:
         self._launch(job, file, aws, now=now, begun_before=True)
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Raise UsageError if the launch of a machine is not allowed. A user's own rights are the limit."""
+        """Raise UsageError if the launch of a machine is not allowed. Here, a user's own rights are the
+        limit."""
 
     def _launch(
         self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime, begun_before: bool
@@ -194,7 +199,8 @@ class Replacer:
     def _first_launch(
         self, file: LaunchFile, decision: dict[str, object], boot: Boot, differing: Sequence[str]
     ) -> FirstLaunch:
-        """Return the launch that EC2 accepted. differing: what differs in `file`. Raises UsageError, StoreError."""
+        """Return the launch that EC2 accepted. differing: the fields that differ in `file`. Raises
+        UsageError, StoreError."""
         accepted = read_latest_round(self.record, file)
         if not differing and accepted is not file:
             created = parse_timestamp(accepted.created)
@@ -249,12 +255,14 @@ class Replacer:
 
 
 def kept_replacer(record: JobRecord, settings: Settings) -> Replacer:
-    """Return what launches the machines of a job whose request is in its record, as `settings` have it."""
+    """Return an object that launches the machines of a job whose request is in its record, with the
+    configuration `settings`."""
     return Replacer(record, settings, lambda: kept_descriptor(record))
 
 
 def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidate, ...]:
-    """Return the candidate that EC2 accepted, and the same on demand if that was one, too. Raises UsageError."""
+    """Return the candidate that EC2 accepted, and the same on demand if that was also a candidate. Raises
+    UsageError."""
     wanted = {"subnet": "subnet", "zone": "az", "type": "type", "market": "market"}
     accepted = next(
         (

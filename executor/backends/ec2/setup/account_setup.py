@@ -1,7 +1,7 @@
 """Sets an account up for jobs on EC2. An interrupted call is completed by the same call.
 
-Two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything else, which needs the bucket. By choice a
-third one, `NAME-watcher`, with the function that looks at all jobs.
+Two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything else, which needs
+the bucket. Optionally a third one, `NAME-watcher`, with the function that checks all jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from executor.configuration.config import Settings
 from executor.errors import AwsError, UsageError
 
 _PROFILE_KNOWN_S = 180.0
-"""Seconds that EC2 is given to know a new instance profile: usually ten."""
+"""Seconds for EC2 to know a new instance profile: usually ten."""
 _PROFILE_LOOK_S = 3.0
 _IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _TRIED_TYPE = "t3.micro"
@@ -67,7 +67,7 @@ class WatcherChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What is made. All of it is kept as the stacks' parameters, so the next call finds it there."""
+    """What is made. All of it is stored as the stacks' parameters, so the next call finds it there."""
 
     name: str
     """Beginning of all names."""
@@ -81,13 +81,13 @@ class Choices:
     """Tables that get an endpoint for S3."""
     placement_group: bool = False
     file_vpc: str = ""
-    """The VPC of the file system; empty: there is none."""
+    """The VPC of the file system; empty: there is no file system."""
     file_cidr: str = "172.31.0.0/16"
     """Addresses that reach it."""
     file_subnets: tuple[str, ...] = ()
     """A subnet of each zone from which it is reached."""
     watcher: WatcherChoices | None = None
-    """The limits of the watcher; None: there is none."""
+    """The limits of the watcher; None: there is no watcher."""
 
     def parameters(self, which: str) -> dict[str, str]:
         """Return the parameters of one of `TEMPLATES`."""
@@ -114,11 +114,11 @@ class Network:
     """The VPC of the configured subnets, or the default one."""
 
     vpc: str = ""
-    """Empty if there is none, or if the subnets are in several."""
+    """Empty if there is none, or if the subnets are in several VPCs."""
     route_tables: tuple[str, ...] = ()
     """Tables without an endpoint for S3."""
     needs_endpoint: bool = False
-    """Whether machines there do not reach S3, or only for money."""
+    """Whether machines there do not reach S3, or only at a cost."""
     closed: bool = False
     """Whether the VPC's default group lets nothing out."""
     cidr: str = ""
@@ -126,9 +126,9 @@ class Network:
     subnets: tuple[str, ...] = ()
     """One of each zone."""
     all_subnets: tuple[str, ...] = ()
-    """All in which machines are launched."""
+    """All regions in which machines are launched."""
     default_group: str = ""
-    """The VPC's default group, which machines without another one have."""
+    """The VPC's default group, which machines without another group have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +147,7 @@ class AccountSetup:
         return aws_session(self.settings)
 
     def stack(self, which: str) -> str:
-        """Return the name of a stack by that of its template."""
+        """Return the name of a stack for its template's name."""
         return f"{self.name}-{which}"
 
     @property
@@ -155,7 +155,7 @@ class AccountSetup:
         return [self.stack(which) for which in TEMPLATES]
 
     def present(self) -> Choices | None:
-        """Return what was chosen before; None if nothing is set up."""
+        """Return the earlier choices; None if nothing is set up."""
         found = {which: self.stacks.settled(self.stack(which)) for which in TEMPLATES}
         given: dict[str, str] = {}
         for state in found.values():
@@ -192,11 +192,11 @@ class AccountSetup:
             return str(self.aws.sts().get_caller_identity()["Account"])
 
     def first_bucket(self) -> str:
-        """Return the name of a bucket that nobody else is likely to have."""
+        """Return the name of a bucket that is unlikely to exist already."""
         return f"{self.name}-{self.account}-{self.aws.region}"
 
     def network(self) -> Network:
-        """Look at the network of the instances."""
+        """Examine the network of the instances."""
         ec2: Any = self.aws.ec2()
         subnets = (
             {"SubnetIds": list(self.settings.subnets)}
@@ -231,7 +231,7 @@ class AccountSetup:
         )
 
     def propose(self, choices: Choices) -> list[StackChange]:
-        """Have the changes computed that lead to `choices`; carry nothing out."""
+        """Compute the changes that lead to `choices`, without executing them."""
         changes = [
             self.stacks.propose(
                 self.stack(which),
@@ -245,7 +245,8 @@ class AccountSetup:
     def propose_watcher(
         self, choices: Choices, network: Network, archive: WatcherArchive
     ) -> StackChange | None:
-        """Have the change computed that makes or updates the watcher, after the other stacks are made; None if nothing would change."""
+        """Compute the change that makes or updates the watcher, after the other stacks exist; None if nothing
+        would change."""
         if choices.watcher is None:
             return None
         made = self.outputs()
@@ -259,7 +260,8 @@ class AccountSetup:
         return self.stacks.propose(self.stack(WATCHER), template(WATCHER), parameters)
 
     def upload_archive(self, choices: Choices, archive: WatcherArchive) -> None:
-        """Bring the watcher's archive into the bucket. One that is there may be another's: users may write there."""
+        """Bring the watcher's archive into the bucket. An existing object may be another user's: users may
+        write there."""
         bucket = staging_bucket(replace(self.settings, bucket=choices.bucket))
         self.say("uploading the watcher's code")
         bucket.put_file(archive.key, archive.path)
@@ -282,7 +284,8 @@ class AccountSetup:
         )
 
     def check_executions(self) -> None:
-        """Raise UsageError if the account can reserve no execution for a watcher. If that is unknown, its stack's failure tells."""
+        """Raise UsageError if the account can reserve no execution for a watcher. If the quota is unknown,
+        the failure of the stack reports it."""
         quotas = self.aws.service_quotas().get_paginator("list_service_quotas")
         try:
             pages = list(quotas.paginate(ServiceCode="lambda"))
@@ -306,7 +309,7 @@ class AccountSetup:
         return self.stacks.delete(self.stack(WATCHER))
 
     def outputs(self) -> Mapping[str, str]:
-        """Return the ids and ARNs of what was made."""
+        """Return the ids and ARNs of the resources."""
         found: dict[str, str] = {}
         for which in TEMPLATES:
             state = self.stacks.settled(self.stack(which))
@@ -325,7 +328,8 @@ class AccountSetup:
         return True
 
     def wait_for_profile(self, profile: str) -> None:
-        """Wait until a dry run of RunInstances accepts the instance profile, which EC2 knows later than IAM."""
+        """Wait until a dry run of RunInstances accepts the instance profile, which EC2 knows later than IAM
+        does."""
         deadline = self.clock() + _PROFILE_KNOWN_S
         try:
             image = self.aws.ssm().get_parameter(Name=_IMAGE_PARAMETER)["Parameter"]["Value"]

@@ -1,7 +1,7 @@
 """The limits of the watcher's launches: the parameters of its stack, which nothing in the bucket changes.
 
-Others may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>` has the
-token of the whole stored launch, and only within these limits. An instance can write neither.
+Other users may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>` has
+the token of the whole stored launch, and only within these limits. An instance can write neither.
 """
 
 from __future__ import annotations
