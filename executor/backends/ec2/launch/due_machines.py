@@ -7,7 +7,7 @@ from datetime import timedelta
 from bai_agent.light_dataclass import dataclass
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
-"""Time after a launch that came to nothing until the next one. It doubles with each further one in a row."""
+"""Time after a failed launch until the next one. It doubles with each further consecutive failure."""
 LEAST_TIME = timedelta(minutes=10)
 """Time for which a machine can run at least, apart from the job's grace and drain: else it is not launched."""
 MOST_REFUSALS = 3
@@ -19,7 +19,7 @@ _TOO_LATE = "too little time is left"
 
 @dataclass(frozen=True, kw_only=True)
 class MachinesSeen:
-    """What is known of a job's machines."""
+    """The known facts about a job's machines."""
 
     desired: int
     """Number of nodes that the job should have now."""
@@ -30,19 +30,20 @@ class MachinesSeen:
     launched: int
     """Machines that EC2 ever accepted for the job, and those of launches without an answer."""
     wanted: int
-    """Machines that are no replacements: those of the first launch, and those by which the job was enlarged since."""
+    """Machines that are not replacements: those of the first launch, and those by which the job was enlarged
+    since."""
     replacements: int = 0
     """Machines that may be launched in place of lost ones."""
     is_over: bool = False
     """Whether the job has ended, or is about to, or is cancelled."""
     left: timedelta
-    """Time until all machines of the job have to be gone."""
+    """Time until all machines of the job must be gone."""
     needed: timedelta = timedelta()
     """Time that the job's agents need to end it."""
     failures: int = 0
-    """Launches in a row, up to now, that EC2 refused, or whose machine never became a node."""
+    """Consecutive launches, up to now, that EC2 refused, or whose machine never became a node."""
     since_failure: timedelta = timedelta()
-    """Time since the last of them."""
+    """Time since the last of these launches."""
     refusal: str = ""
     """Reason why EC2 would refuse any other launch; empty if it may accept one."""
 
@@ -54,7 +55,7 @@ class DueMachines:
     count: int = 0
     """Machines that are to be launched now."""
     wait: timedelta | None = None
-    """Time until they are asked for. None if none are, or now."""
+    """Time until they are asked for. Time until the next launch; None if none is due, or if it is due now."""
     why: str = ""
     """Reason why none are launched although nodes are missing; empty if the job has no replacements at all."""
 
@@ -82,7 +83,7 @@ def machines_due(seen: MachinesSeen) -> DueMachines:
 
 
 def pause(failures: int) -> timedelta:
-    """Return the time between the last of so many launches that came to nothing and the next one."""
+    """Return the time between the last of this number of failed launches and the next one."""
     return min(FIRST_PAUSE * float(2 ** min(failures - 1, 10)), LONGEST_PAUSE)
 
 
