@@ -196,6 +196,42 @@ def test_jobs_that_hang_or_never_boot_are_ended_within_fifteen_minutes(account: 
     assert account.outcome("boots-not") == "boot_failed"
 
 
+def test_a_machine_that_hangs_whole_is_ended_within_fifteen_minutes_and_replaced_once(
+    account: WatchedAccount,
+) -> None:
+    # Given a machine that gives no more signs of life, and EC2 says that it runs
+    hung, _ = account.submit()
+    account.begin(hung)
+    account.watch()
+    assert account.machines() == [hung]
+
+    # When the watcher alone looks again, 15 minutes after the last sign
+    account.age(timedelta(minutes=15))
+    account.watch()
+
+    assert account.machines() == []
+    account.watch()
+    [other] = account.machines()
+    account.watch()
+    assert account.machines() == [other]
+    assert other != hung
+    assert account.outcome() is None
+
+
+def test_a_boot_of_which_nothing_is_known_is_ended_at_its_limit(account: WatchedAccount) -> None:
+    account.submit("no-words", more="")
+    account.aws.show_console(b"")
+    account.age(timedelta(minutes=59))
+    account.watch()
+    assert len(account.machines()) == 1
+
+    account.age(timedelta(minutes=1, seconds=5))
+    account.watch()
+
+    assert account.machines() == []
+    assert account.outcome("no-words") == "boot_failed"
+
+
 def test_a_job_whose_machine_is_gone_gets_its_result(account: WatchedAccount) -> None:
     account.lost(more="")
 
