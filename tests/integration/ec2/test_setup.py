@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cli_harness import CliHarness, CliResult
 from moto.ssm.models import ssm_backends
-from moto_aws import REGION, MotoAws
+from moto_aws import HELLO, REGION, MotoAws
 from pseudo_terminal import Terminal
 from sandbox.fake_aws.calls import Call
 from sandbox.fake_aws.control_plane.images import DEBIAN, new_ec2, register
@@ -548,6 +548,36 @@ def test_a_bucket_that_is_not_empty_is_said_and_the_next_call_removes_it(admin: 
     assert "`bai setup --remove`" in admin.setup(code=5).stderr
     admin.setup("--remove", "--delete-data")
     assert admin.left() == {}
+
+
+@pytest.mark.parametrize("who", ["setup", "doctor"])
+def test_a_dry_run_has_the_tags_without_which_the_executor_may_not_launch(
+    admin: Administrator, who: str
+) -> None:
+    # Given the executor's policy in force, which demands `bai:job-id` and `bai:expires` on machines and volumes
+    admin.setup()
+    policies = admin.aws.policies
+    policies.around = replace(policies.around, roles={"bai-instance": "bai-instance"})
+    policies.attach("administrator", policies.documented("executor", "user", "setup", BUCKET=admin.bucket))
+    (admin.folder / "b.toml").write_text(HELLO)
+    admin.aws.control_plane.forget_calls()
+
+    done = admin.setup() if who == "setup" else admin.bai("doctor", "b.toml")
+
+    assert done.code == 0, done.stdout + done.stderr
+    [tried] = admin.aws.calls("RunInstances")
+    assert (tried.error, tried.parameters["DryRun"]) == ("DryRunOperation", "true")
+    sent = tried.parameters
+    for number in ("1", "2"):
+        keys = {
+            value
+            for key, value in sent.items()
+            if re.fullmatch(rf"TagSpecification\.{number}\.Tag\.\d+\.Key", key)
+        }
+        assert {"bai:job-id", "bai:expires"} <= keys
+    kinds = {value for key, value in sent.items() if key.endswith(".ResourceType")}
+    assert {"instance", "volume"} <= kinds
+    policies.check()
 
 
 class TestRights:
