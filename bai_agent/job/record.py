@@ -55,7 +55,7 @@ class JobRecord:
     def job(self) -> Job:
         """Return the job descriptor without credentials, for views and exports: addresses lose passwords and queries.
 
-        Raises StoreError if there is none, DescriptorError if it is wrong.
+        Raises MissingObjectError if there is none, DescriptorError if it is wrong.
         """
         return without_credentials(self.exact_job())
 
@@ -63,7 +63,7 @@ class JobRecord:
         """Return the job descriptor for the agents. Raises as `job` does."""
         content = self._read(self.key("job.toml"))
         if content is None:
-            raise StoreError(f'there is no job "{self.job_id}" in {self.store.url}')
+            raise MissingObjectError(f'there is no job "{self.job_id}" in {self.store.url}')
         return parse_job(content, where=f"{self.store.url}/{self.key('job.toml')}")
 
     def result(self) -> dict[str, Any] | None:

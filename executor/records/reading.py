@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bai_agent.decode import checked, parse_json
-from bai_agent.errors import DescriptorError, RecordError
+from bai_agent.errors import DescriptorError, MissingObjectError, RecordError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import JobResult, MetricRecord, RunEvent, event_of
@@ -40,7 +40,7 @@ def result_of(record: JobRecord) -> JobResult | None:
 def _is_elastic(record: JobRecord) -> bool:
     try:
         return record.job().is_elastic
-    except DescriptorError:
+    except (DescriptorError, MissingObjectError):
         return False
 
 

@@ -389,7 +389,8 @@ def test_a_first_node_that_falls_silent_or_takes_for_ever_is_not_waited_for(
     lost = Shrinking(tmp_path / "lost", keeps=keeps)
     lost.silent_s[2] = POLICY.silence_s + 1
     slow = Shrinking(tmp_path / "slow", keeps=keeps)
-    slow.now += 1 + (Limits().pull_timeout.total_seconds() if keeps else POLICY.stop_s)
+    # A busy machine takes seconds between the last sign of life and the decision, which counts from then.
+    slow.now += 600 + (Limits().pull_timeout.total_seconds() if keeps else POLICY.stop_s)
 
     assert lost.begins
     assert slow.begins
@@ -411,12 +412,13 @@ class Changing(Gathering):
     def begins(
         self, number: int, word: NextGeneration, *, after_s: float = 1.0, decided_s: float = 0.0
     ) -> bool:
-        """Return whether a generation begins, so many seconds after the last signs, and after it was decided on."""
+        """Return whether a generation begins `after_s` after the last sign of life of node 0. decided_s: time from the decision to that sign."""
         key, (put, size) = (
             self.attempt.key(f"control/generation-{number:06}.json"),
             self.decide(number, word)[2],
         )
-        then = put / 1000 - decided_s
+        # Not the time of this put, which is some milliseconds later, or seconds on a busy machine.
+        then = self.attempt.signs_seen().nodes[0][0] / 1000 - decided_s
         os.utime(self.folder / key, (then, then))
         signed_s, self.now = self.now, self.now + after_s
         self.look((number, word, (round(1000 * then), size)), signed_s=signed_s)
@@ -499,9 +501,8 @@ def test_a_shared_folder_is_not_left_for_ever_to_a_node_that_does_not_end(
         assert it.begins(1, without, after_s=unshared_s + 1)
     else:
         limit_s = POLICY.stop_s + unshared_s
-        # The store's clock goes on meanwhile.
-        assert not it.begins(1, without, decided_s=limit_s - 30)
-        assert it.begins(1, without, decided_s=limit_s + 1)
+        assert not it.begins(1, without, decided_s=limit_s - 2)
+        assert it.begins(1, without, decided_s=limit_s)
 
 
 def test_a_shared_folder_is_left_to_a_member_of_a_parked_job_that_has_fallen_silent(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.errors import BaiError, DescriptorError, RecordError
+from bai_agent.errors import BaiError, DescriptorError, MissingObjectError, RecordError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job, Power
 from bai_agent.job.generation_records import DecisionKind
@@ -171,18 +171,18 @@ class JobMonitor:
 
     @cached_property
     def is_elastic(self) -> bool:
-        """Whether machines may be launched while the job runs. Not if its descriptor cannot be read."""
+        """Whether machines may be launched while the job runs. Not if its descriptor is missing or cannot be read."""
         try:
             return self.job.is_elastic
-        except (DescriptorError, RecordError):
+        except (DescriptorError, MissingObjectError, RecordError):
             return False
 
     @cached_property
     def attempt(self) -> int:
-        """The attempt of the descriptor; 0 if that cannot be read. Folders do not tell: any instance may write below another number."""
+        """The attempt of the descriptor; 0 if that is missing or cannot be read. Folders do not tell: any instance may write below another number."""
         try:
             return self.job.job.attempt
-        except (DescriptorError, RecordError):
+        except (DescriptorError, MissingObjectError, RecordError):
             return 0
 
     @property
