@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,14 @@ def test_the_same_files_give_the_same_cached_bytes(bundle: BuiltBundle) -> None:
     files = agent_files()
     assert pack(files) == pack(dict(reversed(files.items())))
     assert build(bundle.architecture, cache=cache_folder(os.environ), download=False).path.exists()
+
+
+def test_a_kept_bundle_is_used_without_any_wheel(bundle: BuiltBundle, tmp_path: Path) -> None:
+    kept = tmp_path / "bundles" / bundle.path.name
+    kept.parent.mkdir()
+    shutil.copyfile(bundle.path, kept)
+
+    assert build(bundle.architecture, cache=tmp_path, download=False) == replace(bundle, path=kept)
 
 
 def test_without_an_index_one_sentence_says_what_to_do(

@@ -93,6 +93,17 @@ def find_wheels(architecture: str, *, cache: Path, download: bool = True) -> lis
     return find_in_sets(sets(architecture), cache=cache, download=download)
 
 
+def locked_wheels(architecture: str) -> Mapping[str, str]:
+    """Return the sha256 of each wheel of a bundle, by file name: those of the files that `find_wheels` returns."""
+    fixed = locked()
+    return {
+        wheel: sha256
+        for folder, (packages, _) in sets(architecture).items()
+        for package in packages
+        for wheel, sha256 in _files(folder, package, fixed).items()
+    }
+
+
 def find_in_sets(wanted: Sets, *, cache: Path, download: bool = True) -> list[Path]:
     """Return all wheels of these sets, each file once, with its fixed sha256. Raises WheelError.
 
