@@ -145,25 +145,7 @@ def _preload() -> None:
                 importlib.import_module(module.name)
     for table in _subclasses(DescriptorTable):
         table.model_rebuild()
-    load_file = JSONFileLoader.load_file
-    read = cache(lambda path: load_file(JSONFileLoader(), path))
-    JSONFileLoader.load_file = lambda self, file_path: read(file_path)  # type: ignore[method-assign]
-    # It looks into two thousand folders, for each client of a new session.
-    list_services = Loader.list_available_services
-    services = list_services(Loader(), "service-2")
-    Loader.list_available_services = lambda self, type_name: (  # type: ignore[method-assign]
-        services if type_name == "service-2" else list_services(self, type_name)
-    )
-    # Of a service's hundreds of calls, a client's class has a method each.
-    creator: Any = ClientCreator
-    make_class, classes = creator._create_client_class, {}
-
-    def class_of(self: Any, name: str, model: Any) -> Any:
-        if name not in classes:
-            classes[name] = make_class(self, name, model)
-        return classes[name]
-
-    creator._create_client_class = class_of
+    share_service_models()
     session: Any = boto3.Session("key", "secret", region_name="eu-central-1")
     for service in ("cloudformation", "ec2", "iam", "pricing", "s3", "service-quotas", "sqs", "ssm", "sts"):
         session.client(service)
@@ -228,8 +210,7 @@ if __name__ == "__main__":
     import tempfile
 
     import boto3
-    from botocore.client import ClientCreator
-    from botocore.loaders import JSONFileLoader, Loader
+    from service_models import share_service_models
 
     import bai_agent
     import executor

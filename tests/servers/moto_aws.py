@@ -11,16 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from moto.awslambda.models import lambda_backends
-from moto.cloudformation.models import cloudformation_backends
-from moto.ec2.models import ec2_backends
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
-from moto.efs.models import efs_backends
-from moto.events.models import events_backends
-from moto.iam.models import iam_backends
-from moto.logs.models import logs_backends
-from moto.s3.models import s3_backends
-from moto.sqs.models import sqs_backends
 from moto.ssm.models import ssm_backends
 from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call
@@ -29,6 +20,7 @@ from sandbox.fake_aws.control_plane.ec2_rules import Ec2Rules
 from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
 from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
+from sandbox.fake_aws.control_plane.moto_accounts import forget_account
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import CapacityBlocks, PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
@@ -223,16 +215,4 @@ def open_moto_aws() -> Iterator[MotoAws]:
         aws.policies.check()
     finally:
         aws.control_plane.close()
-        for backends in (
-            cloudformation_backends,
-            ec2_backends,
-            efs_backends,
-            events_backends,
-            iam_backends,
-            lambda_backends,
-            logs_backends,
-            s3_backends,
-            sqs_backends,
-            ssm_backends,
-        ):
-            backends.pop(aws.account, None)
+        forget_account(aws.account)

@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import boto3
 from moto.server import ThreadedMotoServer
+from sandbox.fake_aws.control_plane.moto_accounts import untrack_models
+from service_models import share_service_models
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+untrack_models()
+share_service_models()
 
 Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
 """Status, headers, body."""

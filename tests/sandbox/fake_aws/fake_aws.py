@@ -10,11 +10,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from moto.cloudformation.models import cloudformation_backends
-from moto.ec2.models import ec2_backends
-from moto.iam.models import iam_backends
-from moto.logs.models import logs_backends
-from moto.s3.models import s3_backends
 from moto.ssm.models import ssm_backends
 
 from sandbox.fake_aws.calls import Call
@@ -24,6 +19,7 @@ from sandbox.fake_aws.control_plane.endpoint import ControlPlane
 from sandbox.fake_aws.control_plane.faults import Fault, Faults, StillBirth
 from sandbox.fake_aws.control_plane.fleet import Fleet
 from sandbox.fake_aws.control_plane.images import IMAGES, new_ec2, register
+from sandbox.fake_aws.control_plane.moto_accounts import forget_account
 from sandbox.fake_aws.control_plane.price_list import price_list
 from sandbox.fake_aws.control_plane.quotas import PlacementGroups, Quotas
 from sandbox.fake_aws.control_plane.s3_rules import S3Rules
@@ -55,7 +51,7 @@ class FakeAws:
         self.identities = Identities()
         self._faults = Faults()
         self._ec2 = new_ec2(self.account, REGION)
-        stack.callback(_forget, self.account)
+        stack.callback(forget_account, self.account)
         self.network = Network(folder / "network")
         stack.callback(self.network.close)
         variants = {image.image_id: image.variant for image in IMAGES}
@@ -244,15 +240,3 @@ def open_fake_aws(folder: Path) -> Iterator[FakeAws]:
     if broken:
         raise OSError("; ".join(broken))
     aws.policies.check()
-
-
-def _forget(account: str) -> None:
-    for backends in (
-        cloudformation_backends,
-        ec2_backends,
-        iam_backends,
-        logs_backends,
-        s3_backends,
-        ssm_backends,
-    ):
-        backends.pop(account, None)

@@ -7,9 +7,11 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from service_models import share_service_models
 
 from sandbox.fake_aws.iam.identities import Credentials
 
+share_service_models()
 _SESSION = boto3.Session()
 
 
@@ -30,7 +32,7 @@ def _made(service: Any, key: str, secret: str, endpoint: str, region: str, **set
     )
 
 
-_usual = lru_cache(maxsize=32)(_made)
+_usual = lru_cache(maxsize=8)(_made)
 
 
 def environment(mine: Credentials, *, endpoint: str) -> dict[str, str]:

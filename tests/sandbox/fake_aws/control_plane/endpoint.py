@@ -20,8 +20,11 @@ from werkzeug.serving import make_server
 from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call, read_call
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
+from sandbox.fake_aws.control_plane.moto_accounts import untrack_models
 from sandbox.fake_aws.control_plane.signature import refusal
 from sandbox.fake_aws.iam.identities import SETUP, Identities
+
+untrack_models()
 
 Rule = Callable[[Call, Callable[[], Answer]], Answer]
 """Sees a call, and gets its answer from further in, or gives one of its own."""
