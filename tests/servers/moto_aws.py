@@ -163,9 +163,9 @@ class MotoAws:
         """Let a launch have no more machines than these, or than it needs at least."""
         self._ec2_rules.room = machines
 
-    def charge_for_images(self, operation: str) -> None:
-        """Let all images have this code of charges (UsageOperation)."""
-        self._ec2_rules.operation = operation
+    def charge_for_images(self, operation: str, *, is_sold: bool = False) -> None:
+        """Let all images have this code of charges (UsageOperation). is_sold: whether they are of the Marketplace."""
+        self._ec2_rules.operation, self._ec2_rules.is_sold = operation, is_sold
 
     def _watched(self, call: Call, ask: Callable[[], Answer]) -> Answer:
         if call.identity != SETUP and self.prevents(call):

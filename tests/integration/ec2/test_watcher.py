@@ -535,6 +535,19 @@ def test_a_machine_costs_what_the_licences_of_its_image_cost(account: WatchedAcc
     assert "another one 4." in done.log
 
 
+def test_an_image_of_the_marketplace_is_not_launched_and_not_asked_for(account: WatchedAccount) -> None:
+    account.lost()
+    account.aws.charge_for_images("RunInstances", is_sold=True)
+
+    for _ in range(2):
+        done = account.watch()
+        account.age(timedelta(minutes=6))
+
+    assert account.machines() == []
+    assert "the software of ami-0deb1200000000001 may cost something of its own" in done.log
+    assert len(account.aws.calls("RunInstances")) == 1
+
+
 def test_messages_come_again_if_the_bucket_cannot_be_read(account: WatchedAccount) -> None:
     account.submit()
     account.aws.fail("ListObjectsV2", code="AccessDenied", status=403)

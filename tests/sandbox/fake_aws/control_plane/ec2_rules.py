@@ -27,6 +27,8 @@ class Ec2Rules:
         """How many machines a launch gets at most, if it asks for no more at least. None: all that it asks for."""
         self.operation: str | None = None
         """The code of all images' charges, which moto does not tell; None: none is told."""
+        self.is_sold = False
+        """Whether all images are of the Marketplace."""
         self._asked = threading.local()
         self._run = fleet.backend.run_instances
         # moto launches as many as are asked for at least.
@@ -46,8 +48,11 @@ class Ec2Rules:
         return ask()
 
     def _with_operation(self, answer: Answer) -> Answer:
-        operation = f"<usageOperation>{self.operation}</usageOperation><imageId>".encode()
-        body = answer.body.replace(b"<imageId>", operation)
+        sold = "<item><productCode>1a2b</productCode><type>marketplace</type></item>" if self.is_sold else ""
+        told = (
+            f"<usageOperation>{self.operation}</usageOperation><productCodes>{sold}</productCodes><imageId>"
+        )
+        body = answer.body.replace(b"<productCodes/>", b"").replace(b"<imageId>", told.encode())
         kept = [each for each in answer.headers if each[0].lower() != "content-length"]
         return replace(answer, body=body, headers=[*kept, ("Content-Length", str(len(body)))])
 
