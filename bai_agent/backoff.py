@@ -26,7 +26,7 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
-        """Begin anew: a try has succeeded."""
+        """Begin again: a try has succeeded."""
         self._next = self._first
 
 

@@ -73,7 +73,7 @@ class NoSpaceError(PullError):
 
 
 class PassingError(BaiError):
-    """`passes`: the same may succeed a little later."""
+    """`passes`: whether a later try may succeed."""
 
     def __init__(self, message: str, *, passes: bool = False) -> None:
         super().__init__(message)
@@ -132,7 +132,7 @@ class ConnectError(BaiError):
 
 
 class NotAcknowledgedError(BaiError):
-    """The broker has not taken all of a batch."""
+    """The broker has not acknowledged all of a batch."""
 
 
 class ClaimedError(BaiError):

@@ -94,7 +94,7 @@ def make_order(
     as the same user. Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
-    # If another node starts the processes, it also does the runs.
+    # A node whose processes another node starts does not repeat runs: the other node does.
     serves = isinstance(launch(job, ()).ssh, SshFrom)
     if arms and not serves:
         make = partial(make_order, launch=launch, node=node, secrets=secrets, umask=umask)

@@ -60,7 +60,7 @@ class CheckpointMarker:
     slot: Annotated[int, Rule("a slot", 0, SLOTS)]
     files: Annotated[list[CheckpointFile], Rule("a list of files")]
     time: Moment
-    """When its files were held, ms UTC."""
+    """Time at which its files were captured (ms UTC)."""
     seconds: Seconds = 0.0
     """Duration of its upload."""
 

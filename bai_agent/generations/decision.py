@@ -29,7 +29,8 @@ node of a generation. The first row of `ROWS` that fits decides:
 - Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
 - A node that has just joined waits 3 s for others that are desired, so nodes that start together join in one generation.
 - Survivors keep their order, and new members follow in the order of their numbers.
-- `pause` doubles with each further return of the same node. After 64 generations no lost node is taken back.
+- `pause` doubles with each further return of the same node. After 64 generations no lost node is admitted
+  again.
 """
 
 from __future__ import annotations

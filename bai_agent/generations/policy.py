@@ -39,7 +39,7 @@ class Policy:
         return self.min_nodes is not None
 
     def has_enough(self, nodes: int) -> bool:
-        """Return whether a generation may have so many members."""
+        """Return whether a generation may have this number of members."""
         return self.min_nodes is None or nodes >= max(1, self.min_nodes)
 
     def allows(self, desired: int) -> bool:
@@ -54,6 +54,6 @@ def backoff_s(policy: Restart, *, restarts: int) -> float:
 
 
 def doubled(seconds: float, times: int) -> float:
-    """Return a time that doubles so many times."""
+    """Return a time that is doubled this number of times."""
     # 2 ** 1000 is no float.
     return float(seconds * 2 ** min(times, 60))

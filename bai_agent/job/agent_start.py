@@ -19,7 +19,7 @@ _START_LIMIT_S = 60.0
 """Seconds in which an agent must have said that it runs."""
 
 _KILL_LIMIT_S = 5.0
-"""Seconds in which a killed process is gone."""
+"""Seconds for a killed process to disappear."""
 _READY = b"ready"
 
 # Neither -m nor PYTHONPATH: -m looks into the current folder first, PYTHONPATH would leak into the benchmark.

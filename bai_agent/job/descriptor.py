@@ -438,7 +438,7 @@ class WrittenMetric(DeclaredTable):
     `last`."""
     over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
     """How the summary, `bai status` and `bai metrics` show the metric if several nodes or processes print it.
-    Records are of `each`, always."""
+    Records always exist for each rank."""
     better: Annotated[Better | None, Example("lower")] = None
     """Which direction is an improvement."""
     headline: Annotated[Headline, Example("max")] = Headline.LAST
@@ -784,7 +784,7 @@ class WrittenRepeat(DeclaredTable):
     """With `max_time`: so many runs are done in any case. If no time is left for further runs, that is then
     not a warning."""
     keep_going: bool = False
-    """Whether runs continue after one failed. The job has failed all the same. Not for `torchrun` or
+    """Whether runs continue after one failed. The job still fails. Not for `torchrun` or
     `each_node` on several nodes."""
     ignore_failure: bool = False
     """Whether a run counts with any exit code. A signal, or a command that cannot be started, is a failure
@@ -873,10 +873,11 @@ class Restart(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Elastic(DeclaredTable):
-    """Settings of a job whose number of machines is a range, such as `"2:4"`. `replacements` is for `single_node`, too."""
+    """Settings of a job whose number of machines is a range, such as `"2:4"`. `replacements` also works with
+    `single_node`."""
 
     nodes: Annotated[int | None, in_range(1), Example(3)] = None
-    """Number of machines that are wanted at the start. Unset: the most of the range."""
+    """Number of machines that are wanted at the start. Unset: the largest number of the range."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
     """Time for which the job waits with fewer machines than the least. It ends then."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)

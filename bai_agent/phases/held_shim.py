@@ -72,7 +72,7 @@ class HeldShim:
         ctx.events.add(StopEvent(reason=reason.outcome.value, message=reason.message))
 
     def close(self) -> None:
-        """Let go of the shim."""
+        """Close the handle of the shim."""
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None

@@ -67,7 +67,7 @@ class RepeatDecision:
         self._complete = 0
         """Number of runs with all records."""
         self._hurried, self._since = 0, 0.0
-        """The same at the last look, and since when."""
+        """The number of complete runs at the last look, and since when."""
 
     def hurries(self, now: float) -> bool:
         """Return whether runs are so short that pauses between them matter. now: monotonic time (seconds)."""

@@ -223,7 +223,7 @@ class ExtractorProcess:
         ]
         try:
             errors = self._rundir.agent_log.open("ab")
-        except OSError as error:  # the benchmark may have taken the run directory away
+        except OSError as error:  # the benchmark may have deleted the run directory
             log.warning("the extractor's errors are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
         with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:

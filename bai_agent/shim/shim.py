@@ -71,7 +71,7 @@ _DISK_FULL_LIMIT_S = 5.0
 
 
 _QUEUE = 128
-"""Connections that nobody takes. Further ones are not refused: they have no answer."""
+"""Connections that nobody takes. Further connections are not refused, but get no answer."""
 _MOST_NAMES = 10
 _HIDDEN = "(hidden)"
 """Replaces the name of a process that hidepid hides."""

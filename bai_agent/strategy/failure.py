@@ -45,7 +45,7 @@ class Cause:
     signal: int | None = None
     """Signal that ended it."""
     message: str = ""
-    """Its own words, in one line: "ValueError: bad weights"."""
+    """The process's own message, in one line: "ValueError: bad weights"."""
     traceback: Sequence[str] = ()
     """Lines of its exception, if it recorded one."""
     failed: int | None = None

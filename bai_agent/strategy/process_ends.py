@@ -94,7 +94,7 @@ def open_regular(path: Path) -> int:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise  # it is there, for all that is known
+            raise  # it probably exists
         raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

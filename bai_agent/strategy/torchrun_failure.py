@@ -37,7 +37,7 @@ _FIRST_WORD = re.compile(
 )
 """torchrun ends the other processes, and reports the end of the failed one before its summary."""
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""A process that another one's end brings down raises an exception, or aborts."""
+"""Another process's failure does not cause these signals: it leads to an exception, or to SIGABRT."""
 _CONSEQUENCE_S = 5.0
 """torchrun counts whole seconds, and those that talked to a process fail shortly after it; torchrun's own SIGKILL comes after 30 s."""
 

@@ -74,8 +74,8 @@ def compare(
 ) -> None:
     """Compare runs: is one side better, and how sure is that?
 
-    A job is one run, with [repeat] many. Exit code 1: a metric that names its better direction is worse, or a
-    condition of --fail-if holds; 2: one of these cannot be judged.
+    A job is one run, or several with [repeat]. Exit code 1: a metric that names its better direction is
+    worse, or a condition of --fail-if holds; 2: one of these cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader

@@ -95,7 +95,7 @@ def bundle(
 ) -> None:
     """Build the agent as instances download it.
 
-    `bai submit` does so by itself. Packages come from the package index once, and then from a cache.
+    `bai submit` also does this. Packages come from the package index once, and then from a cache.
     """
 
     from executor.backends.ec2.bundle.bundle import build
@@ -222,7 +222,7 @@ class _Reaping:
         self._look.look(regions=regions)
 
     def repeat(self, regions: Collection[str], pause: timedelta) -> NoReturn:
-        """Look until a signal comes."""
+        """Repeat the check until a signal arrives."""
         from executor.signals import SignalError, raised_signals
 
         try:

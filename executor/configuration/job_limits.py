@@ -27,4 +27,4 @@ class JobLimits(Limits):
     bound."""
     wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
     """Time on EC2 from the submission during which all zones are asked again if none has room, with pauses of
-    up to five minutes. Unset: each is asked once."""
+    up to five minutes. Unset: each zone is asked once."""

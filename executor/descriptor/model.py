@@ -103,8 +103,8 @@ class Distributed(DescriptorTable):
     """Number of machines that work together, and number of processes on each."""
 
     num_instances: NodeCount = Field(default=NodeRange(most=2), examples=["2:4"])
-    """Number of machines, or a range from the least to the most, which makes the job elastic. `single_node`
-    always uses one, as does a descriptor without this table."""
+    """Number of machines, or a range from the least to the most, which makes the job elastic. The strategy
+    `single_node`, and a descriptor without this table, always use one machine."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])

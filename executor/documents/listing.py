@@ -37,7 +37,7 @@ def status_phrase(status: JobStatus) -> Phrase:
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
     """Return a row for each job. A narrow screen drops the columns of least interest."""
-    # The place of jobs is only shown if some are elsewhere.
+    # The column `where` is only shown if a job runs on another machine than this one.
     everywhere = any(each.status.where not in ("", "local") for each in jobs)
     chosen = [each for each in _COLUMNS if each[0].name != "where" or everywhere]
     return Table([column for column, _ in chosen], [[phrase(job) for _, phrase in chosen] for job in jobs])

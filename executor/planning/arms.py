@@ -181,7 +181,7 @@ def _check_alike(one: _Side, other: _Side) -> None:
 
 
 def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
-    """Return the task's name if all have the same."""
+    """Return the task's name if all arms have the same."""
     names = {each.info.task_name for each in descriptors}
     return names.pop() if len(names) == 1 else None
 

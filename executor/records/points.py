@@ -67,7 +67,7 @@ class PointSeries:
     key: SeriesKey
     units: str = ""
     timestamps: array[int] = field(default_factory=lambda: array("q"))
-    """ms UTC, when each was read."""
+    """Times at which the values were read (ms UTC)."""
     values: array[float] = field(default_factory=lambda: array("d"))
     """None beyond `LIMIT`."""
     steps: array[float] | None = None

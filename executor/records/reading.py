@@ -27,7 +27,7 @@ def result_of(record: JobRecord) -> JobResult | None:
     """Return how the job ended; also if only its node could write that down. Raises StoreError, RecordError."""
     if (found := _result(record, record.key("result.json"))) is not None:
         return found
-    # An elastic job goes on without its first node.
+    # An elastic job continues without its first node.
     try:
         found = node_result(record.node())
     except RecordError:

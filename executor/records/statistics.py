@@ -58,8 +58,8 @@ class Trend:
 
 @dataclass
 class Series:
-    """One metric's statistics so far. `first`, `last`, `minimum`, … are valid only if `count` > 0. Warm-up is
-    left out of all."""
+    """One metric's statistics so far. `first`, `last`, `minimum`, … are valid only if `count` > 0. The
+    warm-up is left out of all figures."""
 
     name: str
     """Name with the labels of its records, if any: "latency{threads=4}"."""

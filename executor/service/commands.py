@@ -181,7 +181,7 @@ def _named_arguments(given: Any) -> dict[str, Any]:
 
 
 def _rebuilt_event(event: Event, action_id: str) -> Event:
-    """Return a request of which only the ids are still known, with the other fields from the same client's
-    command."""
+    """Return an event for the request with this action id, whose own event is no longer known. The other fields
+    are those of `event`, which the same client sent."""
     table = {**event.table, "action_id": action_id, "parent_action_id": None}
     return Event(table=table, action_id=action_id, client_id=event.client_id)

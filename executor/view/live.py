@@ -99,7 +99,7 @@ class LiveView:
                 self._print(Text(f"[bai] {plain_text(phrase.text)}", style=STYLES[phrase.tone]))
 
     def _flush(self) -> None:
-        """Print the lines that have come."""
+        """Print the lines that have arrived."""
         passed, lines = self._scroll.take()
         if not passed and not lines:
             return

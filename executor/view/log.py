@@ -64,7 +64,7 @@ def _text(line: bytes) -> str:
 
 
 class LogView:
-    """Prints logs that come in pieces. Used as a context: at its end the last line is printed, with or
+    """Prints logs that arrive in pieces. Used as a context: at its end the last line is printed, with or
     without a newline.
 
     follow: whether pieces of several nodes arrive in any order; else node after node. with_ranks: whether

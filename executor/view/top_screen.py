@@ -36,7 +36,7 @@ class TopScreen:
     """Draws one job."""
 
     def __init__(self, job_id: str, *, others: Sequence[str] = (), unicode: bool = True) -> None:
-        """others: jobs that run as well."""
+        """others: other running jobs."""
         self._job_id = job_id
         self._others = others
         self._unicode = unicode

@@ -13,7 +13,7 @@ from pathlib import Path
 from bai_agent.light_dataclass import dataclass, replace
 
 OBJECT_BYTES = 8 << 20
-"""Size (bytes) at which an object is full, and the most in memory at a time."""
+"""Size (bytes) at which an object is full. No more bytes than this are in memory at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -259,7 +259,9 @@ def test_a_certificate_of_another_time_is_the_clocks_fault(
     assert "S3's certificate is not valid then" in done.stdout
 
 
-def test_nobody_there_ends_within_the_limit(services: Services, program: Path, tmp_path: Path) -> None:
+def test_fetching_ends_within_the_limit_if_no_server_answers(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
     done = fetch(
         program,
         services,

@@ -191,7 +191,7 @@ def test_terminated_machines_without_tags_are_found_by_their_launch(
 
 
 @pytest.mark.parametrize("code", ["", "UnsupportedOperation"])
-def test_a_kept_console_is_read_where_none_is_newer(
+def test_an_older_console_is_read_if_there_is_no_newer_one(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     (machine,) = cli.launch()

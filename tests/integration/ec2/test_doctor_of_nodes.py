@@ -75,7 +75,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DoctorH
         yield DoctorHarness(aws, tmp_path)
 
 
-def test_machines_that_find_room_and_each_other(account: DoctorHarness) -> None:
+def test_enough_quota_and_addresses_pass_the_checks(account: DoctorHarness) -> None:
     found = account.found(8)
 
     assert {found[check].health for check in ("quota", "addresses", "group rights", "launch")} == {Health.OK}

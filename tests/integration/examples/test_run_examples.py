@@ -130,7 +130,7 @@ def test_emit_sends_what_it_measures(newcomer: Newcomer) -> None:
         assert min(ended.values[name]) > 0
 
 
-def test_network_measures_from_each_node_to_each_other(newcomer: Newcomer) -> None:
+def test_the_network_example_measures_every_pair_of_nodes(newcomer: Newcomer) -> None:
     ended = newcomer.runs("network", "--nodes", "3", "--", "--rounds", "20", "--megabytes", "2")
 
     assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")

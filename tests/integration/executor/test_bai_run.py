@@ -132,7 +132,7 @@ def test_a_closed_terminal_only_ends_the_following(cli: LocalCli) -> None:
     assert cli.result("one")["outcome"] == "succeeded"
 
 
-def test_two_jobs_at_once_from_one_file_do_not_meet(cli: LocalCli) -> None:
+def test_two_concurrent_jobs_of_one_file_are_separate(cli: LocalCli) -> None:
     file = cli.descriptor()
     answers: list[CliResult] = []
     threads = [

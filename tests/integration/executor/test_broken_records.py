@@ -349,7 +349,7 @@ def test_any_content_of_a_launch_is_diagnosed_or_named_as_broken(tmp_path: Path,
     assert all("digits-1/attempts/0/" in each for each in told)
 
 
-def test_moments_have_an_end() -> None:
+def test_timestamps_of_the_last_possible_year_are_refused() -> None:
     last = parse_timestamp("9998-12-31T23:59:59Z")
     assert last is not None
     assert last + timedelta(days=1) > datetime(2026, 1, 1, tzinfo=timezone.utc)

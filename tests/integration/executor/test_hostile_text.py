@@ -147,7 +147,7 @@ def test_no_control_sequence_survives(text: str) -> None:
 
 
 @given(st.text(st.characters(blacklist_categories=["Cs"]), max_size=40))
-def test_toml_made_visible_means_the_same(text: str) -> None:
+def test_visible_toml_has_the_same_values(text: str) -> None:
     import tomli_w
 
     assert tomllib.loads(visible(tomli_w.dumps({"key": text, text: 1}))) == {"key": text, text: 1}

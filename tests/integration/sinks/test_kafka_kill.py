@@ -42,7 +42,7 @@ if time.monotonic() < end:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_each_value_arrives_and_at_most_three_batches_twice(
+def test_after_kills_each_value_arrives_and_at_most_three_batches_arrive_twice(
     kafka: Broker, free_topic: str, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)

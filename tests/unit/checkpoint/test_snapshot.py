@@ -154,7 +154,7 @@ def test_inner_links_are_kept_and_special_files_are_named(folder: Path) -> None:
     assert snapshot.listing.skipped == ("out", "pipe", "socket", "up")
 
 
-def test_names_that_are_not_utf8_are_names(folder: Path) -> None:
+def test_a_file_name_that_is_not_utf8_is_kept(folder: Path) -> None:
     name = os.fsdecode(b"st\xff ep\n5.pt")
     save(folder / name, "5")
 

@@ -171,7 +171,7 @@ def test_after_a_restart_existing_output_is_late(tmp_path: Path) -> None:
     assert [each.get("late") for each in records(rundir) if each["name"] == "loss"] == [None, True]
 
 
-def test_only_so_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_limited_number_of_files_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_MOST_OPEN", 3)
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=%d\n" % rank for rank in range(40)], exited=False)
     extract_until_killed(rundir)

@@ -216,7 +216,7 @@ def test_a_phase_that_fails_has_its_time(rundir: RunDir) -> None:
 
 @pytest.mark.parametrize("phase", BEFORE_THE_END)
 @pytest.mark.parametrize("begins", [True, False])
-def test_a_reason_in_any_phase_leads_to_the_end(
+def test_a_reason_to_stop_in_any_phase_ends_the_run(
     phase: str, begins: bool, rundir: RunDir, record: JobRecord
 ) -> None:
     recorder = Recorder(rundir, {phase: RunEndedError(REASON)}, begins=begins)

@@ -91,7 +91,7 @@ def test_networks_that_the_job_excludes_stand_alone(launch: MpiLaunch) -> None:
     assert not variables.keys() & env.keys()
 
 
-def test_options_and_names_of_secrets_stand_before_the_command() -> None:
+def test_mpirun_gets_options_and_names_of_secrets_before_the_command() -> None:
     table = StrategyTable(
         name="mpi", nodes=2, processes_per_node="2", mpirun_options=("--bind-to", "core", "-v")
     )

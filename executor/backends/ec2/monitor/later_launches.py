@@ -60,7 +60,7 @@ class JobLaunches:
     """All launches of a job."""
 
     first: tuple[str, ...] = ()
-    """Ids of the first one's machines, by node."""
+    """Ids of the first launch's machines, by node."""
     first_nodes: int = 0
     """Nodes that the first one asked for: their numbers are taken."""
     first_decided: datetime | None = None

@@ -373,7 +373,7 @@ class JobMonitor:
         ages = [self.age(attempt_key(self.record, self.attempt, name), now) for name in names]
         age = min((age for age in ages if age is not None), default=timedelta())
         if self._decision():
-            # Nobody is at it any more.
+            # No process works on it any more.
             self._kept["launch_ended"] = {"time": now - age // timedelta(milliseconds=1)}
         return age
 
@@ -382,7 +382,8 @@ class JobMonitor:
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
-        # Any other object of a node is one, too. Usually there is none, and listing nothing is quick.
+        # Any other object of a node is also a sign of life. Usually there is none, and listing nothing is
+        # quick.
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:

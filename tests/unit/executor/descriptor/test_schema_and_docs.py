@@ -157,7 +157,7 @@ def test_the_templates_benchmark_prints_what_its_patterns_find(tmp_path: Path) -
         assert all(re.search(metric.pattern, line) for line in lines)
 
 
-def test_the_reference_of_the_benchmark_descriptor_is_the_models() -> None:
+def test_the_reference_equals_the_models_docstrings() -> None:
     page = (DOCS / "benchmark-descriptor.md").read_text("utf-8")
 
     assert reference().strip() in page, (

@@ -64,7 +64,7 @@ def test_a_status_or_an_outcome_is_asked_for_in_any_case(folder: Path) -> None:
     assert jobs(folder, JobFilter(statuses=["Succeeded", "died"])) == ["job-0", "job-2", "job-3"]
 
 
-def test_since_is_the_start(folder: Path) -> None:
+def test_since_filters_by_the_jobs_start(folder: Path) -> None:
     assert jobs(folder, JobFilter(since=START + 2 * MINUTE)) == ["job-2", "job-3"]
 
 

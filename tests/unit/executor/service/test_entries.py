@@ -93,7 +93,7 @@ def test_closing_is_repeated_without_harm(entries: Entries) -> None:
     assert entries.read(ACTION) is None
 
 
-def test_commands_are_entries_that_no_job_can_be(entries: Entries) -> None:
+def test_an_entry_for_a_command_has_a_name_that_no_job_has(entries: Entries) -> None:
     event = read_event(encoded(cancel_event({"target_action_id": "x"}, action_id=ACTION)))
 
     name = entries.accept(Kind.COMMAND, event, received_ms=7, size=1)

@@ -12,7 +12,7 @@ from executor.service.service_log import about_action, start_log
 pytestmark = pytest.mark.usefixtures("log_as_before")
 
 
-def test_a_json_line_has_the_action(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_log_line_has_the_action_id(capsys: pytest.CaptureFixture[str]) -> None:
     start_log(level="INFO", as_json=True)
 
     with about_action("a-1"):
