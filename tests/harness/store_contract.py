@@ -26,7 +26,7 @@ class StoreContract:
 
         assert store.get("job-1/heartbeat.json") == b"short"
 
-    def test_a_conditional_put_leaves_what_is_there(self, store: JobStore) -> None:
+    def test_a_conditional_put_does_not_replace_an_object(self, store: JobStore) -> None:
         assert store.put("job-1/launch.json", b"first", if_absent=True)
         assert not store.put("job-1/launch.json", b"second", if_absent=True)
         assert store.get("job-1/launch.json") == b"first"
@@ -47,7 +47,7 @@ class StoreContract:
         assert len(won) == 1
         assert store.get("job-1/ready.json") == str(won[0]).encode()
 
-    def test_a_missing_object_is_said_to_be_missing(self, store: JobStore) -> None:
+    def test_a_missing_object_is_reported_as_missing(self, store: JobStore) -> None:
         with pytest.raises(MissingObjectError, match=r"nowhere\.json"):
             store.get("job-1/nowhere.json")
 
@@ -130,7 +130,7 @@ class StoreContract:
             assert read == content
             assert record.node().size("log") == len(content)
 
-    def test_a_record_tells_what_a_job_has_come_to(self, store: JobStore) -> None:
+    def test_a_record_holds_the_state_and_result_of_a_job(self, store: JobStore) -> None:
         record = JobRecord(store, "job-1")
         assert not record.exists()
         assert record.result() is None

@@ -107,7 +107,7 @@ def test_agents_killed_in_each_phase_continue_and_start_nothing_twice(
 
 
 @pytest.mark.parametrize(("come", "missing"), [((0, 2), 1), ((1,), 0)])
-def test_a_node_that_never_comes_is_named(
+def test_a_node_that_never_joins_is_named(
     make: Callable[..., Nodes], come: tuple[int, ...], missing: int
 ) -> None:
     nodes = make("print('loss=0.5')", nodes=len(come) + 1, limits={"join": "8s"})

@@ -306,7 +306,7 @@ def test_a_machine_with_power_stay_stays_on(machine: GuardianJail) -> None:
     assert machine.calls("shutdown") == []
 
 
-def test_a_network_that_comes_late_is_waited_for(machine: GuardianJail) -> None:
+def test_the_agent_waits_for_a_network_that_is_up_late(machine: GuardianJail) -> None:
     begun = time.monotonic()
     machine.services.refuse = lambda _path: (503, "") if time.monotonic() < begun + 4 else None
     machine.cloud_init(boot(machine.services))

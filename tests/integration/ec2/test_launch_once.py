@@ -114,7 +114,7 @@ def test_all_nodes_are_launched_by_one_call_in_rank_order(
     assert decided["subnet"] == moto_aws.subnets[decided["az"]]
 
 
-def test_a_zone_with_room_is_used_after_two_without(moto_aws: MotoAws) -> None:
+def test_a_zone_with_capacity_is_used_after_two_without(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.no_capacity(f"{REGION}a")
     moto_aws.no_capacity(f"{REGION}b")

@@ -555,7 +555,7 @@ def test_a_machine_that_hangs_is_terminated_before_another_one_is_asked_for(
     assert job.launched(1)["replaces"] == [1]
 
 
-def test_the_only_machine_hangs_and_another_one_goes_on(job: Job) -> None:
+def test_if_the_only_machine_hangs_another_one_continues(job: Job) -> None:
     hung = job.submit()
 
     job.age(timedelta(minutes=20), below="attempts/0/nodes/0/")
@@ -601,7 +601,7 @@ def test_a_node_that_failed_and_is_kept_for_inspection_stays_on(moto_aws: MotoAw
     assert job.ends() == ["RunInstances", "TerminateInstances"]
 
 
-def test_what_a_benchmark_plants_launches_nothing_and_makes_no_node(job: Job) -> None:
+def test_objects_that_a_benchmark_writes_launch_nothing_and_make_no_node(job: Job) -> None:
     """With the shipped policy of instances in force, in which a `*` matches slashes."""
     machine = job.submit()
     job.aws.policies.attach("instance")
@@ -672,7 +672,7 @@ def test_nothing_is_launched_that_could_not_run_for_ten_minutes(moto_aws: MotoAw
     assert len(job.machines()) == 1
 
 
-def test_the_account_s_quota_is_used_up_and_that_is_said_once(job: Job) -> None:
+def test_an_exhausted_quota_is_reported_once(job: Job) -> None:
     job.lose(job.submit())
     job.aws.fail("RunInstances", code="VcpuLimitExceeded", status=400)
     job.age(timedelta(minutes=2), below="attempts/0/nodes/")

@@ -131,7 +131,7 @@ def test_an_account_with_nothing_is_ready_after_one_command(admin: Administrator
     assert left["placement groups"][0] in done.stderr
 
 
-def test_what_instances_may_is_the_documented_policy_for_this_bucket(admin: Administrator) -> None:
+def test_instances_have_the_documented_policy_for_this_bucket(admin: Administrator) -> None:
     admin.setup("--data-bucket", "numbers", "--data-bucket", "words")
 
     documented = Path(__file__).parents[3] / "executor/backends/ec2/iam/instance.json"
@@ -175,7 +175,7 @@ def test_a_choice_can_be_taken_back(admin: Administrator) -> None:
     assert "has no route out" in done.stdout
 
 
-def test_what_an_older_version_made_is_updated(admin: Administrator) -> None:
+def test_a_stack_of_an_older_version_is_updated(admin: Administrator) -> None:
     admin.setup()
     cloudformation = admin.aws.client("cloudformation", SETUP)
     older = cloudformation.get_template(StackName="bai-account")["TemplateBody"]
@@ -439,7 +439,7 @@ def test_policies_that_were_added_to_the_role_do_not_keep_it(admin: Administrato
         (("--delete-data",), "--delete-data belongs to --remove"),
     ],
 )
-def test_what_cannot_be_is_refused_before_aws_is_asked(
+def test_impossible_options_are_refused_before_aws_is_asked(
     admin: Administrator, options: tuple[str, ...], sentence: str
 ) -> None:
     assert sentence in admin.setup(*options, code=2).stderr
@@ -501,7 +501,7 @@ def test_a_change_whose_answer_is_lost_is_made_once(admin: Administrator, action
     assert len(admin.left()["groups"]) == 1
 
 
-def test_a_deletion_whose_answer_is_lost_goes_on(admin: Administrator) -> None:
+def test_a_deletion_continues_if_its_answer_is_lost(admin: Administrator) -> None:
     admin.setup()
     lost = admin.aws.fail("DeleteStack", then="drop")
 
@@ -519,7 +519,7 @@ def test_without_credentials_it_says_so(admin: Administrator) -> None:
     assert "--print policy" not in done.stderr
 
 
-def test_the_first_failure_is_told_in_the_words_of_aws(admin: Administrator) -> None:
+def test_the_first_failure_is_reported_with_the_message_of_aws(admin: Administrator) -> None:
     with failing("UserPolicy", "Cannot exceed quota for PoliciesPerAccount: 1500"):
         done = admin.setup(code=5)
 
@@ -590,7 +590,7 @@ class TestRights:
         policies.attach("administrator", policies.documented("setup", "user"))
         return admin
 
-    def test_all_of_it_is_allowed(self, person: Administrator) -> None:
+    def test_the_documented_policy_allows_every_setup_option(self, person: Administrator) -> None:
         bucket = ("--bucket", person.aws.bucket)
         person.setup("--placement-group", "--spot", "--file-system", *bucket)
         person.setup("--no-placement-group", "--data-bucket", "numbers")
@@ -785,7 +785,7 @@ def test_a_file_system_is_reached_from_each_zone_and_stays_with_the_bucket(admin
     assert admin.left() == {}
 
 
-def test_all_of_it_is_json_on_demand(admin: Administrator) -> None:
+def test_setup_prints_json_on_demand(admin: Administrator) -> None:
     first, second = admin.setup("--json").objects, admin.setup("--json").objects
 
     assert [each["stack"] for each in first if "stack" in each] == ["bai-data", "bai-account"]

@@ -522,7 +522,7 @@ def test_all_machines_of_a_job_are_launched_by_one_call(moto_aws: MotoAws, cli: 
     assert len({each["SubnetId"] for each in machines}) == 1
 
 
-def test_an_elastic_job_starts_with_as_many_machines_as_there_is_room_for(
+def test_an_elastic_job_starts_with_as_many_machines_as_ec2_can_launch(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     gang(cli, machines='"2:4"', more="[elastic]\nnodes = 3\n")

@@ -123,7 +123,7 @@ def wait(done: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def test_zones_are_asked_until_one_has_room(submitter: Submitter) -> None:
+def test_zones_are_asked_until_one_has_capacity(submitter: Submitter) -> None:
     # given zones that have no room in three rounds
     no_room(submitter.aws, times=3)
 

@@ -396,7 +396,7 @@ def test_in_another_region_it_ends_machines_and_writes_results_and_launches_none
     assert len(aws.calls("RunInstances")) == launches == 3
 
 
-def test_what_an_instance_can_write_launches_nothing(account: WatchedAccount) -> None:
+def test_objects_that_an_instance_can_write_launch_nothing(account: WatchedAccount) -> None:
     # Given a job that runs, and a machine of it that writes whatever it may, as a launch of its own and one of that job
     account.submit()
     file = read_launch(JobRecord(account.store, "job"))
@@ -481,7 +481,7 @@ def test_launches_that_ec2_refuses_use_nothing_of_the_days_limit(account: Watche
     assert f"{new} was launched for it" in done.log
 
 
-def test_nobody_else_can_write_what_counts_as_spent(account: WatchedAccount) -> None:
+def test_neither_an_instance_nor_a_user_can_write_spent_amounts_that_count(account: WatchedAccount) -> None:
     # Given two jobs whose machines were lost, a limit that one machine fits in, and the policies of `bai` in force
     account.lost("job-1")
     account.lost("job-2")

@@ -86,7 +86,7 @@ def test_the_failure_of_one_node_ends_the_others(cli: LocalCli) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_an_elastic_job_goes_on_without_a_killed_node(cli: LocalCli, lost: int) -> None:
+def test_an_elastic_job_continues_without_a_killed_node(cli: LocalCli, lost: int) -> None:
     limits = 'grace = "10s"\npeer_silence = "20s"'
     file = cli.descriptor(TRAINS_ALONE, limits=limits, strategy="each_node", more=CHECKPOINT)
     left = [each for each in range(3) if each != lost]

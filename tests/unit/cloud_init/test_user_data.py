@@ -130,7 +130,7 @@ def test_a_descriptor_in_the_store_is_replaced_by_a_pointer() -> None:
 
 
 @pytest.mark.parametrize("pointer", [None, Pointer(url="s3://b/k", sha256="a")])
-def test_a_job_is_given_in_one_way(pointer: Pointer | None) -> None:
+def test_exactly_one_source_of_the_job_is_allowed(pointer: Pointer | None) -> None:
     job_toml = None if pointer is None else "version = 1\n"
     with pytest.raises(ValueError, match="either"):
         replace(BOOT, job_toml=job_toml, job_pointer=pointer)

@@ -56,7 +56,7 @@ def test_memory_and_disk_are_this_machine_s(tmp_path: Path) -> None:
     assert 0 < now["bai_host_disk_free_bytes"] < psutil.disk_usage(str(tmp_path)).total
 
 
-def test_a_busy_processor_is_seen(tmp_path: Path) -> None:
+def test_a_busy_processor_raises_the_cpu_percentage(tmp_path: Path) -> None:
     sampler = HostSampler(tmp_path)
     sampler.sample()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -165,7 +165,7 @@ metrics_with_context = st.lists(
     cuts=[],
 )
 @given(data=logs, metrics=metrics_with_context, cuts=st.lists(st.integers(0, 200), max_size=5))
-def test_every_way_and_block_size_finds_the_same_as_a_loop_over_lines(
+def test_every_method_and_block_size_finds_the_same_as_a_loop_over_lines(
     data: bytes, metrics: list[Metric], cuts: list[int]
 ) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})

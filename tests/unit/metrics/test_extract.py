@@ -244,7 +244,7 @@ def test_a_step_goes_with_its_value() -> None:
         ("0.1234567890123456789012345", 0.12345678901234568),
     ],
 )
-def test_numbers_are_read_as_they_are_meant(text: str, value: float) -> None:
+def test_numbers_of_every_notation_have_their_value(text: str, value: float) -> None:
     (found,) = values(f"value: {text} end\n".encode(), r"value: (\S+)")
 
     assert found == value

@@ -407,7 +407,7 @@ def test_waiting_for_the_others_also_returns_lost_nodes(job: MonitoredNodes) -> 
     assert [(each.rank, each.outcome) for each in outcomes] == [(1, "failed"), (2, "succeeded")]
 
 
-def test_nobody_waits_for_the_others_without_the_store(job: MonitoredNodes) -> None:
+def test_a_node_without_the_store_does_not_wait_for_the_others(job: MonitoredNodes) -> None:
     job.stores[0].away = True
     job.time.now += SILENCE + 1
 

@@ -125,7 +125,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(ctx: RunContext, tmp_path
     assert classify_end(ctx, END, quote=True)[2] is None
 
 
-def test_heaps_of_files_are_not_all_read(ctx: RunContext) -> None:
+def test_only_a_limited_number_of_files_is_read(ctx: RunContext) -> None:
     leave(ctx.rundir, "ValueError: bad")
     for number in range(3000):
         (ctx.rundir.launcher / f"{number}").touch()

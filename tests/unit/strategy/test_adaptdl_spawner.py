@@ -132,7 +132,7 @@ def test_the_first_that_fails_is_noted_with_its_rank_in_the_whole_job(tmp_path: 
         }
 
 
-def test_a_command_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_command_is_reported(tmp_path: Path) -> None:
     argv = [sys.executable, "-I", "-S", adaptdl_spawner.__file__, "0", "1", "1", "--", "no-such-program"]
 
     done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -75,7 +75,7 @@ def test_open_mpi_uses_the_network_of_the_nodes(addresses: tuple[str, ...], netw
 
 
 @pytest.mark.parametrize("launch", list(MpiLaunch))
-def test_networks_that_the_job_excludes_stand_alone(launch: MpiLaunch) -> None:
+def test_if_the_job_excludes_networks_mpirun_is_told_of_none_to_use(launch: MpiLaunch) -> None:
     # Open MPI uses no TCP at all where it is told of networks to use and of others not to use.
     described = job(
         name="mpi", nodes=2, launch=launch, mpirun_options=("--mca", "btl_tcp_if_exclude", "lo,docker0")

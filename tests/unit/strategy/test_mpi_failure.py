@@ -88,7 +88,7 @@ def test_a_node_whose_daemon_is_gone_is_named() -> None:
     assert (cause.message, cause.printed) == ("mpirun lost the connection to it", SAID)
 
 
-def test_what_cannot_be_an_address_stands_in_no_sentence() -> None:
+def test_text_that_cannot_be_an_address_is_in_no_sentence() -> None:
     cause = explain(SAID + LOST.replace("on node 10.0.0.2", "on node \x1b[2J10.0.0.2\x07"), PEERS)
 
     assert cause is None or "\x1b" not in cause.process
@@ -118,7 +118,7 @@ def test_a_failure_that_the_command_outlived_is_not_the_cause(after: str, code: 
 
 
 @pytest.mark.parametrize("log", ["", SAID, PRIMARY, f"{RULE}\n{RULE}\n"])
-def test_without_a_word_of_it_nothing_is_known(log: str) -> None:
+def test_a_log_that_names_no_failed_process_explains_nothing(log: str) -> None:
     assert explain(log, PEERS) is None
 
 
@@ -167,7 +167,7 @@ def test_a_process_of_another_node_counts_by_mpiruns_word() -> None:
     assert (cause.rank, cause.signal, cause.printed) == (2, 9, SAID)
 
 
-def test_where_all_were_told_to_end_mpiruns_word_stands() -> None:
+def test_if_all_ranks_were_told_to_end_mpirun_names_the_cause() -> None:
     ends = [end(rank, code=None, signal=15, asked=True) for rank in range(4)]
     assert explain("", PEERS, ends=ends) is None
     cause = explain(SAID + EXITED_5, PEERS, ends=ends)

@@ -213,7 +213,7 @@ def test_a_slow_reader_does_not_hold_up_the_process(tmp_path: Path) -> None:
     assert copied.decode() == log_of(tmp_path) == f"{line}\n" * 20_000
 
 
-def test_what_a_process_left_behind_prints_holds_nobody_up(tmp_path: Path) -> None:
+def test_output_of_a_remaining_child_does_not_delay_the_end(tmp_path: Path) -> None:
     # given a child that prints faster than can be copied, up to 100 MB
     command = "echo own; ulimit -f 200000; yes left & echo $! > left"
     with started(tmp_path, "/bin/sh", "-c", f"cd {tmp_path}; {command}") as child:
@@ -228,7 +228,7 @@ def test_what_a_process_left_behind_prints_holds_nobody_up(tmp_path: Path) -> No
     assert len(copied) <= end_of(tmp_path)["output_bytes"] + 1
 
 
-def test_without_a_reader_the_process_goes_on(tmp_path: Path) -> None:
+def test_the_process_continues_without_a_reader(tmp_path: Path) -> None:
     with started(
         tmp_path, *python("import time\nfor _ in range(30): print('x', flush=True); time.sleep(0.02)")
     ) as child:
@@ -242,7 +242,7 @@ def test_without_a_reader_the_process_goes_on(tmp_path: Path) -> None:
 @given(
     st.lists(st.binary(max_size=9000) | st.sampled_from([b"\n", b"line\n", b"\r", b"a" * 5000]), max_size=12)
 )
-def test_what_is_copied_is_what_was_printed_in_whole_lines(pieces: list[bytes]) -> None:
+def test_all_output_is_copied_in_whole_lines(pieces: list[bytes]) -> None:
     source = os.memfd_create("log")
     # Keeps writes apart.
     reading, target = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -179,7 +179,7 @@ def test_a_killed_process_is_the_cause_of_exceptions() -> None:
     assert (cause.process, cause.signal, cause.message) == ("process 3 (local rank 1)", 9, "")
 
 
-def test_what_torchrun_ended_itself_is_not_the_cause() -> None:
+def test_a_process_that_torchrun_ended_is_not_the_cause() -> None:
     # It sends SIGTERM, and SIGKILL 30 s later.
     log = log_of(entry(2, code=1), entry(3, code=-15), entry(4, code=-9, time="2026-11-22_14:00:30", local=2))
 
@@ -198,7 +198,7 @@ def test_of_several_attempts_the_last_one_counts() -> None:
     assert (cause.process, cause.message) == ("process 3 (local rank 1)", "ValueError: last")
 
 
-def test_torchruns_own_failure_is_told() -> None:
+def test_torchruns_own_failure_is_reported() -> None:
     own = LeftFile(
         path="torchrun.json", content=error_file(0, "RendezvousTimeoutError: ").content, modified=1
     )

@@ -572,7 +572,9 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
         ("[repeat]\nruns = 3", "repeat", "remove it"),
     ],
 )
-def test_what_adaptdl_cannot_do_is_named(tmp_path: Path, tables: str, key: str, advice: str) -> None:
+def test_settings_that_adaptdl_does_not_support_are_named(
+    tmp_path: Path, tables: str, key: str, advice: str
+) -> None:
     text = GOOD.replace("[ml]", 'strategy = "adaptdl"\n[ml]')
 
     found = {each.key: each.fix for each in findings_of(tmp_path, f"{text}\n{tables}\n")}

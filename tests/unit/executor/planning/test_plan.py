@@ -398,7 +398,7 @@ def test_a_job_of_adaptdl_has_its_own_times_and_a_folder_of_checkpoints() -> Non
     assert parse_job(job_toml(job).encode(), where="job.toml") == job
 
 
-def test_what_a_descriptor_of_adaptdl_says_itself_wins() -> None:
+def test_settings_in_an_adaptdl_descriptor_override_the_defaults() -> None:
     job = planned(
         hardware=ADAPTDL,
         limits={"grace": "30s"},

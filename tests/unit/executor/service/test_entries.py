@@ -34,7 +34,7 @@ def entry(entries: Entries, name: str) -> Entry:
     return found
 
 
-def test_an_accepted_event_is_there_whole(entries: Entries) -> None:
+def test_an_accepted_event_is_stored_completely(entries: Entries) -> None:
     name = accept(entries)
 
     assert name == ACTION

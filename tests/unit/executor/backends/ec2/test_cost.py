@@ -73,7 +73,9 @@ def test_of_several_types_the_dearest_is_the_bound() -> None:
         ),
     ],
 )
-def test_what_is_paid_beside_is_named(kind: str, request_: dict[str, Any], expected: set[str]) -> None:
+def test_costs_that_are_not_included_are_named(
+    kind: str, request_: dict[str, Any], expected: set[str]
+) -> None:
     assert set(not_included(kind, request_)) == expected
 
 

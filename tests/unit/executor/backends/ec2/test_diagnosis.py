@@ -104,7 +104,7 @@ BOOTED = Console((Step(1.0, "guardian started"), Step(2.5, "python found")))
         (diagnose(Observation(now=NOW, instances=None, expires=LATE, signs={0: FRESH})), JobStage.RUNNING, "asked"),
     ],
 )  # fmt: skip
-def test_what_is_seen_has_a_stage_and_a_sentence(found: Diagnosis, stage: JobStage, word: str) -> None:
+def test_each_observation_has_a_stage_and_a_sentence(found: Diagnosis, stage: JobStage, word: str) -> None:
     assert found.stage is stage
     assert word in found.sentence
     assert found.inferred is None
@@ -430,7 +430,7 @@ def facts(draw: st.DrawFn) -> Observation:
 
 @settings(max_examples=600, deadline=None)
 @given(facts())
-def test_everything_has_an_answer_and_what_is_gone_never_runs(known: Observation) -> None:
+def test_every_observation_has_a_diagnosis_and_a_gone_machine_never_runs(known: Observation) -> None:
     found = diagnose(known)
 
     assert found.sentence.endswith(".")

@@ -169,7 +169,7 @@ def test_nobody_reaches_the_instances() -> None:
     assert [each["IpProtocol"] for each in group["SecurityGroupEgress"]] == ["-1", "-1"]
 
 
-def test_who_sets_up_may_do_what_cloudformation_does_in_their_name() -> None:
+def test_the_setup_policy_allows_what_cloudformation_does_for_the_user() -> None:
     """The handlers of all resources, with the rights that AWS's own schemas list."""
     around = Surroundings(account=ACCOUNT, region="eu-central-1", roles={}, tags={})
     names = {"Name": "bai", "BucketName": "exchange", "Bucket": "exchange", "AWS::Region": "eu-central-1"}
@@ -229,7 +229,7 @@ def test_who_sets_up_may_do_what_cloudformation_does_in_their_name() -> None:
         ("lambda:UpdateFunctionCode", "arn:aws:lambda:eu-central-1:123456789012:function:payroll", {}),
     ],
 )  # fmt: skip
-def test_who_sets_up_may_nothing_with_what_is_not_of_its_stacks(
+def test_the_setup_policy_allows_nothing_outside_of_its_stacks(
     action: str, resource: str, context: dict[str, str]
 ) -> None:
     given = {"ACCOUNT": ACCOUNT, "NAME": "bai", "BUCKET": "exchange"}
@@ -291,7 +291,7 @@ def test_the_watcher_runs_once_at_a_time_and_its_messages_wait_long_enough() -> 
     assert resources["Watcher"]["Architectures"] == [ARCHITECTURE]
 
 
-def test_who_sets_a_watcher_up_may_do_what_cloudformation_does_in_their_name() -> None:
+def test_the_watcher_setup_policy_allows_what_cloudformation_does_for_the_user() -> None:
     around = Surroundings(account=ACCOUNT, region="eu-central-1", roles={}, tags={})
     given = {"ACCOUNT": ACCOUNT, "NAME": "bai", "BUCKET": "exchange"}
     policy = evaluated(text := policy_text("setup-watcher", given, region="eu-central-1"))
