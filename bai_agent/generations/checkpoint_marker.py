@@ -125,8 +125,8 @@ class CheckpointRecord:
     ) -> CheckpointMarker | None:
         """Return the checkpoint from which the generation `before` continues.
 
-        It is the newest one of a generation from `since` on, else `base`: the checkpoint with which the
-        generation `since` began. Checkpoints of a lost node are ignored if it writes them later, in a
+        This is the newest checkpoint of the generations from `since` on. If there is none, it is `base`: the
+        checkpoint with which the generation `since` began. Checkpoints of a lost node are ignored if it writes them later, in a
         generation before `since`.
         """
         for each in self.markers(before=(before, 0)):

@@ -246,7 +246,8 @@ class Benchmark:
     argv: tuple[str, ...] = ()
     """The command and its arguments; no shell sees it. `$(NAME)` is expanded from the environment."""
     script: str | None = None
-    """The text of a script; without a first line `#!` it is run by /bin/sh. `argv` are then its arguments."""
+    """The text of a script; without a first line `#!` it is run by /bin/sh. The words of `argv` are then
+    the script's arguments."""
     cwd: str | None = None
     """The folder in which the command starts: absolute, or relative to the work folder. Unset: the scripts'
     folder if there is one, else the work folder."""

@@ -42,7 +42,7 @@ class ContextChange(NamedTuple):
 
 class ContextMarkers:
     """The lines that define labels, steps or units for the values of some metrics. Metrics with the same
-    pattern share them."""
+    pattern share these lines."""
 
     def __init__(self, metrics: Sequence[Metric], *, guard: Guard, fast: bool) -> None:
         users: dict[str, list[int]] = {}

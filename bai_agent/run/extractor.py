@@ -63,7 +63,7 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
 
     `watchdog.py` explains them: the timer's signal leads from none to careful to blame; any other end clears them.
     """
-    # Imported here, as in `_progress`: it imports all readers of numbers.
+    # Imported here, as in `_progress`: this module imports all readers of numbers.
     from bai_agent.metrics.search_limit import ENDS_WITH
 
     if returncode != -ENDS_WITH:

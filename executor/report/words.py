@@ -23,7 +23,7 @@ from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
 
 FIGURES = ("mean", "median", "st. dev.", "p5", "p95", "min", "max", "last")
-"""Figures of each series in a table; `row_of` has their values."""
+"""Column titles of a table with a row for each series; `row_of` returns the values of a row."""
 
 
 def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:

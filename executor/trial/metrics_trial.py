@@ -159,7 +159,7 @@ class MetricsTrial:
         """Add the values that were found in a block of the log."""
         values: dict[tuple[int, str], list[float]] = {}
         for _, index, _, number, extra in found:
-            labels = extra.partition(LABELS)[2]  # the last of the members
+            labels = extra.partition(LABELS)[2]  # labels are the last part of `extra`
             values.setdefault((index, labels), []).append(float(number))
         for (index, labels), numbers in values.items():
             self.metrics[index].add(labels, numbers)

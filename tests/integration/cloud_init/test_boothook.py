@@ -267,7 +267,7 @@ def test_a_guardian_that_could_not_fork_is_restarted(tmp_path: Path, shell: str)
         assert machine.last_words() == "done 0"
 
 
-def test_an_ended_job_powers_its_machine_off_without_a_process(machine: GuardianJail) -> None:
+def test_an_ended_job_powers_its_machine_off_if_no_process_can_start(machine: GuardianJail) -> None:
     agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
     machine.cloud_init(boot(machine.services, agent=agent))
     machine.wait(lambda: (machine.root / RUN / "starts").exists())

@@ -110,7 +110,7 @@ def test_a_stored_launch_that_differs_anywhere_is_not_sent(
     assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
-def test_an_unchanged_stored_launch_is_sent(submitter: Submitter) -> None:
+def test_an_interrupted_launch_is_requested_again_unchanged(submitter: Submitter) -> None:
     submitter.cut_short()
     [asked] = submitter.moto_aws.calls("RunInstances")
 
@@ -208,7 +208,7 @@ def test_machines_with_the_same_id_in_another_bucket_are_not_adopted(submitter: 
         submitter.submit()
 
 
-def test_a_parameter_that_moved_on_keeps_the_image_of_the_launch(submitter: Submitter) -> None:
+def test_a_repeated_launch_keeps_its_image_if_the_parameter_changed(submitter: Submitter) -> None:
     submitter.file.write_text(BY_PARAMETER)
     submitter.cut_short()
     newer = MachineImage(

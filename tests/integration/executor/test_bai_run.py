@@ -119,7 +119,7 @@ def test_the_second_ctrl_c_stops_following_and_says_how_to_return(cli: LocalCli)
     assert cli.result("one")["benchmark"]["signal"] == signal.SIGKILL
 
 
-def test_a_closed_terminal_only_ends_the_following(cli: LocalCli) -> None:
+def test_a_closed_terminal_ends_the_command_but_not_the_job(cli: LocalCli) -> None:
     with Terminal("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file, cli=cli) as terminal:
         terminal.await_text("loss=0.5 loss=0.25")
         terminal.close()

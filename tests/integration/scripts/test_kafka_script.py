@@ -78,7 +78,7 @@ def test_two_starts_at_once_are_one_broker(tmp_path: Path) -> None:
         kafka("stop", "--dir", str(tmp_path / "kafka"))
 
 
-def test_stopping_ends_no_process_that_only_has_the_number(tmp_path: Path) -> None:
+def test_stop_spares_a_process_that_reuses_the_brokers_pid(tmp_path: Path) -> None:
     # A pid is given away again: the broker's file names one that is now another process, this very test.
     settings = {"address": "127.0.0.1:1", "pid": os.getpid(), "started": 1}
     (tmp_path / "kafka.json").write_text(json.dumps(settings))
@@ -120,7 +120,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: s
     assert "Traceback" not in done.stderr
 
 
-def test_no_broker_runs_in_a_file(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_brokers_folder_means_no_broker(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     assert kafka("status", "--dir", str(tmp_path / "file")).returncode == 1

@@ -92,7 +92,7 @@ def test_an_unreaped_shim_keeps_no_group(tmp_path: Path, monkeypatch: pytest.Mon
         assert not list(tmp_path.iterdir())
 
 
-def test_groups_of_the_benchmark_are_removed_with_its_own(
+def test_an_abandoned_group_is_removed_with_the_groups_inside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _own(monkeypatch, tmp_path, 1)
