@@ -84,7 +84,7 @@ class CheckpointThread(threading.Thread):
         return self.is_alive() and time.monotonic() < self._ended_s + limit_s
 
     def give_up(self) -> None:
-        """Keep no more checkpoints, and report one that was still to be kept."""
+        """Keep no more checkpoints, and report a checkpoint that was not kept before this call."""
         self._is_given_up = True
         self.end()
         if self.is_alive():

@@ -126,8 +126,8 @@ class CheckpointRecord:
         """Return the checkpoint from which the generation `before` continues.
 
         This is the newest checkpoint of the generations from `since` on. If there is none, it is `base`: the
-        checkpoint with which the generation `since` began. Checkpoints of a lost node are ignored if it writes them later, in a
-        generation before `since`.
+        checkpoint with which the generation `since` began. Checkpoints of a lost node are ignored if it
+        writes them later, in a generation before `since`.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:

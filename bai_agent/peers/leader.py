@@ -769,7 +769,7 @@ class Leader:
         return replace(peer, rank=rank, node=node, port=port)
 
     def _key(self) -> bytes:
-        """Return the nodes' key for direct questions: that of earlier generations."""
+        """Return the nodes' key for direct questions: the key of earlier generations, or a new one if there is none."""
         begun = self._ran[1]
         return (begun.members.key if begun is not None else None) or new_key()
 

@@ -14,8 +14,8 @@ RESERVED = frozenset(
         *("action_id", "client_id", "parent_action_id"),
     }
 )
-"""Names of labels that records get automatically; those of the service are spelled as a group could spell
-them."""
+"""Names of labels that records get automatically; names from the service are written with `_`, as a
+group's name could be."""
 _SIMILAR = 0.8
 _SHORT_FORMS = {"val": VALUE, "v": VALUE, "values": VALUE, "stp": STEP, "steps": STEP, "units": UNIT}
 
