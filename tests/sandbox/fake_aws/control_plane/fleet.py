@@ -192,12 +192,18 @@ class Fleet:
             self._finish(instance, "terminated", birth.code, f"{birth.code}: {birth.message}")
 
     def _finish(self, instance: Any, state: str, code: str, message: str) -> None:
-        if instance.state != "terminated":
-            if state == "terminated":
-                instance.terminate()
-            else:
-                instance.stop()
-            instance.state_reason = StateReason(message, code)
+        if instance.state == "terminated":
+            return
+        shown = instance._state
+        # moto ends an instance with a reason of its own, and may be asked for both at any moment.
+        instance._state = _Unchanged(shown.name, shown.code)
+        if state == "terminated":
+            instance.terminate()
+        else:
+            instance.stop()
+        instance.state_reason = StateReason(message, code)
+        instance._state = shown
+        _set_state(instance, *(("terminated", 48) if state == "terminated" else ("stopped", 80)))
 
     def _press_all(self, instance_ids: list[str], state: str) -> list[tuple[Any, Any]]:
         pressed = []
@@ -225,6 +231,16 @@ class Fleet:
         arn = parameters.get("IamInstanceProfile.Arn")
         if (name or arn) and instance.id not in self.backend.iam_instance_profile_associations:
             self.backend.associate_iam_instance_profile(instance.id, name, arn)
+
+
+class _Unchanged:
+    """The state of an instance while moto changes it."""
+
+    def __init__(self, name: str, code: int) -> None:
+        self.__dict__.update(name=name, code=code)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Nobody sees the change."""
 
 
 def _set_state(instance: Any, name: str, code: int) -> None:
