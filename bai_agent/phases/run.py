@@ -171,7 +171,10 @@ def discard_ssh(rundir: RunDir) -> None:
 
 
 def _import_end(ctx: RunContext) -> None:
-    """Import the modules for the end of a run. This does not delay the benchmark, and an upgrade meanwhile mixes no versions."""
+    """Import the modules for the end of a run. Raises OSError if no file descriptor is left.
+
+    This does not delay the benchmark, and an upgrade meanwhile mixes no versions.
+    """
     names = ["metrics.checkpoint", "metrics.search_limit", "metrics.search.terminal", "phases.result"]
     if ctx.others is not None:
         names.append("phases.gang_failure")
@@ -181,8 +184,13 @@ def _import_end(ctx: RunContext) -> None:
         names.append("phases.enough")
     if any(own.venv.exists() for _, own in workspaces(ctx.job, ctx.rundir)):
         names.append("requirements.python_env")
-    for name in names:
-        import_module(f"bai_agent.{name}")
+    try:
+        for name in names:
+            import_module(f"bai_agent.{name}")
+    except ImportError:
+        # A library that cannot be opened is no OSError. This is one if no file descriptor is left, and then the import is tried again.
+        os.close(os.open(os.devnull, os.O_RDONLY))
+        raise
 
 
 def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.phases import run as phases_run
 from bai_agent.phases.run import Phases, finish_publishing, run
 from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.run.run_context import RunContext
@@ -300,6 +302,27 @@ def test_the_virtual_environment_is_deleted_only_after_a_success(
 
 def sources_that_fail(tmp_path: Path) -> dict[str, Any]:
     return {"sources": (Source(src=str(tmp_path / "nothing-here"), path="data"),)}
+
+
+def test_an_import_without_a_file_descriptor_fails_with_an_error_that_is_tried_again(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: str) -> None:
+        raise ImportError("mmap.so: cannot open shared object file: Too many open files")
+
+    monkeypatch.setattr(phases_run, "import_module", fails)
+    ctx = make_context(rundir)
+
+    with pytest.raises(ImportError):
+        phases_run._import_end(ctx)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        with pytest.raises(OSError) as raised:
+            phases_run._import_end(ctx)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert raised.value.errno == errno.EMFILE
 
 
 def test_a_source_that_is_not_there_ends_the_run(rundir: RunDir, tmp_path: Path) -> None:
