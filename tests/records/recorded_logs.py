@@ -24,21 +24,23 @@ _SHOWN = 6
 _HEAD = """\
 # Patterns for programs that people run
 
-`bai` comes with the metrics of these programs. Name one, and they are taken as if they stood in your file:
+`bai` includes the metrics of these programs. Name a program, and its metrics are taken as if they were written in your file:
 
 ```toml
 [output]
 preset = "fio"                  # or several: ["iperf3", "stress-ng"]
 ```
 
-- `bai presets` lists them, `bai presets fio` prints one to copy from. `bai validate` and `bai plan` say what came of a preset; the job's record has its metrics in full.
-- A metric of your own with the same name wins, whole: to read `bandwidth` another way, or to give it a `tolerance`, copy its table and change it.
-  Two presets with a metric of the same name are refused, unless your file has one of that name.
-- `[output] warmup` is that of their metrics, too.
+- `bai presets` lists them, `bai presets fio` prints one to copy from. `bai validate` and `bai plan` show the metrics of a preset; the job's record has their
+  full definitions.
+- A metric of your own with the same name replaces the preset's completely: to read `bandwidth` differently, or to give it a `tolerance`, copy its table and
+  change it. Two presets with a metric of the same name are refused, unless your file has one of that name.
+- `[output] warmup` also applies to their metrics.
 
-Each was tried on what the program really printed, in at least two forms, such as several jobs in one output or another unit: `tests/recorded/` holds that output, and a test compares what is recorded with what a person reads off it.
-A preset of which nothing is found in a run that succeeded is a warning. Try them on your own log: `bai metrics-test benchmark.toml run.log`.
-What groups named `step`, `unit` and others mean, and what `number` and `repaint` do, is in [extraction.md](extraction.md).
+Each preset was tried on real output of its program, in at least two forms, such as several jobs in one output or another unit: `tests/recorded/` holds that
+output, and a test compares the recorded values with values that a person read from it. If a preset matches nothing in a successful run, the result has a
+warning. Try them on your own log: `bai metrics-test benchmark.toml run.log`. [extraction.md](extraction.md) explains groups named `step`, `unit` and others,
+and the keys `number` and `repaint`.
 """
 
 

@@ -103,7 +103,7 @@ def test_allowed_but_unused_actions_are_named() -> None:
         {"Effect": "Allow", "NotAction": "s3:*", "Resource": "*"},
         {"Effect": "Allow", "Action": "s3:*", "NotResource": "*"},
         {"Effect": "Perhaps", "Action": "s3:*", "Resource": "*"},
-        allow("s3:*", Condition={"ArnLike": {"a": "b"}}),
+        allow("s3:*", Condition={"ArnNotLike": {"a": "b"}}),
         allow("s3:*", Condition={"StringEqualsIfExists": {"a": "b"}}),
     ],
 )
