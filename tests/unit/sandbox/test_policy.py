@@ -89,6 +89,15 @@ def test_all_conditions_must_match_one_of_their_values() -> None:
     assert not policy(allow("s:A", Condition={"StringEquals": {"a": "x*"}})).allows(asks("s:A", a="xy"))
 
 
+def test_a_star_in_an_arn_does_not_reach_beyond_its_part() -> None:
+    given = policy(allow("s:A", Condition={"ArnLike": {"a": "arn:aws:lambda:*:1:function:bai-*"}}))
+
+    assert given.allows(asks("s:A", a="arn:aws:lambda:eu-west-1:1:function:bai-watcher:live"))
+    assert not given.allows(asks("s:A", a="arn:aws:lambda:eu-west-1:2:x:1:function:bai-watcher"))
+    assert not given.allows(asks("s:A", a="arn:aws:lambda"))
+    assert not given.allows(asks("s:A"))
+
+
 def test_allowed_but_unused_actions_are_named() -> None:
     given = policy(allow(["s3:GetObject", "s3:PutObject"], ["arn:a/*", "arn:b/*"], Sid="Both"))
 

@@ -126,9 +126,17 @@ def _holds(operator: str, key: str, values: Sequence[str], context: Mapping[str,
         return any((value is None) == (each == "true") for each in values)
     if operator in ("ArnEquals", "StringEquals"):
         return value is not None and value in values
-    if operator in ("ArnLike", "StringLike"):
+    if operator == "StringLike":
         return value is not None and any(like(each, value) for each in values)
+    if operator == "ArnLike":
+        return value is not None and any(_is_arn_like(each, value) for each in values)
     raise ValueError(f"the condition operator {operator} is not understood here")
+
+
+def _is_arn_like(pattern: str, arn: str) -> bool:
+    """Return whether each of the six parts between colons is like that of the pattern; a `*` does not reach beyond its part."""
+    wanted, given = pattern.split(":", 5), arn.split(":", 5)
+    return len(wanted) == len(given) and all(map(like, wanted, given))
 
 
 def _listed(value: str | Sequence[str]) -> tuple[str, ...]:
