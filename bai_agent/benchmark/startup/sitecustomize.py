@@ -24,6 +24,7 @@ def _write_whole_lines() -> None:
 
 
 def _flush_often() -> None:
+    import atexit
     import threading  # imported only for a timer: this runs in every Python process of the benchmark
 
     streams = [stream for stream in (sys.__stdout__, sys.__stderr__) if stream is not None]
@@ -36,8 +37,8 @@ def _flush_often() -> None:
                 pass  # the disk is full, or the benchmark closed it: its own write will report that
 
     class Flusher:
-        """The flushing thread. The timer stops at a fork, because the child would inherit its locks, and
-        Python 3.12 warns about it."""
+        """The flushing thread. It stops at a fork, because the child would inherit its locks, and Python 3.12
+        warns about it; and before the interpreter ends, which aborts if a thread is still writing to stdout."""
 
         def __init__(self) -> None:
             self.start()
@@ -61,6 +62,7 @@ def _flush_often() -> None:
             flush()
 
     flusher = Flusher()
+    atexit.register(flusher.stop)
     if hasattr(os, "register_at_fork"):  # missing in Python 3.6
         os.register_at_fork(before=flusher.stop, after_in_parent=flusher.start, after_in_child=flusher.start)
 

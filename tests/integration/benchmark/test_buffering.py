@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from shim_runs import Bench
 
-from bai_agent.benchmark.environment import prepare_environment
+from bai_agent.benchmark.environment import STARTUP, prepare_environment
 from bai_agent.benchmark.start import Order, launch
 from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
 
@@ -170,9 +171,29 @@ def test_a_stdout_that_the_benchmark_closes_is_no_error_of_ours(bench: Bench) ->
     assert bench.output == "before\nafter\n"
 
 
-def test_every_supported_python_runs_the_startup_file(tmp_path: Path) -> None:
-    from bai_agent.benchmark.environment import STARTUP
+def test_a_python_that_ends_while_its_output_is_flushed_ends_normally() -> None:
+    # Nobody reads the full pipe, so the flush of the last line is still in progress when the program ends.
+    program = (
+        "import os, time\n"
+        "os.set_blocking(1, False)\n"
+        "try:\n"
+        "    while os.write(1, b'.' * 4096): pass\n"
+        "except BlockingIOError:\n"
+        "    os.set_blocking(1, True)\n"
+        "print('last')\n"
+        "time.sleep(0.5)\n"
+    )
+    env = {"PYTHONPATH": str(STARTUP), "BAI_BUFFERING": "timed", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        time.sleep(3)  # the interpreter waits one second for a thread that holds the lock, then aborts
+        output, errors = process.communicate(timeout=60)
 
+    assert (process.returncode, output.lstrip(b"."), errors) == (0, b"last\n", b"")
+
+
+def test_every_supported_python_runs_the_startup_file(tmp_path: Path) -> None:
     pythons = sorted(Path.home().glob(".pyenv/versions/3.1*/bin/python3")) or [Path(sys.executable)]
     for python in pythons:
         for mode in ("line", "timed"):
