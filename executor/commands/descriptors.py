@@ -12,7 +12,7 @@ import typer
 from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import asdict, dataclass, fields
 from executor.backends import Backends
-from executor.commands.job_options import JobOptions, KeyOptions
+from executor.commands.job_options import JobOptions, KeyOptions, ScriptOptions
 from executor.commands.options import (
     ArgumentsArgument,
     DataRootOption,
@@ -20,7 +20,9 @@ from executor.commands.options import (
     JobIdOption,
     JsonOption,
     OnOption,
+    RunFileArgument,
     ScriptOption,
+    emit_toml,
     print_findings,
     print_json,
     say,
@@ -29,7 +31,7 @@ from executor.documents.text import tell
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.presets import Preset, PresetUse
@@ -44,8 +46,11 @@ def init() -> None:
 
 
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Benchmark descriptors (TOML).")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Benchmark descriptors (TOML), or scripts.")
+    ],
     keys: KeyOptions,
+    flags: ScriptOptions,
     on: OnOption = None,
     script: ScriptOption = None,
     json_: JsonOption = False,
@@ -61,8 +66,13 @@ def validate(
     from executor.planning.request import JobRequest
 
     wrong, backends, overrides = False, Backends(), keys.overrides()
-    for file in files:
-        checked = _checked(JobRequest(file=file, on=on, script=script, overrides=overrides), backends)
+    for file, arguments in _with_arguments(files):
+        given = JobRequest(file=file, on=on, arguments=arguments, script=script, overrides=overrides)
+        job_request = flags.request(given)
+        if flags.emit_toml:
+            emit_toml(job_request)
+            continue
+        checked = _checked(job_request, backends)
         descriptor = checked.descriptor
         wrong = wrong or descriptor is None
         if json_:
@@ -71,12 +81,20 @@ def validate(
         tell(render_findings(checked.findings), end="")
         if descriptor is not None:
             place = on or descriptor.info.execution_engine
-            tell(f"{file}: valid; {_in_a_line(descriptor, here=checked.here, place=place)}")
+            tell(f"{job_request.file}: valid; {_in_a_line(descriptor, here=checked.here, place=place)}")
             for use in _uses(descriptor):
                 tell(f"  {use_text(use)}")
             show_blocks([example_notes(checked.examples)])
     if wrong:
         raise typer.Exit(ExitCode.USAGE)
+
+
+def _with_arguments(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yield the files; a folder comes with the next one, which is the script in it."""
+    left = list(files)
+    while left:
+        file = left.pop(0)
+        yield file, (str(left.pop(0)),) if left and file.is_dir() and left[0].suffix != ".toml" else ()
 
 
 @dataclass(frozen=True)
@@ -111,11 +129,12 @@ class _Checked:
 
 def _checked(request: JobRequest, backends: Backends) -> _Checked:
     """Check a file, and its backend if that is this machine or was requested."""
-    from executor.descriptor import has_errors, load
+    from executor.descriptor import has_errors
     from executor.descriptor.override_places import expected_origins, name_option
+    from executor.planning.request import load_request
+    from executor.planning.script_request import name_flag
 
-    assert request.file is not None
-    descriptor, findings = load(request.file, script=request.script, overrides=request.overrides)
+    descriptor, findings = load_request(request)
     if descriptor is None:
         return _Checked(request.file, None, findings, here=False)
     engine = backends.of_engine(descriptor.info.execution_engine)
@@ -125,7 +144,9 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
         backend = backends.of_request(request, descriptor)
         here = not backend.remote
         origins = expected_origins(request.overrides)
-        found = (name_option(each, origins) for each in backend.preflight(request, descriptor))
+        found = [name_option(each, origins) for each in backend.preflight(request, descriptor)]
+        if request.flags is not None:
+            found = [name_flag(each, request.flags) for each in found]
         findings = [*findings, *found]
     return _Checked(request.file, None if has_errors(findings) else descriptor, findings, here=here)
 
@@ -177,9 +198,10 @@ def _preset_table(preset: Preset) -> dict[str, Any]:
 
 
 def plan(
-    file: FileArgument,
+    file: RunFileArgument,
     options: JobOptions,
     keys: KeyOptions,
+    flags: ScriptOptions,
     arguments: ArgumentsArgument = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
@@ -206,7 +228,7 @@ def plan(
     from executor.errors import UsageError
     from executor.planning.request import JobRequest, new_job_id, read_request
 
-    job_request = JobRequest(
+    given = JobRequest(
         file=file,
         on=on,
         arguments=tuple(arguments or ()),
@@ -214,6 +236,10 @@ def plan(
         script=script,
         overrides=keys.overrides(),
     )
+    job_request = flags.request(given)
+    if flags.emit_toml:
+        emit_toml(job_request)
+        return
     descriptor, findings = read_request(job_request)
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)

@@ -1,11 +1,12 @@
-"""The options about job stores and AWS, which hints repeat, and those that replace values of a descriptor."""
+"""The options about job stores and AWS, which hints repeat, those that replace values of a descriptor, and
+those that make one of a script."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from bai_agent.light_dataclass import dataclass
-from executor.errors import NextStep
+from executor.errors import NextStep, UsageError
 from executor.jobs.scope import JobScope
 from executor.program import command
 
@@ -13,6 +14,7 @@ from executor.program import command
 if TYPE_CHECKING:
     from executor.backends.backend import Backend
     from executor.descriptor.overrides import Override
+    from executor.planning.request import JobRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,28 @@ class JobOptions(JobScope):
 
 class AwsOptions(JobOptions):
     """The options about AWS alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptOptions:
+    """The options for a script in place of a descriptor; None: not given."""
+
+    metric: list[str] | None = None
+    """Texts NAME=REGEX."""
+    preset: list[str] | None = None
+    emit_toml: bool | None = None
+    """Whether the descriptor is printed, and nothing runs."""
+
+    def request(self, job_request: JobRequest) -> JobRequest:
+        """Return the request with the descriptor of its script, if it names one. Raises UsageError."""
+        from executor.planning.script_request import with_script
+
+        made = with_script(job_request, metrics=self.metric or (), presets=self.preset or ())
+        if self.emit_toml and made.flags is None:
+            raise UsageError(
+                f"--emit-toml is for a script, and {job_request.file} is a descriptor; leave it out"
+            )
+        return made
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import typer
 from bai_agent.errors import BaiError
 from bai_agent.job.reserved_space import FULL
 from executor.backends import backend_names
-from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
+from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
 from executor.documents.text import plain_text, tell
 from executor.errors import UsageError
 
@@ -25,6 +25,7 @@ from executor.errors import UsageError
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from executor.descriptor import Finding
+    from executor.planning.request import JobRequest
 
 
 def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -52,9 +53,11 @@ def choices(*values: str) -> Callable[[str], list[str]]:
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A benchmark descriptor (TOML).")]
+_SCRIPT_TOO = "A benchmark descriptor (TOML), a script, or a folder followed by the script in it"
+RunFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}.")]
 FileOrNoneArgument = Annotated[
     str | None,
-    typer.Argument(metavar="FILE", help="A benchmark descriptor (TOML); none with --like."),
+    typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}; none with --like."),
 ]
 LikeOption = Annotated[
     str | None,
@@ -145,6 +148,26 @@ MaxCostOption = Annotated[
         "--max-cost", metavar="USD", help="On EC2: launch nothing that may cost more: limits.max_cost."
     ),
 ]
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--metric",
+        metavar="NAME=REGEX",
+        help="For a script: a metric to take from its output, 'loss=loss: (\\S+)'; can be repeated.",
+    ),
+]
+PresetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="For a script: metrics of a known program (`bai presets`); can be repeated.",
+    ),
+]
+EmitTomlOption = Annotated[
+    bool | None,
+    typer.Option("--emit-toml", help="For a script: print its benchmark descriptor, and run nothing."),
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option("--profile", metavar="NAME", help="The AWS profile [default: the configuration's]."),
@@ -167,6 +190,7 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
         "instance_type": InstanceTypeOption,
         "max_cost": MaxCostOption,
     },
+    ScriptOptions: {"metric": MetricOption, "preset": PresetOption, "emit_toml": EmitTomlOption},
     JobOptions: {
         "store": StoreOption,
         "profile": ProfileOption,
@@ -227,6 +251,16 @@ def print_findings(findings: Sequence[Finding]) -> None:
         from executor.descriptor import render_findings
 
         tell(render_findings(findings), end="", stream=sys.stderr)
+
+
+def emit_toml(job_request: JobRequest) -> None:
+    """Print the descriptor of a request for a script, and its warnings. Raises FindingsError."""
+    from executor.planning.request import read_request
+    from executor.planning.script_request import emitted_toml
+
+    _, findings = read_request(job_request)
+    print_findings(findings)
+    tell(emitted_toml(job_request), end="")
 
 
 def print_done(record: JobRecord, what: str, *, json_: bool) -> None:

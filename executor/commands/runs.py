@@ -16,7 +16,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, replace
-from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions
+from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
 from executor.commands.options import (
     NOBODY_READS,
     ArgumentsArgument,
@@ -28,6 +28,7 @@ from executor.commands.options import (
     LikeOption,
     OnOption,
     ScriptOption,
+    emit_toml,
     nobody_reads,
     print_done,
     print_findings,
@@ -52,6 +53,7 @@ _TAIL = 2**16
 def run(
     options: JobOptions,
     keys: KeyOptions,
+    flags: ScriptOptions,
     file: FileOrNoneArgument = None,
     arguments: ArgumentsArgument = None,
     like: LikeOption = None,
@@ -82,10 +84,14 @@ def run(
     with ExitStack() as stack:
         job_request = replace(
             _request(
-                file, like, arguments, options, keys, on=on, script=script, data_root=data_root, stack=stack
+                file, like, arguments, options, keys, flags, on=on, script=script, data_root=data_root,
+                stack=stack,
             ),
             exclusive=exclusive,
-        )
+        )  # fmt: skip
+        if flags.emit_toml:
+            emit_toml(job_request)
+            return
         backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=detach)
     if not detach:
         there = options.for_submitted(backend)
@@ -95,6 +101,7 @@ def run(
 def submit(
     options: AwsOptions,
     keys: KeyOptions,
+    flags: ScriptOptions,
     file: FileOrNoneArgument = None,
     arguments: ArgumentsArgument = None,
     like: LikeOption = None,
@@ -109,7 +116,12 @@ def submit(
     continues.
     """
     with ExitStack() as stack:
-        job_request = _request(file, like, arguments, options, keys, on="ec2", script=script, stack=stack)
+        job_request = _request(
+            file, like, arguments, options, keys, flags, on="ec2", script=script, stack=stack
+        )
+        if flags.emit_toml:
+            emit_toml(job_request)
+            return
         submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
 
 
@@ -217,13 +229,14 @@ def _request(
     arguments: list[str] | None,
     options: JobOptions,
     keys: KeyOptions,
+    flags: ScriptOptions,
     *,
     on: str | None,
     script: Path | None,
     stack: ExitStack,
     data_root: Path | None = None,
 ) -> JobRequest:
-    """Return the request: of FILE, or of the job `like` with the options of the command line.
+    """Return the request: of FILE or a script, or of the job `like` with the options of the command line.
 
     stack: files that it names may be removed at its end.
     """
@@ -240,7 +253,9 @@ def _request(
         overrides=keys.overrides(),
     )
     if like is None:
-        return given
+        return flags.request(given)
+    if flags != ScriptOptions():
+        raise UsageError("--metric, --preset and --emit-toml are for a script; leave them out with --like")
     if file is not None and "--" not in sys.argv:
         raise UsageError(
             f"--like {like} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"

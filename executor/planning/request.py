@@ -84,6 +84,8 @@ class JobRequest:
     """Other descriptors that are compared with `file` in one job."""
     exclusive: bool = False
     """Whether the job begins only when no other job runs on this machine."""
+    flags: Mapping[tuple[str | int, ...], str] | None = None
+    """Options that set values of a descriptor made for a script, by their places; None if the descriptor was written."""
     service: ServiceRequest | None = None
     """The benchmark service's additions; None if the request did not come from it. With it, no file of this
     machine belongs to the job, and `file` is only a name."""
@@ -105,9 +107,20 @@ class Submitted:
 
 def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
     """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError."""
-    from executor.descriptor import load, load_text
+    check_arguments(job_request.arguments)
+    descriptor, findings = load_request(job_request)
+    if descriptor is None:
+        raise FindingsError(findings)
+    if (arms := job_request.other_arms) is not None:
+        return _read_other_arms(job_request, arms, descriptor, findings)
+    return descriptor, findings
 
-    _check_arguments(job_request.arguments)
+
+def load_request(job_request: JobRequest) -> tuple[Descriptor | None, list[Finding]]:
+    """Return the request's own descriptor, and all findings. With a descriptor all findings are warnings."""
+    from executor.descriptor import load, load_text
+    from executor.planning.script_request import name_flag
+
     if job_request.content is not None:
         descriptor, findings = load_text(
             job_request.content,
@@ -120,14 +133,12 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
         descriptor, findings = load(
             job_request.file, script=job_request.script, overrides=job_request.overrides
         )
-    if descriptor is None:
-        raise FindingsError(findings)
-    if (arms := job_request.other_arms) is not None:
-        return _read_other_arms(job_request, arms, descriptor, findings)
+    if (flags := job_request.flags) is not None:
+        findings = [name_flag(each, flags) for each in findings]
     return descriptor, findings
 
 
-def _check_arguments(arguments: Sequence[str]) -> None:
+def check_arguments(arguments: Sequence[str]) -> None:
     for argument in arguments:
         try:
             argument.encode()

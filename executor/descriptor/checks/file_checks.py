@@ -189,12 +189,12 @@ def _own_program(words: list[str]) -> int | None:
 
 
 def _inside(word: str) -> str | None:
-    """Return `word` relative to the scripts' folder; None if it names something else."""
+    """Return `word` relative to the scripts' folder; None if it names something else, or has a `$`, which may be replaced."""
     if word.startswith(f"{_SCRIPTS}/"):
         word = word.removeprefix(f"{_SCRIPTS}/").lstrip("/")
     elif word.startswith(("/", "~", "$")) or ("/" not in word and not word.endswith((".py", ".sh"))):
         return None
-    return None if "$(" in word else word
+    return None if "$" in word else word
 
 
 def _is_brought(name: str, brought: list[PurePosixPath]) -> bool:

@@ -97,7 +97,7 @@ def image_reference(descriptor: Descriptor) -> str:
             '("ssm:/aws/service/…") as [aws.ec2] image'
         )
     raise UsageError(
-        'no image is named; write [aws.ec2] image = "ami-…" or "ssm:/aws/service/…": '
+        'no image is named; write [aws.ec2] image = "ami-…" or "ssm:/aws/service/…", or add --set aws.ec2.image=…: '
         "docs/ec2.md lists the parameters of the deep learning images"
     )
 
@@ -186,7 +186,7 @@ def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
             continue
         raise UsageError(
             f'hardware.distributed.processes_per_instance: "gpus" is one process for each NVIDIA GPU, and {kind.name} has '
-            "none; write how many processes each machine starts, or take another "
+            "none; write how many processes each machine starts (--set hardware.distributed.processes_per_instance=1), or take another "
             + ("hardware.instance_type" if kind is first else "aws.ec2.instance_types")
         )
     for kind in others:
