@@ -130,9 +130,8 @@ class _Checked:
 def _checked(request: JobRequest, backends: Backends) -> _Checked:
     """Check a file, and its backend if that is this machine or was requested."""
     from executor.descriptor import has_errors
-    from executor.descriptor.override_places import expected_origins, name_option
+    from executor.descriptor.override_places import expected_origins, name_flag, name_option
     from executor.planning.request import load_request
-    from executor.planning.script_request import name_flag
 
     descriptor, findings = load_request(request)
     if descriptor is None:

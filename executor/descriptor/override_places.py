@@ -32,6 +32,17 @@ Origins = Mapping[Place, Override]
 """Places of a table that options have set, or have created to set something below them."""
 
 
+Flags = Mapping[Place, str]
+"""Options that have set values of a descriptor made for a script, by their places."""
+_FLAGS: Flags = {
+    ("hardware", "instance_type"): "--instance-type TYPE",
+    ("hardware", "distributed", "num_instances"): "--nodes N",
+    ("output", "metrics"): "--metric NAME=REGEX",
+    ("output", "preset"): "--preset NAME",
+}
+"""Options that set keys of such a descriptor. All other keys are set by `--set`."""
+
+
 class _OverrideError(Exception):
     """A value cannot be put into this file. Its arguments are problem and fix."""
 
@@ -197,6 +208,20 @@ def name_option(finding: Finding, origins: Origins) -> Finding:
             severity = Severity.ERROR if unused else finding.severity
             return replace(finding, option=override.option, severity=severity)
     return finding
+
+
+def name_flag(finding: Finding, flags: Flags) -> Finding:
+    """Return a finding about the descriptor of a script with the option of its key.
+
+    flags: options that have set values.
+    """
+    if finding.option or not finding.path:
+        return finding
+    for length in range(len(finding.path), 0, -1):
+        if (option := flags.get(finding.path[:length])) is not None:
+            return replace(finding, option=option)
+    flag = _FLAGS.get(finding.path, f"--set {finding.key}=VALUE")
+    return replace(finding, fix=f"{finding.fix}; on the command line: {flag}")
 
 
 def expected_origins(overrides: Sequence[Override]) -> Origins:

@@ -26,6 +26,7 @@ from executor.planning.service_request import ServiceRequest
 if TYPE_CHECKING:
     from executor.configuration.config import Settings
     from executor.descriptor import Descriptor, Finding
+    from executor.descriptor.override_places import Flags
     from executor.descriptor.overrides import Override
     from executor.planning.arms import ArmFiles
     from executor.planning.plan import PlanInputs
@@ -84,8 +85,8 @@ class JobRequest:
     """Other descriptors that are compared with `file` in one job."""
     exclusive: bool = False
     """Whether the job begins only when no other job runs on this machine."""
-    flags: Mapping[tuple[str | int, ...], str] | None = None
-    """Options that set values of a descriptor made for a script, by their places; None if the descriptor was written."""
+    flags: Flags | None = None
+    """Options that have set values, if the descriptor was made for a script; None if it was written."""
     service: ServiceRequest | None = None
     """The benchmark service's additions; None if the request did not come from it. With it, no file of this
     machine belongs to the job, and `file` is only a name."""
@@ -119,7 +120,7 @@ def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
 def load_request(job_request: JobRequest) -> tuple[Descriptor | None, list[Finding]]:
     """Return the request's own descriptor, and all findings. With a descriptor all findings are warnings."""
     from executor.descriptor import load, load_text
-    from executor.planning.script_request import name_flag
+    from executor.descriptor.override_places import name_flag
 
     if job_request.content is not None:
         descriptor, findings = load_text(

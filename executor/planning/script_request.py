@@ -7,13 +7,12 @@ import os
 import shlex
 import stat
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.checks.file_checks import find_mode
-from executor.descriptor.findings import Finding
 from executor.descriptor.override_places import put_overrides
 from executor.descriptor.overrides import Override
 from executor.descriptor.toml_file import parse_toml
@@ -26,13 +25,6 @@ _NODES = ("hardware", "distributed", "num_instances")
 _METRICS = ("output", "metrics")
 _PRESET = ("output", "preset")
 _ARGS = ("ml", "args")
-_FLAGS: Mapping[tuple[str | int, ...], str] = {
-    _INSTANCE_TYPE: "--instance-type TYPE",
-    _NODES: "--nodes N",
-    _METRICS: "--metric NAME=REGEX",
-    _PRESET: "--preset NAME",
-}
-"""Options that set keys. All other keys are set by `--set`."""
 _INTERPRETERS = {".py": "python3", ".sh": "sh"}
 """Interpreters by the ending of a script. A `#!` line wins over that of a shell."""
 _PROGRAM_STARTS = (b"#!", b"\x7fELF")
@@ -206,20 +198,6 @@ def _command(script: NamedScript) -> str:
     path = script.member if interpreter is not None and script.member[0] != "-" else f"./{script.member}"
     # $(NAME) would be a variable, and $$ is one $.
     return shlex.join([interpreter, path] if interpreter is not None else [path]).replace("$", "$$")
-
-
-def name_flag(finding: Finding, flags: Mapping[tuple[str | int, ...], str]) -> Finding:
-    """Return a finding about a descriptor of `with_script` with the option of its key.
-
-    flags: options that set values, by their places.
-    """
-    if finding.option or not finding.path:
-        return finding
-    for length in range(len(finding.path), 0, -1):
-        if (option := flags.get(finding.path[:length])) is not None:
-            return dataclasses.replace(finding, option=option)
-    flag = _FLAGS.get(finding.path, f"--set {finding.key}=VALUE")
-    return dataclasses.replace(finding, fix=f"{finding.fix}; on the command line: {flag}")
 
 
 def emitted_toml(job_request: JobRequest) -> str:
