@@ -57,7 +57,7 @@ def plan(
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        descriptor, backend = _read(job_request, jobs, on_progress)
+        job_request, descriptor, backend = _read(job_request, jobs, on_progress, job_id=job_id)
         with backend.plan(job_request, descriptor, job_id=job_id, on_progress=on_progress) as planned:
             return planned.table()
 
@@ -86,7 +86,7 @@ def submit(
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        descriptor, backend = _read(job_request, jobs, on_progress)
+        job_request, descriptor, backend = _read(job_request, jobs, on_progress, job_id=job_id)
         listener = SubmitListener(
             on_submit=lambda drawn: on_progress(f"the job is {drawn}"), on_progress=on_progress
         )
@@ -226,12 +226,16 @@ def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucke
     return JobScope(store=named, profile=profile, region=region, bucket=bucket)
 
 
-def _read(job_request: JobRequest, jobs: JobScope, on_progress: OnProgress) -> tuple[Descriptor, Backend]:
-    """Return the descriptor of a request and its backend; report warnings."""
+def _read(
+    job_request: JobRequest, jobs: JobScope, on_progress: OnProgress, *, job_id: str | None
+) -> tuple[JobRequest, Descriptor, Backend]:
+    """Return the request with the jobs that it refers to, its descriptor and its backend; report warnings."""
     from executor.descriptor import render_findings
+    from executor.jobs.earlier_jobs import use_earlier_jobs
     from executor.planning.request import read_request
 
     descriptor, findings = read_request(job_request)
     if findings:
         on_progress(render_findings(findings).rstrip())
-    return descriptor, jobs.backends.of_request(job_request, descriptor)
+    backend = jobs.backends.of_request(job_request, descriptor)
+    return *use_earlier_jobs(job_request, descriptor, jobs, job_id=job_id), backend

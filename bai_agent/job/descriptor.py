@@ -376,6 +376,8 @@ class Source(WrittenSource):
     """The source is a prefix or folder even though `src` does not end in a slash."""
     size: int | None = None
     """Bytes, where known."""
+    etag: str | None = None
+    """The S3 object's ETag, without quotes, if its content must not have changed since the job was planned."""
     endpoint: str | None = None
     """Another S3 server than AWS's own; unset: the environment's, if it names one."""
     arm: str | None = None

@@ -92,6 +92,11 @@ class S3Origin:
             if below:
                 return RemoteListing(below, folder=True)
             raise _problem(self._src, error) from error
+        wanted, found = self._source.etag, (meta["e_tag"] or "").strip('"')
+        if wanted is not None and found != wanted:
+            raise PullError(
+                f"{self._src}: its ETag is {found}, but {wanted} was expected; the object has changed since the job was planned"
+            )
         name = self._key.rpartition("/")[2]
         return RemoteListing(
             (Remote(name=name, key=self._key, size=meta["size"], tag=meta["e_tag"]),), folder=False

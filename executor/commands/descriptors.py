@@ -131,6 +131,7 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
     """Check a file, and its backend if that is this machine or was requested."""
     from executor.descriptor import has_errors
     from executor.descriptor.override_places import expected_origins, name_flag, name_option
+    from executor.jobs.earlier_jobs import without_artifacts
     from executor.planning.request import load_request
 
     descriptor, findings = load_request(request)
@@ -143,7 +144,8 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
         backend = backends.of_request(request, descriptor)
         here = not backend.remote
         origins = expected_origins(request.overrides)
-        found = [name_option(each, origins) for each in backend.preflight(request, descriptor)]
+        checked = without_artifacts(descriptor)
+        found = [name_option(each, origins) for each in backend.preflight(request, checked)]
         if request.flags is not None:
             found = [name_flag(each, request.flags) for each in found]
         findings = [*findings, *found]
@@ -225,6 +227,7 @@ def plan(
     """
     from executor.documents.trial import use_text
     from executor.errors import UsageError
+    from executor.jobs.earlier_jobs import use_earlier_jobs
     from executor.planning.request import JobRequest, new_job_id, read_request
 
     given = JobRequest(
@@ -242,6 +245,7 @@ def plan(
     descriptor, findings = read_request(job_request)
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)
+    job_request, descriptor = use_earlier_jobs(job_request, descriptor, options, job_id=job_id)
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:

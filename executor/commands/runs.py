@@ -295,6 +295,7 @@ def submit_request(
 
     A signal ends it with a message that says what may run, and how to check and end it.
     """
+    from executor.jobs.earlier_jobs import use_earlier_jobs
     from executor.planning.request import read_request
     from executor.signals import SignalError, raised_signals
 
@@ -308,6 +309,7 @@ def submit_request(
                 raise UsageError(
                     "--exclusive: an instance has no other jobs; leave it out, or add `--on local`"
                 )
+            job_request, descriptor = use_earlier_jobs(job_request, descriptor, options, job_id=job_id)
             listener = submission.listener()
             submitted = backend.submit(job_request, descriptor, job_id=job_id, listener=listener)
     except SignalError as interrupted:

@@ -23,6 +23,7 @@ from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenA
 from bai_agent.job.schema.field_types import inside, no_tilde, shown, written_duration
 from bai_agent.job.schema.source_schemes import SCHEMES, schemes_text
 from bai_agent.light_dataclass import dataclass
+from executor.descriptor.job_reference import FORMS, artifact_mistake, refers_to_job
 
 
 class DescriptorTable(BaseModel):
@@ -182,6 +183,8 @@ def _source(text: str) -> Mistake | None:
     name, separator, _ = text.partition("://")
     if not text.strip():
         return "is empty", 'write for example "s3://bucket/key" or "https://host/file"'
+    if refers_to_job(text):
+        return artifact_mistake(text)
     if not separator:
         return no_tilde(text)
     scheme = SCHEMES.get(name)
@@ -195,7 +198,7 @@ SourceText = Annotated[
     Check(
         _source,
         {
-            "description": f"{', '.join(each.forms for each in SCHEMES.values())}, or a path relative to this file."
+            "description": f"{', '.join(each.forms for each in SCHEMES.values())}, {FORMS}, or a path relative to this file."
         },
     ),
 ]

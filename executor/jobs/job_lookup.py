@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bai_agent.errors import BaiError, RecordError, StoreError
-from bai_agent.job.descriptor import is_job_id
+from bai_agent.job.descriptor import Identity, is_job_id
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from executor.errors import UsageError
@@ -153,17 +153,43 @@ def _newest(stores: Sequence[JobStore]) -> list[JobRecord]:
 
 def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
     """Return the first of `jobs` whose benchmark has the name `name`. Raises UsageError, StoreError."""
-    names = set()
+    found, names = _first(jobs, lambda identity: identity.name == name, lambda identity: identity.name)
+    if found is None:
+        hint = _hint(name, names, "`bai list` shows the names")
+        raise UsageError(f'there is no job of the name "{name}"; {hint}')
+    return found
+
+
+def find_labelled(stores: Iterable[JobStore], key: str, value: str) -> JobRecord:
+    """Return the newest job with the label `key`=`value`. Raises UsageError, StoreError."""
+    found, values = _first(
+        _newest(list(stores)),
+        lambda identity: identity.labels.get(key) == value,
+        lambda identity: identity.labels.get(key),
+    )
+    if found is None:
+        hint = _hint(value, values, f"`bai list --label {key}={value}` shows none")
+        raise UsageError(f"there is no job with the label {key}={value}; {hint}")
+    return found
+
+
+def _first(
+    jobs: Iterable[JobRecord],
+    matches: Callable[[Identity], bool],
+    read: Callable[[Identity], str | None],
+) -> tuple[JobRecord | None, list[str]]:
+    """Return the first job that matches, and the values that `read` returned for those before it."""
+    values: dict[str, None] = {}
     for each in jobs:
         try:
-            found = each.job().job.name
+            identity = each.job().job
         except RecordError:  # `bai list` names it
             continue
-        if found == name:
-            return each
-        names.add(found)
-    hint = _hint(name, filter(None, names), "`bai list` shows the names")
-    raise UsageError(f'there is no job of the name "{name}"; {hint}')
+        if matches(identity):
+            return each, list(values)
+        if (value := read(identity)) is not None:
+            values[value] = None
+    return None, list(values)
 
 
 def place_of(store: JobStore) -> str:

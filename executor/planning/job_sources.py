@@ -11,6 +11,7 @@ from bai_agent.job.schema.declared import as_kind
 from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.checks.file_checks import local_path
+from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.model import Descriptor, Script
 from executor.descriptor.service_tables import SourceTable
 from executor.errors import PlanError
@@ -105,8 +106,10 @@ def _scripts(script: Script | None, scripts: ScriptsOrigin | None, *, folder: Pa
 
 
 def _source(written: SourceTable, *, folder: Path, data_root: Path | None, home: Path | None) -> Source:
-    local = local_path(written.src, folder)
     src = written.src
+    if refers_to_job(src):
+        raise PlanError(f'data.sources: "{src}" is an artifact of another job, which cannot be used here.')
+    local = local_path(src, folder)
     if local is not None and file_path(src) is None:
         src = _normal(local).as_uri() + ("/" if written.src.endswith("/") else "")
     path = _target(written.path, data_root=data_root, home=home)

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.checks.command_checks import is_script
+from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.raw_table import Raw, RawFinding, at, error, items, text_at, warning
 
 
@@ -54,7 +55,7 @@ def _script_folder(path: str, folder: Path, requirements: str) -> Iterator[RawFi
 
 def local_path(src: str, folder: Path) -> Path | None:
     """Return the local path that the source `src` means; None if it is not on this disk."""
-    if not src.strip() or src.startswith("~"):
+    if not src.strip() or src.startswith("~") or refers_to_job(src):
         return None
     return file_path(src) or (None if "://" in src else folder / src)
 

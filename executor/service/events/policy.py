@@ -19,6 +19,7 @@ from executor.configuration.service_config import Bounds
 from executor.descriptor import Finding
 from executor.descriptor.checks.elastic_checks import node_range
 from executor.descriptor.ec2_table import read_reservation
+from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.model import SINKS
 from executor.descriptor.raw_table import Raw, Where, at, items, text_at
 
@@ -152,7 +153,10 @@ def _this_machine(table: Raw) -> Iterator[_Refusal]:
         src = text_at(source, "src")
         if src and scheme_of(src) not in REMOTE_SCHEMES:
             fix = 'write an address such as "s3://bucket/key" or "https://host/file"'
-            yield (*where, "src"), "names a file of the machine on which the service runs", fix
+            problem = "names a file of the machine on which the service runs"
+            if refers_to_job(src):
+                problem = "names an artifact of another job, which may be of another client"
+            yield (*where, "src"), problem, fix
     for name, reference in at(table, "env", "secrets").items():
         if isinstance(reference, str) and reference.partition(":")[0].strip().lower() == "env":
             fix = 'put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME"'

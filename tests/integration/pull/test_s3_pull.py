@@ -159,6 +159,20 @@ def test_a_key_that_can_be_no_file_is_refused_by_name(
     assert names(tmp_path / "data") == []
 
 
+def test_an_object_that_changed_since_the_job_was_planned_is_refused(
+    tmp_path: Path, gate: Gate, put: Callable[..., None]
+) -> None:
+    put(model=b"weights")
+    etag = gate.s3.head_object(Bucket="bucket", Key="model")["ETag"].strip('"')
+    bring(tmp_path, Source(src="s3://bucket/model", path="same", etag=etag))
+    put(model=b"others")
+
+    with pytest.raises(PullError, match=f"{etag} was expected; the object has changed"):
+        bring(tmp_path, Source(src="s3://bucket/model", path="changed", etag=etag))
+
+    assert names(tmp_path / "data") == ["same"]
+
+
 def test_an_object_and_a_folder_of_one_name_are_an_error(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:

@@ -91,6 +91,12 @@ def test_a_request_carries_who_asks() -> None:
     )
 
 
+def test_an_artifact_of_another_job_is_refused() -> None:
+    sources = [{"src": "job:last/model.pt", "path": "/d"}]
+
+    assert "data.sources[0].src: names an artifact of another job" in refusal({"data": {"sources": sources}})
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [

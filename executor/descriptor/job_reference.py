@@ -1,0 +1,70 @@
+"""References to other jobs in a descriptor: `job:last/model.pt`, `job:label=stage=prepare/`, `job:ID`."""
+
+from __future__ import annotations
+
+from bai_agent.job.schema.field_types import shown
+from bai_agent.job.schema.source_schemes import Mistake
+from bai_agent.light_dataclass import dataclass
+
+_MARK = "job:"
+_LABEL = "label="
+_ARTIFACT = 'write "job:last/model.pt" for an artifact, or "job:last/" for all of them'
+FORMS = "`job:JOB/path` and `job:JOB/folder/` (artifacts of a job that succeeded)"
+"""Examples of such addresses, for the reference."""
+
+
+def refers_to_job(src: str) -> bool:
+    return src.startswith(_MARK)
+
+
+@dataclass(frozen=True)
+class JobReference:
+    """A job, and an artifact of it."""
+
+    job: str
+    """Its name, as commands accept it ("last", the beginning of an id), or "label=KEY=VALUE"."""
+    artifact: str | None
+    """Path of the artifact. A folder ends in a slash, "" is all of them; None if no artifact is named."""
+
+    @property
+    def label(self) -> tuple[str, str] | None:
+        """Key and value of the label by which the job is named; None if it has another name."""
+        if not self.job.startswith(_LABEL):
+            return None
+        key, _, value = self.job.removeprefix(_LABEL).partition("=")
+        return key, value
+
+    def of(self, job_id: str, artifact: str | None = None) -> str:
+        """Return the reference with the job's id, or one to another artifact of that job."""
+        artifact = self.artifact if artifact is None else artifact
+        return f"{_MARK}{job_id}" + ("" if artifact is None else f"/{artifact}")
+
+
+def read_reference(text: str) -> JobReference:
+    """Return the reference in a text that `refers_to_job`."""
+    job, slash, artifact = text.removeprefix(_MARK).partition("/")
+    return JobReference(job, artifact if slash else None)
+
+
+def artifact_mistake(text: str) -> Mistake | None:
+    """Return the mistake in a reference to an artifact; None if there is none."""
+    reference = read_reference(text)
+    if (mistake := _name_mistake(text, reference)) is not None:
+        return mistake
+    if reference.artifact is None:
+        return f"{shown(text)} names a job and none of its artifacts", _ARTIFACT
+    parts = reference.artifact.removesuffix("/").split("/")
+    if reference.artifact and not all(part not in ("", ".", "..") and part.isprintable() for part in parts):
+        return (
+            f'{shown(text)} has an empty, "." or ".." part',
+            f"name a path among the artifacts; {_ARTIFACT}",
+        )
+    return None
+
+
+def _name_mistake(text: str, reference: JobReference) -> Mistake | None:
+    if not reference.job.isprintable() or not reference.job:
+        return f"{shown(text)} names no job", _ARTIFACT
+    if reference.label is not None and not all(reference.label):
+        return f"{shown(text)} names no label", 'write "job:label=KEY=VALUE/path"'
+    return None

@@ -1,0 +1,261 @@
+"""Artifacts of earlier jobs as sources: `job:last/model.pt` becomes the artifact of one job, with its checksum."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import RecordError
+from bai_agent.job.descriptor import Unpack
+from bai_agent.job.outcome import Status
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store import StoredObject
+from bai_agent.light_dataclass import dataclass
+from executor.descriptor.job_reference import (
+    JobReference,
+    artifact_mistake,
+    read_reference,
+    refers_to_job,
+)
+from executor.descriptor.overrides import ItemName, Override, overlap
+from executor.descriptor.service_tables import SourceTable
+from executor.errors import UsageError
+from executor.jobs.job_lookup import find_labelled
+from executor.planning.arms import FileArm
+from executor.records.reading import result_of
+
+if TYPE_CHECKING:
+    from executor.descriptor.model import Descriptor
+    from executor.jobs.scope import JobScope
+    from executor.planning.request import JobRequest
+
+_MOST_FILES = 1000
+"""Most files of a folder of artifacts, each of which becomes a source."""
+_NAMED = 5
+"""Most artifacts that a message names."""
+_PIECE = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArtifactSource(SourceTable):
+    """An artifact of another job."""
+
+    size: int | None = None
+    etag: str | None = None
+    endpoint: str | None = None
+
+
+def without_artifacts(descriptor: Descriptor) -> Descriptor:
+    """Return the descriptor without sources that are artifacts of other jobs, which a check alone does not look up."""
+    kept = [each for each in descriptor.data.sources if not refers_to_job(each.src)]
+    return _with_sources(descriptor, kept)
+
+
+def use_earlier_jobs(
+    job_request: JobRequest, descriptor: Descriptor, scope: JobScope, *, job_id: str | None
+) -> tuple[JobRequest, Descriptor]:
+    """Return the request and its descriptor with artifacts of single jobs in place of references such as `job:last/model.pt`.
+
+    The request names the jobs by their ids, so that `--like` uses the same artifacts. job_id: the id that was
+    given; if that job exists, its record says which jobs were meant. Raises UsageError, StoreError.
+    """
+    if not any(refers_to_job(each.src) for each in _every_source(descriptor)):
+        return job_request, descriptor
+    meant = _meant_before(job_id, scope)
+    sources: list[SourceTable] = []
+    pinned: list[Override] = []
+    for index, each in enumerate(descriptor.data.sources):
+        key = f"data.sources[{index}].src"
+        found, src = _resolved(each, scope, key=key, before=meant.get(key))
+        sources += found
+        if src != each.src:
+            path = ("data", "sources", index, "src")
+            pinned.append(Override(option=f"--set {key}", key=key, path=path, value=src, typed=False))
+    used = _with_arms(_with_sources(descriptor, sources), scope)
+    return replace(job_request, overrides=_pinned(job_request.overrides, pinned, descriptor)), used
+
+
+def _pinned(
+    given: Sequence[Override], pinned: Sequence[Override], descriptor: Descriptor
+) -> tuple[Override, ...]:
+    """Return the overrides with the addresses that name single jobs in place of those that were given."""
+    places = {each.path: each for each in pinned}
+    kept = []
+    for each in given:
+        place = tuple(
+            _position(step, descriptor) if isinstance(step, ItemName) else step for step in each.path
+        )
+        if place not in places and any(overlap(place, one) for one in places):
+            return tuple(given)  # The whole list was given, and a part of it cannot be given as well.
+        if place not in places:
+            kept.append(each)
+    return (*kept, *pinned)
+
+
+def _position(item: ItemName, descriptor: Descriptor) -> int | ItemName:
+    ids = [each.id for each in descriptor.data.sources]
+    return ids.index(item.name) if item.name in ids else item
+
+
+def _every_source(descriptor: Descriptor) -> list[SourceTable]:
+    arms = descriptor.repeat.arms if descriptor.repeat is not None else ()
+    own = [source for arm in arms if isinstance(arm, FileArm) for source in arm.sources]
+    return [*descriptor.data.sources, *own]
+
+
+def _with_sources(descriptor: Descriptor, sources: Sequence[SourceTable]) -> Descriptor:
+    data = descriptor.data.model_copy(update={"sources": list(sources)})
+    return descriptor.model_copy(update={"data": data})
+
+
+def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
+    """Return the descriptor with the artifacts of each arm that has sources of its own."""
+    if descriptor.repeat is None:
+        return descriptor
+    arms = tuple(
+        arm.model_copy(
+            update={
+                "sources": [
+                    found
+                    for index, each in enumerate(arm.sources)
+                    for found in _resolved(each, scope, key=f"data.sources[{index}].src")[0]
+                ]
+            }
+        )
+        if isinstance(arm, FileArm)
+        else arm
+        for arm in descriptor.repeat.arms
+    )
+    return descriptor.model_copy(update={"repeat": replace(descriptor.repeat, arms=arms)})
+
+
+def _meant_before(job_id: str | None, scope: JobScope) -> dict[str, str]:
+    """Return the values that the job of this id, if it exists, was given in place of its descriptor's."""
+    if job_id is None:
+        return {}
+    for store in scope.stores():
+        record = JobRecord(store, job_id)
+        if record.exists():
+            return record.job().set
+    return {}
+
+
+def _resolved(
+    source: SourceTable, scope: JobScope, *, key: str, before: str | None = None
+) -> tuple[Sequence[SourceTable], str]:
+    """Return the sources that `source` stands for, and its address with the job's id."""
+    if not refers_to_job(source.src):
+        return [source], source.src
+    src = before if before is not None and refers_to_job(before) else source.src
+    try:
+        reference = read_reference(src)
+        record = _succeeded(reference, scope)
+        return _artifacts(record, reference, source), reference.of(record.job_id)
+    except (UsageError, RecordError) as error:
+        raise UsageError(f'{key}: "{source.src}": {error}') from error
+
+
+def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
+    """Return the job of the reference. Raises UsageError if it does not exist or has not succeeded."""
+    label = reference.label
+    record = find_labelled(scope.stores(), *label) if label is not None else scope.find(reference.job)
+    result = result_of(record)
+    if result is None:
+        raise UsageError(
+            f"the job {record.job_id} has not ended; wait for it: `bai status {record.job_id} --wait`"
+        )
+    if result.status != Status.SUCCEEDED.value:
+        raise UsageError(
+            f'the job {record.job_id} ended as "{result.outcome}"; name a job that succeeded: `bai list` shows them'
+        )
+    return record
+
+
+def _artifacts(record: JobRecord, reference: JobReference, source: SourceTable) -> list[SourceTable]:
+    """Return one source for an artifact, or one for each file of a folder of artifacts. Raises UsageError."""
+    place, wanted = record.key("artifacts/"), reference.artifact or ""
+    found = {each.key.removeprefix(place): each for each in record.store.find(place)}
+    for name in found:
+        if (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
+            # Another program wrote it: it could lead to any place on the machine.
+            raise UsageError(f"the job {record.job_id} has an artifact that cannot be used: {mistake[0]}")
+    if wanted in found:
+        return [_artifact(record, found[wanted], source, path=source.path)]
+    if wanted and not wanted.endswith("/"):
+        raise UsageError(f"the job {record.job_id} has no artifact {wanted}; {_hint(wanted, list(found))}")
+    below = {name: each for name, each in found.items() if name.startswith(wanted)}
+    if not below:
+        what = f"artifacts in {wanted}" if wanted else "artifacts"
+        raise UsageError(f"the job {record.job_id} has no {what}; {_hint(wanted, list(found))}")
+    if len(below) > _MOST_FILES:
+        raise UsageError(
+            f"the job {record.job_id} has {len(below):,} artifacts there, and a source has at most {_MOST_FILES:,}; "
+            "put them into an archive, and use unpack"
+        )
+    if source.md5 or source.sha256 or source.unpack is not Unpack.NO:
+        raise UsageError("a folder has no checksum and is not unpacked; remove md5, sha256 and unpack")
+    folder = source.path.rstrip("/")
+    return [
+        _artifact(record, each, source, path=f"{folder}/{name.removeprefix(wanted)}")
+        for name, each in below.items()
+    ]
+
+
+def _hint(wanted: str, names: Sequence[str]) -> str:
+    """Return what can be named instead."""
+    if not names:
+        return "[output] artifacts of its descriptor names files to be kept"
+    if any(name.startswith(f"{wanted}/") for name in names):
+        return f'it is a folder: write a slash at its end, "{wanted}/"'
+    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    if close:
+        return f'did you mean "{close[0]}"?'
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"it has {', '.join(names[:_NAMED])}{more}"
+
+
+def _artifact(record: JobRecord, item: StoredObject, source: SourceTable, *, path: str) -> ArtifactSource:
+    """Return the source of one artifact, with its checksum: SHA-256 on this machine, S3's ETag in a bucket."""
+    kept = {name: getattr(source, name) for name in ("id", "md5", "sha256", "unpack", "mode")}
+    folder = record.store.folder
+    if folder is not None:
+        file = folder.absolute() / item.key
+        found = _sha256(file, below=folder.absolute() / record.key("artifacts"))
+        if source.sha256 not in (None, found):
+            raise UsageError(f"the artifact's SHA-256 is {found}; correct sha256, or remove it")
+        return ArtifactSource(src=file.as_uri(), path=path, **{**kept, "sha256": found})
+    store = record.job().store
+    return ArtifactSource(
+        src=f"{record.store.url}/{item.key}",
+        path=path,
+        size=item.size,
+        etag=item.etag.strip('"') or None,
+        region=store.region if store is not None else None,
+        endpoint=store.endpoint if store is not None else None,
+        **kept,
+    )
+
+
+def _sha256(file: Path, *, below: Path) -> str:
+    """Return the checksum of a file that no symbolic link below the folder `below` leads to. Raises UsageError."""
+    way = [file, *file.parents]
+    for each in way[: way.index(below) + 1]:
+        if each.is_symlink():
+            raise UsageError(f"{each} is a symbolic link; an artifact is a file of the job itself")
+    digest = hashlib.sha256()
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as content:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise UsageError(f"{file} is not a file")
+            while piece := content.read(_PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+    return digest.hexdigest()

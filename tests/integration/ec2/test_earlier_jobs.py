@@ -1,0 +1,97 @@
+"""Artifacts of one job as data of the next one, between this machine and EC2."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_harness import CliHarness
+from moto_aws import HELLO, MotoAws, open_moto_aws
+
+from bai_agent.job.record import JobRecord
+from executor.backends.ec2.bucket_store import bucket_store
+from executor.configuration.config import read_settings
+from executor.owned_folders import cache_folder
+
+_WEIGHTS = b"weights of the first job\n"
+
+
+@pytest.fixture(scope="module")
+def moto_aws() -> Iterator[MotoAws]:
+    with open_moto_aws() as aws:
+        yield aws
+
+
+@pytest.fixture
+def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
+    # The bundle is made once for all tests.
+    own = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+    return CliHarness(tmp_path, {**kept, **moto_aws.environment(), **own})
+
+
+def _uses(cli: CliHarness, src: str) -> str:
+    """Write a descriptor that prints the artifact `src`."""
+    text = HELLO.replace("echo hello", "cat model.bin")
+    source = f'[[data.sources]]\nsrc = "{src}"\npath = "model.bin"\n'
+    (cli.folder / "uses.toml").write_text(text + source)
+    return "uses.toml"
+
+
+def test_an_artifact_in_the_bucket_is_data_of_jobs_on_ec2_and_here(
+    moto_aws: MotoAws, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cli.folder / "makes.toml").write_text(HELLO)
+    assert cli.bai("submit", "makes.toml", "--job-id", "makes-1").code == 0
+    for name, value in moto_aws.environment().items():
+        monkeypatch.setenv(name, value)
+    record = JobRecord(bucket_store(read_settings()), "makes-1")
+    record.store.put(record.key("artifacts/model.bin"), _WEIGHTS)
+    result = {
+        "outcome": "succeeded",
+        "status": "SUCCEEDED",
+        "exit_code": 0,
+        "sentence": "Done.",
+        "started": 1,
+    }
+    record.store.put(record.key("result.json"), json.dumps(result).encode())
+    file = _uses(cli, "job:last/model.bin")
+
+    there = cli.bai("submit", file, "--job-id", "uses-1")
+    again = cli.bai("submit", file, "--job-id", "uses-1")
+    refused = cli.bai("submit", file, "--job-id", "uses-2")
+    here = cli.bai("run", file, "--on", "local", "--set", "data.sources[0].src=job:makes-1/model.bin")
+
+    # The same id means the same job, although this one is the last by now.
+    assert there.code == again.code == 0, there.stderr + again.stderr
+    job = JobRecord(record.store, "uses-1").job()
+    [source] = job.sources
+    assert source.src == f"{record.store.url}/makes-1/artifacts/model.bin"
+    assert source.etag == hashlib.md5(_WEIGHTS, usedforsecurity=False).hexdigest()
+    assert job.set == {"data.sources[0].src": "job:makes-1/model.bin"}
+    assert refused.code == 2
+    assert "the job uses-1 has not ended" in refused.stderr
+    assert here.code == 0, here.stderr
+    assert _WEIGHTS.decode().strip() in here.stdout
+
+
+def test_an_artifact_of_this_machine_is_uploaded_for_a_job_on_ec2(moto_aws: MotoAws, cli: CliHarness) -> None:
+    makes = (
+        HELLO.replace("echo hello", "cp /etc/hostname model.bin") + '[output]\nartifacts = ["model.bin"]\n'
+    )
+    (cli.folder / "makes.toml").write_text(makes)
+    made = cli.bai("run", "makes.toml", "--on", "local", "--job-id", "makes-here")
+    assert made.code == 0, made.stderr
+
+    done = cli.bai("submit", _uses(cli, "job:makes-here/model.bin"), "--job-id", "uses-it")
+
+    assert done.code == 0, done.stderr
+    kept = (cli.folder / "home/.bai/jobs/makes-here/artifacts/model.bin").read_bytes()
+    key = f"data/{hashlib.sha256(kept).hexdigest()}/model.bin"
+    s3 = moto_aws.client("s3", "setup")
+    bucket = moto_aws.environment()["BAI_BUCKET"]
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == kept
