@@ -39,9 +39,10 @@ class Newcomer:
         cache = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
         self.env |= {"HOME": str(home), "PIP_CACHE_DIR": cache}
 
-    def runs(self, example: str, *arguments: str) -> Ended:
+    def runs(self, example: str, *arguments: str, file: str = "benchmark.toml", job_id: str = "") -> Ended:
+        job_id = job_id or example
         done = subprocess.run(
-            [BAI, "run", EXAMPLES / example / "benchmark.toml", "--job-id", example, *arguments],
+            [BAI, "run", EXAMPLES / example / file, "--job-id", job_id, *arguments],
             env=self.env,
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -50,7 +51,7 @@ class Newcomer:
             timeout=300,
             check=False,
         )
-        job = self.home / ".bai" / "jobs" / example
+        job = self.home / ".bai" / "jobs" / job_id
         run = job / "attempts" / "0" / "nodes" / "0"
         assert (run / "result.json").exists(), done.stdout + done.stderr
         values = defaultdict(list)
@@ -119,6 +120,28 @@ def test_script_mode_runs_its_entry_point(newcomer: Newcomer) -> None:
     assert ended.values["train_loss"] == sorted(ended.values["train_loss"], reverse=True)
     assert len(ended.values["train_loss"]) == len(ended.values["accuracy"]) == 30
     assert ended.values["accuracy"][-1] > 0.95
+
+
+def test_a_training_uses_the_data_that_the_job_before_prepared(newcomer: Newcomer) -> None:
+    too_early = subprocess.run(
+        [BAI, "run", EXAMPLES / "prepare" / "train.toml"],
+        env=newcomer.env,
+        cwd=newcomer.home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    prepared = newcomer.runs("prepare")
+    trained = newcomer.runs("prepare", file="train.toml", job_id="trained")
+
+    assert too_early.returncode == 2
+    assert 'data.sources[0].src: "job:last:prepare-digits/prepared/": there are no jobs' in too_early.stderr
+    assert sorted(prepared.artifacts) == ["prepared/test.csv", "prepared/train.csv"]
+    assert prepared.values["images"] == [359, 1438]
+    assert (trained.exit_code, trained.artifacts) == (0, ["model.json"])
+    assert trained.values["accuracy"][0] > 0.8
 
 
 def test_emit_sends_what_it_measures(newcomer: Newcomer) -> None:

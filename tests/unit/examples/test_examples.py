@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.model import Descriptor
 from executor.descriptor.toml_file import read_toml
 
@@ -55,6 +56,8 @@ def test_every_metric_takes_a_number_from_its_example(path: Path) -> None:
 @of_each_example
 def test_the_data_exists_and_matches_its_checksum(path: Path) -> None:
     for source in read(path).data.sources:
+        if refers_to_job(source.src):  # what another example keeps
+            continue
         content = (path.parent / source.src).read_bytes()
         assert source.sha256 == hashlib.sha256(content).hexdigest()
 
