@@ -159,6 +159,7 @@ def _run(
     quiet: bool,
     umask: int,
 ) -> Outcome:
+    job = job.of_node(node.rank)
     # All imports only here, so that a wrong usage is answered before anything heavy is imported.
     from bai_agent.benchmark.prepared_shim import PreparedShim
     from bai_agent.benchmark.state import State, state
@@ -204,7 +205,7 @@ def _run(
         peers=monitor or elastic,
         elastic=elastic,
     )
-    extractor = ExtractorProcess(rundir)
+    extractor = ExtractorProcess(rundir, node=node.rank)
     ctx = RunContext(
         job=job,
         rundir=rundir,

@@ -50,6 +50,15 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
 
 def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
+    """Return the same for the server of a job with a client: it fails if it ends before it is told to."""
+    outcome, sentence = classify(ended)
+    if outcome is Outcome.SUCCEEDED and ended.stop is None:
+        after = _seconds(ended.wall_seconds or 0)
+        return Outcome.FAILED, f"The server ended by itself after {after}, before its client: {_end(ended)}."
+    return outcome, sentence.replace("The benchmark", "The server", 1)
+
+
+def classify_sshd(ended: BenchmarkExit) -> tuple[Outcome, str]:
     """Return the same for a node that only serves another node: its processes end when they are told to, and
     not before."""
     outcome, sentence = classify(ended)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from bai_agent.benchmark.environment import command, find_user, prepare_environment, working_folder
@@ -46,6 +48,7 @@ def set_up_node(
 
     serves: others log in to it, and it does not log in to them; None: both. may_install: this machine is the job's alone.
     """
+    _require_free(setup.ports)
     user = find_user(job.benchmark.user)
     # The programs found depend neither on secrets nor on the other nodes.
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
@@ -61,6 +64,23 @@ def set_up_node(
     require_openssh(serves=serves, path=env["PATH"], may_install=may_install, user=user, stopping=stopping)
     key = public_key(rundir, user=user, path=env["PATH"])
     return NodeFacts(engine=engine, public_key=key, warnings=warnings)
+
+
+def _require_free(ports: Sequence[int]) -> None:
+    """Raise SetupError if another program listens on one of these ports: its answers would be taken for the server's."""
+    for port in ports:
+        with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+            # A connection that has just ended does not take its port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", port))
+                probe.listen(1)
+            except PermissionError:
+                continue  # a low port, for which the server may have rights
+            except OSError as error:
+                raise SetupError(
+                    f"port {port} of the server is taken on this machine: {error.strerror}; another program listens there"
+                ) from error
 
 
 def _version(program: str, env: Mapping[str, str], user: User | None) -> str:

@@ -75,6 +75,8 @@ class Order:
     """Address of this node at which the shim listens as long as it lives. None if no other node asks."""
     hosts: tuple[Peer, ...] = ()
     """Hosts that the environment's `ssh` must reach before the start."""
+    server: Peer | None = None
+    """Node whose server must be ready before the start."""
 
 
 def make_order(
@@ -138,6 +140,7 @@ def make_order(
         runs_together=job.runs_together,
         on_each_node=starts.on_each_node,
         hosts=starts.ssh.hosts if isinstance(starts.ssh, SshTo) else (),
+        server=starts.server,
     )
 
 

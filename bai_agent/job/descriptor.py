@@ -55,6 +55,10 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+_NEVER = r"\Zof another node's output"
+"""A pattern without any match. Its text lets lines be skipped without a search."""
+
+
 class Better(str, Enum):
     """Which direction of a metric is an improvement."""
 
@@ -383,6 +387,8 @@ class Source(WrittenSource):
     arm: str | None = None
     """The arm of `[repeat]` that needs it. If a source has one, each arm has folders of its own; unset: it is
     for both."""
+    server: bool = False
+    """Whether it is for the server of `[server]`, and not for its client. Scripts are for both."""
 
 
 class OfRun(str, Enum):
@@ -465,6 +471,8 @@ class Metric(WrittenMetric):
     revision: str | None = None
     """The preset's definition, "fio/2": its name, and a number that is raised only if the metric's numbers
     change."""
+    server: bool = False
+    """Whether it is searched in the output of the server of `[server]`, and not in that of its client."""
 
     @property
     def preset(self) -> str | None:
@@ -475,6 +483,20 @@ class Metric(WrittenMetric):
     def context_has_unit(self) -> bool:
         """Whether an earlier line says the unit of its values."""
         return any("(?P<unit>" in pattern for pattern in self.context)
+
+    def unsearched(self) -> Metric:
+        """Return this metric with a pattern that no line matches, for a node whose output it is not about."""
+        return replace(
+            self,
+            pattern=_NEVER,
+            of_run=None,
+            json=None,
+            json_step=None,
+            json_labels=(),
+            after=None,
+            until=None,
+            context=(),
+        )
 
     def __post_init__(self) -> None:
         if self.of_run is not None and (self.pattern or self.json is not None):
@@ -917,6 +939,58 @@ class Checkpoint(DeclaredTable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadinessProbe(DeclaredTable):
+    """An HTTP request that shows that the server is ready: it is answered with a status from 200 to 399. Without this table the
+    server is ready when its first port accepts a connection."""
+
+    path: Annotated[FilledText, Example("/ping")]
+    """The path of the request."""
+    port: Annotated[int | None, in_range(1, 65535), Example(8080)] = None
+    """The port. Unset: the server's first."""
+    scheme: Annotated[Literal["http", "https", "HTTP", "HTTPS"], Example("https")] = "http"
+    """The scheme. Certificates are not verified."""
+    initial_delay_seconds: Annotated[int, in_range(0, 86_400), Example(10)] = 10
+    """Seconds before the first probe."""
+    period_seconds: Annotated[int, in_range(1, 86_400), Example(10)] = 10
+    """Seconds between probes."""
+    timeout_seconds: Annotated[int, in_range(1, 86_400), Example(1)] = 1
+    """Longest time of a probe (seconds)."""
+    success_threshold: Annotated[int, in_range(1, 1000), Example(1)] = 1
+    """Answers in a row after which the server is ready."""
+    failure_threshold: Annotated[int, in_range(1, 1000), Example(3)] = 3
+    """Accepted; has no effect: the client waits for `limits.join`, however many probes fail."""
+
+
+SERVER_NODE = 1
+"""Node of the server in a job with `[server]`; node 0 is its client."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """The server under test, which node 1 runs: the `[server]` table. Either `argv` or `script` is set."""
+
+    ports: tuple[Annotated[int, in_range(1, 65535)], ...]
+    """Ports on which it listens."""
+    argv: tuple[str, ...] = ()
+    """Its command and arguments, like the benchmark's."""
+    script: str | None = None
+    """The text of a script, like the benchmark's."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Its environment variables, in place of the benchmark's."""
+    readiness_probe: ReadinessProbe | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ports or len(set(self.ports)) < len(self.ports):
+            raise ValueError("ports must be one or more different ports")
+
+    def environment(self, address: str) -> dict[str, str]:
+        """Return the variables by which the client finds the server at `address`."""
+        first, *others = map(str, self.ports)
+        numbered = {f"INFERENCE_SERVER_PORT_{number}": port for number, port in enumerate(others, 1)}
+        return {"INFERENCE_SERVER_HOST": address, "INFERENCE_SERVER_PORT": first, **numbered}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Store:
     """The `[store]` table: the place of the job's record, in addition to the run directory."""
 
@@ -968,6 +1042,7 @@ class Job:
     restart: Restart = Restart()
     elastic: Elastic = Elastic()
     checkpoint: Checkpoint | None = None
+    server: Server | None = None
     store: Store | None = None
     end: End = End()
     git: Git | None = None
@@ -982,6 +1057,7 @@ class Job:
         if self.restart.max_restarts and self.strategy.max_restarts:
             raise ValueError("[restart] and [strategy] max_restarts say the same; keep that of [restart]")
         self._check_elastic()
+        self._check_server()
         if self.repeat is None:
             return
         if self.restart.max_restarts:
@@ -1001,9 +1077,13 @@ class Job:
                 f"[repeat] keep_going is not for the strategy {self.strategy.name} on several nodes: where a run fails on one of "
                 "them, the others may wait for it for ever"
             )
-        if self.arms_apart and self.strategy.nodes > 1 and self.strategy.name in ("mpi", "horovod"):
+        if (
+            self.arms_apart
+            and self.strategy.nodes > 1
+            and self.strategy.name in ("mpi", "horovod", "inference")
+        ):
             raise ValueError(
-                "[[sources]] arm: arms with files of their own are not for the strategies mpi and horovod on several nodes"
+                f"[[sources]] arm: arms with files of their own are not for the strategy {self.strategy.name} on several nodes"
             )
         if self.repeat.metric is not None and all(each.name != self.repeat.metric for each in self.metrics):
             raise ValueError(f'[repeat] metric "{self.repeat.metric}" is none of [[metrics]]')
@@ -1015,6 +1095,17 @@ class Job:
                 raise ValueError("[elastic] is for jobs with [strategy] min_nodes, and it is missing")
         elif not least <= self.desired_nodes <= most:
             raise ValueError(f"[elastic] nodes must be from {least} to {most}, not {self.desired_nodes}")
+
+    def _check_server(self) -> None:
+        serves = self.strategy.name == "inference"
+        if serves != (self.server is not None):
+            raise ValueError("[server] and the strategy inference go together")
+        if not serves:
+            return
+        if self.strategy.nodes != 2 or self.is_elastic:
+            raise ValueError("[strategy] nodes must be 2 for the strategy inference: a client and its server")
+        if self.restart_policy.max_restarts or self.checkpoint is not None:
+            raise ValueError("[restart] and [checkpoint] are not for the strategy inference")
 
     @property
     def is_elastic(self) -> bool:
@@ -1061,6 +1152,30 @@ class Job:
         return replace(
             self, job=identity, benchmark=benchmark, sources=sources, repeat=None, git=arm.git or self.git
         )
+
+    def is_server(self, node: int) -> bool:
+        """Return whether a node runs the job's server."""
+        return self.server is not None and node == SERVER_NODE
+
+    def of_node(self, node: int) -> Job:
+        """Return the job as a node runs it: of a job with a server, the server's part or its client's."""
+        if self.server is None:
+            return self
+        serves = self.is_server(node)
+        identity = replace(self.job, labels={**self.job.labels, "role": "server" if serves else "client"})
+        sources = [each for each in self.sources if each.kind is SourceKind.SCRIPTS or each.server is serves]
+        own = replace(
+            self,
+            job=identity,
+            sources=tuple(sources),
+            # All of them on both: a required metric is missing if neither node has seen it.
+            metrics=tuple(each if each.server is serves else each.unsearched() for each in self.metrics),
+        )
+        if not serves:
+            return own
+        server = self.server
+        benchmark = replace(self.benchmark, argv=server.argv, script=server.script, env=server.env, cwd=None)
+        return replace(own, benchmark=benchmark, repeat=None, output=Output())
 
     @property
     def runs_together(self) -> bool:

@@ -219,8 +219,10 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
     lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED.value, *_OF_THE_JOB)]
     own = lost or own
     first = min(map(_when, own))
-    killed = [node for node in own if node.outcome in _KILLED and _when(node) - first <= _CONSEQUENCE_MS]
-    return min(killed or own, key=lambda node: (_when(node), node.rank))
+    early = [node for node in own if _when(node) - first <= _CONSEQUENCE_MS]
+    killed = [node for node in early if node.outcome in _KILLED]
+    servers = [node for node in early if node.is_server]
+    return min(killed or servers or own, key=lambda node: (_when(node), node.rank))
 
 
 def _when(node: NodeOutcome) -> int:

@@ -637,7 +637,9 @@ class NodeOutcome(Ending):
     failed: Moment | None = None
     """Time at which the benchmark or its first process failed, before draining and before other processes were ended."""
     serves: Truth = False
-    """Whether the node only serves another one, which starts processes of the benchmark there."""
+    """Whether the node only serves another one, which starts processes of the benchmark there, or is the client of its server."""
+    is_server: Truth = False
+    """Whether the node runs the job's server, whose failure its client notices at once."""
     own_usage: OwnUsage | None = None
     complete: Truth = True
     """Whether the node has sent everything. False if it has just failed and still drains."""

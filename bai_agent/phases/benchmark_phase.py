@@ -211,6 +211,11 @@ def _launch(ctx: RunContext) -> None:
             order = replace(order, listens_at=me.address)
         if order.hosts:
             wait_for_hosts(ctx, order)
+        if job.server is not None and order.server is not None:
+            # Imported here: most jobs have no server.
+            from bai_agent.nodes.server_ready import wait_for_server
+
+            wait_for_server(ctx, job.server, order.server)
         launch(order, ctx.rundir, ctx.prepared_shim)
     except (SecretError, SetupError, ShimError) as error:
         raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error

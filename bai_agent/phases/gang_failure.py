@@ -54,6 +54,7 @@ def tell_others(ctx: RunContext) -> None:
         failed=failed,
         ended=now_ms(),
         serves=ctx.role is Role.SERVE,
+        is_server=ctx.job.is_server(ctx.node.rank),
         complete=False,
     )
     insist(ctx, lambda: monitor.attempt.end(early), patience_s=TELL_SECONDS)

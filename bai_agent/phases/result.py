@@ -132,6 +132,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
         "seconds": ctx.seconds_since("prepare"),
         "warnings": _warnings(ctx, ended or RunEnd(), extracted or ExtractionEnd()),
         "serves": ctx.role is Role.SERVE,
+        "is_server": ctx.job.is_server(ctx.node.rank),
         "transports": transports_in(ctx) or None,
     }
     # These texts may also contain a secret that is a common word, such as a user's name.

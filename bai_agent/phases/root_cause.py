@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from bai_agent.benchmark.ending import classify, classify_process, classify_server
+from bai_agent.benchmark.ending import classify, classify_process, classify_server, classify_sshd
 from bai_agent.benchmark.state import read_started
 from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.job.outcome import Outcome
@@ -49,8 +49,10 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
 
     quote: whether the sentence may quote the benchmark.
     """
+    if ctx.role is Role.SERVE and ctx.job.server is not None:
+        return (*classify_server(left), None)
     if ctx.role is Role.SERVE:
-        outcome, sentence = classify_server(left)
+        outcome, sentence = classify_sshd(left)
         # The process ended because the launcher failed; the launcher may have failed because of one of its
         # own processes.
         cause = _found_cause(ctx, left, quote=quote) if outcome is Outcome.PEER_FAILED else None

@@ -359,7 +359,8 @@ def _sources(ctx: RunContext) -> Sequence[Source]:
 
     If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
     """
-    everything = ctx.node.rank == 0 or ctx.node.instance_id is not None
+    # A server and its client have different sources.
+    everything = ctx.node.rank == 0 or ctx.node.instance_id is not None or ctx.job.server is not None
     found: dict[Source, None] = {}
     for job, rundir in workspaces(ctx.job, ctx.rundir):
         folders = _folders(job, rundir)

@@ -31,6 +31,8 @@ log = logging.getLogger("bai_agent.run.extractor")
 # Arguments, each before the run directory, and the signal by which the agent controls the process.
 _PARENT = "--parent="
 """Process id of the parent: the process ends when the parent does."""
+_NODE = "--node="
+"""Number of the node whose output is searched (default: 0)."""
 CAREFUL = "--careful"
 """Record each search, and time it by itself."""
 BLAME = "--blame"
@@ -89,8 +91,9 @@ class RunningExtractor(Protocol):
 class ExtractorProcess:
     """The extractor of one run directory. Call its methods from the main thread: the child dies with that thread."""
 
-    def __init__(self, rundir: RunDir, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, rundir: RunDir, *, node: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._rundir = rundir
+        self._node = node
         self._clock = clock
         self._child: subprocess.Popen[bytes] | None = None
         self._flags: list[str] = []
@@ -218,6 +221,7 @@ class ExtractorProcess:
             "-m",
             "bai_agent.run.extractor",
             f"{_PARENT}{os.getpid()}",
+            f"{_NODE}{self._node}",
             secrets,
             *self._flags,
         ]
@@ -260,7 +264,8 @@ def main() -> int:
 
     # Not by argparse, which takes as long to import as thousands of lines to extract.
     *options, folder = sys.argv[1:]
-    parents = [int(each.removeprefix(_PARENT)) for each in options if each.startswith(_PARENT)]
+    parents = _numbers(options, _PARENT)
+    node = max(_numbers(options, _NODE), default=0)
     redactor = Redactor()
     if SECRETS in options:
         redactor.know(json.load(sys.stdin))
@@ -273,7 +278,7 @@ def main() -> int:
             if rundir.extracted.exists():
                 return 0
             # The agent has read the file before it put it there.
-            job = read_job(rundir.job, checked=True)
+            job = read_job(rundir.job, checked=True).of_node(node)
             if BLAME in options:
                 known = read_checkpoint(
                     rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
@@ -293,6 +298,10 @@ def main() -> int:
         log.error("%s", error)  # noqa: TRY400 - foreseen: the sentence says it all
         return 1
     return 0
+
+
+def _numbers(options: Sequence[str], prefix: str) -> list[int]:
+    return [int(each.removeprefix(prefix)) for each in options if each.startswith(prefix)]
 
 
 def _anonymous_file(content: bytes) -> BinaryIO:

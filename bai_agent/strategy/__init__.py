@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor import SERVER_NODE, Job
 
 if TYPE_CHECKING:
     from bai_agent.job.peers import Peer
@@ -67,6 +67,7 @@ _STRATEGIES: Mapping[str, str] = {
     "each_node": "each_node:EachNode",
     "adaptdl": "adaptdl:AdaptDl",
     "horovod": "mpi:Horovod",
+    "inference": "inference:Inference",
     "mpi": "mpi:Mpi",
     "torchrun": "torchrun:Torchrun",
 }
@@ -117,4 +118,5 @@ def node_environment(job: Job, me: Peer, peers: Sequence[Peer], *, hostfile: str
         "BAI_NODE_ADDRS": ",".join(peer.address for peer in peers),
         "BAI_NODE_RANK": str(me.rank),
         "BAI_NUM_NODES": str(len(peers)),
+        **(job.server.environment(peers[SERVER_NODE].address) if job.server is not None else {}),
     }

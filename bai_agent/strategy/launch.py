@@ -16,7 +16,7 @@ class Role(Enum):
     COMPUTE = "compute"
     """The node ends when its own processes have ended."""
     SERVE = "serve"
-    """Another node starts processes through it; it ends well when the coordinator says that the job has."""
+    """Another node uses what it runs; it ends well when the coordinator says that the job has."""
 
 
 LAUNCHER_FOLDER = "BAI_LAUNCHER_FOLDER"
@@ -53,6 +53,8 @@ class Setup:
     needs: Needs = Needs()
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Versions of the benchmark's modules that are known to work; the user is warned of another one."""
+    ports: tuple[int, ...] = ()
+    """Ports on which the node will listen: nothing may listen there before."""
     ssh: bool = False
     """Whether the coordinator logs in to the others: each node makes a key, and the others learn its public part."""
 
@@ -87,6 +89,8 @@ class Launch:
     needs: Needs = Needs()
     role: Role = Role.COMPUTE
     ssh: Ssh | None = None
+    server: Peer | None = None
+    """Node whose server must be ready before the start, as the job's `[server]` says."""
     on_each_node: tuple[str, ...] = ()
     """Prefix for a command of `[repeat]`, which runs the command on each node. Empty: each node runs it
     itself."""

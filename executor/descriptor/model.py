@@ -7,7 +7,6 @@ advice of findings are made from them.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -54,11 +53,6 @@ from executor.descriptor.values import (
 )
 
 Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "adaptdl", "inference"]
-NOT_STARTED: Mapping[Strategy, str] = {
-    "inference": "a server in addition to the benchmark",
-}
-"""Strategies that agents of this version do not start, and what each needs."""
-
 OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other-engine": True})]
 """A table of another engine: any content is accepted, and ignored."""
 
@@ -104,9 +98,9 @@ class Distributed(DescriptorTable):
 
     num_instances: NodeCount = Field(default=NodeRange(most=2), examples=["2:4"])
     """Number of machines, or a range from the least to the most, which makes the job elastic. The strategy
-    `single_node`, and a descriptor without this table, always use one machine."""
+    `single_node`, and a descriptor without this table, always use one machine; `inference` always uses two."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
-    """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`."""
+    """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node` and `inference`."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
     """The program that starts `mpirun`, with `horovod` and `mpi`: `mpirun` means `bai`, which starts it once
     for all processes; `user` means the benchmark's own command, which then runs alone."""
@@ -127,7 +121,7 @@ class Hardware(DescriptorTable):
     """The EC2 instance type. A run on this machine ignores it; write `"local"` then."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
     """The way in which machines work together: one machine; the command once on each (`each_node`); `mpirun` over all (`horovod`, `mpi`);
-    `torchrun` on each; AdaptDL's replicas on each, whose number may change (`adaptdl`); a server and its client."""
+    `torchrun` on each; AdaptDL's replicas on each, whose number may change (`adaptdl`); a server and its client (`inference`)."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. It comes before `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
@@ -137,6 +131,8 @@ class Hardware(DescriptorTable):
     @property
     def nodes(self) -> int:
         """Number of machines; the most, if it is a range."""
+        if self.strategy == "inference":
+            return 2
         return (
             1
             if self.strategy == "single_node" or self.distributed is None

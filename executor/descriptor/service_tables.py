@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from bai_agent.job.descriptor import WrittenMetric, WrittenSource
+from bai_agent.job.descriptor import ReadinessProbe, WrittenMetric, WrittenSource
 from bai_agent.job.schema.declared import Example
-from bai_agent.job.schema.field_types import Md5
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.values import (
     DescriptorTable,
@@ -52,58 +51,35 @@ class ServerHardware(DescriptorTable):
     """The availability zone's id."""
 
 
-class ReadinessProbe(DescriptorTable):
-    """An HTTP request that shows that the server is ready."""
-
-    path: str = Field(examples=["/ping"])
-    """The path of the request."""
-    port: int | None = Field(default=None, ge=1, le=65535, examples=[8080])
-    """The port. Unset: the server's first."""
-    scheme: Literal["http", "https", "HTTP", "HTTPS"] = Field(default="http", examples=["https"])
-    """The scheme."""
-    initial_delay_seconds: int = Field(default=10, ge=0, examples=[10])
-    """Seconds before the first probe."""
-    period_seconds: int = Field(default=10, ge=1, examples=[10])
-    """Seconds between probes."""
-    timeout_seconds: int = Field(default=1, ge=1, examples=[1])
-    """Longest time of a probe (seconds)."""
-    success_threshold: int = Field(default=1, ge=1, examples=[1])
-    """Answers in a row after which the server is ready."""
-    failure_threshold: int = Field(default=3, ge=1, examples=[3])
-    """Failures in a row after which the server has failed."""
-
-
 class ServerEnv(DescriptorTable):
-    """The environment of the server."""
+    """The environment of the server. `user`, `python` and `secrets` of `[env]`, and `[ml.script]`, are for both machines."""
 
     docker_image: str | None = Field(default=None, examples=["example/server:1"])
-    """The server's container image."""
+    """Accepted; no containers are started: the server's machine has the image of its client's."""
     start_command: str = Field(examples=["/opt/bin/server"])
-    """The command that starts the server."""
+    """The command that starts the server, written like `[ml] benchmark_code`. It must not go to the background."""
     start_command_args: str | None = Field(default=None, examples=["--model=digits"])
     """Arguments of the command."""
-    ports: list[int] = Field(examples=[[8080, 8081]])
-    """Ports on which the server listens."""
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(min_length=1, examples=[[8080, 8081]])
+    """Ports on which the server listens, at the address of its machine. The client has them as `INFERENCE_SERVER_PORT`,
+    `INFERENCE_SERVER_PORT_1` and so on."""
     privileged: bool = False
     """Accepted for containers."""
     extended_shm: bool = True
     """Accepted for containers."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"MODEL": "digits"}])
-    """Environment variables."""
+    """Environment variables of the server, in place of those of `[env.vars]`."""
     readiness_probe: ReadinessProbe | None = None
 
 
-class Model(DescriptorTable):
-    """A model that the server loads."""
+@dataclass(frozen=True, kw_only=True)
+class Model(SourceTable):
+    """A model that the server loads: only the server's machine pulls it."""
 
-    src: str = Field(min_length=1, examples=["s3://bucket/model.tar"])
-    """The model's address."""
-    path: str = Field(min_length=1, examples=["/models/model.tar"])
-    """The model's place on the machine."""
-    id: str | None = Field(default=None, examples=["digits"])
-    """The model's name."""
-    md5: Md5 | None = Field(default=None, examples=["8a61469f7ea1b51cbae51d4f78837e45"])
-    """The file's MD5."""
+    src: Annotated[SourceText, Example("s3://bucket/model.tar")]
+    """Its address, as in `[[data.sources]]`, but not `job:…`."""
+    path: Annotated[TargetPath, Example("/models/model.tar")]
+    """Its place on the machine, as in `[[data.sources]]`."""
 
 
 class ServerOutput(DescriptorTable):
@@ -113,7 +89,7 @@ class ServerOutput(DescriptorTable):
 
 
 class Server(DescriptorTable):
-    """The server under test, with strategy `inference`. It is accepted and checked; this version does not run it."""
+    """The server under test, with the strategy `inference`: see [many-nodes.md](many-nodes.md#a-server-and-its-client)."""
 
     hardware: ServerHardware
     env: ServerEnv

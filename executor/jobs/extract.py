@@ -182,6 +182,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     # The kept log is one log of all processes.
     generations = _generations_of(node) if job.has_generations else []
     strategy = StrategyTable(min_nodes=1 if generations else None)
+    if job.server is not None:
+        strategy = job.strategy
     whole = job_toml(
         replace(job, strategy=strategy, restart=Restart(), elastic=Elastic(), checkpoint=None)
     ).encode()
@@ -197,7 +199,7 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
             _write_ends(rundir, generations)
             # As after a restart: these lines were not read when they were printed, and their records say so.
             rundir.extractor_offset.write_bytes(b"{}\n")
-            summary = _extract(rundir, job)
+            summary = _extract(rundir, job, node=node.rank)
             store.put(f"{place}/job.toml", descriptor)
             upload = StreamUpload(
                 rundir.metrics,
@@ -284,9 +286,9 @@ def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
             position += len(piece)
 
 
-def _extract(rundir: RunDir, job: Job) -> dict[str, Any]:
+def _extract(rundir: RunDir, job: Job, *, node: int) -> dict[str, Any]:
     """Run the extractor as in a run: with bounded searches, and with restarts."""
-    extractor = ExtractorProcess(rundir)
+    extractor = ExtractorProcess(rundir, node=node)
     # The secrets are not looked up here, so a warning must not quote the benchmark's output.
     extractor.start(secrets=None if job.benchmark.secrets else ())
     try:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from bai_agent.job.descriptor import (
     EC2_MAX_RUNTIME,
@@ -30,6 +30,7 @@ from bai_agent.job.descriptor import (
     Power,
     Repeat,
     Restart,
+    Server,
     SinkTable,
     Source,
     Store,
@@ -41,10 +42,10 @@ from bai_agent.light_dataclass import dataclass, field, fields, replace
 from executor.configuration.job_limits import JobLimits
 from executor.descriptor.checks.command_checks import is_script
 from executor.descriptor.ec2_table import efa_interfaces
-from executor.descriptor.model import NOT_STARTED, ArmTable, Descriptor, Distributed, Strategy
+from executor.descriptor.model import ArmTable, Descriptor, Distributed
 from executor.descriptor.overrides import Override, recorded
 from executor.descriptor.presets import PresetMetric
-from executor.descriptor.service_tables import MetricTable
+from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.descriptor.values import as_label
 from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, FileArm, file_arms
@@ -102,8 +103,11 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
     on_ec2 = inputs.where == "ec2"
     if on_ec2:
         _check_remote(descriptor)
-    _check_started(descriptor.hardware.strategy)
     strategy = _strategy(descriptor, inputs.where)
+    if on_ec2 and strategy.name == "inference":
+        raise PlanError(
+            "hardware.strategy: inference runs on this machine alone; this version launches no machines of two types."
+        )
     if strategy.is_supervised and strategy.min_nodes is None:
         raise PlanError(
             'hardware.distributed.num_instances: adaptdl runs on a range of machines; write for example "1:4".'
@@ -111,7 +115,11 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
     if descriptor.repeat is not None:
         _check_repeated(descriptor, strategy)
     sources = _sources(descriptor, inputs)
-    if strategy.name in _MPI and strategy.nodes > 1 and any(each.arm is not None for each in sources):
+    if (
+        strategy.name in (*_MPI, "inference")
+        and strategy.nodes > 1
+        and any(each.arm is not None for each in sources)
+    ):
         raise PlanError(
             f"hardware.strategy: with {strategy.name} on several nodes the two that are compared share scripts and data; let them differ "
             "in ml.benchmark_code, ml.args and env.vars alone, or use torchrun"
@@ -136,6 +144,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         restart=_restart(descriptor, strategy),
         elastic=_elastic(descriptor, strategy),
         checkpoint=_checkpoint(descriptor, strategy),
+        server=_server(descriptor),
         output=Output(
             artifacts=tuple(descriptor.output.artifacts), discard_stdout=descriptor.output.discard_stdout
         ),
@@ -169,22 +178,14 @@ def nodes_on_this_machine(descriptor: Descriptor) -> int:
     return _strategy(descriptor, "local").nodes
 
 
-def _check_started(strategy: Strategy) -> None:
-    """Raise PlanError if this version does not start the strategy."""
-    if strategy in NOT_STARTED:
-        started = ", ".join(each for each in get_args(Strategy) if each not in NOT_STARTED)
-        raise PlanError(
-            f"hardware.strategy: {strategy} needs {NOT_STARTED[strategy]}, which this version does not start; "
-            f"it runs {started}. With single_node the command itself runs on one machine."
-        )
-
-
 def _strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
     hardware, ec2 = descriptor.hardware, descriptor.aws.ec2
     distributed = hardware.distributed
     table = StrategyTable(name=hardware.strategy)
     if hardware.strategy == "single_node":
         table = replace(table, min_nodes=_least_of_one(descriptor, distributed))
+    elif hardware.strategy == "inference":
+        table = replace(table, nodes=hardware.nodes)
     elif distributed is not None:
         table = _distributed(table, distributed)
         if where == "local" and hardware.strategy in _MPI:
@@ -263,11 +264,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
         raise PlanError(
             'ml.benchmark_code is missing: write [ml] benchmark_code = "…", the command of the benchmark.'
         )
-    script = code.strip() + "\n" if is_script(code) else None
-    try:
-        argv = shlex.split(args if script else f"{code} {args}")
-    except ValueError as error:
-        raise PlanError(f"ml.benchmark_code and ml.args cannot be split into arguments: {error}.") from error
+    argv, script = _command("ml.benchmark_code and ml.args", code, args)
     return Benchmark(
         argv=(*argv, *arguments),
         script=script,
@@ -279,6 +276,35 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
         cwd=ml.cwd,
         user=env.user,
         buffering=Buffering(descriptor.output.buffering),
+    )
+
+
+def _command(keys: str, code: str, args: str) -> tuple[tuple[str, ...], str | None]:
+    """Return the words and the script of a command. keys: those that it is written in. Raises PlanError."""
+    script = code.strip() + "\n" if is_script(code) else None
+    try:
+        return tuple(shlex.split(args if script else f"{code} {args}")), script
+    except ValueError as error:
+        raise PlanError(f"{keys} cannot be split into arguments: {error}.") from error
+
+
+def _server(descriptor: Descriptor) -> Server | None:
+    """Return the server of the strategy `inference`. Raises PlanError."""
+    if descriptor.hardware.strategy != "inference":
+        return None
+    if descriptor.server is None:
+        raise PlanError("[server] is missing, and the strategy is inference: describe the server there.")
+    env = descriptor.server.env
+    keys = "server.env.start_command and start_command_args"
+    argv, script = _command(keys, env.start_command, env.start_command_args or "")
+    if not argv and script is None:
+        raise PlanError("server.env.start_command is empty: write the command of the server.")
+    return Server(
+        ports=tuple(env.ports),
+        argv=argv,
+        script=script,
+        env=dict(env.vars),
+        readiness_probe=env.readiness_probe,
     )
 
 
@@ -410,10 +436,16 @@ def _check_remote(descriptor: Descriptor) -> None:
                 'Put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME".'
             )
     own = [source for arm in file_arms(descriptor) for source in arm.sources]
-    for index, source in enumerate([*descriptor.data.sources, *own]):
+    _check_addresses("data.sources", [*descriptor.data.sources, *own])
+    if descriptor.server is not None:
+        _check_addresses("server.models", descriptor.server.models)
+
+
+def _check_addresses(key: str, sources: Sequence[SourceTable]) -> None:
+    for index, source in enumerate(sources):
         if grants_access(source.src):
             raise PlanError(
-                f"data.sources[{index}].src: the address holds a password or a signature, which must not get into user "
+                f"{key}[{index}].src: the address holds a password or a signature, which must not get into user "
                 "data. Put the file into a bucket that the instance profile may read."
             )
 
@@ -421,6 +453,7 @@ def _check_remote(descriptor: Descriptor) -> None:
 def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
     """Return the metrics of a descriptor and of its presets."""
     metrics = [_metric(each, warmup=descriptor.output.warmup) for each in descriptor.output.every_metric]
+    metrics += _server_metrics(descriptor)
     named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
     of_run = next((each for each in OfRun if each.value == named), None)
     if of_run is not None and all(each.name != named for each in metrics):
@@ -428,6 +461,12 @@ def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
         own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
         metrics.append(own)
     return tuple(metrics)
+
+
+def _server_metrics(descriptor: Descriptor) -> list[Metric]:
+    if descriptor.hardware.strategy != "inference" or descriptor.server is None:
+        return []
+    return [replace(_metric(each, warmup=None), server=True) for each in descriptor.server.output.metrics]
 
 
 def _metric(written: MetricTable, *, warmup: timedelta | int | None) -> Metric:

@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Iterator
 
 from executor.descriptor.checks.secret_values import known_secret
-from executor.descriptor.raw_table import Raw, RawFinding, at, error, text_at, warning
+from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, text_at, warning
 
 _CODE = ("ml", "benchmark_code")
 _OUR_ENGINES = ("default", "local", "aws.ec2")
 _REFERENCE = re.compile(r"(?<!\$)\$\(([^()]*)\)")
 _PROVIDED = re.compile(r"BENCHMARK_AI\w*|BAI_\w+|HOME|PATH|USER|LOGNAME|SHELL|LANG|TMPDIR|PWD|HOSTNAME")
+_PROVIDED_BY_SERVER = re.compile(rf"{_PROVIDED.pattern}|INFERENCE_SERVER_(?:HOST|PORT(?:_[1-9][0-9]*)?)")
 _QUOTED = re.compile(r"\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _ASSIGNMENT = re.compile(r"\s*([A-Za-z_]\w*)=(\S*)\s+\S", re.ASCII)
 _AS_SCRIPT = "write it in several lines, between three quotes ''', to have /bin/sh run it"
@@ -28,6 +29,13 @@ _SHELL_SYNTAX = (
 """Syntax of a shell outside of quotes and of $(NAME): its pattern, its name and the advice."""
 
 
+_COMMANDS = (
+    (("ml",), "benchmark_code", "args"),
+    (("server", "env"), "start_command", "start_command_args"),
+)
+"""The table of each command, and its keys."""
+
+
 def is_script(code: str) -> bool:
     """Return whether `benchmark_code` is the text of a script, not a command."""
     return "\n" in code.strip() or code.strip().startswith("#!")
@@ -39,12 +47,12 @@ def written_engine(table: Raw) -> str:
 
 
 def command_given(table: Raw) -> Iterator[RawFinding]:
-    """Check that there is a command, if the engine and the strategy need one."""
+    """Check that there is a command, if the engine needs one."""
     ml = at(table, "ml")
     # The model reports a value of another type.
     if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
         return
-    if text_at(at(table, "hardware"), "strategy") != "inference" and written_engine(table) in _OUR_ENGINES:
+    if written_engine(table) in _OUR_ENGINES:
         problem = "is empty" if "benchmark_code" in ml else "is missing: nothing says what to run"
         fix = 'write [ml] benchmark_code = "python3 train.py", the command of the benchmark'
         yield error(_CODE, problem, fix)
@@ -52,55 +60,57 @@ def command_given(table: Raw) -> Iterator[RawFinding]:
 
 def command_words(table: Raw) -> Iterator[RawFinding]:
     """Check that command and arguments can be split into words."""
-    ml = at(table, "ml")
-    for key in ("benchmark_code", "args"):
-        text = text_at(ml, key)
-        try:
-            shlex.split("" if key == "benchmark_code" and is_script(text) else text)
-        except ValueError as mistake:
-            quote = "quotation" in str(mistake)
-            odd = "a quote is never closed" if quote else "it ends with a single backslash"
-            fix = "close it, or write \\' or \\\" for a quote that is meant as text (in TOML's single or triple quotes)"
-            yield error(("ml", key), f"cannot be split into arguments: {odd}", fix)
+    for where, code, args in _COMMANDS:
+        for key in (code, args):
+            text = text_at(at(table, *where), key)
+            try:
+                shlex.split("" if key == code and is_script(text) else text)
+            except ValueError as mistake:
+                quote = "quotation" in str(mistake)
+                odd = "a quote is never closed" if quote else "it ends with a single backslash"
+                fix = "close it, or write \\' or \\\" for a quote that is meant as text (in TOML's single or triple quotes)"
+                yield error((*where, key), f"cannot be split into arguments: {odd}", fix)
 
 
 def plain_secrets(table: Raw) -> Iterator[RawFinding]:
     """Check that the command holds no secret."""
-    for key in ("benchmark_code", "args"):
-        if kind := known_secret(text_at(at(table, "ml"), key)):
+    for where, key in ((where, key) for where, *keys in _COMMANDS for key in keys):
+        if kind := known_secret(text_at(at(table, *where), key)):
             fix = 'put it into [env.secrets], for example TOKEN = "env:TOKEN", and write $(TOKEN) here'
-            yield error(("ml", key), f"contains something that looks like {kind}", fix)
+            yield error((*where, key), f"contains something that looks like {kind}", fix)
 
 
 def shell_syntax(table: Raw) -> Iterator[RawFinding]:
     """Check for shell syntax, because no shell runs a one-line command."""
-    ml = at(table, "ml")
-    code, args = text_at(ml, "benchmark_code"), text_at(ml, "args")
-    if not is_script(code):
-        if assignment := _ASSIGNMENT.match(code):
-            name, value = assignment.groups()
-            problem = f"starts with {name}=…, which only a shell reads as a variable"
-            yield error(_CODE, problem, f'write {name} = "{value}" under [env.vars], or put `env` before it')
-        yield from _shell_syntax_in("benchmark_code", code)
-    yield from _shell_syntax_in("args", args)
+    for where, code_key, args_key in _COMMANDS:
+        code, args = (text_at(at(table, *where), key) for key in (code_key, args_key))
+        if not is_script(code):
+            if assignment := _ASSIGNMENT.match(code):
+                name, value = assignment.groups()
+                problem = f"starts with {name}=…, which only a shell reads as a variable"
+                variables = "env.vars" if where == ("ml",) else "server.env.vars"
+                fix = f'write {name} = "{value}" under [{variables}], or put `env` before it'
+                yield error((*where, code_key), problem, fix)
+            yield from _shell_syntax_in((*where, code_key), code)
+        yield from _shell_syntax_in((*where, args_key), args)
 
 
-def _shell_syntax_in(key: str, text: str) -> Iterator[RawFinding]:
+def _shell_syntax_in(where: Where, text: str) -> Iterator[RawFinding]:
     plain = _QUOTED.sub("Q", _REFERENCE.sub("R", text))
     for pattern, called, fix in _SHELL_SYNTAX:
         if found := pattern.search(plain):
             problem = (
                 f"uses shell syntax, {called.format(f'`{found[1]}`')}, but no shell runs a one-line command"
             )
-            yield warning(("ml", key), problem, fix.format(*found.groups()[1:]))
+            yield warning(where, problem, fix.format(*found.groups()[1:]))
             return
 
 
 def references(table: Raw) -> Iterator[RawFinding]:
     """Check that each `$(NAME)` has a value where the benchmark runs."""
-    if text_at(at(table, "hardware"), "strategy") == "inference":
-        return
     known = {*at(table, "env", "vars"), *at(table, "env", "secrets")}
+    has_server = text_at(at(table, "hardware"), "strategy") == "inference"
+    provided = _PROVIDED_BY_SERVER if has_server else _PROVIDED
     for key in ("benchmark_code", "args"):
         text = text_at(at(table, "ml"), key)
         for name in dict.fromkeys(_REFERENCE.findall("" if is_script(text) else text)):
@@ -108,6 +118,6 @@ def references(table: Raw) -> Iterator[RawFinding]:
                 problem = f"$({name}) runs no command: it means the value of an environment variable"
                 fix = f"{_AS_SCRIPT}; a variable of this name is set under [env.vars]"
                 yield warning(("ml", key), problem, fix)
-            elif name not in known and not _PROVIDED.fullmatch(name):
+            elif name not in known and not provided.fullmatch(name):
                 fix = f"set {name} under [env.vars]; otherwise it must be in the environment of the run"
                 yield warning(("ml", key), f"$({name}) is not set in this file", fix)

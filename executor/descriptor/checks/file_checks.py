@@ -18,7 +18,7 @@ from executor.descriptor.raw_table import Raw, RawFinding, at, error, items, tex
 
 def data_files(table: Raw, folder: Path) -> Iterator[RawFinding]:
     """Check that local data exists."""
-    for where, source in items(table, "data", "sources"):
+    for where, source in (*items(table, "data", "sources"), *items(table, "server", "models")):
         path = local_path(text_at(source, "src"), folder)
         if path is not None and find_mode(path) is None:
             fix = "correct the path; a relative one starts at this file's folder"

@@ -34,6 +34,7 @@ from executor.descriptor.checks.metric_checks import (
 from executor.descriptor.checks.preset_checks import presets
 from executor.descriptor.checks.repeat_checks import repeats
 from executor.descriptor.checks.secret_values import looks_secret, secret_fix
+from executor.descriptor.checks.server_checks import server
 from executor.descriptor.ec2_table import CAPACITY_BLOCK, ON_DEMAND, read_market
 from executor.descriptor.findings import Finding
 from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
@@ -133,12 +134,6 @@ def _network(table: Raw) -> Iterator[RawFinding]:
         yield error(("aws", "ec2", "efa"), problem, "remove one of them")
 
 
-def _server(table: Raw) -> Iterator[RawFinding]:
-    if text_at(at(table, "hardware"), "strategy") == "inference" and not at(table, "server"):
-        fix = "describe the server under [server] and [server.env]"
-        yield error(("server",), "is missing, and the strategy is inference", fix)
-
-
 def _distributed(table: Raw) -> Iterator[RawFinding]:
     hardware, distributed = at(table, "hardware"), at(table, "hardware", "distributed")
     place = ("hardware", "distributed")
@@ -160,12 +155,12 @@ def _distributed(table: Raw) -> Iterator[RawFinding]:
 
 
 def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
-    """Check that each_node, which starts the command once on each machine, is not asked for more processes."""
+    """Check that a strategy that starts each command once is not asked for more processes."""
     is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
-    if strategy == "each_node" and is_many:
+    if strategy in ("each_node", "inference") and is_many:
         yield error(
             ("hardware", "distributed", "processes_per_instance"),
-            f'"{processes}" is not for each_node, which starts the command once on each machine',
+            f'"{processes}" is not for {strategy}, which starts the command once on each machine',
             "remove it, and let the command start its processes; or use torchrun, mpi or horovod",
         )
 
@@ -216,7 +211,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     shell_syntax,
     _image,
     _scheduling,
-    _server,
+    server,
     _distributed,
     _zone,
     _market,

@@ -149,7 +149,7 @@ def _not_yours(table: Raw) -> Iterator[_Refusal]:
 
 def _this_machine(table: Raw) -> Iterator[_Refusal]:
     """Yield references to files and variables of the service's own machine."""
-    for where, source in items(table, "data", "sources"):
+    for where, source in (*items(table, "data", "sources"), *items(table, "server", "models")):
         src = text_at(source, "src")
         if src and scheme_of(src) not in REMOTE_SCHEMES:
             fix = 'write an address such as "s3://bucket/key" or "https://host/file"'
@@ -239,7 +239,10 @@ def _mapped_volumes(table: Raw) -> Iterator[tuple[Where, Raw]]:
 def _instance_types(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
     first = text_at(at(table, "hardware"), "instance_type")
     others = at(table, "aws", "ec2").get("instance_types")
-    kinds: dict[Where, Any] = {("hardware", "instance_type"): first}
+    kinds: dict[Where, Any] = {
+        ("hardware", "instance_type"): first,
+        ("server", "hardware", "instance_type"): at(table, "server", "hardware").get("instance_type"),
+    }
     for index, kind in enumerate(others if isinstance(others, list) else ()):
         kinds["aws", "ec2", "instance_types", index] = kind
     for where, kind in kinds.items():
@@ -264,9 +267,12 @@ def _nodes(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
     machines = node_range(table)
     many = machines.most if machines is not None else 2 if "distributed" in hardware else 1
     alone = text_at(hardware, "strategy") in ("", "single_node")
+    where: Where = ("hardware", "distributed", "num_instances")
+    if text_at(hardware, "strategy") == "inference":
+        many, where = 2, ("hardware", "strategy")
     if bounds.nodes is not None and not alone and many > bounds.nodes:
         problem = f"{many} machines are more than are allowed here"
-        yield ("hardware", "distributed", "num_instances"), problem, f"ask for at most {bounds.nodes}"
+        yield where, problem, f"ask for at most {bounds.nodes}"
 
 
 def _durations(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
@@ -283,7 +289,7 @@ def _durations(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
 
 
 def _metrics(table: Raw) -> Iterator[_Refusal]:
-    count = sum(1 for _ in items(table, "output", "metrics"))
+    count = sum(1 for _ in (*items(table, "output", "metrics"), *items(table, "server", "output", "metrics")))
     if count > _MOST_METRICS:
         yield ("output", "metrics"), f"holds {count:,} metrics", f"keep at most {_MOST_METRICS:,}"
 

@@ -127,10 +127,11 @@ def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
     """Return the descriptor for a run on EC2, with the fetched sources in place of its own."""
     table = dict(contents)
     table["info"] = {**at(table, "info"), "execution_engine": "aws.ec2"}
-    if pulls.sources or "data" in table:
-        data = table.get("data")
-        if data is None or isinstance(data, Mapping):
-            table["data"] = {**(data or {}), "sources": list(pulls.sources)}
+    data = table.get("data", {} if pulls.sources else "")
+    if data is None or isinstance(data, Mapping):
+        table["data"] = {**(data or {}), "sources": list(pulls.sources)}
+    if _has_server(contents):
+        table["server"] = {**at(contents, "server"), "models": list(pulls.models)}
     ml = table.get("ml")
     if isinstance(ml, Mapping) and isinstance(ml.get("script"), Mapping):
         # The event brings the scripts. This path is on the machine of the user who submitted it.
@@ -235,7 +236,9 @@ class Pulls:
     """The sources of a job."""
 
     sources: tuple[dict[str, Any], ...]
-    """Datasets and models as items of `data.sources`."""
+    """Datasets as items of `data.sources`; of a job without a server also the models."""
+    models: tuple[dict[str, Any], ...] = ()
+    """Models as items of `server.models`."""
     sizes: Mapping[str, int]
     """Known sizes (bytes) by address."""
     scripts: tuple[Source, ...]
@@ -248,12 +251,12 @@ def read_pulls(payload: Mapping[str, Any], contents: Raw) -> Pulls:
 
     Sources of the descriptor that were not fetched are pulled from their own addresses.
     """
-    found: list[dict[str, Any]] = []
     problems: list[str] = []
     sizes: dict[str, int] = {}
-    written = [each for _, each in items(contents, "data", "sources")]
-    fetched: set[str] = set()
-    for name in ("datasets", "models"):
+
+    def pulled(name: str, *keys: str) -> list[dict[str, Any]]:
+        written = [each for _, each in items(contents, *keys)]
+        found, fetched = [], set()
         for where, item in _items(payload, name, problems):
             src = text_at(item, "src")
             fetched.add(src)
@@ -262,9 +265,20 @@ def read_pulls(payload: Mapping[str, Any], contents: Raw) -> Pulls:
                 found.append(read)
                 if (size := _size(item)) is not None:
                     sizes[read["src"]] = size
-    found += [dict(each) for each in written if text_at(each, "src") not in fetched]
-    scripts = tuple(_scripts(payload, problems))
-    return Pulls(sources=tuple(found), sizes=sizes, scripts=scripts, problems=tuple(problems))
+        return [*found, *(dict(each) for each in written if text_at(each, "src") not in fetched)]
+
+    data, models = pulled("datasets", "data", "sources"), pulled("models", "server", "models")
+    return Pulls(
+        sources=tuple(data if _has_server(contents) else [*data, *models]),
+        models=tuple(models),
+        sizes=sizes,
+        scripts=tuple(_scripts(payload, problems)),
+        problems=tuple(problems),
+    )
+
+
+def _has_server(contents: Raw) -> bool:
+    return text_at(at(contents, "hardware"), "strategy") == "inference" and bool(at(contents, "server"))
 
 
 def _items(

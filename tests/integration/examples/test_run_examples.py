@@ -28,6 +28,8 @@ class Ended:
     values: dict[str, list[float]]
     """Each metric's values, in their order."""
     artifacts: list[str]
+    folder: Path
+    """The job's only attempt."""
 
 
 class Newcomer:
@@ -68,6 +70,7 @@ class Newcomer:
                 for path in job.glob("artifacts/**/*")
                 if path.is_file()
             ],
+            folder=job / "attempts" / "0",
         )
 
 
@@ -167,6 +170,25 @@ def test_the_network_example_measures_every_pair_of_nodes(newcomer: Newcomer) ->
             found = [each for each in records if each["name"] == name]
             assert [each["labels"]["peer"] for each in found] == others
             assert all(each["value"] > 0 for each in found)
+
+
+def test_the_inference_example_measures_its_server(newcomer: Newcomer) -> None:
+    ended = newcomer.runs("inference")
+
+    assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded"), ended.shown
+    assert len(ended.values["latency"]) == 10
+    assert min(ended.values["latency"]) > 0
+    assert ended.values["latency_p99"][0] >= min(ended.values["latency"])
+    assert ended.values["accuracy"][0] == pytest.approx(0.9, abs=0.05)
+    # The server's own metric, and its model, are on its node alone.
+    client, server = ((ended.folder / f"nodes/{node}") for node in range(2))
+    names = [json.loads(line)["name"] for line in (server / "metrics.jsonl").read_text().splitlines()]
+    assert names.count("compute_time") == 5
+    assert "latency" not in names
+    assert "compute_time" not in ended.values
+    models = [len(list(each.glob("**/models/digits-model.json"))) for each in (client, server)]
+    data = [len(list(each.glob("**/data/digits.csv.gz"))) for each in (client, server)]
+    assert (models, data) == ([0, 1], [1, 0])
 
 
 def test_the_failing_example_exits_with_1_and_shows_its_last_lines(newcomer: Newcomer) -> None:

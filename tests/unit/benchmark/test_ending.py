@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bai_agent.benchmark.ending import classify, classify_server
+from bai_agent.benchmark.ending import classify, classify_server, classify_sshd
 from bai_agent.decode import checked
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import RunEnd
@@ -183,7 +183,34 @@ def test_the_process_that_failed_first_is_named(
     ],
 )
 def test_a_serving_node_ends_when_told_to(what: dict[str, Any], outcome: Outcome, words: str) -> None:
-    got, said = classify_server(_ended(**what))
+    got, said = classify_sshd(_ended(**what))
 
     assert got is outcome
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("what", "outcome", "sentence"),
+    [
+        (
+            {"code": 0},
+            Outcome.FAILED,
+            "The server ended by itself after 12.3 s, before its client: it exited with code 0.",
+        ),
+        ({"code": 3}, Outcome.FAILED, "The server failed after 12.3 s: it exited with code 3."),
+        (
+            {"signal": int(signal.SIGKILL)},
+            Outcome.KILLED,
+            "The server was killed after 12.3 s by SIGKILL, which did not come from us.",
+        ),
+        (
+            {"signal": int(signal.SIGTERM), "stop": "succeeded"},
+            Outcome.SUCCEEDED,
+            "The server finished successfully after 12.3 s; it ended by SIGTERM.",
+        ),
+    ],
+)
+def test_a_server_that_ends_before_its_client_has_failed(
+    what: dict[str, Any], outcome: Outcome, sentence: str
+) -> None:
+    assert classify_server(_ended(**what)) == (outcome, sentence)

@@ -87,6 +87,14 @@ def test_the_node_that_failed_first_is_the_cause() -> None:
     assert (result.last_lines, result.benchmark) == (["node 1"], BenchmarkExit(code=1))
 
 
+@pytest.mark.parametrize(("server_ended", "cause"), [(1010, 1), (4000, 1), (9000, 0)])
+def test_a_servers_end_explains_the_failure_of_its_client(server_ended: int, cause: int) -> None:
+    client = node(0, "failed", ended=1000)
+    server = replace(node(1, "failed", ended=server_ended), serves=True, is_server=True)
+
+    assert job_result("job-1", [client, server]).sentence == f"Node {cause}: It failed."
+
+
 def test_the_first_failure_counts_not_the_first_report() -> None:
     nodes = [replace(node(0, "failed", ended=20), failed=12), replace(node(1, "failed", ended=30), failed=11)]
 

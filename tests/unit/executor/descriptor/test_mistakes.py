@@ -553,6 +553,91 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
 @pytest.mark.parametrize(
     ("tables", "key", "advice"),
     [
+        ("[hardware.distributed]\nnum_instances = '1:4'", "hardware.distributed.num_instances", "remove it"),
+        ("[hardware.distributed]\nnum_instances = 4", "hardware.distributed.num_instances", "remove it"),
+        (
+            "[hardware.distributed]\nprocesses_per_instance = 2",
+            "hardware.distributed.processes_per_instance",
+            "let the command start its processes",
+        ),
+        ("[restart]\nmax_restarts = 1", "restart.max_restarts", "remove it"),
+        ("[checkpoint]\npath = 'c'", "checkpoint", "remove it"),
+        ("[elastic]\nnodes = 2", "elastic", "remove"),
+        ("[info.labels]\nrole = 'x'", "info.labels.role", "another name"),
+        (
+            "[[output.metrics]]\nname = 'x'\nunits = 'ms'\npattern = '(1)'",
+            "server.output.metrics[0].units",
+            "same",
+        ),
+        ("[[server.models]]\nsrc = 'job:last/m'\npath = '/m'", "server.models[0].src", "write its address"),
+        ("[[server.models]]\nsrc = 'gone'\npath = '/m'", "server.models[0].src", "correct the path"),
+    ],
+)
+def test_a_mistake_about_a_server_is_named_with_its_remedy(
+    tmp_path: Path, tables: str, key: str, advice: str
+) -> None:
+    text = GOOD.replace('"local"', '"local"\nstrategy = "inference"')
+    server = """
+[server.hardware]
+instance_type = "local"
+[server.env]
+start_command = "serve"
+ports = [80]
+[[server.output.metrics]]
+name = "x"
+units = "s"
+pattern = '(1)'
+"""
+    found = {finding.key: finding.fix for finding in findings_of(tmp_path, f"{text}\n{tables}\n{server}\n")}
+    assert key in found
+    assert advice in found[key]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "advice"),
+    [
+        ({"ports": "[80, 80]"}, "server.env.ports[1]", "remove one"),
+        ({"ports": "[]"}, "server.env.ports", ""),
+        ({"ports": "[70000]"}, "server.env.ports[0]", ""),
+        ({"start_command": '"serve \'x"'}, "server.env.start_command", "close it"),
+        ({"start_command": '"serve > log"'}, "server.env.start_command", "several lines"),
+        ({"start_command": '"A=1 serve"'}, "server.env.start_command", "[server.env.vars]"),
+        (
+            {"start_command": '"serve --token=hf_abcdefghijklmnopqrstuvwxyz"'},
+            "server.env.start_command",
+            "secrets",
+        ),
+    ],
+)
+def test_a_mistake_of_the_servers_command_or_ports_is_named(
+    tmp_path: Path, keys: dict[str, str], key: str, advice: str
+) -> None:
+    text = GOOD.replace('"local"', '"local"\nstrategy = "inference"')
+    env = {"start_command": '"serve"', "ports": "[80]", **keys}
+    lines = "".join(f"{name} = {value}\n" for name, value in env.items())
+    server = f'[server.hardware]\ninstance_type = "local"\n[server.env]\n{lines}'
+    found = {finding.key: finding.fix for finding in findings_of(tmp_path, f"{text}\n{server}")}
+    assert key in found
+    assert advice in found[key]
+
+
+def test_zones_of_a_server_and_its_client_are_one(tmp_path: Path) -> None:
+    text = GOOD.replace('"local"', '"local"\nstrategy = "inference"\navailability_zone = "us-east-1a"')
+    server = """
+[server.hardware]
+instance_type = "local"
+availability_zone = "us-east-1b"
+[server.env]
+start_command = "serve"
+ports = [80]
+"""
+    found = {finding.key: finding.problem for finding in findings_of(tmp_path, f"{text}\n{server}")}
+    assert "both machines are in one subnet" in found["server.hardware.availability_zone"]
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "advice"),
+    [
         ("", "hardware.distributed.num_instances", 'write num_instances = "1:4"'),
         (
             "[hardware.distributed]\nnum_instances = 3",

@@ -119,7 +119,7 @@ validation_frequency = 10
 anything = [1, 2.5, { deep = true }]
 """
 
-INFERENCE_WITHOUT_ML = r"""
+INFERENCE = r"""
 spec_version = "0.1.0"
 [info]
 description = "A server and its client"
@@ -128,6 +128,13 @@ instance_type = "t3.small"
 strategy = "inference"
 [env]
 docker_image = "example/client:1"
+[ml]
+benchmark_code = "./run_benchmark.sh"
+args = "--host=$(INFERENCE_SERVER_HOST) --port=$(INFERENCE_SERVER_PORT) --admin=$(INFERENCE_SERVER_PORT_1)"
+[[output.metrics]]
+name = "response_time"
+units = "seconds"
+pattern = 'response_time:([-+]?\d*\.\d+|\d+)'
 [server]
 [server.hardware]
 instance_type = "t3.small"
@@ -149,7 +156,7 @@ path = "/models/model.mar"
 md5 = "5d41402abc4b2a76b9719d911017c593"
 [[server.models]]
 id = "second"
-src = "model2"
+src = "s3://models/model2"
 path = "/path/to/model2"
 [server.output]
 [[server.output.metrics]]
@@ -178,7 +185,7 @@ def read(folder: Path, text: str, *, script: Path | None = None) -> tuple[Descri
 
 @pytest.mark.parametrize(
     "text",
-    [HOROVOD, AMI_AS_DOCKER_IMAGE, CONTAINER, INFERENCE_WITHOUT_ML, OTHER_ENGINE_WITHOUT_ML],
+    [HOROVOD, AMI_AS_DOCKER_IMAGE, CONTAINER, INFERENCE, OTHER_ENGINE_WITHOUT_ML],
     ids=["horovod", "ami-as-docker-image", "container", "inference", "other-engine"],
 )
 def test_a_sample_of_the_service_is_valid(tmp_path: Path, text: str) -> None:
@@ -201,6 +208,20 @@ def test_without_a_command_there_is_one_finding(tmp_path: Path) -> None:
 
     assert descriptor is None
     assert [finding.key for finding in findings] == ["ml.benchmark_code"]
+
+
+def test_a_client_without_a_command_is_refused_as_by_plan(tmp_path: Path) -> None:
+    descriptor, findings = read(tmp_path, INFERENCE.replace("benchmark_code", "framework_version"))
+
+    assert descriptor is None
+    assert "ml.benchmark_code" in [finding.key for finding in findings]
+
+
+def test_variables_of_the_server_are_known_to_its_client_alone(tmp_path: Path) -> None:
+    for text, words in ((INFERENCE, 0), (INFERENCE.replace('strategy = "inference"', ""), 3)):
+        _, findings = read(tmp_path, text)
+
+        assert len([each for each in findings if "INFERENCE_SERVER" in each.problem]) == words
 
 
 def test_the_readers_of_the_reference_can_copy_its_examples(tmp_path: Path) -> None:

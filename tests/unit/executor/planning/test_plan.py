@@ -17,6 +17,8 @@ from bai_agent.job.descriptor import (
     Job,
     Kafka,
     MpiLaunch,
+    ReadinessProbe,
+    Server,
     SourceKind,
     Store,
     StrategyTable,
@@ -323,11 +325,63 @@ def test_git_and_store_are_in_the_job() -> None:
     assert job.store.url == "file:///store"
 
 
-def test_a_strategy_that_needs_more_machines_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        PlanError, match=r"inference needs .* runs single_node, each_node, horovod, mpi, torchrun"
-    ):
-        planned(hardware={"instance_type": "local", "strategy": "inference"})
+SERVER: dict[str, Any] = {
+    "hardware": {"instance_type": "local"},
+    "env": {
+        "start_command": "serve --all",
+        "start_command_args": "'a b'",
+        "ports": [80, 81],
+        "vars": {"M": 1},
+        "readiness_probe": {"path": "/ping", "scheme": "HTTP"},
+    },
+    "models": [{"src": "m.bin", "path": "models/m.bin", "md5": "0" * 32}],
+    "output": {"metrics": [{"name": "s", "units": "u", "pattern": "s=(1)"}]},
+}
+
+
+def test_a_server_is_planned_with_its_models_and_metrics() -> None:
+    job = planned(hardware={"instance_type": "local", "strategy": "inference"}, server=SERVER)
+
+    assert (job.strategy.name, job.strategy.nodes, job.strategy.min_nodes) == ("inference", 2, None)
+    assert job.server == Server(
+        ports=(80, 81),
+        argv=("serve", "--all", "a b"),
+        env={"M": "1"},
+        readiness_probe=ReadinessProbe(path="/ping", scheme="HTTP"),
+    )
+    assert [(each.src, each.path, each.server) for each in job.sources] == [
+        ((FOLDER / "m.bin").as_uri(), "models/m.bin", True)
+    ]
+    assert [(each.name, each.server) for each in job.metrics][-1] == ("s", True)
+
+
+def test_a_server_may_be_a_script() -> None:
+    env = {**SERVER["env"], "start_command": "#!/bin/sh\nserve"}
+
+    job = planned(hardware={"instance_type": "local", "strategy": "inference"}, server={**SERVER, "env": env})
+
+    assert job.server
+    assert (job.server.script, job.server.argv) == ("#!/bin/sh\nserve\n", ("a b",))
+
+
+def test_a_server_of_another_strategy_is_not_started() -> None:
+    job = planned(server=SERVER)
+
+    assert (job.server, job.strategy.nodes, job.sources) == (None, 1, ())
+    assert not any(each.server for each in job.metrics)
+
+
+@pytest.mark.parametrize(
+    ("server", "words"),
+    [
+        (None, r"\[server\] is missing"),
+        ({**SERVER, "env": {"start_command": " ", "ports": [80]}}, "server.env.start_command is empty"),
+        ({**SERVER, "env": {"start_command": "a '", "ports": [80]}}, "cannot be split"),
+    ],
+)
+def test_a_server_that_cannot_be_started_is_refused(server: dict[str, Any] | None, words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        planned(hardware={"instance_type": "local", "strategy": "inference"}, server=server)
 
 
 @pytest.mark.parametrize(("processes", "together"), [(2, "6"), ("gpus", "gpus")])

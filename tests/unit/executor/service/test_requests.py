@@ -22,6 +22,11 @@ from executor.service.events.requests import ServiceJob, action_job_id, is_ours,
 RUN = "aws.ec2.run_instances"
 RESERVATION = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
 
+SERVER: dict[str, Any] = {
+    "hardware": {"instance_type": "g5.xlarge"},
+    "env": {"start_command": "serve", "ports": [8080]},
+}
+
 
 def in_reservation(name: str) -> dict[str, Any]:
     """Return what asks for machines of a capacity block."""
@@ -208,6 +213,21 @@ def test_provisioned_volumes_pass_where_the_configuration_allows_them() -> None:
     [
         ({}, Bounds(instance_types=("g5.*", "p4d.24xlarge")), "hardware.instance_type: "),
         (
+            {"hardware.strategy": "inference", "server": SERVER},
+            Bounds(instance_types=("t3.*",)),
+            'server.hardware.instance_type: "g5.xlarge" is not allowed here',
+        ),
+        (
+            {"hardware.strategy": "inference", "server": SERVER},
+            Bounds(nodes=1),
+            "hardware.strategy: 2 machines are more than are allowed here",
+        ),
+        (
+            {"hardware.strategy": "inference", "server": {**SERVER, "models": [{"src": "m", "path": "/m"}]}},
+            Bounds(),
+            "server.models[0].src: names a file of the machine on which the service runs",
+        ),
+        (
             {"aws.ec2.instance_types": ["t3.large", "g5.xlarge"]},
             Bounds(instance_types=("t3.*",)),
             'aws.ec2.instance_types[1]: "g5.xlarge" is not allowed here',
@@ -294,6 +314,22 @@ def test_fetched_data_is_pulled_from_its_copy() -> None:
     service = job.job_request.service
     assert service is not None
     assert service.sizes == {"s3://data-pull-ab12/data_sets/0f/x.gz": 10, "s3://other-bucket/train/": 10}
+
+
+def test_models_are_for_the_server_alone() -> None:
+    models = [{**DATASET, "src": "http://h/m", "dst": "s3://third/m", "path": "/m"}]
+    written = [{"src": "http://h/m", "path": "/m", "unpack": "into"}, {"src": "s3://b/other", "path": "/o"}]
+    changes = {"hardware.strategy": "inference", "server": {**SERVER, "models": written}}
+
+    job = accepted(changes, payload={"datasets": [DATASET], "models": models})
+
+    assert [each.src for each in job.descriptor.data.sources] == [DATASET["dst"]]
+    server = job.descriptor.server
+    assert server is not None
+    assert [(each.src, each.unpack) for each in server.models] == [
+        ("s3://third/m", Unpack.INTO),
+        ("s3://b/other", Unpack.NO),
+    ]
 
 
 def test_an_unfetched_source_is_pulled_from_its_own_address() -> None:

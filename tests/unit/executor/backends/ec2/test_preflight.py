@@ -50,7 +50,7 @@ def test_every_reason_is_named_at_once(tmp_path: Path) -> None:
 
     strategy, cores = sorted(each.problem for each in findings(tmp_path, text))[::-1]
 
-    assert "inference needs a server in addition to the benchmark" in strategy
+    assert "inference runs on this machine alone" in strategy
     assert 'did you mean "CoreCount"?' in cores
 
 

@@ -1,0 +1,122 @@
+"""Waits until the server of a job answers its client's machine: its readiness probe, or else a connection to its first port."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bai_agent.job.descriptor import ReadinessProbe, Server
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.runtime.clock import call_with_deadline
+from bai_agent.runtime.stop import RunEndedError, StopReason
+
+if TYPE_CHECKING:
+    from bai_agent.run.run_context import RunContext
+
+_CONNECTION_TIMEOUT_S = 5.0
+"""Longest time of a connection without a probe (seconds)."""
+_CONNECTION_PERIOD_S = 1.0
+"""Time between two connections without a probe (seconds)."""
+_TICK_S = 0.1
+_READY = range(200, 400)
+"""Statuses of a server that is ready, as Kubernetes has them:
+https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"""
+
+
+def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
+    """Return when the server of the node `peer` is ready. Raises RunEndedError after `limits.join`, or if the run must end."""
+    probe = server.readiness_probe
+    limit = ctx.job.limits.join
+    deadline = ctx.clock.monotonic() + limit.total_seconds()
+    look, what = _look(server, peer)
+    timeout_s = _CONNECTION_TIMEOUT_S if probe is None else float(probe.timeout_seconds)
+    period_s = _CONNECTION_PERIOD_S if probe is None else float(probe.period_seconds)
+    successes, wanted = 0, 1 if probe is None else probe.success_threshold
+    words = "it was not asked"
+    _pause(ctx, 0.0 if probe is None else probe.initial_delay_seconds, deadline)
+    while ctx.clock.monotonic() <= deadline:
+        problem = _ask(ctx, look, timeout_s)
+        successes = 0 if problem else successes + 1
+        if successes >= wanted:
+            return
+        words = problem or f"it answered {successes} of {wanted} times in a row"
+        _pause(ctx, period_s, deadline)
+    raise RunEndedError(
+        StopReason(
+            Outcome.JOIN_FAILED,
+            f"The server of node {peer.node} was not ready within limits.join ({format_duration(limit)}): {what}: {words}.",
+        )
+    )
+
+
+def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
+    """Wait; at most until a moment after the deadline. Raises RunEndedError."""
+    until = min(ctx.clock.monotonic() + seconds, deadline + _TICK_S)
+    while True:
+        if reason := ctx.watch.reason():
+            raise RunEndedError(reason)
+        left = until - ctx.clock.monotonic()
+        if left <= 0:
+            return
+        ctx.clock.sleep(min(left, _TICK_S))
+
+
+def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float) -> str:
+    """Return why the server is not ready, "" if it is."""
+    end = ctx.clock.monotonic() + timeout_s
+
+    def over() -> bool:
+        return ctx.clock.monotonic() > end or ctx.watch.reason() is not None
+
+    # On a thread: a timeout of a socket is for each piece of an answer, which may come slowly.
+    found = call_with_deadline(partial(look, timeout_s), over=over, name="server probe")
+    return f"no answer within {timeout_s:g} s" if found is None else found
+
+
+def _look(server: Server, peer: Peer) -> tuple[Callable[[float], str], str]:
+    """Return the function that asks the server once, with a timeout in seconds, and its name."""
+    probe, port = server.readiness_probe, server.ports[0]
+    if probe is None:
+        return partial(_connect, peer.address, port), f"a connection to {peer.address}:{port}"
+    port = probe.port or port
+    path = f"/{probe.path.lstrip('/')}"
+    return partial(_get, probe, peer.address, port, path), (
+        f"GET {probe.scheme.lower()}://{peer.address}:{port}{path}"
+    )
+
+
+def _connect(address: str, port: int, timeout_s: float) -> str:
+    try:
+        socket.create_connection((address, port), timeout=timeout_s).close()
+    except OSError as error:
+        return _said(error)
+    return ""
+
+
+def _get(probe: ReadinessProbe, address: str, port: int, path: str, timeout_s: float) -> str:
+    connection: http.client.HTTPConnection
+    if probe.scheme.lower() == "https":
+        # As Kubernetes: a server under test has a certificate of its own.
+        context = ssl._create_unverified_context()  # noqa: S323
+        connection = http.client.HTTPSConnection(address, port, timeout=timeout_s, context=context)
+    else:
+        connection = http.client.HTTPConnection(address, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path, headers={"User-Agent": "bai-agent"})
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        return _said(error)
+    finally:
+        connection.close()
+    return "" if status in _READY else f"it answered with status {status}"
+
+
+def _said(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return "".join(each if each.isprintable() else " " for each in text)[:200].rstrip(".")

@@ -1,0 +1,35 @@
+"""A server and its client, which measures it: node 1 runs the server, node 0 the benchmark's command.
+
+`Job.of_node` gives each of them its own command, data and metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bai_agent.errors import DescriptorError
+from bai_agent.job.descriptor import SERVER_NODE, Job
+from bai_agent.job.peers import Peer
+from bai_agent.strategy.launch import Launch, Role, Setup
+
+
+class Inference:
+    """The client starts when the server is ready. The end of the client ends the server; an earlier end of the server is a failure."""
+
+    def check(self, job: Job) -> None:
+        if job.strategy.processes_per_node.lstrip("0") != "1":
+            raise DescriptorError(
+                "[strategy] processes_per_node: inference starts each command once, so it must be 1, not "
+                f'"{job.strategy.processes_per_node}"'
+            )
+
+    def setup(self, job: Job, rank: int) -> Setup:
+        return Setup(ports=job.server.ports if job.server is not None and rank == SERVER_NODE else ())
+
+    def mismatch(self, peers: Sequence[Peer]) -> str | None:
+        return None
+
+    def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
+        if me.rank == SERVER_NODE:
+            return Launch(argv=tuple(command), role=Role.SERVE)
+        return Launch(argv=tuple(command), server=peers[SERVER_NODE])

@@ -1,0 +1,148 @@
+"""Waiting for a server, which is a real one here, until it is ready."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from run_contexts import ScriptedStopSource, SteppingClock, make_context
+
+from bai_agent.job.descriptor import Limits, ReadinessProbe, Server
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer
+from bai_agent.job.run_directory import RunDir
+from bai_agent.nodes.server_ready import wait_for_server
+from bai_agent.runtime.stop import RunEndedError, StopReason
+
+PEER = Peer(rank=1, address="127.0.0.1")
+JOIN = {"limits": Limits(join=timedelta(minutes=1))}
+
+
+class Answers:
+    """The statuses that a server answers with, in turn; the last one again and again."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = statuses
+        self.paths: list[str] = []
+
+    def next(self, path: str) -> int:
+        self.paths.append(path)
+        return self.statuses[min(len(self.paths), len(self.statuses)) - 1]
+
+
+@contextmanager
+def serving(answers: Answers) -> Iterator[int]:
+    """Run an HTTP server; yield its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answers.next(self.path))
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def probe(**keys: Any) -> ReadinessProbe:
+    # No test waits as long as a probe may take.
+    return ReadinessProbe(**{"path": "/ping", "timeout_seconds": 3600, **keys})
+
+
+def wait(rundir: RunDir, port: int, found: ReadinessProbe | None) -> SteppingClock:
+    """Wait for the server; return the clock, which shows how long that took without the answers."""
+    clock = SteppingClock()
+    context = make_context(rundir, clock=clock, tables=JOIN)
+    wait_for_server(context, Server(ports=(port,), argv=("serve",), readiness_probe=found), PEER)
+    return clock
+
+
+def test_the_server_is_asked_again_until_it_answers_well(rundir: RunDir) -> None:
+    answers = Answers(503, 404, 302)
+    with serving(answers) as port:
+        clock = wait(rundir, port, probe(path="ping?x=1"))
+
+    assert answers.paths == ["/ping?x=1"] * 3
+    assert clock.passed == pytest.approx(30)  # the delay, and two periods, as in Kubernetes
+
+
+def test_so_many_good_answers_in_a_row_as_the_probe_says(rundir: RunDir) -> None:
+    answers = Answers(200, 503, 200, 200, 503)
+    with serving(answers) as port:
+        wait(rundir, port, probe(success_threshold=2, initial_delay_seconds=0, period_seconds=1))
+
+    assert len(answers.paths) == 4
+
+
+def test_a_probe_that_never_succeeds_ends_at_the_limit_in_a_sentence(rundir: RunDir) -> None:
+    answers = Answers(503)
+    with serving(answers) as port, pytest.raises(RunEndedError) as ended:
+        wait(rundir, port, probe())
+
+    assert ended.value.reason.outcome is Outcome.JOIN_FAILED
+    assert ended.value.reason.message == (
+        f"The server of node 1 was not ready within limits.join (1m): GET http://127.0.0.1:{port}/ping: it answered with status 503."
+    )
+    # However small failure_threshold is
+    assert len(answers.paths) == 6
+
+
+def test_an_answer_that_comes_byte_by_byte_is_late(rundir: RunDir) -> None:
+    slow = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def drip() -> None:
+        peer, _ = slow.accept()
+        with peer:
+            while not over.wait(0.01):
+                try:
+                    peer.sendall(b"H")
+                except OSError:
+                    return
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        server = Server(
+            ports=(slow.getsockname()[1],),
+            argv=("serve",),
+            readiness_probe=probe(timeout_seconds=1, initial_delay_seconds=59, period_seconds=3600),
+        )
+        context = make_context(rundir, clock=SteppingClock(step=0.05), tables=JOIN)
+        with slow, pytest.raises(RunEndedError, match="no answer within 1 s"):
+            wait_for_server(context, server, PEER)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_without_a_probe_a_connection_is_enough(rundir: RunDir) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        clock = wait(rundir, listening.getsockname()[1], None)
+
+        assert clock.passed == 0
+        port = listening.getsockname()[1]
+    with pytest.raises(RunEndedError, match=f"a connection to 127.0.0.1:{port}: Connection refused"):
+        wait(rundir, port, None)
+
+
+def test_the_server_is_not_waited_for_after_its_end(rundir: RunDir) -> None:
+    stop = ScriptedStopSource(StopReason(Outcome.PEER_FAILED, "Node 1: The server failed."), after=3)
+    context = make_context(rundir, sources=[stop], tables=JOIN)
+
+    with pytest.raises(RunEndedError, match="The server failed"):
+        wait_for_server(context, Server(ports=(9,), argv=("serve",), readiness_probe=probe()), PEER)
