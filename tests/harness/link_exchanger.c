@@ -221,6 +221,23 @@ static void try_each(struct call *call, const char *path, size_t from)
 
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
+/* One thread of one process at a time exchanges names, or reads them. */
+static int take_turn(void)
+{
+    pthread_mutex_lock(&turn);
+    char name[PATH_MAX + 8];
+    snprintf(name, sizeof name, "%s.lock", report);
+    int lock = raw_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    syscall(SYS_flock, lock, LOCK_EX);
+    return lock;
+}
+
+static void end_turn(int lock)
+{
+    syscall(SYS_close, lock);
+    pthread_mutex_unlock(&turn);
+}
+
 static long met(struct call *call)
 {
     if (busy || !user || geteuid() != 0)
@@ -231,13 +248,9 @@ static long met(struct call *call)
     size_t from = whole(call->folder, call->path, path), from2 = whole(call->folder2, call->path2, path2);
     int lock = -1;
     if (strstr(path, within) || strstr(path2, within)) {
-        pthread_mutex_lock(&turn);
         caller = (uid_t)setfsuid(-1);
         setfsuid(0);
-        char name[PATH_MAX + 8];
-        snprintf(name, sizeof name, "%s.lock", report);
-        lock = raw_open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        syscall(SYS_flock, lock, LOCK_EX);
+        lock = take_turn();
         try_each(call, path, from);
         try_each(call, path2, from2);
         setfsuid(caller);
@@ -245,10 +258,8 @@ static long met(struct call *call)
     errno = before;
     long result = call->make(call);
     before = errno;
-    if (lock >= 0) {
-        syscall(SYS_close, lock);
-        pthread_mutex_unlock(&turn);
-    }
+    if (lock >= 0)
+        end_turn(lock);
     busy = 0;
     errno = before;
     return result;
@@ -369,4 +380,22 @@ DIR *opendir(const char *path)
     struct call c = {"opendir", make_opendir, 0, 1, AT_FDCWD, AT_FDCWD, 0, path};
     long file = met(&c);
     return file < 0 ? NULL : fdopendir((int)file);
+}
+
+/* The name of an open file is read while none is exchanged. Another thread of ours would otherwise get one that is there only for the
+   moment of an exchange, and not find the file by it. */
+ssize_t readlink(const char *path, char *name, size_t size)
+{
+    REAL(ssize_t, "readlink", (const char *, char *, size_t));
+    if (busy || !user || geteuid() != 0)
+        return real(path, name, size);
+    uid_t own = (uid_t)setfsuid(-1);
+    setfsuid(0);
+    int lock = take_turn();
+    setfsuid(own);
+    ssize_t result = real(path, name, size);
+    int error = errno;
+    end_turn(lock);
+    errno = error;
+    return result;
 }
