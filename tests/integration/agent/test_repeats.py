@@ -62,8 +62,12 @@ def work(rundir: Path, *touched: str) -> Path:
 
 
 def values(rundir: Path, name: str) -> dict[int | None, list[float]]:
+    return values_in(records_of(rundir), name)
+
+
+def values_in(records: list[dict[str, Any]], name: str) -> dict[int | None, list[float]]:
     found: dict[int | None, list[float]] = {}
-    for each in records_of(rundir):
+    for each in records:
         if each["name"] == name:
             found.setdefault(each.get("repeat"), []).append(each["value"])
     return found
@@ -76,13 +80,14 @@ def starts(rundir: Path) -> list[str]:
 def assert_right(rundir: Path, *, runs: int, lines: int = 3) -> None:
     """Check that each run was started once, and has its own values, once each."""
     assert starts(rundir) == [str(number) for number in range(runs)]
+    records = records_of(rundir)
     printed = {run: [run * 1000 + step for step in range(lines + 1)] for run in range(runs)}
-    assert values(rundir, "value") == printed
-    assert values(rundir, "emitted") == {run: [run, run + 0.5] for run in range(runs)}
-    assert {run: len(each) for run, each in values(rundir, "bai_run_wall_seconds").items()} == dict.fromkeys(
-        range(runs), 1
-    )
-    assert [each["seq"] for each in records_of(rundir)] == list(range(len(records_of(rundir))))
+    assert values_in(records, "value") == printed
+    assert values_in(records, "emitted") == {run: [run, run + 0.5] for run in range(runs)}
+    assert {
+        run: len(each) for run, each in values_in(records, "bai_run_wall_seconds").items()
+    } == dict.fromkeys(range(runs), 1)
+    assert [each["seq"] for each in records] == list(range(len(records)))
 
 
 def test_each_run_has_its_own_values(tmp_path: Path) -> None:
