@@ -45,7 +45,7 @@ class ContainerAccount:
         stack.callback(self._control_plane.close)
         self.endpoint = f"http://127.0.0.1:{self._control_plane.port}"
         subprocess.run(
-            ["ip", "address", "replace", f"{_METADATA[0]}/32", "dev", "lo"], check=True, timeout=10
+            ["ip", "address", "replace", f"{_METADATA[0]}/32", "dev", "lo"], check=True, timeout=60
         )
         listener = socket.create_server(_METADATA)
         metadata = MetadataService(

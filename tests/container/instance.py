@@ -97,7 +97,7 @@ class ContainerInstance:
                 _kill(int(each.name))
         self._off.set()
         if self._listener.is_alive():
-            self._listener.join(10)
+            self._listener.join(60)
         self._read_console()
         with self._reading:
             if self._fifo is not None:

@@ -239,7 +239,7 @@ def open_browser(folder: Path) -> Iterator[Browser]:
         # It ends when nobody is at the other end of its pipe.
         os.close(ours_out)
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.wait()

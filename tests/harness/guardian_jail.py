@@ -145,10 +145,10 @@ class GuardianJail:
         """Take the power away: all of its processes are gone at once."""
         if self._machine is not None:
             self._machine.kill()
-            self._machine.wait(30)
+            self._machine.wait(60)
             self._machine = None
         for process in self._started:
-            process.wait(30)
+            process.wait(60)
         self._started.clear()
 
     def cloud_init(self, boot: Boot, *, hook: bool = True, writes: bool = True, start: bool = True) -> None:

@@ -19,7 +19,7 @@ def as_nobody(script: str, *arguments: str | Path, cwd: Path) -> int:
     """Do what a process of the benchmark's user could do at that moment; return the exit code."""
     drop = ["setpriv", f"--reuid={nobody().pw_uid}", f"--regid={nobody().pw_gid}", "--clear-groups"]
     command = [*drop, "sh", "-c", script, "sh", *arguments]
-    return subprocess.run(command, cwd=cwd, timeout=20, check=False).returncode
+    return subprocess.run(command, cwd=cwd, timeout=60, check=False).returncode
 
 
 def what_is_in(folder: Path) -> dict[str, tuple[Any, ...]]:

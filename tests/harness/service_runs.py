@@ -82,7 +82,7 @@ class ServiceProcess:
         """End it as its surroundings would; return its exit code."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
     @property
     def is_running(self) -> bool:
@@ -91,7 +91,7 @@ class ServiceProcess:
     def kill(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=60)
 
     def close(self) -> None:
         """Kill it, and read its topics no more."""
@@ -107,7 +107,7 @@ class ServiceProcess:
         try:
             for value in values:
                 content = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
-                producer.send(self.topics[topic], key=key.encode(), value=content).get(timeout=30)
+                producer.send(self.topics[topic], key=key.encode(), value=content).get(timeout=60)
         finally:
             producer.close()
 
@@ -143,7 +143,7 @@ class ServiceProcess:
     def get(self, path: str) -> tuple[int, str]:
         """Ask its HTTP endpoints."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -183,7 +183,7 @@ class ServiceRuns(ServiceProcess):
                     reached.update(found)
                     if len(reached) >= enough and self.process is not None:
                         self.process.send_signal(signal.SIGKILL)
-                        self.process.wait(timeout=30)
+                        self.process.wait(timeout=60)
                         changed.notify_all()
                     else:
                         changed.wait_for(lambda: len(reached) >= enough, _SECONDS)

@@ -445,7 +445,7 @@ class World:
                 for each in self.nodes:
                     each.turn.release()
                 for each in self.nodes:
-                    each.thread.join(10)
+                    each.thread.join(60)
         return self
 
     def _has_ended(self) -> bool:

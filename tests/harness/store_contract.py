@@ -42,7 +42,7 @@ class StoreContract:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=60)
 
         assert len(won) == 1
         assert store.get("job-1/ready.json") == str(won[0]).encode()

@@ -192,7 +192,7 @@ def test_only_one_of_many_conditional_writers_succeeds(aws: FakeAws) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert sorted(outcomes) == [200] + [412] * 7
 
 

@@ -15,7 +15,7 @@ import sys
 sys.path.insert(0, "/opt/libraries")
 from kafka import KafkaProducer
 producer = KafkaProducer(bootstrap_servers="{address}", max_block_ms=20000)
-producer.send("{topic}", b"from the machine").get(timeout=20)
+producer.send("{topic}", b"from the machine").get(timeout=60)
 producer.close()
 """
 

@@ -63,7 +63,7 @@ def running_gateway(folder: Path, *, port: int, secured: bool = False) -> Iterat
         yield Gateway(address)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(60)
 
 
 def _answers(address: str) -> bool:
@@ -81,5 +81,5 @@ def _read(url: str, *, authorized: bool = False) -> str:
     if authorized:
         pair = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         request.add_header("Authorization", f"Basic {pair}")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode())

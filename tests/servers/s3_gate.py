@@ -177,7 +177,7 @@ def _handler(gate: Gate, moto: str) -> type[BaseHTTPRequestHandler]:
 
         def ask(self, sent: bytes) -> Answer:
             with gate.one_put if "If-None-Match" in self.headers else nullcontext():
-                upstream = http.client.HTTPConnection(moto, timeout=30)
+                upstream = http.client.HTTPConnection(moto, timeout=60)
                 headers = {**self.headers, "Connection": "close"}
                 upstream.request(self.command, self.path, body=sent or None, headers=headers)
                 response = upstream.getresponse()

@@ -33,9 +33,9 @@ FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True, timeout=60)
     yield folder
-    subprocess.run(["umount", "-l", folder], check=True, timeout=30)
+    subprocess.run(["umount", "-l", folder], check=True, timeout=60)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")

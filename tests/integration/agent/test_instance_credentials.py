@@ -288,12 +288,12 @@ def test_new_credentials_are_fetched_before_the_old_ones_expire() -> None:
         environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}
         role = RenewedRole(InstanceRole(environment), pause=pause)
         assert role.keys().expires == soon
-        assert renewed.acquire(timeout=30)
+        assert renewed.acquire(timeout=60)
 
     # When the metadata service has new ones, which nobody asked for, and is then away
     with metadata_service(port=int(address.rpartition(":")[2])):
         turn.release()
-        assert renewed.acquire(timeout=30)
+        assert renewed.acquire(timeout=60)
 
     # Then they are there at once
     expires = role.keys().expires

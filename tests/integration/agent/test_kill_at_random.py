@@ -162,7 +162,7 @@ class Killer:
                     (self._rundir / "work" / "finish").touch()
                 assert agent.poll() is None, f"the agent ended by itself: {agent.returncode}"
                 agent.kill()
-                agent.wait(timeout=30)
+                agent.wait(timeout=60)
                 self.agents += 1
                 self._note_benchmark()
                 agent = start_agent(self._job, self._rundir)
@@ -171,7 +171,7 @@ class Killer:
             return agent.wait(timeout=600)
         finally:
             agent.kill()
-            agent.wait(timeout=30)
+            agent.wait(timeout=60)
 
     def _kill_an_extractor(self, agent: subprocess.Popen[bytes]) -> None:
         """Kill the extractor if the agent has one in time; an agent that is killed early has none yet."""

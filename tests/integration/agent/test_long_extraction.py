@@ -119,13 +119,13 @@ def test_kills_during_the_extraction_lose_and_double_nothing(tmp_path: Path) -> 
                 os.kill(extractor, signal.SIGKILL)
             else:
                 agent.kill()
-                agent.wait(timeout=30)
+                agent.wait(timeout=60)
                 agent = start_agent(job, rundir)
         assert not (rundir / "extracted.json").exists(), "the last kill met no extraction"
         assert agent.wait(timeout=120) == 0
     finally:
         agent.kill()
-        agent.wait(timeout=30)
+        agent.wait(timeout=60)
 
     assert result_of(rundir)["outcome"] == "succeeded"
     records = log_records(rundir)

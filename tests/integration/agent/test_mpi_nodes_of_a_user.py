@@ -111,7 +111,7 @@ def test_sshd_of_a_node_lets_no_stranger_in(nodes: MpiNodes, flag: Path, folder:
     _wait_for_both(nodes)
     told = json.loads((nodes.store / "job" / "attempts" / "0" / "joined" / "1.json").read_bytes())
     key = folder / "stranger"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, timeout=20)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True, timeout=60)
 
     for account in (_USER, "root"):
         options = [
@@ -126,7 +126,7 @@ def test_sshd_of_a_node_lets_no_stranger_in(nodes: MpiNodes, flag: Path, folder:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=60,
         )
         assert (tried.returncode, tried.stdout) == (255, "")
         assert "Permission denied (publickey)" in tried.stderr
@@ -153,7 +153,7 @@ def _wait_for_both(nodes: MpiNodes) -> None:
 def _owners(*, rundir: Path) -> set[int]:
     """Return the users of all processes that have a node's mark."""
     listed = subprocess.run(
-        ["ps", "-eo", "uid=,pid="], capture_output=True, text=True, check=True, timeout=20
+        ["ps", "-eo", "uid=,pid="], capture_output=True, text=True, check=True, timeout=60
     )
     owners = set()
     for line in listed.stdout.splitlines():

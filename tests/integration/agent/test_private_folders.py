@@ -40,7 +40,7 @@ def may_open(path: Path, *, user: int = _STRANGER) -> bool:
     """Return whether another user can open a file, to lock it for instance."""
     drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
     done = subprocess.run(
-        [*drop, "sh", "-c", 'exec 9<"$0"', path], stderr=subprocess.DEVNULL, timeout=20, check=False
+        [*drop, "sh", "-c", 'exec 9<"$0"', path], stderr=subprocess.DEVNULL, timeout=60, check=False
     )
     return done.returncode == 0
 

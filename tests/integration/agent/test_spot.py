@@ -127,7 +127,7 @@ def test_an_on_demand_instance_is_not_asked_again(metadata: Services) -> None:
     metadata.metadata["instance-life-cycle"] = "on-demand"
     found = look(metadata, [])
 
-    found.join(30)
+    found.join(60)
 
     assert not found.is_alive()
     assert found.reason(None) is None

@@ -28,9 +28,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with 4 MiB. Needs root."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True, timeout=20)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True, timeout=60)
     yield folder
-    subprocess.run(["umount", "-l", folder], check=True, timeout=20)
+    subprocess.run(["umount", "-l", folder], check=True, timeout=60)
 
 
 @pytest.fixture

@@ -203,7 +203,7 @@ def test_every_supported_python_runs_the_startup_file(tmp_path: Path) -> None:
                 env=env,
                 capture_output=True,
                 text=True,
-                timeout=30,
+                timeout=60,
                 check=False,
             )
             assert (run.returncode, run.stdout, run.stderr) == (0, "a\n", ""), (python, mode)

@@ -84,7 +84,7 @@ def test_a_living_shims_group_is_kept(bench: Bench, counted: bool) -> None:
     subprocess.run(
         [sys.executable, "-c", "from bai_agent.shim import memory_group as m; m.remove_abandoned_groups()"],
         check=True,
-        timeout=20,
+        timeout=60,
     )
 
     group = _group_of(bench)

@@ -29,7 +29,7 @@ def _launch_inside(members: Path, bench: Bench, program: str) -> None:
         f"cwd=Path({str(bench.rundir.path)!r}), grace=timedelta(seconds=2))\n"
         f"launch(order, RunDir(Path({str(bench.rundir.path)!r})))\n"
     )
-    subprocess.run([sys.executable, "-c", launcher], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", launcher], check=True, timeout=60)
 
 
 @pytest.mark.root
@@ -73,7 +73,7 @@ def test_a_neighbours_death_is_not_ours(bench: Bench, small_cgroup: Path) -> Non
     bench.launch("sh", "-c", f"until [ -e {bench.rundir.path}/go ]; do sleep 0.02; done; exit 1")
     before = _machine_kills()
     subprocess.run(
-        ["sh", "-c", f'echo $$ > {small_cgroup}; exec {sys.executable} -c "{EATS}"'], check=False, timeout=30
+        ["sh", "-c", f'echo $$ > {small_cgroup}; exec {sys.executable} -c "{EATS}"'], check=False, timeout=60
     )
     until(lambda: _machine_kills() > before, "the neighbour is killed")
 

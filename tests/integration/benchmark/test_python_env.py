@@ -213,7 +213,7 @@ def test_the_wish_to_stop_ends_pip(slow: RunDir) -> None:
 
     job_request.set()
 
-    worker.join(30)
+    worker.join(60)
     assert not worker.is_alive()
     assert not (slow.venv / "complete.json").exists()
 
@@ -226,4 +226,4 @@ def test_the_pip_of_an_agent_that_was_killed_is_ended(rundir: RunDir, python: st
 
     _install(_job(python), rundir)
 
-    assert orphan.wait(20) == -signal.SIGKILL
+    assert orphan.wait(60) == -signal.SIGKILL

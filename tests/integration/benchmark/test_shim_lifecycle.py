@@ -126,7 +126,7 @@ def test_a_second_shim_refuses(bench: Bench, argv: tuple[str, ...], code: int) -
     second = subprocess.run(
         [sys.executable, "-I", "-S", shim.__file__, str(bench.rundir.path)],
         input=_order_bytes(again, bench.rundir),
-        timeout=20,
+        timeout=60,
         check=False,
     )
 
@@ -140,7 +140,7 @@ def test_half_an_order_starts_nothing(bench: Bench) -> None:
     half = subprocess.run(
         [sys.executable, "-I", "-S", shim.__file__, "x"],
         input=order[:-20],
-        timeout=20,
+        timeout=60,
         check=False,
         capture_output=True,
     )
@@ -158,7 +158,7 @@ def test_a_shim_outlives_its_launcher(bench: Bench) -> None:
         f"subprocess.Popen([sys.executable, '-I', '-S', {shim.__file__!r}, 'x'], stdin=open({str(order)!r}), start_new_session=True)\n"
         "os.killpg(0, signal.SIGKILL)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", launcher], start_new_session=True, timeout=20, check=False)
+    killed = subprocess.run([sys.executable, "-c", launcher], start_new_session=True, timeout=60, check=False)
     assert killed.returncode == -signal.SIGKILL
 
     until(bench.rundir.exit.exists, "the shim comes to its end")

@@ -420,7 +420,7 @@ def test_a_reader_that_closes_the_pipe_is_no_error(cli: LocalCli) -> None:
         assert process.stdout.readline() == "some line of output\n"
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(timeout=30) == 141
+        assert process.wait(timeout=60) == 141
 
 
 def test_metrics_are_printed_as_table_records_and_csv(cli: LocalCli, job: HandmadeJob) -> None:

@@ -308,7 +308,7 @@ def stranger(tmp_path: Path, site: Site) -> Iterator[str]:
         "-subj",
         "/CN=localhost",
     ]
-    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=30)
+    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
 

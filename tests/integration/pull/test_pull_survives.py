@@ -48,7 +48,7 @@ def start(
 
 def kill(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
 
 
 def test_a_killed_pull_does_not_fetch_complete_parts_again(tmp_path: Path, gate: Gate) -> None:
@@ -202,9 +202,9 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("needs root to mount a small disk")
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=True, timeout=10)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)], check=True, timeout=60)
     yield place
-    subprocess.run(["umount", "-l", str(place)], check=True, timeout=10)
+    subprocess.run(["umount", "-l", str(place)], check=True, timeout=60)
 
 
 def bring(source: Source, manifest: Path) -> None:

@@ -60,7 +60,7 @@ def test_after_kills_each_value_arrives_and_at_most_three_batches_arrive_twice(
             time.sleep(0.005)
         time.sleep(chance.uniform(0, 0.3))
         child.send_signal(signal.SIGKILL)
-        child.wait(timeout=30)
+        child.wait(timeout=60)
 
     last = KafkaPusher(kafka_job(kafka.address, free_topic), rundir, rank=0)
     last.start()
@@ -90,7 +90,7 @@ def test_a_kill_with_three_batches_in_flight_loses_nothing(own_kafka: Broker, tm
         # It says so itself.
         assert child.stdout.readline() == b"three batches are in flight\n"
         child.kill()
-        child.wait(timeout=30)
+        child.wait(timeout=60)
     finally:
         os.kill(pid, signal.SIGCONT)
     assert read_progress(rundir.kafka_offset).delivered == 10

@@ -164,7 +164,7 @@ def test_prometheus_scrapes_while_the_run_lasts(tmp_path: Path) -> None:
     sink.start()
     wait_until(lambda: sink.port)
 
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         kind, text = answer.headers["Content-Type"], answer.read().decode()
     told = sink.finish(time.monotonic() + 30)
 
@@ -181,7 +181,7 @@ def test_prometheus_scrapes_while_the_run_lasts(tmp_path: Path) -> None:
     }
     assert (told.delivered, told.undelivered) == (3, 0)
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
 
 def test_an_ipv6_address_is_listened_on_or_reported(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_an_ipv6_address_is_listened_on_or_reported(tmp_path: Path) -> None:
 
     # Not every container has a loopback of IPv6.
     if sink.error is None:
-        with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=60) as answer:
             assert samples_in(answer.read().decode(), "scraped")["BAI_METRICS_loss"]
     else:
         assert f"[::1]:{port} cannot be listened on" in sink.error

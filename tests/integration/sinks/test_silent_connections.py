@@ -49,7 +49,7 @@ def test_silent_connections_do_not_use_up_ports_or_descriptors(name: str, connec
         assert server.stdin is not None
         port = int(server.stdout.readline())
         for _ in range(connections):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
 
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             assert answer.status == 200

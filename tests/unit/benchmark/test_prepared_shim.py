@@ -40,7 +40,7 @@ def shims(folder: Path) -> list[int]:
 
 def end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
-    child.communicate(timeout=30)
+    child.communicate(timeout=60)
 
 
 def test_a_waiting_shim_that_died_is_replaced(prepared: PreparedShim, tmp_path: Path) -> None:

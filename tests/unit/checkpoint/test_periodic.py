@@ -48,7 +48,7 @@ def make(folder: Path, make_keeper: Callable[..., Keeper]) -> MakeThread:
 
 def end(thread: CheckpointThread) -> list[RunEvent]:
     thread.end()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
     return list(thread.events())
 
@@ -174,7 +174,7 @@ def test_an_upload_overtaken_by_the_end_is_abandoned_for_the_last_one(
     monkeypatch.setattr(DirectoryStore, "put_file", end_meanwhile)
     monkeypatch.setattr("bai_agent.checkpoint.keep.AT_ONCE", 1)
     threads.append(make(every_s=0.01))
-    threads[0].join(30)
+    threads[0].join(60)
 
     events = list(threads[0].events())
     assert names(events) == ["checkpoint-0-0"]

@@ -42,7 +42,7 @@ def test_the_cloud_config_names_files_that_are_there(root: Path, archive: Path) 
     config = yaml.safe_load((root / "etc/cloud/cloud.cfg.d/90-bai.cfg").read_text())
     for (shell, script), *more in (config["bootcmd"], config["runcmd"]):
         assert (shell, more) == ("sh", [])
-        subprocess.run(["sh", "-n", root / script.lstrip("/")], check=True, timeout=10)
+        subprocess.run(["sh", "-n", root / script.lstrip("/")], check=True, timeout=60)
 
 
 def test_baking_twice_works_and_leaves_no_job(root: Path, archive: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_command_says_what_it_did(root: Path, archive: Path) -> None:
         [sys.executable, BAKE, archive, "--root", root],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     if os.geteuid() == 0:

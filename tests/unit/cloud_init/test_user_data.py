@@ -62,7 +62,7 @@ def told(boot: Boot) -> dict[str, str]:
     script = files(boot)["/var/lib/bai/boot/settings"]
     names = list(guardian_settings(boot))
     show = "".join(f'printf "%s\\0" "${name}"\n' for name in names)
-    done = subprocess.run(["sh", "-uec", script + show], capture_output=True, check=True, timeout=10)
+    done = subprocess.run(["sh", "-uec", script + show], capture_output=True, check=True, timeout=60)
     return dict(zip(names, done.stdout.decode().split("\0"), strict=False))
 
 
@@ -185,7 +185,7 @@ def test_a_multiline_text_stays_readable_in_yaml() -> None:
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_the_scripts_are_valid_for_any_shell(shell: str) -> None:
     for script in (guardian(), parts(BOOT)["text/cloud-boothook"]):
-        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=10)
+        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=60)
 
 
 def test_the_deadman_is_valid_for_python_3_6() -> None:

@@ -41,7 +41,7 @@ def test_all_is_written_to_who_listens() -> None:
     write_within(writer, bytes(range(256)) * 4096, timeout_s=30)
     os.close(writer)
 
-    listener.join(30)
+    listener.join(60)
     os.close(reader)
     assert heard == [bytes(range(256)) * 4096]
 

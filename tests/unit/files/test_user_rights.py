@@ -84,18 +84,18 @@ def test_only_the_current_thread_changes_its_ids_and_restores_them() -> None:
 
     def look() -> None:
         begin.set()
-        go.wait(30)
+        go.wait(60)
         seen.append(ids())
 
     other = threading.Thread(target=look)
     other.start()
-    begin.wait(30)
+    begin.wait(60)
 
     def fail() -> None:
         with user_rights(STRANGER):
             assert ids() == (STRANGER.uid, STRANGER.gid, [*STRANGER.groups])
             go.set()
-            other.join(30)
+            other.join(60)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

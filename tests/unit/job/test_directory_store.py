@@ -35,7 +35,7 @@ class TestDirectoryStore(StoreContract):
                 assert "job-1/0" in [each.key for each in store.find("job-1/")]
         finally:
             ended.set()
-            changes.join(timeout=30)
+            changes.join(timeout=60)
 
 
 @pytest.mark.parametrize(

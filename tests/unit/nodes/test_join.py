@@ -89,7 +89,7 @@ class MeetingStore(DirectoryStore):
 
     def get(self, key: str, *, start: int = 0, limit: int | None = None) -> bytes:
         if "/joined/" in key:
-            self.together.wait(timeout=30)
+            self.together.wait(timeout=60)
         return super().get(key, start=start, limit=limit)
 
 

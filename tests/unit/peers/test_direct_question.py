@@ -35,11 +35,11 @@ def answering(
     server.start()
     yield Peer(rank=rank, address="127.0.0.1", agent_port=port)
     server.end()
-    server.join(30)
+    server.join(60)
 
 
 def connect(peer: Peer) -> socket.socket:
-    return socket.create_connection((peer.address, peer.agent_port), timeout=30)
+    return socket.create_connection((peer.address, peer.agent_port), timeout=60)
 
 
 def until(seen: Callable[[], bool]) -> None:
@@ -86,14 +86,14 @@ def test_an_answer_heard_before_proves_nothing_later() -> None:
         connection.sendall(taken.recv(1024))
         heard = connection.makefile("rb").readline()
         taken.sendall(heard)
-        asker.join(30)
+        asker.join(60)
         assert answers == [ANSWER]
 
         asker = threading.Thread(target=lambda: answers.append(asked(recorder)), daemon=True)
         asker.start()
         again, _ = replayer.accept()
         again.sendall(heard)
-        asker.join(30)
+        asker.join(60)
         taken.close()
         again.close()
 
@@ -151,14 +151,14 @@ def test_a_restarted_agent_answers_on_its_published_port() -> None:
 
     assert asked(peer) == ANSWER
     again.end()
-    again.join(30)
+    again.join(60)
 
 
 def test_many_nodes_are_asked_at_the_same_time() -> None:
     together = threading.Barrier(8)
 
     def meet(peer: Peer) -> PeerAnswer | None:
-        together.wait(timeout=30)
+        together.wait(timeout=60)
         return ANSWER if peer.rank == 1 else None
 
     answers = ask_all([Peer(rank=rank, address="10.0.0.1") for rank in range(8)], meet)

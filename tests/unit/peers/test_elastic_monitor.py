@@ -45,13 +45,13 @@ def leader() -> Iterator[tuple[Peer, threading.Event]]:
     port.start()
     yield peer, woken
     port.end()
-    port.join(30)
+    port.join(60)
 
 
 def returns(wait: Callable[[], object]) -> bool:
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     return not thread.is_alive()
 
 
@@ -79,7 +79,7 @@ def test_members_wake_their_leader_after_a_write(
     it.leave(60)
     it.observe()
 
-    assert woken.wait(30)
+    assert woken.wait(60)
 
 
 def test_a_node_that_joins_later_wakes_the_leader_of_the_others(
@@ -94,7 +94,7 @@ def test_a_node_that_joins_later_wakes_the_leader_of_the_others(
     it.observe()
 
     assert it.key == KEY
-    assert woken.wait(30)
+    assert woken.wait(60)
 
 
 def test_members_confirm_a_planned_change_and_stop_together(

@@ -389,7 +389,7 @@ def test_a_worker_that_failed_waits_for_the_coordinators_order(job: MonitoredNod
 
     job.monitors[0].stop_others(StopOrder(rank=1, outcome="failed", sentence="Node 1: It failed."))
     job.look(1)
-    waiting.join(10)
+    waiting.join(60)
 
     assert not waiting.is_alive()
     assert not job.monitors[1].lost_coordinator

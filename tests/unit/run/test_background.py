@@ -40,4 +40,4 @@ def test_a_heartbeat_that_fails_is_not_the_last_one(
     this = SimpleNamespace(rundir=RunDir(tmp_path), node_store=place, uploader=object(), phase="run")
 
     with heartbeat(cast("RunContext", this)):
-        assert place.taken.wait(30)
+        assert place.taken.wait(60)

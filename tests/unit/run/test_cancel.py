@@ -52,7 +52,7 @@ class SlowRecord(JobRecord):
     let: threading.Event
 
     def cancelled(self) -> bool:
-        assert self.let.wait(30)
+        assert self.let.wait(60)
         return super().cancelled()
 
 

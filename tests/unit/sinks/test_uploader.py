@@ -29,6 +29,6 @@ def test_an_uploader_ended_by_a_defect_delays_nothing(tmp_path: Path) -> None:
     left = uploader.flush(time.monotonic() + 20)
 
     assert left.error == "the uploader ended by a defect; agent.log has the details"
-    uploader.join(timeout=20)
+    uploader.join(timeout=60)
     assert not uploader.is_alive()
     assert not uploader.publish(time.monotonic() + 86_400, is_first=True)

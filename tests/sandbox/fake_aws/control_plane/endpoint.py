@@ -76,7 +76,7 @@ class ControlPlane:
         self._closing.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(30)
+        self._thread.join(60)
 
     def _serve(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         body = _read_body(environ)

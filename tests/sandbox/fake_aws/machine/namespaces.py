@@ -35,7 +35,7 @@ class Holder:
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "held\n":
             raise OSError(
-                f"the namespaces could not be set up: the script ended with {self._process.wait(10)}"
+                f"the namespaces could not be set up: the script ended with {self._process.wait(60)}"
             )
 
     def path(self, path: Path | str) -> Path:
@@ -65,7 +65,7 @@ class Holder:
 
         thread = threading.Thread(target=make)
         thread.start()
-        thread.join(30)
+        thread.join(60)
         if isinstance(found[0], OSError):
             raise found[0]
         return found[0]
@@ -73,7 +73,7 @@ class Holder:
     def close(self) -> None:
         """Let the namespaces go. Sockets in them keep the network's alive until they are closed."""
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

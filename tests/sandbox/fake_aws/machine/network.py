@@ -65,7 +65,7 @@ class Network:
 
     def close(self) -> None:
         self._dnsmasq.kill()
-        self._dnsmasq.wait(30)
+        self._dnsmasq.wait(60)
         self.holder.close()
 
     def _start_dnsmasq(self, folder: Path) -> subprocess.Popen[bytes]:

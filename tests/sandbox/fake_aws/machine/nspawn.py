@@ -72,7 +72,7 @@ class MachineBoot:
     def wait(self) -> int:
         """Return nspawn's exit code; to be called after the console has ended."""
         try:
-            return self._process.wait(30)
+            return self._process.wait(60)
         finally:
             os.close(self._terminal)
 

@@ -86,11 +86,11 @@ def test_git_would_list_the_same_files(tmp_path: Path) -> None:
         },
     )  # fmt: skip
     git = ["git", "-C", str(tmp_path), "-c", "core.excludesFile=/dev/null"]
-    subprocess.run([*git, "init", "-q"], check=True, timeout=30)
+    subprocess.run([*git, "init", "-q"], check=True, timeout=60)
     listed = subprocess.run(
         [*git, "ls-files", "-z", "--others", "--exclude-standard"],
         check=True,
-        timeout=30,
+        timeout=60,
         capture_output=True,
     )
 

@@ -40,7 +40,7 @@ def server(*, head: int, get: int) -> Iterator[str]:
             yield f"http://127.0.0.1:{made.server_port}/train.csv?token=s3cret"
         finally:
             made.shutdown()
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])

@@ -182,7 +182,7 @@ def test_requests_at_the_same_moment_stay_below_the_bound_together(tmp_path: Pat
 
     def reserve(replica: Entries, name: str) -> float | None:
         found = entry(replica, name)
-        together.wait(30)
+        together.wait(60)
         return replica.reserve_cost(found, 1, most=3)
 
     with ThreadPoolExecutor(len(mine)) as threads:

@@ -29,7 +29,7 @@ def test_a_shared_object_is_created_once_for_all_threads() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=30)
+        thread.join(timeout=60)
 
     assert (len(made), len(set(map(id, found)))) == (1, 1)
 

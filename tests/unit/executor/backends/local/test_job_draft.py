@@ -166,7 +166,7 @@ def test_a_folder_that_is_not_a_job_but_has_its_name_is_reported(
 def test_a_disk_too_small_for_the_scripts_is_named(job_request: JobRequest, store: DirectoryStore) -> None:
     store.folder.mkdir()
     (job_request.file.parent / "model.bin").write_bytes(bytes(3 << 20))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", store.folder], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", store.folder], check=True, timeout=60)
     try:
         with pytest.raises(
             StoreError, match=r"no space is left for .*/benchmark \(3,1.* bytes in 3 files\); free"
@@ -174,4 +174,4 @@ def test_a_disk_too_small_for_the_scripts_is_named(job_request: JobRequest, stor
             submit(job_request, store, job_id="one")
         assert everything(store) == []
     finally:
-        subprocess.run(["umount", "-l", store.folder], check=True, timeout=30)
+        subprocess.run(["umount", "-l", store.folder], check=True, timeout=60)
