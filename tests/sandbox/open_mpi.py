@@ -31,6 +31,19 @@ def open_mpi(version: str) -> Path:
     return folder
 
 
+def sleeping_yield() -> bytes:
+    """Return a library, to be preloaded: processes of Open MPI that yield when they are idle then sleep, instead of polling on.
+
+    They do so with OMPI_MCA_mpi_yield_when_idle=1 in their environment.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "sleeping_yield.so"
+        options = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror"]
+        source = Path(__file__).with_name("sleeping_yield.c")
+        subprocess.run(["gcc", *options, "-o", made, source], check=True, timeout=60)
+        return made.read_bytes()
+
+
 def _wheel(version: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", f"--platform=manylinux_2_28_{platform.machine()}"]

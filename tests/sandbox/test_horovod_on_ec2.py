@@ -16,7 +16,7 @@ from torch_digits import EXAMPLES, assert_sent_once, records_in
 from sandbox.deep_learning import PLACE as PYTORCH
 from sandbox.ends import RUN, wait_inside
 from sandbox.fake_aws import FakeAws, MachineShape
-from sandbox.open_mpi import FOUR, open_mpi
+from sandbox.open_mpi import FOUR, open_mpi, sleeping_yield
 from sandbox.open_mpi import PLACE as OPEN_MPI
 from sandbox.sandbox_cli import SandboxCli
 from sandbox.torchrun_nodes import wait_off
@@ -24,6 +24,7 @@ from sandbox.torchrun_nodes import wait_off
 ROOT = Path(__file__).parents[2]
 EPOCHS = 6
 HOROVOD = "/opt/horovod"
+YIELD = "/usr/local/lib/sleeping_yield.so"
 _NEEDS = ("cloudpickle==3.1.2", "psutil==7.1.3", "pyyaml==6.0.3", "packaging==25.0")
 _BUILD_SECONDS = 1500
 # Horovod was linked with Debian's Open MPI, of which this part is not in the one from the package index.
@@ -50,10 +51,12 @@ def test_machines_under_horovod_learn_together_and_outlive_their_launcher(
 ) -> None:
     aws.expose(int(kafka.address.rpartition(":")[2]))
     mounts = {PYTORCH: pytorch(), OPEN_MPI: open_mpi(FOUR), HOROVOD: horovod()}
-    aws.shape = MachineShape(mounts=mounts, files={str(CXX): CXX.read_bytes()})
+    # The three machines share the cores of this one with all other tests.
+    aws.shape = MachineShape(mounts=mounts, files={str(CXX): CXX.read_bytes(), YIELD: sleeping_yield()})
     job = f"horovod-{uuid.uuid4().hex[:8]}"
     packages = f"{HOROVOD}/lib/python{BOOKWORMS}/site-packages"
     submit = f"submit {EXAMPLES}/horovod.toml --nodes 2:3 --job-id {job} --set env.vars.PYTHONPATH={packages}"
+    submit += f" --set env.vars.LD_PRELOAD={YIELD} --set env.vars.OMPI_MCA_mpi_yield_when_idle=1"
     limits = "--set limits.grace=5s --set limits.peer_silence=20s --set checkpoint.every=1s"
 
     # Given three machines, one process each, that have learned together, and whose checkpoint is kept
