@@ -33,8 +33,9 @@ from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.peers.direct_question import PeerAnswer, ask
-from bai_agent.peers.leader import TOGETHER_S, Leader
+from bai_agent.peers.leader import Leader
 from bai_agent.peers.node_monitor import CHANGE_SECONDS, FRESH_SECONDS, SIGN_SECONDS, NodeMonitor, SignAges
+from bai_agent.peers.node_reports import TOGETHER_S
 from bai_agent.peers.suspects import find_lost
 from bai_agent.runtime.stop import StopReason
 

@@ -32,7 +32,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import NodeOutcome, OwnUsage
 from bai_agent.job.store import StoredObject
 from bai_agent.nodes.membership import next_membership
-from bai_agent.peers import leader, node_monitor, suspects
+from bai_agent.peers import decision_writer, leader, node_monitor, suspects
 from bai_agent.peers.direct_question import PeerAnswer
 from bai_agent.peers.elastic_monitor import ElasticMonitor
 from bai_agent.phases import elastic_end, lost_records
@@ -429,7 +429,8 @@ class World:
     def run(self) -> World:
         """Let all happen. Raises what a node's code raised."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(leader, "now_ms", lambda: round(1000 * self.now))
+            for room in (leader, decision_writer):
+                patch.setattr(room, "now_ms", lambda: round(1000 * self.now))
             patch.setattr(suspects, "find_refused", self._find_refused)
             patch.setattr(node_monitor, "wake_all", self._wake)
             for room in (node_monitor, suspects):

@@ -24,7 +24,8 @@ from bai_agent.job.generation_records import (
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.peers.leader import Decided, Leader
+from bai_agent.peers.leader import Leader
+from bai_agent.peers.node_reports import Decided
 
 POLICY = Policy(restart=Restart(), min_nodes=2, nodes=4)
 

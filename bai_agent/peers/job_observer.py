@@ -1,0 +1,302 @@
+"""The leader's observation of all nodes of an elastic job, from which it decides what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from bai_agent.errors import RecordError
+from bai_agent.generations.decision import SETTLE_S, desired_nodes
+from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
+from bai_agent.generations.policy import Policy
+from bai_agent.job.attempt import Control, SignsSeen
+from bai_agent.job.descriptor import Checkpoint, Limits
+from bai_agent.job.generation_records import DecisionKind, NextGeneration
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import Peer
+from bai_agent.light_dataclass import replace
+from bai_agent.peers.direct_question import PeerAnswer
+from bai_agent.peers.node_monitor import FRESH_SECONDS
+from bai_agent.peers.node_reports import TOGETHER_S, Decided, NodeReports
+from bai_agent.peers.suspects import find_lost
+
+_A_LITTLE_S = 0.001
+
+
+class JobObserver:
+    """What the nodes have reported, with their signs of life and answers, as one observation."""
+
+    def __init__(
+        self,
+        reports: NodeReports,
+        *,
+        policy: Policy,
+        desired: int,
+        limits: Limits,
+        find_serving: Callable[[Sequence[Peer]], Collection[int]],
+        checkpoint: Checkpoint | None,
+        clock: Callable[[], float],
+        silent_s: Callable[[int], float],
+        unheard_s: Callable[[int], float],
+        answering: Callable[[Sequence[Peer]], Collection[int]],
+        ask: Callable[[Peer], PeerAnswer | None],
+    ) -> None:
+        self._reports, self._policy, self._desired, self._limits = reports, policy, desired, limits
+        self._find_serving, self._checkpoint = find_serving, checkpoint
+        self._clock, self._silent_s, self._unheard_s = clock, silent_s, unheard_s
+        self._answering, self._ask = answering, ask
+        self.waited_for: Sequence[Peer] = ()
+        """Suspected members whose next sign of life the leader waits for after a failure."""
+        self.dismissed: set[int] = set()
+        """Nodes that the leader has told to end."""
+        self._since_s = clock()
+        self._waited_for: dict[int, float] = {}
+        """Since when each node is waited for before the first generation: its last sign of life."""
+        self._machines: int | None = None
+        """How many machines were launched. None if that is not known."""
+
+    def observe(
+        self,
+        control: Control,
+        signs: SignsSeen,
+        newest: Decided | None,
+        *,
+        cancelled: bool,
+    ) -> GenerationObservation:
+        """Return what is known of all nodes now. Raises BaiError."""
+        self.waited_for = ()
+        number, word = (
+            (newest[0], newest[1]) if newest is not None else (-1, NextGeneration(kind=DecisionKind.RUN))
+        )
+        stage, ledger, limit = self._stage(newest), word.ledger, self._limits.max_runtime
+        self._ask_silent(word.members)
+        seen = [self._member(each, stage, number, newest, signs) for each in word.members]
+        if stage is Stage.RUNNING:
+            seen = self._with_late(self._without_lost(seen, number), number, control)
+        return GenerationObservation(
+            now_s=self._clock(),
+            running_s=max(0.0, (self._reports.store_ms - ledger.began) / 1000)
+            if ledger.began is not None
+            else 0.0,
+            max_runtime_s=limit.total_seconds() if limit is not None else None,
+            members=self._with_served(seen) if stage is Stage.RUNNING else seen,
+            ledger=ledger,
+            stage=stage,
+            generation=max(number, 0),
+            generation_s=self._launched_s(number, control),
+            waiting=self._waiting(word.members),
+            coming=self._coming(signs) if stage is Stage.GATHERING else (),
+            desired=desired_nodes(
+                (each for _, each in sorted(self._reports.requests.items())),
+                self._policy,
+                first=self._desired,
+            ),
+            cancelled=cancelled or self._is_cancelled(seen),
+            time=self._reports.store_ms,
+        )
+
+    def _launched_s(self, generation: int, control: Control) -> float:
+        """Return the seconds since a generation was launched. 0 if it was not."""
+        # Members with a checkpoint launch together, after each has restored it.
+        launched = control.begun if self._checkpoint is None else control.launches
+        if generation not in launched:
+            return 0.0
+        return max(0.0, self._reports.age_s(launched[generation]))
+
+    def _stage(self, newest: Decided | None) -> Stage:
+        if newest is None:
+            return Stage.GATHERING
+        if newest[1].kind is DecisionKind.PARK:
+            return Stage.PARKED
+        return Stage.CHANGING if self._reports.begun is None else Stage.RUNNING
+
+    def _is_cancelled(self, members: Sequence[Member]) -> bool:
+        """Return whether a node has ended because the job was cancelled."""
+        ends = [each.end.outcome for each in members if each.end is not None]
+        return Outcome.CANCELLED in ends or any(
+            each.outcome == Outcome.CANCELLED.value for _, each in self._reports.outcomes.values()
+        )
+
+    def _ask_silent(self, members: Sequence[int]) -> None:
+        """Ask members directly before they are given up."""
+        silent = [each for each in members if self._silent_s(each) > self._policy.silence_s]
+        found = [self._reports.joined[each][1].peer for each in silent if each in self._reports.joined]
+        if found:
+            self._answering(found)
+
+    def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
+        """Return the members; those that are known to be lost before their time is over count as silent for
+        long enough."""
+        failed_s = max((each.ended_s for each in failures(members)), default=None)
+        running = [each for each in members if each.end is None and each.node in self._reports.joined]
+        half_s = self._policy.silence_s / 2
+        suspects = [each for each in running if self._is_suspect(each, failed_s, half_s)]
+        find = partial(self._find_lost, generation=generation, failed=failed_s is not None)
+        lost = find(suspects, overdue_s=half_s)
+        others = [each for each in running if each.node not in lost]
+        if failed_s is not None:
+            self.waited_for = self._reports.peers_of(each for each in suspects if each in others)
+        # Losses within that time count as one change.
+        near = find(others, overdue_s=half_s - SETTLE_S) if lost and failed_s is not None else ()
+        least_s = {
+            **dict.fromkeys(near, self._policy.silence_s - SETTLE_S + _A_LITTLE_S),
+            **dict.fromkeys(lost, self._policy.silence_s + _A_LITTLE_S),
+        }
+        return [replace(each, silent_s=max(each.silent_s, least_s.get(each.node, 0.0))) for each in members]
+
+    def _with_late(self, members: list[Member], generation: int, control: Control) -> list[Member]:
+        """Return the members; after `limits.pull_timeout` those without the checkpoint of a generation that
+        begins count as late. Raises StoreError."""
+        if self._checkpoint is None or generation in control.launches or generation not in control.begun:
+            return members
+        # The members end it by themselves in time, unless they hang.
+        limit_s = self._limits.pull_timeout.total_seconds() + self._policy.stop_s
+        late_s = self._reports.age_s(control.begun[generation]) - limit_s
+        if late_s <= 0:
+            return members
+        return [
+            each if self._reports.has_restored(each.node, generation) else replace(each, late_s=late_s)
+            for each in members
+        ]
+
+    def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
+        """Return whether a member's ports are to be tried: it is silent, or a failure waits for its next
+        sign."""
+        if failed_s is None:
+            return running.silent_s > half_s
+        # As in the decision, a sign within that time proves nothing.
+        return running.silent_s > half_s or (
+            running.lived_s(now_s=self._clock()) <= failed_s + self._policy.look_s
+        )
+
+    def _find_lost(
+        self, suspects: Sequence[Member], *, generation: int, failed: bool, overdue_s: float
+    ) -> set[int]:
+        return find_lost(
+            self._reports.attempt,
+            self._reports.peers_of(suspects),
+            generation=generation,
+            failed=failed,
+            is_overdue=lambda node: self._silent_s(node) > overdue_s,
+            ask=self._ask,
+        )
+
+    def _member(
+        self, node: int, stage: Stage, number: int, newest: Decided | None, signs: SignsSeen
+    ) -> Member:
+        # A member that cannot launch the newest generation reports that before it begins.
+        ends = stage in (Stage.RUNNING, Stage.CHANGING)
+        end = self._member_end(node, number) if ends else self._final_end(node)
+        leaving = self._reports.leaving(node, signs)
+        stopping_s = None
+        if stage is Stage.CHANGING and newest is not None and not self._reports.is_ready(node, number):
+            stopping_s = max(0.0, self._reports.age_s(newest[2]) - (TOGETHER_S if newest[1].planned else 0.0))
+        return Member(
+            node=node,
+            end=end,
+            silent_s=self._silent_s(node),
+            unheard_s=self._unheard_s(node),
+            leaving_s=max(0.0, self._reports.age_s(leaving)) if leaving is not None else None,
+            stopping_s=stopping_s,
+        )
+
+    def _member_end(self, node: int, number: int) -> MemberEnd | None:
+        """Return how a generation ended on a node, by the store's clock."""
+        found = self._reports.ends.get((node, number))
+        if found is None:
+            return self._final_end(node)
+        put, end = found
+        # Both times are by the node's own clock.
+        late_ms = max(0, (end.ended or 0) - end.failed) if end.failed is not None else 0
+        return MemberEnd(
+            outcome=known_outcome(end.outcome),
+            code=end.code,
+            signal=end.signal,
+            ended_s=self._reports.local_s(put[0] - late_ms),
+        )
+
+    def _final_end(self, node: int) -> MemberEnd | None:
+        """Return the end of a node's whole part of the job; None if it has not ended."""
+        found = self._reports.outcomes.get(node)
+        if found is None:
+            return None
+        outcome = Outcome(found[1].outcome)
+        # The node's part of the job is over, whatever its outcome: it is no longer a candidate.
+        gone = Outcome.INTERRUPTED if outcome in (Outcome.SUCCEEDED, Outcome.PEER_FAILED) else outcome
+        benchmark = found[1].benchmark
+        return MemberEnd(
+            outcome=gone,
+            code=benchmark.code if benchmark is not None else None,
+            signal=benchmark.signal if benchmark is not None else None,
+            ended_s=self._reports.local_s(found[0][0]),
+        )
+
+    def _with_served(self, members: list[Member]) -> list[Member]:
+        """Return the members; if all computing members have succeeded, those that serve them have too."""
+        begun = self._reports.begun
+        serving = set(self._find_serving(begun.members.peers)) if begun is not None else set()
+        if not serving or not all(each.has_succeeded for each in members if each.node not in serving):
+            return members
+        done = MemberEnd(outcome=Outcome.SUCCEEDED, ended_s=self._clock())
+        return [
+            replace(each, end=done) if each.node in serving and each.end is None else each for each in members
+        ]
+
+    def _waiting(self, members: Collection[int]) -> list[Waiting]:
+        """Return the nodes that have joined, or failed to, and are not members."""
+        others = sorted({*self._reports.joined, *self._reports.outcomes} - set(members))
+        return [found for each in others if (found := self._waits(each)) is not None]
+
+    def _waits(self, node: int) -> Waiting | None:
+        last = max(
+            (each for each, word in self._reports.decisions.items() if node in word.members), default=None
+        )
+        if node in self._reports.outcomes:
+            put, found = self._reports.outcomes[node]
+            outcome = Outcome(found.outcome)
+            if last is not None or node in self.dismissed or outcome is Outcome.SUCCEEDED:
+                return None
+            return Waiting(node=node, end=MemberEnd(outcome=outcome, ended_s=self._reports.local_s(put[0])))
+        is_there = self._reports.has_joined_after(node, last) and self._silent_s(node) <= FRESH_SECONDS
+        if not is_there:
+            return None
+        return Waiting(node=node, joined_s=self._reports.age_s(self._reports.joined[node][0][0]))
+
+    def _coming(self, signs: SignsSeen) -> list[int]:
+        """Return the nodes that are still waited for before the first generation."""
+        now, found = self._clock(), []
+        for node in range(self._places()):
+            if node in signs.nodes and self._silent_s(node) <= FRESH_SECONDS:
+                self._waited_for[node] = now
+            since_s = now - self._waited_for.get(node, self._since_s)
+            is_missing = since_s > self._limits.join.total_seconds()
+            if node not in self._reports.joined and node not in self._reports.outcomes and not is_missing:
+                found.append(node)
+        return found
+
+    def _places(self) -> int:
+        """Return how many nodes may come: EC2 may have had room for fewer machines than desired."""
+        if self._machines is None:
+            with suppress(RecordError):
+                self._machines = self._reports.attempt.launched_machines()
+        return self._desired if self._machines is None else min(self._desired, self._machines)
+
+
+def failures(members: Iterable[Member]) -> list[MemberEnd]:
+    """Return the ends of the members whose benchmark failed, except those that were ended because of another
+    member."""
+    ends = (each.end for each in members)
+    return [
+        each
+        for each in ends
+        if each is not None and each.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
+    ]
+
+
+def known_outcome(outcome: str) -> Outcome:
+    """Return an outcome by its name; a name that another version wrote counts as AGENT_ERROR."""
+    try:
+        return Outcome(outcome)
+    except ValueError:
+        return Outcome.AGENT_ERROR

@@ -1,0 +1,185 @@
+"""All that the nodes of an elastic job have reported, as its leader reads it in the store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeAlias
+
+from bai_agent.errors import RecordError
+from bai_agent.generations.observation import Member
+from bai_agent.job.attempt import AttemptRecord, Control, EndsSeen, SignsSeen, Version
+from bai_agent.job.generation_records import Beginning, GenerationEnd, Joined, NextGeneration, Sign
+from bai_agent.job.launches import JobMachines
+from bai_agent.job.peers import Peer
+from bai_agent.job.record_types import NodeOutcome
+
+log = logging.getLogger(__name__)
+
+_NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
+Decided: TypeAlias = tuple[int, NextGeneration, Version]
+"""The number of a decision, its content, and the time at which it was written."""
+TOGETHER_S = 8.0
+"""Seconds after a planned decision, by the store's clock, after which members stop even if not all are known
+to have seen it."""
+
+
+class NodeReports:
+    """Reports of nodes and decisions: each is read once, or again when a node writes a new version."""
+
+    def __init__(
+        self, attempt: AttemptRecord, *, node: int, desired: int, clock: Callable[[], float]
+    ) -> None:
+        """node: the reader's own number. desired: how many nodes the job was launched with."""
+        self.attempt, self._node, self._desired, self._clock = attempt, node, desired, clock
+        self.store_ms = 0
+        """The time of the last look, by the store's clock."""
+        self.decisions: dict[int, NextGeneration] = {}
+        self.joined: dict[int, tuple[tuple[Version, str], Joined]] = {}
+        self._unreadable: dict[int, tuple[Version, str]] = {}
+        """Versions of nodes' reports that cannot be read."""
+        self._not_launched: dict[int, tuple[tuple[Version, str], Joined]] = {}
+        """Reports of nodes that are not machines of a known launch."""
+        self._launched_machines: JobMachines | None = _NONE_KNOWN
+        """Machines that may join. None if no launch is recorded: then all nodes may join."""
+        self.ends: dict[tuple[int, int], tuple[Version, GenerationEnd]] = {}
+        """The end of a generation on a node, by node and generation."""
+        self.outcomes: dict[int, tuple[Version, NodeOutcome]] = {}
+        """The end of a node's part of the job."""
+        self.requests: dict[int, int] = {}
+        """Requested numbers of nodes, by the number of the request."""
+        self.begun: Beginning | None = None
+        """The beginning of the newest generation. None if it has not begun."""
+        self.ran: tuple[int, Beginning | None] = (0, None)
+        """The last generation that began before the newest decision, and its beginning. None if none did."""
+        self._restored: tuple[int, set[int]] = (-1, set())
+        """A generation, and the members that have its checkpoint."""
+        self._seen_by: tuple[int, set[int]] = (-1, set())
+        """A planned decision, and the members that have seen it."""
+
+    def read(self, control: Control, ends: EndsSeen) -> None:
+        """Read everything that is new in the store. Raises BaiError."""
+        for number in set(control.decided) - self.decisions.keys():
+            self.decisions[number] = self.attempt.decision(number, control)
+        newest = max(self.decisions, default=0)
+        self.ran = self._begun_before(newest, control)
+        self._read_joined()
+        for key, put in ends.generations.items():
+            # Nobody needs those of earlier generations any more.
+            if key[1] >= min(self.ran[0], newest - 1) and self.ends.get(key, (None, None))[0] != put:
+                self.ends[key] = (put, self.attempt.generation_end(key[1], key[0]))
+        self._read_outcomes(ends)
+        for number in self.attempt.scale_requests().keys() - self.requests.keys():
+            try:
+                self.requests[number] = self.attempt.scale_request(number).desired
+            except RecordError as error:
+                log.warning("a request for another number of nodes cannot be read: %s", error)
+                self.requests[number] = 0  # it is outside of the range
+
+    def _read_joined(self) -> None:
+        """Note the nodes that have joined, if they are machines of the job's launches: a benchmark may write
+        such a record.
+
+        If a node's report cannot be read, its earlier report counts. Raises StoreError, RecordError.
+        """
+        found = self._not_launched
+        for node, version in self.attempt.joined().items():
+            known = [each[node][0] for each in (self.joined, found) if node in each]
+            if version in (*known, self._unreadable.get(node)):
+                continue
+            try:
+                found[node] = (version, self.attempt.joined_node(node))
+            except RecordError as error:
+                log.warning("node %d has not joined: %s", node, error)
+                self._unreadable[node] = version
+        if not all(self._is_launched(joined) for _, joined in found.values()):
+            self._launched_machines = self.attempt.machines()
+        for node in [each for each, (_, joined) in found.items() if self._is_launched(joined)]:
+            self.joined[node] = found.pop(node)
+
+    def _is_launched(self, joined: Joined) -> bool:
+        """Return whether a node that has joined is a machine that was launched for it, as far as is known."""
+        machines, peer = self._launched_machines, joined.peer
+        return machines is None or machines.has(peer.node, peer.instance_id, first=self._desired)
+
+    def _read_outcomes(self, ends: EndsSeen) -> None:
+        for node, version in ends.nodes.items():
+            if self.outcomes.get(node, (None, None))[0] != version:
+                self.outcomes[node] = (version, self.attempt.usable_outcome(node))
+
+    def _begun_before(self, number: int, control: Control) -> tuple[int, Beginning | None]:
+        """Return the newest generation before that one that began, and its beginning. None if none did.
+        Raises StoreError."""
+        for each in sorted((each for each in control.begun if each < number), reverse=True):
+            if each == self.ran[0] and self.ran[1] is not None:
+                return self.ran
+            with suppress(RecordError):  # it never began
+                return each, self.attempt.beginning(each, members=self.decisions[each].members)
+        return 0, None
+
+    def peers_of(self, members: Iterable[Member]) -> list[Peer]:
+        """Return the addresses of those members that have joined."""
+        return [self.joined[each.node][1].peer for each in members if each.node in self.joined]
+
+    def is_ready(self, node: int, number: int) -> bool:
+        """Return whether a member of the newest generation has no process of earlier ones left."""
+        before = self.decisions.get(number - 1)
+        if node not in self.joined:
+            return False
+        return before is None or node not in before.members or (node, number - 1) in self.ends
+
+    def has_ended(self, node: int, generation: int) -> bool:
+        """Return whether a node has reported the end of a generation, or of its whole part."""
+        return (node, generation) in self.ends or node in self.outcomes
+
+    def has_joined_after(self, node: int, last: int | None) -> bool:
+        """Return whether a node joined since the last generation with it: an earlier report may be from a
+        dead node."""
+        after = self.joined[node][1].after
+        return last is None or (after is not None and after > last)
+
+    def leaving(self, node: int, signs: SignsSeen) -> Version | None:
+        """Return when a node reported that it is about to lose its machine; None if it did not, or has joined
+        since."""
+        said, joined = signs.leaving.get(node), self.joined.get(node)
+        return None if said is None or (joined is not None and joined[0][0][0] > said[0]) else said
+
+    def has_seen(self, node: int, number: int) -> bool:
+        """Return whether a member has confirmed a decision. Raises BaiError."""
+        if self._seen_by[0] != number:
+            self._seen_by = (number, {self._node})
+        if node not in self._seen_by[1]:
+            seen = self._last_sign(node).decided
+            if seen is None or seen < number:
+                return False
+            self._seen_by[1].add(node)
+        return True
+
+    def has_restored(self, node: int, number: int) -> bool:
+        """Return whether a member has reported that it has the checkpoint of a generation. Raises
+        StoreError."""
+        if self._restored[0] != number:
+            self._restored = (number, set())
+        if node not in self._restored[1]:
+            sign = self._last_sign(node)
+            if not sign.restored or sign.generation != number:
+                return False
+            self._restored[1].add(node)
+        return True
+
+    def _last_sign(self, node: int) -> Sign:
+        """Return a node's last report; an empty one if it cannot be read. Raises StoreError."""
+        try:
+            return self.attempt.last_sign(node)
+        except RecordError as error:
+            log.warning("a sign of life cannot be read: %s", error)
+            return Sign()
+
+    def age_s(self, put: Version) -> float:
+        """Return how many seconds ago an object was written, by the store's clock."""
+        return (self.store_ms - put[0]) / 1000
+
+    def local_s(self, store_ms: float) -> float:
+        """Return a time of the store's clock (ms) by this process's clock (s)."""
+        return self._clock() - (self.store_ms - store_ms) / 1000
