@@ -308,8 +308,8 @@ class Limits(DeclaredTable):
         ),
         Example("20s"),
     ] = timedelta(seconds=60)
-    """A node of several is lost after this time without a sign of life or an answer to a direct question. At
-    least 20s, which is the default of elastic jobs."""
+    """One of several nodes is lost after this time without a sign of life or an answer. At least 20s, the
+    default of elastic jobs."""
     store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
     """For how long several nodes continue if none of them reaches the job store. A single node that does not
     reach it ends after `peer_silence`."""
@@ -416,16 +416,15 @@ class WrittenMetric(DeclaredTable):
     units: Annotated[str, Example("ms")] = ""
     """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
     pattern: Annotated[Pattern, Example(r"train loss (\d+\.\d+)")] = ""
-    """A regular expression in Python's syntax, searched in every line. The value is the group named `value`, else the first
-    group without a name, else the only other named group, else the whole match. A group named `step` becomes the plots'
-    axis, one named `unit` is the value's unit, and other named groups become labels. Use single quotes: `'loss (\\d+)'`.
-    Required, unless `json` or `of_run` says what to take."""
+    """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else the
+    first unnamed group, else the only named one, else the match. The group `step` is the plots' axis, `unit` the
+    unit; others become labels. Use single quotes: `'loss (\\d+)'`. Required without `json` and `of_run`."""
     of_run: Annotated[OfRun | None, Example("wall_time")] = None
-    """In place of `pattern`: a resource of the run itself. Times are in seconds (`units = "s"`), the memory
-    of its largest process in `"bytes"`. `cpu_time` is user and system time together."""
+    """In place of `pattern`: a resource of the run itself. Times are in seconds (`units = "s"`), the peak
+    memory of its largest process in `"bytes"`; `cpu_time` is user plus system time."""
     json: Annotated[JsonPathText | None, Example("train.loss")] = None
-    """In place of `pattern`, for lines that are JSON objects: the path of the value, keys with dots between;
-    `'"a.b".c'` if a key has a dot itself, `losses[0]` in an array."""
+    """In place of `pattern`, for lines that are JSON objects: the path of the value, such as `a.b`,
+    `'"a.b".c'` for a key with a dot, or `losses[0]`."""
     json_step: Annotated[JsonPathText | None, Example("step")] = None
     """With `json`: the path of the step in the same object."""
     json_labels: Annotated[tuple[JsonPathText, ...], Example(["split"])] = ()
@@ -434,12 +433,12 @@ class WrittenMetric(DeclaredTable):
     """A regular expression: the metric counts only after a line that matches it. Use it for logs with several
     tables of the same shape."""
     until: Annotated[Pattern | None, Example("^== ")] = None
-    """A regular expression: the metric does not count from a matching line until `after` matches again;
-    without `after` it counts from the beginning of the log."""
+    """A regular expression: a matching line ends the metric until `after` matches again; without `after`
+    the metric starts with the log."""
     context: Annotated[tuple[Pattern, ...], Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])] = ()
-    """Regular expressions for lines that describe the values that follow: their named groups become labels,
-    or the unit or step. If one matches several times in a line, the matches are heads of columns: for the
-    first value of a line, the second, and so on."""
+    """Regular expressions for lines that describe the following values: named groups become labels, unit
+    or step. Several matches in a line are heads of columns: for the first value of a line, the second, and
+    so on."""
     number: Annotated[NumberForm, Example("thousands")] = NumberForm.PLAIN
     """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
     repaint: Annotated[Repaint, Example("last")] = Repaint.ALL
@@ -694,8 +693,8 @@ class Prometheus(SinkTable):
     """Whether the run's group is deleted from the Pushgateway at the end. Prometheus may then miss the last
     values."""
     listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
-    """An address of the machine that runs the job, at which Prometheus can scrape `/metrics` during the run.
-    Every user who reaches the address may read."""
+    """An address of the job's machine for Prometheus, which scrapes `/metrics` there during the run.
+    Everyone who reaches the address may read."""
     host_metrics: bool = False
     """Whether host metrics are also written."""
 
@@ -720,8 +719,8 @@ class CloudWatch(SinkTable):
     namespace: Annotated[Namespace, Example("Team/Benchmarks")] = "bai"
     """CloudWatch's namespace of the metrics."""
     dimensions: Annotated[Dimensions | None, Example(["task_name", "rank"])] = None
-    """Names of labels that become dimensions, at most 30; all labels can be searched for in the log. Each combination of values is a metric
-    that CloudWatch charges for. Unset: the labels of the job and of the record, and the rank, without the job's id."""
+    """Labels that become dimensions, at most 30; CloudWatch charges for each combination of values. The
+    log has all labels. Unset: the labels of job and record, and the rank, without the job's id."""
     high_resolution: bool = False
     """Whether CloudWatch keeps a value for each second, not only each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None
@@ -795,13 +794,12 @@ class WrittenRepeat(DeclaredTable):
     warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
     """Number of runs before those, from which no metric is taken."""
     until: Annotated[PositivePercentage | None, Example("2%")] = None
-    """Precision of the mean of `metric`: after 10 runs, runs continue until its 95 % confidence interval
-    extends at most this share to either side after two consecutive runs, and the runs have no trend. With
-    arms: the interval of their difference."""
+    """Precision of the mean of `metric`: from the tenth run on, runs end when the 95 % confidence interval
+    extends at most this share to either side twice in a row, without a trend. With arms: the interval of
+    their difference."""
     metric: Annotated[FilledText | None, Example("throughput")] = None
-    """The metric whose headline `until` evaluates: one of `[[output.metrics]]`, or a resource of each run:
-    `wall_time`, `cpu_time`, `user_time`, `system_time`, `peak_memory`. Unset: the only metric that has
-    `better`."""
+    """The metric whose headline `until` evaluates, or a resource of each run: `wall_time`, `cpu_time`,
+    `user_time`, `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
     max_time: Annotated[PositiveDuration | None, Example("2h")] = None
     """Time after which no new run begins (with arms: no new block). Unset: no limit except `[limits]
     max_runtime`, which is for all runs together."""
@@ -892,8 +890,8 @@ class Restart(DeclaredTable):
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
     """Time between a failure and the first restart. It doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
-    """Exit codes after which the benchmark is restarted; 128 and a signal's number stand for the signal.
-    Unset: after every failure except those that would happen again, such as a command that is not found."""
+    """Exit codes after which the benchmark is restarted; 128 plus a number is a signal. Unset: after every
+    failure, except one that would repeat itself, such as a missing command."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,5 +26,5 @@ class JobLimits(Limits):
     """Most USD on EC2: a job that may cost more, or whose price is not known, is not launched. Unset: no
     bound."""
     wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
-    """Time on EC2 from the submission during which all zones are asked again if none has room, with pauses of
-    up to five minutes. Unset: each zone is asked once."""
+    """On EC2, time from the submission during which all zones are asked again if none has room, with
+    pauses of up to five minutes. Unset: once."""

@@ -161,8 +161,8 @@ class Ec2(DescriptorTable):
     public_ip: bool | None = None
     """Whether the instances get a public address. Unset: the configuration's, else the subnet's default."""
     efa: Literal["all"] | None = Field(default=None, examples=["all"])
-    """`"all"`: the machines get every Elastic Fabric Adapter of their type. With more than one network interface they get no public
-    address. Unset: none, unless `run_instances` has NetworkInterfaces."""
+    """`"all"`: every Elastic Fabric Adapter of the type. Machines with several network interfaces get no
+    public address. Unset: none, unless `run_instances` has NetworkInterfaces."""
     volume: Volume | None = None
     keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
     """Time for which a failed job's instances are kept for inspection. Unset: not at all."""

@@ -85,8 +85,8 @@ class Info(DescriptorTable):
     execution_engine: Literal[
         "default", "local", "aws.ec2", "aws.sagemaker", "aws.eks", "aws.ecs", "aws.batch", "kubernetes"
     ] = Field(default="default", examples=["aws.ec2"], json_schema_extra={"x-advised": ["local", "aws.ec2"]})
-    """The place to run: `aws.ec2` means EC2 instances, `local` and `default` mean this machine. The other values belong to other
-    programs; such a file can still be run here with `--on local`."""
+    """Where to run: `aws.ec2` on EC2 instances, `local` and `default` on this machine. The other values
+    are for other programs; `--on local` overrides them."""
     scheduling: str = Field(default="single_run", examples=["0 3 * * 1-5"])
     """`single_run`, or the cron expression with which the benchmark service repeats it."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"task_name": "digits"}])
@@ -97,13 +97,13 @@ class Distributed(DescriptorTable):
     """Number of machines that work together, and number of processes on each."""
 
     num_instances: NodeCount = Field(default=NodeRange(most=2), examples=["2:4"])
-    """Number of machines, or a range from the least to the most, which makes the job elastic. The strategy
-    `single_node`, and a descriptor without this table, always use one machine; `inference` always uses two."""
+    """Number of machines, or a range such as "2:4" for an elastic job. `single_node`, and a descriptor
+    without this table, use one machine; `inference` uses two."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node` and `inference`."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
-    """The program that starts `mpirun`, with `horovod` and `mpi`: `mpirun` means `bai`, which starts it once
-    for all processes; `user` means the benchmark's own command, which then runs alone."""
+    """With `horovod` and `mpi`: `mpirun` if `bai` starts `mpirun` once for all processes; `user` if the
+    benchmark's command starts it."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
     """Number of times that all processes of `torchrun` are restarted after one of them failed: the same as `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
@@ -120,8 +120,8 @@ class Hardware(DescriptorTable):
     instance_type: str = Field(min_length=1, examples=["t3.small"])
     """The EC2 instance type. A run on this machine ignores it; write `"local"` then."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
-    """The way in which machines work together: one machine; the command once on each (`each_node`); `mpirun` over all (`horovod`, `mpi`);
-    `torchrun` on each; AdaptDL's replicas on each, whose number may change (`adaptdl`); a server and its client (`inference`)."""
+    """The launcher: none, on one machine; the command once on each machine (`each_node`); `mpirun` over
+    all (`horovod`, `mpi`); `torchrun` or AdaptDL's replicas on each; a server and its client (`inference`)."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. It comes before `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
@@ -161,16 +161,17 @@ class Env(DescriptorTable):
     secrets: dict[VariableName, SecretReference] = Field(
         default_factory=dict, examples=[{"HF_TOKEN": "env:HF_TOKEN"}]
     )
-    """Environment variables whose values are looked up on the machine of the benchmark and never written to disk:
-    `env:NAME` (this machine's environment, local runs only), `ssm:NAME`, `secretsmanager:NAME`."""
+    """Environment variables with secret values, which are never written to disk: `env:NAME` (this
+    machine's environment, local runs only), `ssm:NAME`, `secretsmanager:NAME`."""
 
 
 class Script(DescriptorTable):
     """The benchmark's own files: script mode."""
 
     path: FolderPath | None = Field(default=None, examples=["."])
-    """A folder, relative to this file, that is copied to the machine of the benchmark and is its working folder there.
-    `.gitignore` and `.baiignore` are honoured; virtual environments, caches and `.git` are left out. `$(BAI_SCRIPTS_PATH)` is its path in the command."""
+    """A folder, relative to this file, that is copied as the benchmark's working folder, except for
+    virtual environments, caches, `.git`, and files of `.gitignore` and `.baiignore`. `$(BAI_SCRIPTS_PATH)`
+    is its path in the command."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
     """An archive with the scripts, relative to this file; the benchmark service's form of `path`."""
     requirements: RelativePath | None = Field(default=None, examples=["requirements.txt"])
@@ -181,13 +182,13 @@ class Ml(DescriptorTable):
     """The command of the benchmark, and its own files."""
 
     benchmark_code: str | None = Field(default=None, examples=["python3 train.py"])
-    """The command. One line is split as in a shell, but no shell runs it. Several lines, or a text that starts with `#!`,
-    are a script (of `/bin/sh` unless `#!` names another program). `$(NAME)` becomes the value of that environment variable."""
+    """The command: one line, split as in a shell but run without one; or a script, which has several lines
+    or starts with `#!` (default `/bin/sh`). `$(NAME)` becomes the value of that environment variable."""
     args: str | None = Field(default=None, examples=["--epochs 8"])
     """More arguments, which follow the command after a space."""
     cwd: str | None = Field(default=None, min_length=1, examples=["/data/src"])
-    """The folder in which the command starts: absolute, or relative to its work folder. Unset: the scripts' folder if there is one,
-    else the work folder."""
+    """The folder in which the command starts: absolute, or relative to its work folder. Unset: the
+    scripts' folder, if any, else the work folder."""
     framework: Literal["tensorflow", "mxnet", "pytorch", ""] = Field(default="", examples=["pytorch"])
     """The framework, for other engines. Not used here."""
     framework_version: str | None = Field(default=None, examples=["2.4"])
@@ -205,17 +206,15 @@ class OutputTable(DescriptorTable):
     """Metrics and files that are taken from the benchmark's output."""
 
     preset: PresetNames = Field(default_factory=list, examples=["fio"])
-    """A program whose metrics `bai` knows, or a list of such programs. Their metrics are taken as if they
-    were written here; a metric of the same name in this file replaces the preset's. `bai presets` lists all,
-    and [patterns.md](patterns.md) shows them."""
+    """Programs whose metrics `bai` knows, one or a list: `bai presets` and [patterns.md](patterns.md) list
+    them. A metric of the same name in this file replaces the preset's."""
     metrics: list[MetricTable] = Field(default_factory=list)
     results: list[Results] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs, relative to the benchmark's working folder, of files that are kept with the job at the end."""
     buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
-    """Buffering of the benchmark's output: `line` shows every line at once; `timed` flushes every 100 ms, for
-    benchmarks that print very much; `own` changes nothing, so the last lines are lost if the benchmark is
-    killed."""
+    """Buffering of the benchmark's output: `line` writes every line at once; `timed` flushes every 100 ms,
+    for much output; `own` changes nothing, so a killed benchmark loses its last lines."""
     discard_stdout: bool = False
     """Whether the benchmark's standard output is discarded, to time a command that prints much. Its standard
     error is kept."""
@@ -253,8 +252,8 @@ class RepeatTable(WrittenRepeat):
     """Repeated runs of the benchmark in one job, one after the other: see [repeats.md](repeats.md)."""
 
     prepare: Annotated[str | None, Example("sh drop_caches.sh")] = None
-    """A command before each run, outside its timing: split like `benchmark_code`, or several lines for /bin/sh. Its output
-    is in the log, but never a metric. If it fails, the job ends."""
+    """A command before each run, outside its timing: split like `benchmark_code`, or several lines for
+    /bin/sh. Its output is logged but not searched. If it fails, the job ends."""
     cleanup: Annotated[str | None, Example("rm -rf scratch")] = None
     """A command after each run, with the same rules as `prepare`."""
     arms: tuple[ArmTable, ...] = ()

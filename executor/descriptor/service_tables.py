@@ -34,8 +34,8 @@ class MetricTable(WrittenMetric):
     """A number to take from the benchmark's output."""
 
     warmup: Annotated[Warmup | None, Example("30s")] = None
-    """Values that statistics and the headline leave out: those of this time from the benchmark's start or, for an integer, this many
-    first values of each series. They are kept as records. Unset: `warmup` of `[output]`."""
+    """First values that statistics and headline leave out: a time since the benchmark's start, or a number
+    of values of each series. Unset: `warmup` of `[output]`."""
     example: Annotated[str | None, Example("epoch 3: train loss 0.6931")] = None
     """A line of the benchmark's output. `bai validate` runs the pattern on it, and prints the values."""
 
