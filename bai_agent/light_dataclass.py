@@ -45,7 +45,7 @@ else:
 
 
 class _Signature:
-    """The arguments with which instances of a class are made."""
+    """The constructor arguments of a class."""
 
     def __init__(self, cls: type[Any]) -> None:
         found = fields(cls)

@@ -151,8 +151,8 @@ def listed(url: str) -> int:
 
 
 def clock(url: str) -> int:
-    """Compare our clock with S3's, which each answer contains, even a refusal: while ours is not set, nothing
-    can be signed."""
+    """Compare our clock with S3's, which even a refusal contains: with a wrong clock no request can be
+    signed."""
     base, path = place(split(url)[0], "")
     try:
         with open_url(base + path, method="HEAD", timeout_s=TIMEOUT) as answer:

@@ -61,7 +61,7 @@ def end_quietly_until_a_command_begins() -> None:
 
 
 def command_begins() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again: from now on the command reports what still runs."""
+    """Let Ctrl-C raise KeyboardInterrupt again, because the command now reports what still runs."""
     if signal.getsignal(signal.SIGINT) is _end_quietly:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -173,7 +173,7 @@ def classify_s3_error(error: Exception, *, missing: str | None = None, denied: s
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether a retry cannot succeed: the request, the bucket or the credentials must change."""
+    """Return whether a retry is useless: the request, the bucket or the credentials must change."""
     if re.search(_NO_METADATA, str(error)):
         return False  # the service may answer later
     return (

@@ -30,7 +30,7 @@ _NAMESPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 _MOST_BYTES = 16 << 20
 """Largest page: 1,000 keys of 1,024 bytes, each byte as three characters, take some 4 MB."""
 _REFUSED = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
-"""The part of a key because of which obstore refuses it."""
+"""The part of a key that obstore refuses."""
 
 
 @dataclass(frozen=True, kw_only=True)

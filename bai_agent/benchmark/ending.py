@@ -78,7 +78,7 @@ def classify_sshd(ended: BenchmarkExit) -> tuple[Outcome, str]:
 
 
 def classify_process(ended: BenchmarkExit, cause: Cause) -> tuple[Outcome, str]:
-    """Return the same for a serving node on which a process failed by itself before it was told to end."""
+    """Return the same for a serving node with a process that failed before the node was told to end."""
     wall = ended.wall_seconds or 0
     if cause.failed is not None:
         wall = max(0.0, wall - max(0, (ended.time or 0) - cause.failed) / 1000)

@@ -39,7 +39,7 @@ CLIENTS = "bin"
 _ENTER = "enter"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/bin", "/usr/local/bin", "/bin")
-"""Folders in which the programs may be, in addition to the benchmark's PATH."""
+"""Further folders to search for the programs, after the benchmark's PATH."""
 _INSTALL_SECONDS = 300.0
 """Seconds for the whole installation."""
 _LAST_BYTES = 2000

@@ -14,7 +14,7 @@ from bai_agent.job.run_directory import RunDir, is_locked
 from bai_agent.shim.proc import Process, all_processes, descendants, send_signal
 
 _LIMIT_S = 10.0
-"""Seconds after which processes that survive SIGKILL are given up."""
+"""Seconds to wait for processes after SIGKILL."""
 
 
 def kill_remains(rundir: RunDir, started: Started | None) -> int:

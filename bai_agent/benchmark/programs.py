@@ -88,7 +88,7 @@ about = {
 }
 sys.stdout.write("\n" + MARK + json.dumps(about) + "\n")
 """.replace("MOST", str(MOST_DISTRIBUTIONS)).replace("MARK", repr(_PYTHON_MARK))
-"""Program with which a Python describes itself; `read_description` reads its output."""
+"""Program that prints a description of the Python that runs it; `read_description` reads its output."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,7 @@ class StartedBenchmark:
         self._started: Started | None = None
 
     def alive(self) -> bool:
-        """Return whether it runs or has not been started: False only if it has certainly ended."""
+        """Return whether it may still run or start: False only if it has certainly ended."""
         if self._started is None:
             self._started = read_started(self._rundir)
             if self._started is None:

@@ -48,8 +48,8 @@ def give_to(user: User, path: Path) -> None:
 def give_all_to(user: User, folder: Path) -> None:
     """Give a folder of ours to the user, with its content; a folder that is the user's already stays as it is. Raises SetupError.
 
-    Other users cannot enter the folder meanwhile, and its owner changes last: nobody can exchange a name in
-    it before.
+    Other users cannot exchange a name in the folder: they cannot enter it meanwhile, and its owner changes
+    last.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -149,7 +149,7 @@ def _plain_errors(ctx: RunContext, folder: Path) -> Iterator[None]:
 
 
 def follow(ctx: RunContext) -> None:
-    """Keep checkpoints of this generation from now on, if this is the node of group rank 0."""
+    """Begin to store checkpoints of this generation, if this node has group rank 0."""
     checkpoint, generation = ctx.job.checkpoint, ctx.rundir.generation
     if checkpoint is None or checkpoint.shared or not _is_first(ctx):
         return

@@ -32,7 +32,7 @@ AT_ONCE = 8
 """Files that are read or sent at a time."""
 _CHUNK = 1 << 20
 _SECONDS_BYTES = 16
-"""Bytes by which a marker grows when the seconds of its upload are known."""
+"""Bytes that the seconds of its upload add to a marker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _SPARE_BYTES = 16 * LOW_DISK_BYTES
 """Bytes that a checkpoint leaves free on the disk of a job store in a folder: with less than `LOW_DISK_BYTES` the run would end."""
@@ -135,7 +135,7 @@ class Keeper:
 
 
 def _require_readable(marker: CheckpointMarker) -> None:
-    """Raise CheckpointError if nobody could read the marker: the names in it are too long."""
+    """Raise CheckpointError if the names make the marker too long to be read."""
     size = len(marker_bytes(marker)) + _SECONDS_BYTES
     if size > LARGEST_OBJECT:
         raise CheckpointError(

@@ -21,7 +21,7 @@ from bai_agent.run.run_context import KeepsCheckpoints
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 10.0
-"""Seconds for which a folder that is being written to is tried before this checkpoint is skipped."""
+"""Seconds to wait for a moment without writes to the folder before this checkpoint is skipped."""
 _SKIPPED = 5
 """Names in a warning."""
 
@@ -41,8 +41,7 @@ class CheckpointThread(threading.Thread):
         before: KeepsCheckpoints | None,
         before_s: float,
     ) -> None:
-        """every_s: seconds between two checkpoints; None: only at the end. last: the checkpoint from which
-        the folder was restored.
+        """every_s: seconds between two checkpoints; None: only at the end. last: the restored checkpoint.
 
         before: the checkpoints of the previous generation, which end first; before_s: longest wait for that
         (seconds).

@@ -97,7 +97,7 @@ class Snapshot:
         self.listing = listing
         self.time_ns = time.time_ns()
         self.paths: dict[str, Path] = {}
-        """Path from which each file is read, by its name in the folder, without links."""
+        """Real path of each file, by its name in the folder."""
         self._place = place
         self._descriptors: list[int] = []
         shutil.rmtree(place, ignore_errors=True)
@@ -154,8 +154,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the files of `folder` at one moment, linked below `place`; the caller releases it.
 
-    until: the time at which to give up if the folder keeps changing (`time.monotonic()`). Raises
-    CheckpointError.
+    until: deadline for a folder that keeps changing (`time.monotonic()`). Raises CheckpointError.
     """
     while True:
         try:

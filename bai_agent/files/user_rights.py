@@ -1,9 +1,10 @@
 """Lets a thread of root's agent work on files as the benchmark's user, in folders that this user can write.
 
-Names in such a folder may become links at any moment, between two system calls too. So root checks none of them: it works with the
-user's own user id and groups, and the kernel refuses what the user could not do. Linux keeps the ids for files per thread
-(credentials(7), setfsuid(2)): no other thread notices, nobody can send signals to this one, and it gives up root's capabilities
-over files (capabilities(7), "Effect of user ID changes on capabilities").
+Names in such a folder may become links at any moment, between two system calls too. So root checks none of
+them: it works with the user's own user id and groups, and the kernel refuses what the user could not do.
+Linux keeps the ids for files per thread (credentials(7), setfsuid(2)): other threads keep theirs, the user
+cannot send signals to this one, and it gives up root's capabilities over files (capabilities(7), "Effect of
+user ID changes on capabilities").
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:
 
 @contextmanager
 def process_options(user: User | None, cwd: Path) -> Iterator[dict[str, Any]]:
-    """Yield the arguments with which `subprocess` starts a child as `user` in the folder `cwd`. Raises OSError.
+    """Yield the arguments of `subprocess` that start a child as `user` in the folder `cwd`. Raises OSError.
 
     Given a path, `subprocess` would enter the folder while it is still root.
     """
@@ -145,9 +146,9 @@ def _require_reach(user: User, descriptor: int, path: Path) -> None:
 
 
 def may_change(user: User, path: Path) -> bool:
-    """Return whether `user` can write into a folder on the way to `path`, in `path` itself or below it.
+    """Return whether `user` can write to `path`, to a folder above it or to one below it.
 
-    If not, nobody can replace a name there. Missing parent folders are made by root. Raises OSError.
+    If not, the user cannot replace a name there. Missing parent folders are made by root. Raises OSError.
     """
     if writable_folder(user, path) is not None:
         return True

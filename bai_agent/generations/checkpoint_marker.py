@@ -26,8 +26,8 @@ written."""
 MOST_FILES = 50_000
 """Most files of a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
-"""Number of markers among which a node looks for its newest one, and for the checkpoint from which a
-generation continues."""
+"""Number of newest markers that are read, to find a node's own last one and the checkpoint of a new
+generation."""
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})", re.ASCII)
 _SUM = re.compile(r"[0-9a-f]{64}")
 
@@ -83,7 +83,7 @@ def checkpoint_name(at: CheckpointNumber) -> str:
 
 
 def checkpoint_number(name: str) -> CheckpointNumber | None:
-    """Return the generation and number in a name from `checkpoint_name`; None if it is not such a name."""
+    """Return the generation and number in a name that `checkpoint_name` made; None for other names."""
     found = _NAME.fullmatch(name)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -125,9 +125,9 @@ class CheckpointRecord:
     ) -> CheckpointMarker | None:
         """Return the checkpoint from which the generation `before` continues.
 
-        This is the newest checkpoint of the generations from `since` on. If there is none, it is `base`: the
-        checkpoint with which the generation `since` began. Checkpoints of a lost node are ignored if it
-        writes them later, in a generation before `since`.
+        This is the newest checkpoint of the generations from `since` on. If there is none, return `base`, the
+        first checkpoint of the generation `since`. Checkpoints of a lost node are ignored if it writes them
+        later, in a generation before `since`.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:

@@ -52,15 +52,16 @@ MAY_GET_BETTER = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM, Outcome
 _WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
 """Failures of the benchmark's own, which end with a code or a signal."""
 MOST_GENERATIONS = 64
-"""Number of generations after which no lost node is taken back."""
+"""Largest number of generations; after it no lost node is taken back."""
 SETTLE_S = 5.0
 """Seconds within which several losses count as one."""
 JOIN_SETTLE_S = 3.0
-"""Seconds after a node has joined in which it waits for further ones that are desired: agents that start together join one after the other."""
+"""Seconds to wait for further desired nodes after one has joined: agents that start together join one
+after the other."""
 QUICK_SAVE_S = 60.0
 """Seconds after its start within which a generation that ends by saving is a quick one."""
 MOST_QUICK_SAVES = 3
-"""Quick ones in a row after which another one is a failure."""
+"""Number of quick ones in a row that are allowed; the next one is a failure."""
 LATE_LOSS_S = 25.0
 """Seconds before the last success within which a loss is ignored."""
 
@@ -80,7 +81,7 @@ class Pause:
     """The next generation of a fixed job begins, but not yet."""
 
     until_s: float
-    """Time at which it begins, in seconds of the decider's clock."""
+    """Begin (seconds of the decider's clock)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ class StartGeneration:
     planned: bool = False
     """Whether all members still run, and can stop together a moment later."""
     backoff_s: float = 0.0
-    """Seconds for which it has to wait, in an elastic job."""
+    """Seconds that it must wait, in an elastic job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +461,7 @@ def _failures(seen: GenerationObservation, policy: Policy) -> list[Member]:
 
 
 def _saved_members(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
-    """Return the members that have saved their state by themselves, and are to be started again."""
+    """Return the members that saved their state unasked, and are to be restarted."""
     if not seen.is_at(Stage.RUNNING):
         return ()
     return tuple(each.node for each in seen.members if _has_saved(each, seen, policy))
@@ -481,8 +482,8 @@ def _own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...
 
 
 def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether all members that could have caused a failure have given a sign of life since, or have
-    ended by themselves."""
+    """Return whether every member that could have caused a failure has since given a sign of life or
+    ended."""
     if not policy.is_elastic or failed.end is None:
         return True
     # A sign of life is older than the observation of it.

@@ -52,7 +52,7 @@ class MemberEnd:
     code: int | None = None
     """The exit code of the process that failed. None if a signal ended it, or its end was not observed."""
     signal: int | None = None
-    """The signal that ended it. None if it exited by itself."""
+    """The signal that ended it. None if it was not stopped."""
     ended_s: float
     """When it ended."""
 
@@ -72,14 +72,14 @@ class Member:
     silent_s: float = 0.0
     """Seconds since its last sign of life was observed, or since it last answered directly."""
     unheard_s: float | None = None
-    """Seconds since then, also counting the time in which the decider could not look. None if it could
-    observe all the time."""
+    """Seconds since then, including time without access to the store. None if it could observe all the
+    time."""
     leaving_s: float | None = None
     """Seconds since it reported that it is about to lose its machine. None if it did not."""
     stopping_s: float | None = None
     """Seconds since it should have stopped the previous generation. None if it has stopped, or need not."""
     late_s: float | None = None
-    """Seconds by which it is late with the checkpoint of a generation that begins. None if it is not."""
+    """Seconds since it should have had the checkpoint of a generation that begins. None if it is not."""
 
     @property
     def has_succeeded(self) -> bool:

@@ -6,7 +6,7 @@ from bai_agent.job.descriptor import Restart
 from bai_agent.light_dataclass import dataclass
 
 LONGEST_BACKOFF_S = 300.0
-"""Seconds up to which the backoff doubles."""
+"""Upper limit of the doubling backoff (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,15 +19,15 @@ class Policy:
     nodes: int = 1
     """Most members of a generation."""
     wait_s: float = 600.0
-    """Seconds for which the job waits with fewer nodes than it needs."""
+    """Longest wait of a job with too few nodes (seconds)."""
     pause_s: float = 60.0
     """Seconds that a generation runs before it is ended for a node that joined."""
     silence_s: float = 20.0
-    """Seconds without a sign of life after which a node is lost."""
+    """Seconds of silence that make a node lost."""
     stop_s: float = 60.0
     """Seconds within which a member has to stop its benchmark."""
     look_s: float = 6.0
-    """Most seconds by which a sign of life may be older than observed."""
+    """Largest error of a sign of life's observed age (seconds)."""
 
     saved_code: int | None = None
     """Exit code by which the benchmark says that it has saved its state and is to be started again. None if there is none."""

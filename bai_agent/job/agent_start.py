@@ -16,7 +16,7 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.job.run_directory import RunDir
 
 _START_LIMIT_S = 60.0
-"""Seconds in which an agent must have said that it runs."""
+"""Seconds that an agent has to report that it runs."""
 
 _KILL_LIMIT_S = 5.0
 """Seconds for a killed process to disappear."""

@@ -383,7 +383,7 @@ class Source(WrittenSource):
     etag: str | None = None
     """The S3 object's ETag, without quotes, if its content must not have changed since the job was planned."""
     endpoint: str | None = None
-    """Another S3 server than AWS's own; unset: the environment's, if it names one."""
+    """Address of an S3 server other than AWS's; unset: the one of the environment, if any."""
     arm: str | None = None
     """The arm of `[repeat]` that needs it. If a source has one, each arm has folders of its own; unset: it is
     for both."""
@@ -392,7 +392,7 @@ class Source(WrittenSource):
 
 
 class OfRun(str, Enum):
-    """Resources of a run of which a metric can be made."""
+    """Resources of a run that can be metrics."""
 
     WALL_TIME = "wall_time"
     CPU_TIME = "cpu_time"
@@ -751,8 +751,8 @@ ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
 LEAST_RUNS = 10
-"""Number of runs after which `until` is evaluated for the first time: an interval of fewer runs, chosen by
-its width, is often too narrow."""
+"""Smallest number of runs before `until` is evaluated: an interval of fewer runs, chosen by its width, is
+often too narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -997,7 +997,7 @@ class Store:
     region: str | None = None
     """The bucket's region; unset: found out."""
     endpoint: str | None = None
-    """Another S3 server than AWS's own; unset: the environment's, if it names one."""
+    """Address of an S3 server other than AWS's; unset: the one of the environment, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -106,7 +106,7 @@ def likely_bounds(values: array[float], first: int, last: int) -> tuple[float, f
 
 
 def sort_blocks(values: array[float]) -> None:
-    """Sort each block of `values` by itself, in place, for `ranked`."""
+    """Sort each block of `values` in place, for `ranked`."""
     for start in range(0, len(values), _SORTED_AT_ONCE):
         block = slice(start, start + _SORTED_AT_ONCE)
         values[block] = array("d", sorted(values[block]))
@@ -182,7 +182,7 @@ class RunningMedian:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether each value so far is kept."""
+        """Whether all values are still kept."""
         return self._step == 1 and self._within is None
 
     def add(self, values: Sequence[float]) -> None:
@@ -220,7 +220,7 @@ class RunningMedian:
         return low if low == high else (low + high) / 2
 
     def narrowed(self, count: int) -> RunningMedian:
-        """Return the search to which all `count` values are added next."""
+        """Return a search that expects all `count` values next."""
         ranks = middle_ranks(count)
         within = self._within or (self._low, self._high)
         if ranks[0] < self._below:

@@ -24,7 +24,7 @@ Nodes = Annotated[list[Count], Rule("a list of nodes")]
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Restarts and losses of the generations so far. Each decision holds it, so that nothing is lost with an
+    """Restarts and losses of all past generations. Each decision holds it, so that nothing is lost with an
     agent."""
 
     restarts: Count = 0
@@ -36,7 +36,7 @@ class Ledger:
     quick_saves: Count = 0
     """Number of generations in a row that a member soon ended by saving its state."""
     began: Moment | None = None
-    """Time at which generation 0 was decided on (ms UTC, store's clock). None in a fixed job."""
+    """Time of the decision on generation 0 (ms UTC, store's clock). None in a fixed job."""
 
     def losses_of(self, node: int) -> int:
         return self.losses.get(str(node), 0)
@@ -65,7 +65,7 @@ class Change(str, Enum):
     JOINED = "joined"
     SCALED = "scaled"
     SAVED = "saved"
-    """A member has saved its state by itself, and ended to be started again."""
+    """A member saved its state unasked, and ended to be restarted."""
     UNREADABLE = "unreadable"
     """An object below `control/` about a generation is incomplete or malformed, so all members begin a new
     one."""
@@ -138,7 +138,7 @@ class Joined:
 
     peer: Peer
     after: int | None = None
-    """The newest generation that it saw of which it is not a member. None before generation 0."""
+    """The newest generation that it knows and is not a member of. None before generation 0."""
     boot: str | None = None
     """Its machine's boot id."""
 
@@ -209,7 +209,7 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleRequest:
-    """`requests/<k>.json`: how many nodes the job is to have from now on."""
+    """`requests/<k>.json`: a new number of nodes for the job."""
 
     desired: Annotated[int, Rule("a number of nodes", 1, 2**31)]
     by: Text = ""

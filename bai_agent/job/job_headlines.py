@@ -133,7 +133,7 @@ class RunningHeadline:
 
     @property
     def all_values(self) -> array[float] | None:
-        """All values so far, if all are kept."""
+        """All values, if all are kept."""
         return self._median.kept if self._median.keeps_all else None
 
     def thin(self) -> None:
@@ -203,8 +203,8 @@ class LastGenerations:
             self.add(group, generation)
 
     def add(self, group: Hashable, generation: int | None) -> bool:
-        """Note that a generation has a number; return whether it now counts instead of an earlier one, or of
-        none."""
+        """Note that a generation has a value; return whether it now counts instead of an earlier one, or
+        of none."""
         is_later = generation is not None and generation > self._last.get(group, -1)
         if generation is not None and is_later:
             self._last[group] = generation

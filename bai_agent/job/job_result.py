@@ -183,7 +183,7 @@ def _numbers(checkpoint: str | None) -> list[int]:
 
 
 def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary:
-    """Return the summary of two nodes' checkpoints. Each node restores by itself, so the slowest one
+    """Return the summary of two nodes' checkpoints. Nodes restore independently, so the slowest one
     counts."""
     return CheckpointSummary(
         kept=one.kept + other.kept,

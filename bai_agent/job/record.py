@@ -173,7 +173,7 @@ class NodeRecord:
         return self.job.store.get(chunks[start].key, start=position - start, limit=limit)
 
     def size(self, stream: Stream) -> int:
-        """Return the length of a stream so far (bytes)."""
+        """Return the current length of a stream (bytes)."""
         return max((start + each.size for start, each in self._chunks(stream)), default=0)
 
     def _chunks(self, stream: Stream) -> list[tuple[int, StoredObject]]:

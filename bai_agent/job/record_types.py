@@ -247,7 +247,7 @@ class TransportEvent(RunEvent):
     library: Text
     """"NCCL" or "Open MPI"."""
     uses: Texts
-    """All networks so far, in its own words: "NET/Socket", "P2P"."""
+    """All networks that it reported, in its own words: "NET/Socket", "P2P"."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ _SHORTEST_LINE = 8
 """Shortest line of a secret with several lines that is redacted: "}" or "EOF" occurs in many texts."""
 _STARS = "***"
 _KEY = 3
-"""Characters by which forms are looked up: as many as the shortest form has, two lines of one character
+"""Number of characters that index the forms: the length of the shortest form, two lines of one character
 each."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
@@ -44,7 +44,7 @@ class Redactor(logging.Filter):
         return sorted(self._known)
 
     def know(self, secrets: Iterable[str]) -> None:
-        """Redact `secrets` from now on: whole, line by line, and as JSON, an address or base64 have them."""
+        """Start to redact `secrets`: whole, line by line, and encoded as JSON, in an address or in base64."""
         new = set(secrets) - self._known
         if not new:
             return

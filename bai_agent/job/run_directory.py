@@ -158,7 +158,7 @@ class RunDir:
     extractor_search = _Place("extractor.search")
     """Current search of the extractor while it is careful."""
     extractor_disabled = _Place("extractor.disabled.jsonl")
-    """Patterns that took too long, and the line from which they are disabled."""
+    """Patterns that took too long, and the first line that they do not search."""
     extracted = _Place("extracted.json")
     """Written by the extractor when the benchmark has exited and every record is in `metrics`: counts, warnings."""
     kafka_offset = _Place("kafka.offset")
@@ -221,7 +221,7 @@ def boot_id() -> str:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` so that a reader, or a kill at any moment, sees all of it or none."""
+    """Replace `path` by `content` atomically: after a kill at any moment a reader sees all of it or none."""
     temporary = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

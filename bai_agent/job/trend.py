@@ -9,8 +9,7 @@ from functools import cache
 from itertools import combinations
 
 _EXACT = 30
-"""Number of values of a series up to which its score's exact distribution is counted; beyond, it is normal to
-four digits."""
+"""Largest series whose score's exact distribution is counted; for longer ones it is normal to four digits."""
 
 
 def trend_p(*series: Sequence[float]) -> float:

@@ -23,13 +23,13 @@ _ENTRIES = 64
 """Most disks, interfaces and similar devices that are listed."""
 
 _BUSY_CORES = 0.5
-"""Cores that another process uses, from which it distorts a measurement."""
+"""Cores used by another process that distort a measurement."""
 _BUSY_SECONDS = 2.0
-"""Minimum of such a process's total processor time (seconds): the two looks are close together, and a program
-that starts between them may end soon."""
+"""Minimum of such a process's total processor time (seconds), because a program that starts between two
+close looks may end soon."""
 _BUSY_SHARE = 0.1
-"""Share of all processors up to which other processes do not disturb a benchmark, unless it uses all
-processors."""
+"""Share of all processors that other processes may use without disturbing a benchmark that does not use
+all of them."""
 _OWN_GOVERNORS = ("intel_pstate", "amd-pstate-epp")
 """Drivers whose usual setting "powersave" reaches the full speed: https://docs.kernel.org/admin-guide/pm/intel_pstate.html"""
 _LOAD_SHARE = 0.5

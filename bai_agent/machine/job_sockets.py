@@ -5,9 +5,9 @@ every user in /proc/net/unix, and removes a name together with its process. So `
 folder has to be writable for all users. Names belong to a network namespace: jobs in containers with networks of
 their own do not see each other.
 
-Any user can take any such name. So a name counts only if the kernel reports (SO_PEERCRED) that a process of this user
-or of root listens there. All others together are "another user's job", and their names are not passed on. Each name
-has a random part, so that nobody can take a name in advance.
+Any user can take any such name. So a name counts only if the kernel reports (SO_PEERCRED) that a process of
+this user or of root listens there. All others together are "another user's job", and their names are not
+passed on. Each name has a random part, so that other users cannot occupy it in advance.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class ThisJob:
 def _listener(name: str) -> int | None:
     """Return the user who listens at an abstract name; None if that user forbids connections. Raises OSError.
 
-    Raises ConnectionRefusedError if nobody listens there any more, and BlockingIOError if the queue is full.
+    Raises ConnectionRefusedError if the socket is no longer listening, and BlockingIOError if its queue is
+    full.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asks:
         asks.setblocking(False)

@@ -30,7 +30,7 @@ CHILD_SECONDS = 2.0
 _PYTHON_VARIABLES = ("PYTHON", "LD_", "HOME")
 """Prefixes of variables that choose a Python's packages."""
 _LAUNCHER_VARIABLES = ("PYENV", "PATH")
-"""Prefixes of variables with which a script chooses a Python."""
+"""Prefixes of variables that choose a script's Python."""
 _PYTHON = re.compile(r"python(?:\d(?:\.\d{1,2})?)?")
 _CLOUD_INIT = "from cloudinit.version import version_string; print(version_string())"
 _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
@@ -122,7 +122,7 @@ def python_facts(
 
 
 def _launcher_files(python: str) -> list[str] | None:
-    """Return the files by which a wrapper script chooses a Python; None if they are not known.
+    """Return the files that choose a wrapper script's Python; None if unknown.
 
     Those of pyenv are known: https://github.com/pyenv/pyenv#understanding-python-version-selection (programs are
     asked in "/").

@@ -1,4 +1,4 @@
-"""`extractor.offset`: the position of the extractor, from which a restarted one continues."""
+"""`extractor.offset`: the position where a restarted extractor continues."""
 
 from __future__ import annotations
 

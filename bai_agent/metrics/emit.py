@@ -13,7 +13,8 @@ NAME_LIMIT = 256
 _RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
 """Line that `mpi_process.py` writes before its process starts, in a `[repeat]` job."""
 _ATTEMPTS = 100
-"""Most places in a line at which an object is looked for: a line full of braces must not delay the rest."""
+"""Largest number of places in a line that are searched for an object: a line full of braces must not delay
+the rest."""
 
 
 class Emitted(NamedTuple):

@@ -84,7 +84,7 @@ class _Series:
                 self.spilled = None
 
     def thin(self, file: SpillFile | None) -> None:
-        """Keep half of the values in memory, and from now on write all of them to `file`."""
+        """Keep half of the values in memory, and start to write all of them to `file`."""
         if file is not None and (values := self.running.all_values) is not None:
             with suppress(OSError):
                 spilled = file.begin()

@@ -16,7 +16,7 @@ from bai_agent.metrics.logs import Log, Logs
 
 
 class GenerationRuns:
-    """The generations so far, each as a run of a series, from the files of its shim."""
+    """All past generations, each as a run of a series, from the files of its shim."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir

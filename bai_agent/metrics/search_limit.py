@@ -1,7 +1,7 @@
 """Ends this process if a search takes too long, since a search by Python's `re` cannot be interrupted from within.
 
-No Python code runs until such a search returns. So the kernel does it: a timer of CPU time sends a signal whose
-default action ends the process.
+Such a search blocks all Python code until it returns. So the kernel does it: a timer of CPU time sends a
+signal whose default action ends the process.
 """
 
 from __future__ import annotations

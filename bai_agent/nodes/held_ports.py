@@ -17,8 +17,8 @@ def hold_port(port: int = 0) -> socket.socket:
     """Return a socket that holds a port until a process of this node uses it, after the nodes have met: the
     kernel gives the port to no other process.
 
-    port: a certain one. Raises OSError. It does not listen itself, so that a server with SO_REUSEADDR can,
-    such as sshd and PyTorch's store: socket(7).
+    port: a certain one. Raises OSError. It does not listen, so that a server with SO_REUSEADDR can, such as
+    sshd and PyTorch's store: socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,7 +47,7 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
 
 
 def answer_others(ctx: RunContext, others: NodeMonitor, *, key: bytes) -> None:
-    """Answer the other nodes' questions from now on, and accept wakes from them, unless this agent already
+    """Start to answer the other nodes' questions and to accept their wakes, unless this agent already
     does."""
     if ctx.agent_port is None or ctx.answers:
         return

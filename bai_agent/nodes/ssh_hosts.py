@@ -1,5 +1,5 @@
-"""Waits until the other nodes accept SSH logins from this one: the launcher's own error messages about such a
-node are short and unclear."""
+"""Waits until the other nodes accept SSH logins from this one, and reports clearer errors than the
+launcher's own."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ log = logging.getLogger(__name__)
 ANSWER_SECONDS = 2.0
 """Seconds for a whole question, from the connection to the last byte of the answer."""
 _CONNECTIONS = 32
-"""Most connections at a time. A new connection replaces the oldest, so that silent ones block nobody."""
+"""Most connections at a time. A new connection replaces the oldest one, so that silent clients do not
+block others."""
 _REQUEST_BYTES = 256
 _ANSWER_BYTES = 4096
 _TAKE_SECONDS = 0.003

@@ -194,7 +194,7 @@ class ElasticMonitor(NodeMonitor):
         )
 
     def begin(self, generation: int) -> None:
-        """Note that a generation runs on this node from now on."""
+        """Note that a generation runs on this node."""
         self.at, self._runs, self.shim_port = generation, True, 0
 
     def end(self) -> None:

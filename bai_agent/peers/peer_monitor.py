@@ -112,7 +112,7 @@ class PeerMonitor(NodeMonitor):
         return self._reason
 
     def met(self, peers: tuple[Peer, ...], *, key: bytes | None = None) -> None:
-        """Note the nodes of the job: from now on a silent one is lost. key: authenticates direct
+        """Note the nodes of the job, and start to watch for silent ones. key: authenticates direct
         questions."""
         self._peers, self._key = peers, key
         self._met_at = self._clock()

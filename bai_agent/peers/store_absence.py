@@ -40,7 +40,7 @@ class StoreAbsence:
         self._reached = self._clock()
 
     def met(self, peers: Sequence[Peer]) -> None:
-        """Note the other nodes: from now on they may give this node up."""
+        """Note the other nodes, which may now give this node up."""
         self._peers = peers
         self._excused = max(self._excused, self._clock())
 

@@ -24,7 +24,7 @@ Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Enough:
-    """Result of the runs so far."""
+    """Result of all completed runs."""
 
     interval: float | None
     """Half the width of the widest 95 % confidence interval, as a share; None if it is not known."""

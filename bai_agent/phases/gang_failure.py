@@ -61,8 +61,8 @@ def tell_others(ctx: RunContext) -> None:
 
 
 def outcomes_of_all(ctx: RunContext, own: NodeOutcome) -> Sequence[NodeOutcome] | None:
-    """Report the end of this node's part; return the ends of all nodes if this node decides for the job, else
-    None.
+    """Report the end of this node's part. Return the ends of all nodes on the node that decides for the job,
+    else None.
 
     The coordinator waits for the others: each ends by its own limits, or is lost. A worker decides if the
     coordinator is lost. A worker whose benchmark failed because of that loss may be the first to detect it.

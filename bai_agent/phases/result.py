@@ -64,7 +64,8 @@ _OWN_LEVELS = 2
 """Depth of the result's tables that have our own keys; deeper tables have keys that the benchmark chose."""
 
 _LINE_SECONDS = 0.75e-6
-"""Time that a Python benchmark takes to write one line by itself (measured by benchmarks/overhead.py)."""
+"""Time that a Python benchmark takes to write one line with its own system call (measured by
+benchmarks/overhead.py)."""
 
 _LINE_SHARE = 0.01
 

@@ -226,7 +226,7 @@ def _do(ctx: RunContext, phase: str, work: Phase) -> None:
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """Store the other nodes and their roles. From now on this node asks the others directly, and answers
+    """Store the other nodes and their roles. This node starts to ask the others directly, and to answer
     them."""
     members = members_of(ctx.rundir)
     peers = members.peers

@@ -88,7 +88,7 @@ class TransportScan:
         self._found: dict[str, dict[str, None]] = {}
 
     def read(self, paths: Iterable[Path], *, ended: bool = False) -> dict[str, list[str]]:
-        """Return the networks found so far, by library. ended: whether the files are complete."""
+        """Return the networks found, by library. ended: whether the files are complete."""
         for path in paths:
             self._read_file(path, ended=ended)
         return {library: list(words) for library, words in self._found.items()}

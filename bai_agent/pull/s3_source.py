@@ -27,7 +27,7 @@ PART = 16 << 20
 RANGES = 16
 """Parts fetched at a time."""
 PIECE = 1 << 20
-"""Bytes in which a part is taken from the network, each of which is handed between two threads."""
+"""Size of the pieces of a part (bytes) that one thread reads from the network and hands to another."""
 OBJECTS = 64
 """Small objects fetched at a time."""
 PATIENCE = RetryPolicy(

@@ -4,7 +4,7 @@ An archive may hold a link and then a member "below" that link, or a link whose 
 harmless name ends outside the folder. `MemberTree` therefore follows links without touching the disk, and links are created only
 after all other members: nothing is ever written through a link.
 
-A killed run starts again with the first member: members in place are ours, and are replaced by themselves.
+After a kill the next run starts again with the first member, and replaces the existing members by equal ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UnsafeMemberError(Exception):
 
 
 class MemberTree:
-    """The symbolic links of the members so far."""
+    """The symbolic links of the unpacked members."""
 
     def __init__(self) -> None:
         self.links: dict[str, str] = {}

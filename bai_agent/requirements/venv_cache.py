@@ -133,8 +133,8 @@ def cached_venvs(cache: Path) -> list[CachedVenv]:
 def digest_files(venv: Path) -> str:
     """Return a digest of the names, sizes and times of the files in `venv`, without contents.
 
-    The time is the inode's, which a program cannot set back. Byte code folders are left out, since Python writes
-    there by itself.
+    The time is the inode's, which a program cannot set back. Byte code folders are left out, because Python
+    writes to them at any time.
     """
     digest = hashlib.sha256()
     for folder, folders, files in os.walk(venv):

@@ -34,13 +34,13 @@ _PARENT = "--parent="
 _NODE = "--node="
 """Number of the node whose output is searched (default: 0)."""
 CAREFUL = "--careful"
-"""Record each search, and time it by itself."""
+"""Record and time each search."""
 BLAME = "--blame"
 """Switch off the search during which the last process was ended."""
 SECRETS = "--secrets"
 """Standard input is a JSON list of texts that must not be quoted."""
 NO_QUOTES = "--no-quotes"
-"""Quote nothing that the benchmark printed."""
+"""Do not quote the benchmark's output."""
 LEAVE_REST = signal.SIGUSR1
 """Signal to skip the remaining output. Not SIGTERM, which all processes get when a machine shuts down, while
 the benchmark may still print.

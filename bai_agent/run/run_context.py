@@ -137,7 +137,7 @@ class RunContext:
     supervisor: AdaptdlSupervisor | None = None
     """Supervisor of AdaptDL's replicas. None if the strategy has none."""
     alone: Sequence[Announcement] = ()
-    """Keeps out other jobs that also require the machine for themselves."""
+    """Lock of the machine against other exclusive jobs."""
     clock: Clock = CLOCK
     new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = new_uploader
     wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine

@@ -88,7 +88,7 @@ class Signals:
         self._received: signal.Signals | None = None
 
     def listen(self) -> None:
-        """Handle the signals from now on."""
+        """Install the signal handlers."""
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

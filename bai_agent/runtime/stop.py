@@ -49,7 +49,7 @@ class StopSource(Protocol):
 
 @runtime_checkable
 class OfGeneration(Protocol):
-    """A source that judges each generation by itself."""
+    """A source that judges each generation separately."""
 
     def begin_generation(self, rundir: RunDir) -> None:
         """Forget the generation before; the files of the next one are in `rundir`."""
@@ -74,7 +74,7 @@ class StopMonitor:
         return self._reason
 
     def end_generation(self) -> None:
-        """Forget the reason that ended a generation, since the next one is judged by itself."""
+        """Forget the reason that ended a generation: the next one is judged separately."""
         self._reason = None
 
     def begin_generation(self, rundir: RunDir) -> None:
@@ -88,7 +88,8 @@ class StopMonitor:
         return self.reason() is not None
 
     def abandoned(self) -> bool:
-        """Return whether the rest of this run is no longer wanted: it was cancelled, or the agent was told to stop.
+        """Return whether the job was cancelled or the agent told to stop, so that the rest of this run is not
+        needed.
 
         This also applies after another reason.
         """

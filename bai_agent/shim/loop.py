@@ -59,7 +59,7 @@ class Fifo:
 
     @property
     def emitted(self) -> int:
-        """Size (bytes) of the copy once everything written so far is copied."""
+        """Size (bytes) that the copy has when it has caught up."""
         return os.fstat(self._copy).st_size + len(self._pending) + self._waiting()
 
     def copy(self) -> bool:
@@ -130,7 +130,7 @@ class Loop:
         """Whether all of the benchmark's processes have ended."""
 
     def watch(self, benchmark: Spawned) -> None:
-        """Watch this benchmark from now on, and forget the one before."""
+        """Watch this benchmark instead of the previous one."""
         self._forget()
         self._benchmark = benchmark
 

@@ -58,7 +58,7 @@ _WORD_TICK_S = 0.005
 _SETTLE_S = 0.5
 """Seconds for processes that are about to end after the benchmark."""
 _FILTER_GRACE_S = 5.0
-"""Seconds for a filter to pass on the benchmark's output after the benchmark has ended by itself."""
+"""Seconds that a filter has to pass on the benchmark's output after the benchmark's end."""
 _LEFT_BEHIND_GRACE_S = 5.0
 _SHUTDOWN_GRACE_S = 5.0
 """Seconds from SIGTERM to SIGKILL if the shim is told to end: the machine goes down."""
@@ -71,7 +71,7 @@ _DISK_FULL_LIMIT_S = 5.0
 
 
 _QUEUE = 128
-"""Connections that nobody takes. Further connections are not refused, but get no answer."""
+"""Connections that are not accepted. Further connections are not refused, but get no answer."""
 _MOST_NAMES = 10
 _HIDDEN = "(hidden)"
 """Replaces the name of a process that hidepid hides."""
@@ -499,7 +499,8 @@ def _prctl_subreaper() -> None:
 
 
 def _listen(address: str | None) -> tuple[socket.socket | None, int]:
-    """Return a socket on which nobody answers, and its port: the kernel refuses connections once this process has ended.
+    """Return a socket that never accepts, and its port: the kernel refuses connections once this process has
+    ended.
 
     address: None: other nodes do not ask. Raises OSError.
     """

@@ -174,7 +174,8 @@ def _binding(job: Job) -> tuple[str, ...]:
 def _interfaces(job: Job, peers: Sequence[Peer]) -> dict[str, str]:
     """Return what makes Open MPI use the network in which the nodes are, and no bridge of a container engine.
 
-    Less what the job says itself, of networks to use or not to use: with both Open MPI uses none. PRRTE, the launcher of Open MPI 5, tries all networks by itself, and takes no such range.
+    Less what the job says itself, of networks to use or not to use: with both Open MPI uses none. PRRTE, the
+    launcher of Open MPI 5, tries all networks without such a range.
     """
     try:
         addresses = [int(ipaddress.IPv4Address(peer.address)) for peer in peers]

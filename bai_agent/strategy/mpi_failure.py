@@ -34,11 +34,10 @@ def explain(
 ) -> Cause | None:
     """Return the process that failed first; None if not known. log: the end of the output of mpirun and the processes.
 
-    ends: the known ends of processes on this node. Where mpirun names another one, on another node or killed
-    together with what would have noted its end, that one counts; else the first that failed by itself. code:
-    what a command exited with that starts mpirun itself. The command may continue after a failure of mpirun,
-    and fail for another reason: mpirun's message counts if the code fits it, and nothing else was printed
-    after it.
+    ends: the known ends of processes on this node. If mpirun names another process, on another node or killed
+    together with its parent, that one counts; else the first that failed and was not ended. code: exit code
+    of a command that starts mpirun. The command may continue after a failure of mpirun, and fail for another
+    reason: mpirun's message counts if the code fits it, and nothing else was printed after it.
     """
     said = _said(log, peers)
     if said is not None and code is not None and not _is_end_of(said, log, code):

@@ -3,8 +3,8 @@
 The process writes its output itself, into `processes/<rank>.log` of its node's run directory, which
 BAI_RUN_DIR names. Output in that file is copied to mpirun in whole lines, for people. When the process has
 ended, `processes/<rank>.json` says how, and this program ends in the same way. In a job with `[repeat]` each
-run has files of its own, `<rank>-<run>.log`, and before the process starts the FIFO of its node is told which
-run what follows is of: on nodes other than mpirun's nobody else knows.
+run has its own file, `<rank>-<run>.log`, and its number is written to the FIFO of the node before the process
+starts: on nodes other than mpirun's only this program knows it.
 
 mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do,
 SIGKILL too. We pass on signals that were sent only to us. With our death the process is killed.

@@ -61,7 +61,7 @@ class ProcessEnd:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed by itself."""
+        """Whether it failed before it was ended."""
         return not self.asked and self.code != 0
 
 

@@ -262,7 +262,7 @@ def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None)
 
 
 def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> int | None:
-    """Return the number of runs a side that detect a difference of that size; None if more than 10,000.
+    """Return the number of runs per side that detect a difference of that size; None if more than 10,000.
 
     scatter, difference: on the same scale. paired: `scatter` is that of the differences within blocks, and
     the result is a number of blocks. By the usual approximation of a t test's power: `POWER`, with a false

@@ -26,7 +26,7 @@ class Effect:
     """Change from side A to side B."""
 
     relative: bool
-    """Whether it is a share of A (-0.2: 20 % less), or a difference in the metric's units."""
+    """Whether it is relative to A (-0.2: 20 % less); else it is in the metric's units."""
     change: float
     low: float | None
     high: float | None

@@ -96,7 +96,7 @@ class SidesDrift:
     """The change from the first side to the second that the trend alone would cause."""
 
     def explains(self, change: float) -> bool:
-        """Return whether the trend explains half of a change or more, so that the part of the programs is
+        """Return whether the trend explains at least half of a change, so that the programs' part of it is
         unknown."""
         return abs(self.explained) >= abs(change) / 2
 

@@ -65,7 +65,7 @@ class CommandTimes:
 
     @property
     def peak_memory(self) -> int | None:
-        """Largest of all runs; None if it is not more than that of the process that starts commands."""
+        """Largest of all runs; None if it does not exceed that of the process that starts commands."""
         largest = max(self.memory, default=0)
         return largest if largest > self.floor else None
 

@@ -98,7 +98,7 @@ class Backends:
             )
 
     def made(self) -> list[Backend]:
-        """Return the backends that were made so far."""
+        """Return the backends that were already made."""
         return list(self._made.values())
 
     @cached_property

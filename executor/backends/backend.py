@@ -162,7 +162,7 @@ class Backend(Protocol):
     def __init__(self, options: BackendOptions) -> None: ...
 
     def owns(self, record: JobRecord) -> bool:
-        """Return whether the job of `record` runs here, or would."""
+        """Return whether the job of `record` belongs to this backend."""
         ...
 
     def open_store(self, named: str | None) -> JobStore | None:
@@ -236,8 +236,8 @@ class Backend(Protocol):
         ...
 
     def attention(self, record: JobRecord) -> tuple[str, NextStep | None] | None:
-        """Return who checks a job that nobody follows, and what to do if nobody does; None if no check is
-        needed, or that is not known."""
+        """Return which process checks an unattended job, and what to do if there is none; None if no check
+        is needed, or this is unknown."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...

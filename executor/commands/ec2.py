@@ -200,7 +200,7 @@ class _Reaping:
 
         self._dry_run, self._json = dry_run, json_
         self.count = 0
-        """Machines and jobs so far."""
+        """Machines and jobs found by all checks."""
         self.troubles = 0
         self._said: set[str] = set()
         """Sentences of the last check, which are not repeated."""

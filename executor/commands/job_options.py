@@ -33,13 +33,13 @@ class JobOptions(JobScope):
         return command(*words, *given)
 
     def with_next_step(self, sentence: str, next_step: NextStep | None) -> str:
-        """Return a sentence, followed by the command that helps."""
+        """Return `sentence`, followed by the command that helps."""
         if next_step is None:
             return sentence
         return f"{sentence}; `{self.command(*next_step.words)}` {next_step.effect}"
 
     def for_submitted(self, backend: Backend) -> JobOptions:
-        """Return the options with which a command finds a job just submitted to `backend`."""
+        """Return the options that let a command find a job just submitted to `backend`."""
         kept = {name: getattr(self, name) for name in backend.option_names}
         return JobOptions(store=backend.store_option(), **kept)
 

@@ -16,7 +16,7 @@ from executor.commands.job_options import AwsOptions
 from executor.commands.options import say
 
 _OBJECTS = 2_000
-"""Number of new objects after which Python looks for cycles."""
+"""Number of new objects that makes Python look for cycles."""
 
 
 def serve(

@@ -67,7 +67,7 @@ class ServiceTable:
     replicas: int | None = None
     """Number of replicas of topics that we create. Unset: three, or one for each broker if there are fewer."""
     session_timeout: timedelta = timedelta(seconds=10)
-    """Time without a sign of life after which another replica gets our partitions."""
+    """Silence after which another replica gets our partitions."""
     max_poll_interval: timedelta = timedelta(minutes=5)
     """Time without a poll after which another replica also gets them:
     https://kafka.apache.org/documentation/#consumerconfigs_max.poll.interval.ms"""

@@ -22,7 +22,7 @@ launch."""
 
 
 ON_DEMAND = "on-demand"
-"""Market of machines that are paid by the hour, for which EC2's MarketType has no word."""
+"""Market of machines that are paid by the hour; EC2's MarketType has no value for it."""
 CAPACITY_BLOCK = "capacity-block"
 """MarketType of machines that were reserved and paid for in advance:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html"""
@@ -135,7 +135,8 @@ class Volume(DescriptorTable):
     iops: int | None = Field(default=None, ge=3000, examples=[4000])
     """Operations per second, at least four for each MiB/s of throughput."""
     initialization_rate: int | None = Field(default=None, ge=100, le=300, examples=[300])
-    """MiB/s at which the new volume is filled from its snapshot (paid). Without it first reads are many times slower."""
+    """Rate of filling the new volume from its snapshot (MiB/s, paid). Without it first reads are many
+    times slower."""
 
 
 class Ec2(DescriptorTable):
@@ -165,7 +166,7 @@ class Ec2(DescriptorTable):
     public address. Unset: none, unless `run_instances` has NetworkInterfaces."""
     volume: Volume | None = None
     keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
-    """Time for which a failed job's instances are kept for inspection. Unset: not at all."""
+    """Time to keep a failed job's instances for inspection. Unset: not at all."""
     init_commands: list[str] = Field(default_factory=list, examples=[["apt-get install -y libopenmpi-dev"]])
     """Shell commands that run as root on each instance before the benchmark."""
     run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned), AfterValidator(_as_json)] = Field(

@@ -225,7 +225,7 @@ def name_flag(finding: Finding, flags: Flags) -> Finding:
 
 
 def expected_origins(overrides: Sequence[Override]) -> Origins:
-    """Return the places that `overrides` set, as far as they are known without the file."""
+    """Return the places that `overrides` set and that can be known without the file."""
     return {
         tuple(step for step in each.path if not isinstance(step, ItemName)): each
         for each in overrides

@@ -150,7 +150,7 @@ def _plain(value: Any, option: str) -> Any:
 
 
 def overlap(one: Sequence[object], other: Sequence[object]) -> bool:
-    """Return whether one of two paths is the other, or begins with it."""
+    """Return whether two paths are equal or one begins with the other."""
     length = min(len(one), len(other))
     return one[:length] == other[:length]
 

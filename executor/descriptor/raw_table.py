@@ -1,4 +1,5 @@
-"""Access to a raw descriptor, in which any key may be missing or have a wrong type, and the mistakes that checks report."""
+"""Access to a raw descriptor, whose keys may be missing or have wrong types, and the mistakes that checks
+report."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def error(where: Where, problem: str, fix: str) -> RawFinding:
 
 
 def warning(where: Where, problem: str, fix: str) -> RawFinding:
-    """Return a mistake with which the descriptor can still be run."""
+    """Return a mistake that does not prevent a run."""
     return where, problem, fix, Severity.WARNING
 
 

@@ -168,7 +168,8 @@ def _without_null(schema: Schema) -> Schema:
 
 
 def _is_superfluous(key: str, value: Any) -> bool:
-    """Return whether a part of a schema is a title made of a key's name, or the default of an absent table or list."""
+    """Return whether a part of a schema is redundant: a title made of a key's name, or the default of an
+    absent table or list."""
     if key == "default":
         return value in (None, []) or isinstance(value, dict)
     return key == "title" and isinstance(value, str)

@@ -49,7 +49,7 @@ class Column(NamedTuple):
     least: int = 0
     """Least width in characters, so that a live table does not jump."""
     cut_to: int = 0
-    """Width in characters to which a screen may cut the texts; 0: it shows them whole or not at all."""
+    """Smallest width of a cut text on a screen (characters); 0: texts are shown whole or not at all."""
     most: int = 0
     """Greatest width in characters; 0: no limit."""
     wraps: bool = False

@@ -55,7 +55,7 @@ class JobView:
     command: Callable[..., str] = command
     """Returns the command line of a hint from its words."""
     ending: str | None = None
-    """Reason for which the coordinator of several nodes ended them, as it was printed."""
+    """Printed reason for the coordinator's end of several nodes."""
     machine_warnings: Sequence[MachineWarning] = ()
     """Warnings about its machines at the beginning; empty until it has ended."""
     over_runs: list[OverRuns] = field(default_factory=list)

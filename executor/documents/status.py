@@ -62,7 +62,7 @@ class StatusView:
     command: Callable[..., str] = command
     """Makes the command line of a hint from its words."""
     generations: Sequence[GenerationOutcome] = ()
-    """Generations so far of a running job; empty unless verbose."""
+    """Past generations of a running job; empty unless verbose."""
     hints: Hints | None = None
     """The benchmark's last hints for other numbers of nodes; None unless verbose."""
     verbose: bool = False
@@ -150,7 +150,7 @@ def _facts(view: StatusView) -> Iterator[Fact]:
 
 
 def _known_of_run(view: StatusView) -> Iterator[Fact]:
-    """Yield the facts of the result, or the warnings so far, and the warnings of the machines."""
+    """Yield the facts of the result, or the current warnings, and the warnings of the machines."""
     status, result = view.status, view.result
     if result is not None:
         yield from result_facts(result)

@@ -116,7 +116,7 @@ def speaks_unicode(stream: IO[str] | None = None) -> bool:
 
 
 def draws_in_place() -> bool:
-    """Return whether standard output is a terminal on which lines can be drawn again."""
+    """Return whether standard output is a terminal that allows lines to be redrawn."""
     return sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
 
 

@@ -1,1 +1,1 @@
-"""Exports a job's parameters and metrics to systems in which people compare experiments."""
+"""Exports a job's parameters and metrics to experiment trackers."""

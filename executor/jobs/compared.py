@@ -29,7 +29,7 @@ VERSUS = "vs"
 """The word between two sides of several jobs each."""
 _AT_ONCE = 16
 _EARLIER = 20
-"""Number of jobs from which the scatter of runs is estimated."""
+"""Number of jobs that the scatter of runs is estimated from."""
 _FEWEST = 3
 
 

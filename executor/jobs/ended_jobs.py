@@ -25,10 +25,9 @@ from executor.owned_folders import cache_folder
 _FORMAT = 1
 """Raised if the content of the file or the meaning of a field changes."""
 _WORTH = 64
-"""Number of changed entries from which the index is written: reading fewer results takes less time than
-writing it each time."""
+"""Smallest number of changed entries that are worth a new index file."""
 _SETTLED_NS = 2_000_000_000
-"""Age of a file from which each further change gives it another time: clocks of file systems advance in
+"""Smallest age of a file whose next change certainly changes its time: clocks of file systems advance in
 steps."""
 _DRAFT_AGE_S = 3600
 _AT_ONCE = 16

@@ -34,7 +34,7 @@ _PORTION = 64
 _LAST_RECORDS = 2**18
 """Bytes of a node's records in which the last values are searched."""
 _GLANCE_BYTES = 32 * 2**20
-"""Records of a job of which all values are read for a glance."""
+"""Largest number of records that are all read for an overview."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,8 +256,8 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def measurements_of(record: JobRecord) -> Measurements | None:
-    """Return the statistics of all of a job's records; None if there are more than are read for an overview.
-    Raises StoreError."""
+    """Return the statistics of all of a job's records; None if there are too many for an overview. Raises
+    StoreError."""
     nodes = node_records(record)
     if sum(node.size("metrics") for node in nodes) > _GLANCE_BYTES:
         return None

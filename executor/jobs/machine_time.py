@@ -1,4 +1,4 @@
-"""Time for which the machines of a job were on, as far as its record shows."""
+"""Hours of a job's machines, by its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stores in which jobs are looked for, and their AWS configuration, for commands and the API."""
+"""The stores that are searched for jobs, and their AWS configuration, for commands and the API."""
 
 from __future__ import annotations
 

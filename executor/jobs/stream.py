@@ -287,8 +287,8 @@ class _WholeLines:
 
 
 def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
-    """Yield the output of the run of a `[repeat]` job with this number, so far if it still runs. Raises
-    UsageError, StoreError."""
+    """Yield the output of one run of a `[repeat]` job, up to now if it still runs. Raises UsageError,
+    StoreError."""
     runs = repeats_of(node).measured
     if not 0 <= number < len(runs):
         known = f"it has those from 0 to {len(runs) - 1}" if runs else "none has begun"

@@ -14,7 +14,7 @@ from executor.records.job_status import GOES_ON, JobStatus
 _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
 """Seconds between two looks at a job on this machine and elsewhere."""
 _TRY_FOR_S = 600.0
-"""Seconds for which requests to an unreachable store are retried."""
+"""Seconds to retry requests to an unreachable store."""
 
 
 class RetryWindow:

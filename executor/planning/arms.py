@@ -56,7 +56,7 @@ class FileArm(ArmTable):
     one."""
 
     folder: Path
-    """Absolute folder of its descriptor, in which the relative paths below start."""
+    """Absolute folder of its descriptor, the base of the relative paths below."""
     script: Script | None = None
     """Its scripts, in place of those of `[ml]`."""
     sources: list[SourceTable] = Field(default_factory=list)

@@ -61,7 +61,7 @@ _ADAPTDL_PAUSE = timedelta(minutes=5)
 _ADAPTDL_FOLDER = "checkpoints"
 
 _MPI = ("horovod", "mpi")
-"""Strategies in which one node starts processes on all others, by mpirun."""
+"""Strategies whose first node starts processes on all others, by mpirun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class PlanInputs:
     """All inputs of a job apart from its descriptor."""
 
     folder: Path
-    """Absolute folder of the descriptor, in which its relative paths start."""
+    """Absolute folder of the descriptor, the base of its relative paths."""
     job_id: str
     client_id: str
     where: Literal["local", "ec2"] = "local"
@@ -99,7 +99,8 @@ class PlanInputs:
 
 
 def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
-    """Return the job descriptor with which an agent runs `descriptor`, on this machine or an instance. Raises PlanError."""
+    """Return the job descriptor that makes an agent run `descriptor`, on this machine or an instance.
+    Raises PlanError."""
     on_ec2 = inputs.where == "ec2"
     if on_ec2:
         _check_remote(descriptor)

@@ -93,7 +93,7 @@ class JobRequest:
 
     @property
     def folder(self) -> Path:
-        """Absolute folder in which relative paths of the descriptor start. A request of the service has none of its own."""
+        """Absolute base of the descriptor's relative paths. A request of the service has none of its own."""
         return self.file.absolute().parent if self.service is None else Path("/")
 
 

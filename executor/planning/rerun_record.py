@@ -118,9 +118,8 @@ def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return the path of the copy of a job's scripts, if the job is in a folder.
 
-    The agent of a single node uses this copy itself. Several nodes copy from it, so that files that one node
-    puts beside its scripts do not appear on the others. arm: the arm whose scripts these are, if arms have
-    their own.
+    The agent of a single node uses this copy itself. Several nodes copy from it, so that one node's new files
+    do not appear on the others. arm: the arm that owns these scripts, if arms have their own.
     """
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)

@@ -31,7 +31,8 @@ LEFT_OUT = frozenset(
         ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox",
     }
 )  # fmt: skip
-"""Names of files and folders that are left out, as is any folder with a `pyvenv.cfg`; `!NAME` in .baiignore includes one.
+"""Names of files and folders that are left out, in addition to folders with a `pyvenv.cfg`; `!NAME` in
+.baiignore includes one.
 
 node_modules is included, because nothing installs it again.
 """

@@ -55,7 +55,7 @@ class MachineWarning:
 
     @property
     def text(self) -> str:
-        """The sentence, with the nodes to which it applies unless it applies to all."""
+        """The sentence, with its nodes unless it applies to all."""
         if not self.several:
             return self.sentence
         shown = ", ".join(map(str, self.ranks[:_RANKS])) + (", …" if len(self.ranks) > _RANKS else "")
@@ -65,7 +65,7 @@ class MachineWarning:
 def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
     """Return the warnings of `environments` for a summary: those that do not apply to most desktop machines.
 
-    Each sentence once, with the nodes to which it applies.
+    Each sentence once, with its nodes.
     """
     ranks: dict[str, list[int]] = {}
     count = 0

@@ -50,9 +50,9 @@ class News:
     result: JobResult | None
     """The job's result, after its end. With `more` false nothing follows after this."""
     ending: str | None = None
-    """Reason for which the coordinator of several nodes ended them."""
+    """Reason for the coordinator's end of several nodes."""
     lead: Lead | None = None
-    """The node from which `log` and the events come from now on, if another node had rank 0 before."""
+    """The node that `log` and the next events come from, if another node had rank 0 before."""
 
 
 class JobFollower:
@@ -185,7 +185,7 @@ class JobFollower:
 
 
 def was_truncated(node: NodeRecord, position: int) -> bool:
-    """Return whether the log has become shorter than `position`, to which it was read before."""
+    """Return whether the log has become shorter than `position`, the end of the last read."""
     # In a bucket it never does: output after a truncation is appended to the earlier output.
     return node.job.store.folder is not None and node.size("log") < position
 

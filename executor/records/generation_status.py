@@ -35,7 +35,7 @@ class GenerationStatus:
     members: tuple[int, ...]
     """Numbers of its nodes, in the order of their ranks; if the job is parked, the remaining nodes."""
     since: int | None
-    """Time at which it began or, if it has not begun, at which it was decided."""
+    """Time of its beginning or, if it has not begun, of its decision."""
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
@@ -52,7 +52,7 @@ class GenerationStatus:
 
     @property
     def leader(self) -> int:
-        """The node that decides for the job, as far as is known."""
+        """The node that decides for the job; None if unknown."""
         return self.members[0] if self.members else 0
 
     def rank(self, node: int) -> int | None:
@@ -129,7 +129,7 @@ def check_scale(record: JobRecord, nodes: int) -> None:
 
 
 def request_scale(record: JobRecord, nodes: int) -> None:
-    """Request this number of nodes for an elastic job from now on. Raises StoreError."""
+    """Request a new number of nodes for an elastic job. Raises StoreError."""
     AttemptRecord(record).request_scale(ScaleRequest(desired=nodes, by="bai scale", time=now_ms()))
 
 

@@ -88,7 +88,7 @@ def generations_in(events: Iterable[RunEvent]) -> list[GenerationOutcome]:
 
 
 def change_seconds(generations: Iterable[GenerationOutcome]) -> float:
-    """Return the seconds between generations in which no benchmark ran."""
+    """Return the seconds without a benchmark between generations."""
     return sum(each.gap_seconds or 0.0 for each in generations)
 
 

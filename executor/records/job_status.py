@@ -65,11 +65,11 @@ class JobStatus:
     """A `Status`, or one of the texts below."""
     phase: str | None = None
     since: int | None = None
-    """Time at which the phase, or the state after the last phase, began."""
+    """Beginning of the phase, or of the state after the last phase."""
     started: int | None = None
     ended: int | None = None
     took: float | None = None
-    """Seconds for which a job that has ended ran."""
+    """Run time of an ended job (seconds)."""
     outcome: str | None = None
     exit_code: int | None = None
     sentence: str | None = None
@@ -99,7 +99,7 @@ class JobStatus:
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the job, or its duration so far."""
+        """Duration of the job, up to now if it runs."""
         if self.took is not None or self.started is None:
             return self.took
         return max(0, (self.ended or now_ms()) - self.started) / 1000
@@ -129,7 +129,7 @@ UNKNOWN = "UNKNOWN"
 """The time of a job on EC2 is over and its agent is silent; EC2 cannot be asked whether its machines are
 gone."""
 NO_RESULT = (UNLAUNCHED, UNKNOWN)
-"""Statuses of a job on EC2 whose result nobody will write, so that waiting is useless."""
+"""Statuses of a job on EC2 that will not get a result, so that waiting is useless."""
 ENDING = "ENDING"
 """The machines of a job on EC2 shut down, and there is no result yet."""
 GOES_ON = frozenset(
@@ -142,7 +142,7 @@ ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.val
 
 
 def listed_words() -> frozenset[str]:
-    """Return the statuses and outcomes by which jobs are listed, in lower case."""
+    """Return the statuses and outcomes that `--status` accepts, in lower case."""
     statuses = (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT)
     return frozenset(each.lower() for each in (*statuses, *(outcome.value for outcome in Outcome)))
 
@@ -169,7 +169,7 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
 
 
 def created(record: JobRecord) -> int | None:
-    """Return the time at which a job was recorded (ms UTC); its events say more as soon as there are any."""
+    """Return the time when a job was recorded (ms UTC), for a job without events."""
     key = record.key("job.toml")
     return next((each.modified for each in record.store.find(key) if each.key == key), None)
 

@@ -41,7 +41,7 @@ class LeadingNodes:
         """By node: the length of its log before each generation that it started."""
 
     def look(self) -> Sequence[Lead]:
-        """Return all so far, in their order. Raises StoreError, RecordError."""
+        """Return all past ones, in their order. Raises StoreError, RecordError."""
         control = self._attempt.control()
         for generation in sorted(control.begun.keys() & set(control.decided)):
             if generation not in self._first_members:

@@ -32,8 +32,7 @@ class MachineFact:
     """Its keys in `environment.json`; `[]` means each table of a list, `*` each name. A value is a size if the last key ends in "bytes".
     """
     compared: Callable[[Any], Any] | None = None
-    """Part of the value by which two runs are compared. None if it varies, or does not affect
-    measurements."""
+    """Part of the value that two runs are compared by. None if it varies, or does not affect measurements."""
     words: str | Callable[[Any, Mapping[str, Any]], str] = ""
     """Text with {} for the value, or a function that chooses it by the value and its table; "" for none."""
     line: str = ""
@@ -156,8 +155,8 @@ FACTS = (
     MachineFact("load.busiest[].cores", words="{} cores"),
     MachineFact("load.busiest[].cpu_seconds"),
 )
-"""In the order in which differences are named, the important ones first. After them come the packages of the benchmark's Python, each
-a fact of its own."""
+"""In the order of their report, the important ones first. After them come the packages of the benchmark's
+Python, each a fact of its own."""
 
 TABLES: Mapping[str, tuple[MachineFact, ...]] = {
     path: tuple(facts) for path, facts in groupby(FACTS, key=lambda fact: fact.table)

@@ -20,7 +20,7 @@ RUN_FACT = "bai_run_peak_memory_bytes"
 
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
-    """Return the bytes up to which a peak of a job's processes is only a bound."""
+    """Return the smallest measurable peak of a job's processes (bytes); a lower one is only a bound."""
     shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
     return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
 

@@ -21,7 +21,7 @@ _KEPT = 2**16
 _WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
 """Bytes of its records that one look reads to find the last sample of the host."""
 _OBJECTS = 8
-"""Bytes in which that sample is searched, in a bucket; more arrive within several looks."""
+"""Number of bytes that are searched for that sample, in a bucket; more arrive within several looks."""
 _SAMPLE = 2**13
 """Bytes of one sample of a host, at most."""
 _HOST = b'"src":"host"'
@@ -123,7 +123,7 @@ class JobGlance:
 
     @property
     def last_heard(self) -> int | None:
-        """Time at which the job last wrote anything (ms UTC), as far as observed."""
+        """Time of the job's last observed write (ms UTC)."""
         times = [self.measurements.last_timestamp, *(each.last_event for each in self.states.values())]
         return max((each for each in times if each is not None), default=None)
 

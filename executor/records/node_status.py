@@ -77,7 +77,7 @@ def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
 
 
 def _why_ending(record: JobRecord) -> str | None:
-    """Return the reason for which the coordinator told the nodes to end; None if it did not."""
+    """Return the coordinator's reason to end the nodes; None if it did not end them."""
     try:
         order = stop_order(AttemptRecord(record))
     except RecordError as error:

@@ -34,7 +34,7 @@ class NodeListing:
         self.is_elastic = _is_elastic(record)
 
     def look(self) -> list[NodeRecord]:
-        """Return all nodes that the job has had so far. Raises StoreError."""
+        """Return all nodes of the job, past ones included. Raises StoreError."""
         if self.is_elastic:
             self._found = node_records(self._record)
         return self._found
@@ -48,7 +48,7 @@ def _is_elastic(record: JobRecord) -> bool:
 
 
 def node_numbers(record: JobRecord, job: Job) -> list[int]:
-    """Return the numbers of all nodes that the job has had so far. Raises StoreError."""
+    """Return the numbers of all nodes of the job, past ones included. Raises StoreError."""
     if not job.is_elastic:
         return list(range(job.strategy.nodes))
     # On EC2 there may have been room for fewer machines than are desired.

@@ -14,7 +14,7 @@ from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_nam
 T = TypeVar("T")
 
 EACH_AT_MOST = 8
-"""Number of ranks up to which a summary shows them one by one."""
+"""Largest number of ranks that a summary shows one by one."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Spread:
 
     @property
     def floor(self) -> float | None:
-        """Value up to which a rank's values are only bounds."""
+        """Smallest measurable value of a rank; lower ones are only bounds."""
         return self.ranks[0].floor
 
     @property

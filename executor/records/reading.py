@@ -1,7 +1,7 @@
 """Records that others wrote, validated before anything is taken from them: a bucket is written by many, of many versions.
 
-What is wrong is a sentence that names the object and the key. In the streams, of which one line more or less is no end,
-what is not an event or a metric record is passed over.
+What is wrong is a sentence that names the object and the key. In the streams, lines that are not events or
+metric records are skipped.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def neighbour_sentence(job_id: str | None, *, there: bool) -> str:
 
 @dataclass
 class RunState:
-    """The sum of the events applied so far. Times are ms UTC."""
+    """The sum of all applied events. Times are ms UTC."""
 
     started: int | None = None
     phase: str | None = None
@@ -48,7 +48,7 @@ class RunState:
     troubles: dict[str, str] = field(default_factory=dict)
     """Sentence about each unreachable sink, by its name."""
     waits: str | None = None
-    """Jobs for which the run waits before it begins."""
+    """Jobs that the run waits for before it begins."""
     neighbours: dict[str | None, bool] = field(default_factory=dict)
     """Other jobs that ran on the same machine, and whether they still do."""
     transports: dict[str, list[str]] = field(default_factory=dict)

@@ -58,7 +58,7 @@ class Trend:
 
 @dataclass
 class Series:
-    """One metric's statistics so far. `first`, `last`, `minimum`, … are valid only if `count` > 0. The
+    """Running statistics of one metric. `first`, `last`, `minimum`, … are valid only if `count` > 0. The
     warm-up is left out of all figures."""
 
     name: str
@@ -91,12 +91,12 @@ class Series:
     over: dict[str, float] = field(default_factory=dict)
     """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from theirs."""
     floor: float | None = None
-    """Value up to which its values are only bounds (peak memory). None if all values are exact."""
+    """Smallest measurable value (peak memory); lower ones are only bounds. None if all values are exact."""
     _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
     """All values, by their run."""
     _figures: Figures | None = None
-    """Figures of the values so far, if requested."""
+    """Current figures of the values, if requested."""
 
     def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
         """Add `values`, in the order in which they were read; none beyond `LIMIT`. repeat: their run."""
@@ -193,7 +193,7 @@ class Series:
 
     @property
     def figures(self) -> Figures:
-        """The figures of all values, of which there is one at least."""
+        """The figures of all values (one or more)."""
         if self._figures is None:
             self._figures = figures(array("d", chain.from_iterable(self._runs.values())))
         assert self._figures is not None
@@ -279,7 +279,8 @@ class Measurements:
         failed: Collection[int] = (),
         memory_floor: float = LEAST,
     ) -> None:
-        """failed: runs whose values count in no figure. memory_floor: bytes up to which peak memory is only a bound."""
+        """failed: runs whose values count in no figure. memory_floor: smallest measurable peak memory
+        (bytes)."""
         self.benchmark: dict[str, Series] = {}
         """Metrics of the benchmark, in the descriptor's order, then in order of appearance."""
         self.host: dict[str, Series] = {}

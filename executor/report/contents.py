@@ -57,7 +57,7 @@ class MetricPart:
     described: Metric | None = None
     """Its table in the job descriptor; None if it has none."""
     floor: float | None = None
-    """Value up to which peak memory is only a bound; None if all values are exact."""
+    """Smallest measurable peak memory; None if all values are exact."""
 
     @property
     def better(self) -> Better | None:
@@ -111,9 +111,9 @@ class Report:
     """Metrics of the descriptor without a value."""
     environments: list[NodeEnvironment]
     outcomes: list[NodeOutcome]
-    """Ends of several nodes, as far as they are known."""
+    """Known ends of several nodes."""
     generations: Sequence[GenerationOutcome]
-    """The generations so far of a job that may have several."""
+    """Past generations of a job that may have several."""
     over_runs: list[OverRuns]
     """Metrics over the runs of a job with `[repeat]` that has ended."""
     compared: list[ComparedPair]
@@ -177,7 +177,7 @@ class Report:
 
 @dataclass
 class _Launch:
-    """Times and kind of a launch on EC2, as far as they are known."""
+    """Known times and kind of a launch on EC2."""
 
     asked: int | None = None
     launched: int | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FRESH_S = 60.0
-"""Time since the last poll after which the service is not ready (seconds)."""
+"""Largest age of the last poll while the service is ready (seconds)."""
 
 
 class ServiceCounters:

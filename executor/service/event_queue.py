@@ -30,7 +30,7 @@ _WAIT_S, _MOST = 20, 10
 """Longest wait (seconds) and most messages of one request:
 https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html"""
 _HIDDEN_S = 60
-"""Time for which a received message stays hidden (seconds). The queue's own time may be longer than a job."""
+"""Time that a received message stays hidden (seconds). The queue's own time may be longer than a job."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _HOST = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
 

@@ -99,7 +99,8 @@ _ROUNDS = 4
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
-"""Time after which a new consumer joins the group (seconds). A rebalance waits for each replica at most its session's time-out, 10 s."""
+"""Pause before a new consumer joins the group (seconds). A rebalance waits for each replica at most its
+session's time-out, 10 s."""
 _LAG_EVERY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 

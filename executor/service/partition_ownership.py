@@ -38,7 +38,7 @@ class PartitionOwnership:
 
 
 def client_partition(client_id: str, count: int) -> int:
-    """Return the partition, of `count`, in which Kafka's clients put messages with the key `client_id` by default."""
+    """Return the partition, of `count`, that Kafka's clients choose by default for the key `client_id`."""
     from kafka.partitioner.default import murmur2
 
     number: int = murmur2(client_id.encode()) & 0x7FFFFFFF

@@ -223,7 +223,7 @@ class Recovery:
         self._take_up = take_up
         self._looked = looked
         self._settled: set[str] = set()
-        """Open entries for which this version has nothing left to do."""
+        """Open entries that need no more work by this version."""
         self._unshared: set[str] = set()
         """Entries that came to us although their client belongs to another replica: the key of their event
         was not their client."""

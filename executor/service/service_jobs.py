@@ -33,7 +33,7 @@ from executor.service.outbox import Outbox
 log = logging.getLogger(__name__)
 
 RETRY_FOR_MS = 30 * 60 * 1000
-"""Time for which a request waits for AWS or our credentials before it is refused (ms)."""
+"""Longest wait of a request for AWS or our credentials (ms), before it is refused."""
 
 PENDING, ANSWER, EXECUTOR = "00-pending", "01-answer", "02-executor"
 _WAITING = "00-waiting"

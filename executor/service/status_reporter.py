@@ -1,8 +1,7 @@
 """Reports a job's statuses between its launch and its end, each once, in the words of the service's users.
 
-The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They follow only from the
-job's events, its generations and its `result.json`, so that each look, even a late one, gives the same
-messages in the same order.
+The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They depend only on the
+job's events, its generations and its `result.json`, so a late look gives the same messages in the same order.
 """
 
 from __future__ import annotations

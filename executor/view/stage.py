@@ -1,4 +1,4 @@
-"""A terminal on which a block of lines is redrawn in place, also after it was resized: without cursor, and without echo."""
+"""A terminal with a block of lines that is redrawn in place, also after a resize, without cursor and echo."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LiveBlock:
 
 
 class _Sequence(Control):
-    """Control sequence that erases to the end of the screen, for which rich has no name."""
+    """Control sequence that erases to the end of the screen; rich has no name for it."""
 
     def __init__(self, sequence: str) -> None:
         super().__init__()

@@ -24,11 +24,11 @@ from executor.view.stage import DrawnTerminal, cropped
 _REFRESH = 0.2
 _LAST_LINES = 10
 _LARGE = 1.0
-"""Change from which it is shown as a factor: 2."""
+"""Smallest change that is shown as a factor: 2."""
 
 
 class TimeView:
-    """Draws one line about the runs so far on a terminal; elsewhere it is silent until the end."""
+    """Draws one line about the completed runs on a terminal; elsewhere it is silent until the end."""
 
     def __init__(self, console: Console, *, metric: str, drawn: bool) -> None:
         """metric: the metric with the wall times. drawn: the console is a terminal on which lines can be drawn again."""

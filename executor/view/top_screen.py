@@ -29,7 +29,7 @@ _WARNINGS = 3
 _END = "end"
 """The phase in which a node reports the end of its part of the job."""
 _SILENT_MS = 60_000
-"""Milliseconds of silence after which the view shows its duration."""
+"""Smallest silence that the view shows (ms)."""
 
 
 class TopScreen:

@@ -36,9 +36,9 @@ _SHARE = 4
 """Length of the pause after a burst, as a multiple of its processor time, on this machine: the processor
 belongs to the benchmark."""
 _CATCH_UP = 10.0
-"""Seconds after the end in which the statistics may still be completed."""
+"""Longest wait for complete statistics after the end (seconds)."""
 _AWAY_PAUSES = 3
-"""Factor by which pauses are longer while the store is unreachable."""
+"""Factor of longer pauses while the store is unreachable."""
 
 
 class View(Protocol):
@@ -114,10 +114,10 @@ def watch(
 ) -> JobResult:
     """Show the job until it ends and return its result.
 
-    remote: whether the job is on another machine, so that looking at it takes nothing from its benchmark, and
-    its store may be unreachable for a while. log_position: offset in the log to begin at. newest_only: parts
-    of the log may be skipped if it grows too fast. Raises LeftError if the user leaves, StoreError if the
-    store fails, NoResultError if no result will come.
+    remote: whether the job is on another machine: frequent looks do not slow its benchmark, and its store may
+    be unreachable. log_position: first offset of the log. newest_only: parts of the log may be skipped if it
+    grows too fast. Raises LeftError if the user leaves, StoreError if the store fails, NoResultError if no
+    result will come.
     """
     with Interrupts() as interrupts:
         try:

@@ -3,8 +3,9 @@
     launches/<k>/launch.json      the request, written once, before it is sent for the first time; k counts from 1
     launches/<k>/launched.json    its machines, or the refusal
 
-Node `first_node` + i is the machine with index i in the launch; a number is never used again. The first launch has the same objects
-without the folder. An instance can write none of them by its policy, in which a `*` matches slashes: only these exact names count.
+Node `first_node` + i is the machine with index i in the launch; a number is never used again. The first
+launch has the same objects without the folder. An instance's policy allows it to write none of them. Only
+these exact names count, because a `*` in a policy matches slashes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class WrittenCheck(Check):
 
 @dataclass(frozen=True, eq=False)
 class WrittenAs:
-    """A marker of a field that has another form in a benchmark descriptor than in a job descriptor."""
+    """A marker of a field whose form differs between benchmark descriptors and job descriptors."""
 
     read: Callable[[Any], Any]
     """Returns the job descriptor's value. Raises MistakeError."""

@@ -1,7 +1,6 @@
 """The schemes of sources, for both programs, and how an address is read and shown.
 
-A class in the agent's room `pull` fetches the source. It is imported only by an agent whose job has such a
-source.
+A class in the agent's room `pull` fetches the source. Only an agent whose job has such a source imports it.
 """
 
 from __future__ import annotations

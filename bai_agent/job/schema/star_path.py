@@ -14,7 +14,7 @@ from bai_agent.job.schema.json_path import Star, read_steps
 from bai_agent.light_dataclass import dataclass
 
 Picks = tuple[str | int, ...]
-"""The item for which each `*` of a path stood."""
+"""The item that each `*` of a path matched."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class StarPath:
         return sum(isinstance(each, Star) for each in self.steps)
 
     def find(self, document: Any) -> Iterator[tuple[Picks, Any]]:
-        """Yield the values at the path, each with the items for which its `*` stood."""
+        """Yield the values at the path, each with the items that its `*` matched."""
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
@@ -51,8 +51,8 @@ def read_star_path(text: str) -> StarPath:
 
 
 def differing_keys(paths: Sequence[StarPath]) -> list[str]:
-    """Return the keys by which each of `paths` differs from others with the same last key: "read" and "write"
-    for `read.iops` and `write.iops`."""
+    """Return the keys that tell paths with the same last key apart: "read" and "write" for `read.iops` and
+    `write.iops`."""
     names = Counter(path.name for path in paths)
     differing = []
     for path in paths:

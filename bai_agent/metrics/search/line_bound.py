@@ -1,4 +1,4 @@
-"""Rewrites a pattern for many lines at once, with the same matches as in each line by itself.
+"""Rewrites a pattern to search many lines at once, with the same matches as in single lines.
 
 The difference is only whether a newline is distinguished from a line's end. So each node of the parsed
 pattern is replaced by one that does not match newlines and treats them as the text's end. Patterns with other
@@ -57,7 +57,8 @@ class _UnboundError(ValueError):
 
 
 def bound_to_lines(pattern: str) -> re.Pattern[str] | None:
-    """Return `pattern`, an expression of ASCII, for a text of complete lines; None if it must search each line by itself."""
+    """Return `pattern`, an expression of ASCII, for a text of complete lines; None if it must search each
+    line separately."""
     with suppress(_UnboundError, ValueError):
         return _compiled(_bound_tree(pattern))
     return None

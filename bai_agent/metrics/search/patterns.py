@@ -57,7 +57,7 @@ class Searcher(NamedTuple):
     """Whether it searches the line decoded as UTF-8."""
     can_be_empty: bool
     many: Callable[[], ManyLines | None]
-    """Returns a search of many lines at once, or None if each must be searched by itself."""
+    """Returns a search of many lines at once, or None if each must be searched separately."""
 
 
 class ManyLines(NamedTuple):
@@ -269,7 +269,7 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 
 def _nothing_at_once() -> None:
-    """Search each line by itself."""
+    """Search each line separately."""
 
 
 def _nothing(text: str, start: int) -> None:

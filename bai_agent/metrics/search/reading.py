@@ -58,7 +58,7 @@ class Doubt(str, Enum):
     GOES_ON = "goes_on"
     """The number continues after the value, which was recorded as taken."""
     OTHER_UNIT = "other_unit"
-    """Another unit than the metric's follows the value."""
+    """A unit other than the metric's follows the value."""
 
 
 class MatchFindings(Protocol):

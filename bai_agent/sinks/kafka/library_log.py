@@ -26,7 +26,7 @@ def last_trouble() -> Exception | None:
 
 
 def forget_trouble() -> None:
-    """Forget what the library has logged so far."""
+    """Forget the library's log messages."""
     _LIBRARY_LOG.last = None
 
 

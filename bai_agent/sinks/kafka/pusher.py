@@ -84,12 +84,12 @@ class KafkaPusher(threading.Thread):
 
     @property
     def delivered(self) -> int:
-        """Messages that the broker has acknowledged so far, over all restarts of the agent."""
+        """Number of messages that the broker has acknowledged, over all restarts of the agent."""
         return self._progress.delivered
 
     @property
     def malformed(self) -> int:
-        """Number of lines of `metrics.jsonl` so far that are not records; they were skipped."""
+        """Number of skipped lines of `metrics.jsonl` that are not records."""
         return self._progress.malformed
 
     @property

@@ -1,4 +1,4 @@
-"""Who checks a job that was submitted and left, and what it may cost if nobody does."""
+"""Which process checks an unattended job, and the possible cost if there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = {
 
 
 def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
-    """Return a sentence about a running job, with what to do if nobody checks it.
+    """Return a sentence about a running job, with advice if no process checks it.
 
     None if it has ended, or if the store or EC2 cannot be asked.
     """

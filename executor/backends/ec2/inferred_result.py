@@ -308,8 +308,8 @@ def write_result(
 
 
 def _generations(record: JobRecord, outcome: Outcome, sentence: str) -> list[GenerationOutcome] | None:
-    """Return the generations of a job as far as they are in the store; the last one gets the job's outcome.
-    None if the job has none."""
+    """Return the generations of a job that are in the store; the last one gets the job's outcome. None if
+    the job has none."""
     found = list(generations_of(record, None))
     if found and not found[-1].sentence:
         found[-1] = replace(found[-1], outcome=outcome.value, sentence=sentence)
@@ -321,7 +321,8 @@ def _commit(job: Job | None) -> GitCommit | None:
 
 
 def _first_failure(record: JobRecord, attempt: int) -> NodeOutcome | None:
-    """Return the outcome of the node that failed first by itself; None if no node has reported such a failure."""
+    """Return the outcome of the node that failed first without being ended; None if no node has reported
+    such a failure."""
     failed = [each for each in node_outcomes(record, attempt=attempt) if each.outcome in _OWN_FAILURES]
     return min(failed, key=lambda each: (each.ended or 0, each.rank), default=None)
 

@@ -134,7 +134,7 @@ class AwsSession:
         return client
 
     def credentials(self) -> Any:
-        """Return botocore's credentials, which renew themselves and can be used now. Raises AwsCredentialsError."""
+        """Return botocore's credentials, valid now and renewed automatically. Raises AwsCredentialsError."""
         try:
             found = self.session.get_credentials()
             if found is not None:
@@ -250,7 +250,7 @@ def clock_problem(error: ClientError) -> str | None:
 
 
 def _seconds_off(date: str | None) -> float | None:
-    """Return the time by which AWS's clock is ahead of ours; None if AWS does not report it."""
+    """Return how far AWS's clock is ahead of ours; None if AWS does not report it."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:

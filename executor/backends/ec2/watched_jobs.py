@@ -1,11 +1,11 @@
-"""The jobs that must be checked, whoever submitted them, and who checks them.
+"""The jobs of all users that must be checked, and which process checks them.
 
 `.watched/<job-id>` is written before the launch of a job of `bai`; it holds the token of `launch.json`. It
 becomes empty when the job has ended and its machines are gone: users' policies do not allow deleting.
 `.looks/<kind>` is written by each check of all jobs.
 
-Only exact names count: a `*` in a policy matches slashes, so an instance may write objects below these
-folders, but none with such a name.
+Only exact names count: a `*` in a policy matches slashes, so an instance may write other objects below these
+folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bai_agent.light_dataclass import dataclass
 
 _WATCHED, _LOOKS = ".watched/", ".looks/"
 _MISSED = 3
-"""Number of checks that may be missed before the report says that nobody checks."""
+"""Number of missed checks that are tolerated before the watcher is reported as missing."""
 _LEAST = timedelta(minutes=3)
 _UNKNOWN_PAUSE = timedelta(minutes=20)
 """Time after a single check, for example from cron, within which another one is expected."""

@@ -96,7 +96,7 @@ class LocalAgent:
 
     @property
     def nodes(self) -> list[NodeAgent]:
-        """The agents of all nodes that the job has had so far."""
+        """The agents of all nodes of the job, past ones included."""
         return (
             [self.node(number) for number in node_numbers(self.record, self.job)]
             if self.job
@@ -121,8 +121,8 @@ class LocalAgent:
         return all(node.alive() or node.done() for node in nodes) and any(node.alive() for node in nodes)
 
     def benchmark_alive(self) -> bool:
-        """Return whether the benchmark, or a process that ends it, still runs, possibly without an agent or
-        even without its shim."""
+        """Return whether the benchmark, or a process that ends it, still runs, even without agent and
+        shim."""
         return any(node.benchmark_alive() for node in self.nodes)
 
     def benchmark_watched(self) -> bool:

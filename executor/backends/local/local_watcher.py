@@ -84,7 +84,7 @@ class AgentRestarter:
         self._lived = True
         """Time at which it was seen alive since its last start."""
         self._reason = ""
-        """Time of its last death."""
+        """Time when it was last found dead."""
 
     def complete(self) -> bool:
         complete = self._agent.complete()

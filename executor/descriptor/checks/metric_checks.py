@@ -260,7 +260,7 @@ def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
 
 
 def _example(metric: Raw) -> PatternExample | None:
-    """Return a metric's example; None if there is none to try, or another check reports its mistake."""
+    """Return a metric's example; None if it has none, or if another check reports it as wrong."""
     pattern, path, line = text_at(metric, "pattern"), text_at(metric, "json"), metric.get("example")
     if not isinstance(line, str):
         return None

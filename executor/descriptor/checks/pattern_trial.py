@@ -23,7 +23,7 @@ _WALL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternExample:
-    """A pattern, and a line on which it is tried."""
+    """A pattern and a line to try it on."""
 
     pattern: str
     """Pattern that compiles."""

@@ -54,7 +54,7 @@ class Message:
 
 
 def without_event(message: Message) -> Message:
-    """Return the same message without the event that it repeats, for a broker that refuses larger ones."""
+    """Return the same message without the repeated event, for a broker with a low limit of message sizes."""
     table = message.table
     payload = table["payload"]
     for name in ("src_event", "cmd_submit", "return_value"):

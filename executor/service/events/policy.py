@@ -1,6 +1,6 @@
 """The limits of an event: another person sends it, and the service executes it with its own rights. Pure.
 
-The checks read the raw descriptor, so that each refusal names its key, even if other keys are wrong.
+The checks read the raw descriptor, so that a refusal names its key even if other keys are wrong.
 """
 
 from __future__ import annotations

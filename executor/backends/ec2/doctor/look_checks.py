@@ -1,4 +1,4 @@
-"""The check of `bai doctor` that says who checks jobs that nobody follows."""
+"""The check of `bai doctor` that reports which process checks unattended jobs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Monitors jobs on EC2, and ends machines that nobody needs."""
+"""Monitors jobs on EC2, and ends machines that are no longer needed."""

@@ -1,5 +1,4 @@
-"""A check of all jobs of a bucket that nobody else checks: it does everything that is due for them and their
-machines.
+"""A check of all unattended jobs of a bucket, with everything that is due for them and their machines.
 
 It works without Kafka, in each region with launches, for `bai reap`, the service and the watcher of an
 account. It may be killed between any two steps, and several checks may run at once: each decides anew, and

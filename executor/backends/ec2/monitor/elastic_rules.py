@@ -1,7 +1,7 @@
 """The differences in the diagnosis of an elastic job: the loss of a machine does not end it.
 
-Its nodes decide among themselves, with the machines that are left. From outside only machines that hang, or never booted, are ended;
-the job's result is written if no machine is left, after the time for which the job waits for others.
+Its nodes decide, with the remaining machines. From outside only machines that hang, or never booted, are
+ended; the job's result is written if no machine is left, after the time for which the job waits for others.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def boots_without_us(observation: Observation) -> Diagnosis | None:
 
 
 def goes_on(observation: Observation) -> Diagnosis | None:
-    """Judge a job of which a node lives."""
+    """Judge a job with a living node."""
     fresh = _fresh(observation)
     if not fresh:
         return None

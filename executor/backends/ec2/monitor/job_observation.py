@@ -14,9 +14,9 @@ from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
 
 STALE = timedelta(seconds=60)
-"""Time without a heartbeat, which is written every 15 s, after which an agent is silent."""
+"""Age of the last heartbeat (written every 15 s) that makes an agent silent."""
 CONSISTENT = timedelta(minutes=10)
-"""Time after which EC2 shows an instance that it has accepted."""
+"""Longest time until EC2 shows an instance that it has accepted."""
 ABANDONED = timedelta(minutes=10)
 """A submitter writes to the store more often: requesting one candidate, its longest step, takes at most half
 of this."""
@@ -24,8 +24,8 @@ OVERDUE = timedelta(minutes=15)
 """Time after its expiry within which a machine ends by itself; it may keep a failed benchmark for
 inspection."""
 POWER_OFF = timedelta(minutes=5)
-"""Time without a sign of life, after its part or its job has ended, after which its shutdown is assumed to
-hang. Services usually get 90 s each."""
+"""Silence after the end of its part or its job that means a hanging shutdown. Services usually get 90 s
+each."""
 
 
 class JobStage(str, Enum):
@@ -48,9 +48,9 @@ class ElasticState:
 
     min_nodes: int
     wait: timedelta
-    """Time for which it waits with fewer nodes."""
+    """Longest wait with too few nodes."""
     waiting: timedelta | None = None
-    """Time for which it has waited, by its newest decision. None if it does not wait, or a node lives."""
+    """Time that it has waited, by its newest decision. None if it does not wait, or a node lives."""
     decided: InferredOutcome | None = None
     """End of the job that its nodes decided on. None if they did not, or a node lives."""
     awaits: bool = False
@@ -96,13 +96,13 @@ class Observation:
     unreadable: Mapping[str, BaiError] = field(default_factory=dict)
     """Why others were not."""
     boot_limit: timedelta | None = None
-    """Age at which a machine has given a sign of life, or has ended by itself; None if unknown."""
+    """Age by which a machine must have given a sign of life or ended; None if unknown."""
     cancelled: timedelta | None = None
     """Time since the cancellation; None if the job is not cancelled."""
     patience: timedelta = timedelta(minutes=3)
-    """Longest time that a cancelled job needs to end by itself."""
+    """Longest time that a cancelled job's nodes need to end it."""
     peer_silence: timedelta = timedelta(seconds=60)
-    """Time after which the agents of several nodes give up a silent one."""
+    """Silence after which the agents of several nodes give one up."""
     store_away: timedelta = timedelta(minutes=10)
     """Longest time that all of them may be silent because none reaches the job store."""
 

@@ -29,7 +29,7 @@ from executor.backends.ec2.monitor.job_observation import CONSISTENT
 from executor.records.generation_status import requested_nodes
 
 _OF_CALLER = "UnauthorizedOperation"
-"""Code of a refusal for whoever looked: somebody else, such as the watcher, may launch."""
+"""Code of a refusal for the process that tried; another one, such as the watcher, may launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class JobLaunches:
 
     @property
     def replaced(self) -> set[int]:
-        """Lost nodes that have a replacement, or for which one was requested."""
+        """Lost nodes with a launched or requested replacement."""
         return {node for each in self.later if not each.refusal for node in each.replaces}
 
     def shown_late(self, now: datetime) -> set[str]:
@@ -181,7 +181,7 @@ class MachineNeeds:
 
     @property
     def awaits(self) -> bool:
-        """Whether the job gets another machine, as far as is known."""
+        """Whether the job is known to get another machine."""
         return self.due.any or bool(self.launches.open_numbers)
 
     def sentence(self) -> str:
@@ -313,7 +313,8 @@ def _failed(
 
 
 def _lasting_refusal(failed: Sequence[KnownLaunch]) -> str:
-    """Return the reason why EC2 has refused the last launches until nobody asks any more; empty if it is asked again."""
+    """Return EC2's reason for refusing the last launches if no further attempt follows; else an empty
+    text."""
     last = failed[-MOST_REFUSALS:]
     if len(last) < MOST_REFUSALS or not all(each.lasting and each.refusal != _OF_CALLER for each in last):
         return ""

@@ -1,4 +1,5 @@
-"""Monitors a job on EC2: finds its status, terminates machines that nobody needs, writes its result if they cannot.
+"""Monitors a job on EC2: finds its status, terminates machines that are no longer needed, writes its result
+if they cannot.
 
 Any `bai` may do so, several at the same time, and be killed at any moment: each look decides anew what is due, machines can be
 terminated twice without harm, and the first result counts.
@@ -80,7 +81,7 @@ class JobMonitor:
     _kept: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
     """Objects that are written once, and have been read."""
     replacer: Replacer | None = field(default=None, repr=False, compare=False)
-    """Launches the machines that the job lacks. None if nobody does."""
+    """Launches the machines that the job lacks. None if there is none."""
 
     def observe(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
         """Return the diagnosis of the job. known: its instances, if they were described already. ask: whether EC2 is asked, too.
@@ -133,7 +134,8 @@ class JobMonitor:
         return well and not (self.is_elastic and self._may_lack_machines(observation))
 
     def _may_lack_machines(self, observation: Observation) -> bool:
-        """Return whether machines may have to be launched, or no node is left that could write a result. Raises StoreError, RecordError."""
+        """Return whether machines may have to be launched, or no remaining node can write a result. Raises
+        StoreError, RecordError."""
         launches = self._launches.read()
         working = len(observation.signs.keys() - observation.done)
         if launches.open_numbers or not working:
@@ -247,7 +249,7 @@ class JobMonitor:
 
     @property
     def expires(self) -> datetime | None:
-        """Time at which the machines must be gone by themselves; None if unknown."""
+        """Deadline for the machines' own end; None if unknown."""
         return parse_timestamp((self.launch or {}).get("expires"))
 
     @property
@@ -258,7 +260,7 @@ class JobMonitor:
 
     @property
     def boot_limit(self) -> timedelta | None:
-        """Time after which a machine has given a sign of life, or has ended; None if its launch does not say."""
+        """Longest time until a machine's first sign of life or its end; None if its launch does not say."""
         seconds = (self.launch or {}).get("boot_limit")
         return timedelta(seconds=seconds) if seconds else None
 
@@ -441,8 +443,9 @@ def _with_machines(
 ) -> Observation:
     """Return the observation with these machines.
 
-    ours: ids of the launches; without them all machines are the job's. decided: launches of which all machines are known. Others have
-    no surplus ones: somebody else may have begun and decided them since the store was read.
+    ours: ids of the launches; without them all machines are the job's. decided: launches whose machines are
+    all known. Other launches have no surplus machines: another process may have begun and decided them since
+    the store was read.
     """
     mine = tuple(each for each in found if not ours or each.id in ours)
     known = {str(each) for each in decided}

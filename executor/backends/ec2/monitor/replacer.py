@@ -57,9 +57,10 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 OBEYED = timedelta(seconds=60)
-"""Time for which a launch without an answer is left to the process that began it."""
+"""Time during which only the process that began a launch may repeat it."""
 LATE = timedelta(minutes=10)
-"""Age at which a launch without an answer is sent no more: its machine's deadline counts from the time when it was written."""
+"""Largest age of a launch that may be repeated: its machine's deadline counts from the time when it was
+written."""
 _PATIENCE_S = 20.0
 _RETRY_S = 300.0
 """Time between two tries to render a launch that cannot be sent (seconds)."""

@@ -54,15 +54,15 @@ def remove(setup: AccountSetup, *, delete_data: bool) -> None:
 
 
 def clear(setup: AccountSetup) -> None:
-    """Delete stacks in which nothing was ever made: after a question that was not answered, or a first
-    failure."""
+    """Delete stacks without any resource, left by an unanswered question or a first failure."""
     for name in (*setup.stack_names, setup.stack(WATCHER)):
         if setup.stacks.settled(name) is None:
             setup.stacks.delete(name)
 
 
 def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[str, Instance]]:
-    """Yield the machines of jobs that EC2 has not yet ended, with their regions: this one, and all in which jobs of `bucket` were launched."""
+    """Yield the machines of jobs that EC2 has not yet ended, with their regions: this one, and all regions
+    of jobs in `bucket`."""
     regions = [setup.aws.region]
     if bucket is not None:
         regions += named_regions(bucket_store(replace(setup.settings, bucket=bucket)))

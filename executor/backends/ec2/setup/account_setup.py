@@ -85,7 +85,7 @@ class Choices:
     file_cidr: str = "172.31.0.0/16"
     """Addresses that reach it."""
     file_subnets: tuple[str, ...] = ()
-    """A subnet of each zone from which it is reached."""
+    """A subnet of each zone that reaches it."""
     watcher: WatcherChoices | None = None
     """The limits of the watcher; None: there is no watcher."""
 
@@ -118,7 +118,7 @@ class Network:
     route_tables: tuple[str, ...] = ()
     """Tables without an endpoint for S3."""
     needs_endpoint: bool = False
-    """Whether machines there do not reach S3, or only at a cost."""
+    """Whether machines there reach S3 only at a cost or not at all."""
     closed: bool = False
     """Whether the VPC's default group lets nothing out."""
     cidr: str = ""
@@ -267,9 +267,9 @@ class AccountSetup:
         bucket.put_file(archive.key, archive.path)
 
     def check_code(self, archive: WatcherArchive) -> None:
-        """Raise AwsError if the watcher's function has other code than its archive, after it was removed.
+        """Remove the watcher's function and raise AwsError if its code differs from its archive.
 
-        Who may write into the bucket can replace the archive between its upload and the moment at which Lambda reads it.
+        Anyone with write access to the bucket can replace the archive before Lambda reads it.
         """
         function, ours = self.stack(WATCHER), base64.b64encode(bytes.fromhex(archive.sha256)).decode()
         with plain_errors(f"reading the function {function}"):

@@ -33,7 +33,7 @@ _DATA = "DATA_BUCKET"
 def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) -> str:
     """Return a template in CloudFormation's format.
 
-    data_buckets: other buckets that instances read. mounts: the number of subnets from which the file system is reached.
+    data_buckets: other buckets that instances read. mounts: the number of subnets that reach the file system.
     """
     text = (files(__package__) / f"{name}.yaml").read_text("utf-8")
     text = _MOUNT.sub(lambda one: "".join(one[0].replace("0", str(at)) for at in range(mounts)), text)

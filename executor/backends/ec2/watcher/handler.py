@@ -126,7 +126,7 @@ def _log_reaped(reaped: Reaped) -> None:
 
 
 def _is_only_schedule(event: Any) -> bool:
-    """Return whether no event of EC2 is in a batch, or in a call without a queue."""
+    """Return whether a batch, or a call without a queue, contains no event of EC2."""
     return all(each.get("source") in _SCHEDULES for each in _events(event))
 
 
