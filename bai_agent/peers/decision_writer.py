@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from bai_agent.generations.decision import Decision, EndJob, Park, StartGeneration, Why
 from bai_agent.generations.observation import GenerationObservation
-from bai_agent.job.descriptor import Limits
 from bai_agent.job.generation_records import Change, DecisionKind, NextGeneration
 from bai_agent.job.job_result import first_failure, sentence_of_node
 from bai_agent.job.outcome import Outcome
@@ -15,7 +14,7 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import replace
 from bai_agent.peers.job_observer import known_outcome
-from bai_agent.peers.node_reports import NodeReports
+from bai_agent.peers.node_reports import LeaderContext, NodeReports
 
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
 """Reasons of changes without a lost node."""
@@ -26,37 +25,29 @@ _TOLD = (Change.BROKE, Change.NOT_RESTORED)
 class DecisionWriter:
     """Says to all nodes what the leader has decided, and why."""
 
-    def __init__(self, reports: NodeReports, *, desired: int, limits: Limits) -> None:
-        self._reports, self._desired, self._limits = reports, desired, limits
+    def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
+        self._reports, self._ctx = reports, ctx
 
     def word(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
         """Return a decision as it is published to all nodes; None if it is not published."""
-        if isinstance(decision, EndJob):
-            outcome, sentence = self._end(decision, seen)
-            return NextGeneration(
-                kind=DecisionKind.END,
-                members=[each.node for each in seen.members],
-                why=decision.why.value,
-                nodes=list(decision.nodes),
-                ledger=seen.ledger,
-                outcome=outcome.value,
-                sentence=sentence,
-                time=now_ms(),
-            )
-        if not isinstance(decision, (StartGeneration, Park)):
+        if not isinstance(decision, (EndJob, StartGeneration, Park)):
             return None
-        outcome, sentence = self._reason(decision, seen)
+        outcome, sentence = (
+            self._end(decision, seen) if isinstance(decision, EndJob) else self._reason(decision, seen)
+        )
         word = NextGeneration(
-            kind=DecisionKind.PARK,
-            members=list(decision.members),
+            kind=DecisionKind.END if isinstance(decision, EndJob) else DecisionKind.PARK,
+            members=[each.node for each in seen.members]
+            if isinstance(decision, EndJob)
+            else list(decision.members),
             why=decision.why.value,
             nodes=list(decision.nodes),
-            ledger=decision.ledger,
+            ledger=seen.ledger if isinstance(decision, EndJob) else decision.ledger,
             outcome=outcome.value,
             sentence=sentence,
             time=now_ms(),
         )
-        if isinstance(decision, Park):
+        if not isinstance(decision, StartGeneration):
             return word
         return replace(
             word, kind=DecisionKind.RUN, planned=decision.planned, backoff_seconds=decision.backoff_s
@@ -84,7 +75,7 @@ class DecisionWriter:
         if decision.why in known:
             return known[decision.why]
         if decision.why is Why.MAX_RUNTIME:
-            limit = self._limits.max_runtime
+            limit = self._ctx.limits.max_runtime
             shown = format_duration(limit) if limit is not None else ""
             return Outcome.MAX_RUNTIME, f"The job ran longer than limits.max_runtime ({shown}) and was ended."
         if decision.why is Why.NOT_JOINED:
@@ -95,9 +86,9 @@ class DecisionWriter:
         return Outcome(cause.outcome), sentence_of_node(cause.rank, Outcome(cause.outcome), cause.sentence)
 
     def _missing_sentence(self, joined: Collection[int]) -> str:
-        missing = [each for each in range(self._desired) if each not in joined]
+        missing = [each for each in range(self._ctx.desired) if each not in joined]
         who = f"Node {missing[0]}" if len(missing) == 1 else f"Nodes {', '.join(map(str, missing))}"
-        return f"{who} gave no sign of life for limits.join ({format_duration(self._limits.join)})."
+        return f"{who} gave no sign of life for limits.join ({format_duration(self._ctx.limits.join)})."
 
     def _cause(self, seen: GenerationObservation, nodes: Collection[int]) -> NodeOutcome | None:
         """Return the failure of the first of these nodes; of all nodes of the newest generation if none is

@@ -35,7 +35,7 @@ from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.peers.direct_question import PeerAnswer, ask
 from bai_agent.peers.leader import Leader
 from bai_agent.peers.node_monitor import CHANGE_SECONDS, FRESH_SECONDS, SIGN_SECONDS, NodeMonitor, SignAges
-from bai_agent.peers.node_reports import TOGETHER_S
+from bai_agent.peers.node_reports import TOGETHER_S, LeaderContext
 from bai_agent.peers.suspects import find_lost
 from bai_agent.runtime.stop import StopReason
 
@@ -138,18 +138,20 @@ class ElasticMonitor(NodeMonitor):
         self._silence_s: float | None = None
         self._all_silent = False
         self.leader = Leader(
-            attempt,
-            node=node,
-            policy=policy,
-            desired=desired,
-            limits=limits,
-            find_serving=find_serving,
-            checkpoint=checkpoint,
-            clock=clock,
-            silent_s=self._silent_s,
-            unheard_s=self._unheard_s,
-            answering=self._answering,
-            ask=self._ask_directly,
+            LeaderContext(
+                attempt=attempt,
+                node=node,
+                policy=policy,
+                desired=desired,
+                limits=limits,
+                find_serving=find_serving,
+                checkpoint=checkpoint,
+                clock=clock,
+                silent_s=self._silent_s,
+                unheard_s=self._unheard_s,
+                answering=self._answering,
+                ask=self._ask_directly,
+            )
         )
 
     @property

@@ -3,18 +3,14 @@ is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bai_agent.errors import RecordError
 from bai_agent.generations.checkpoint_marker import CheckpointRecord, checkpoint_number
-from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import Control, SignsSeen
-from bai_agent.job.descriptor import Checkpoint, Limits
 from bai_agent.job.peers import Members, Peer
 from bai_agent.light_dataclass import replace
 from bai_agent.peers.direct_question import new_key
 from bai_agent.peers.node_monitor import SIGN_SECONDS
-from bai_agent.peers.node_reports import TOGETHER_S, Decided, NodeReports
+from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
 
 _UNSHARED_S = 60.0
 """Seconds after a node's last sign in which it may still write to a folder that all nodes share."""
@@ -23,18 +19,8 @@ _UNSHARED_S = 60.0
 class GenerationStart:
     """Does what is due for the newest generation; stateless except for what is written once."""
 
-    def __init__(
-        self,
-        reports: NodeReports,
-        *,
-        policy: Policy,
-        limits: Limits,
-        checkpoint: Checkpoint | None,
-        clock: Callable[[], float],
-        silent_s: Callable[[int], float],
-    ) -> None:
-        self._reports, self._policy, self._limits = reports, policy, limits
-        self._checkpoint, self._clock, self._silent_s = checkpoint, clock, silent_s
+    def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
+        self._reports, self._ctx = reports, ctx
         self.has_begun = False
         """Whether the last look let a generation begin or launch, or the previous one stop."""
         self._launched = -1
@@ -44,7 +30,7 @@ class GenerationStart:
         if self._reports.begun is None:
             self._let_stop(newest, control)
             self._begin(newest, signs, control)
-        elif self._checkpoint is not None:
+        elif self._ctx.checkpoint is not None:
             self._launch(newest[0], control)
 
     def _let_stop(self, newest: Decided, control: Control) -> None:
@@ -56,7 +42,7 @@ class GenerationStart:
             return
         running = [each for each in before.members if not self._reports.has_ended(each, number - 1)]
         if running and all(self._reports.has_seen(each, number) for each in running):
-            self._reports.attempt.stop_together(number)
+            self._ctx.attempt.stop_together(number)
             self.has_begun = True
 
     def _begin(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
@@ -69,20 +55,20 @@ class GenerationStart:
             return
         peers = [self._peer(node, rank, number) for rank, node in enumerate(word.members)]
         members = Members(peers=tuple(peers), key=self._key())
-        checkpoint = self._newest_checkpoint(number) if self._checkpoint is not None else None
-        self._reports.begun = self._reports.attempt.begin_generation(number, members, checkpoint=checkpoint)
+        checkpoint = self._newest_checkpoint(number) if self._ctx.checkpoint is not None else None
+        self._reports.begun = self._ctx.attempt.begin_generation(number, members, checkpoint=checkpoint)
         self.has_begun = True
 
     def _launch(self, number: int, control: Control) -> None:
         """Let all members launch a generation after each has its checkpoint. Raises BaiError."""
         if number in control.launches or self._launched >= number or self._reports.begun is None:
             return
-        until_s = self._clock() + SIGN_SECONDS
+        until_s = self._ctx.clock() + SIGN_SECONDS
         for each in self._reports.begun.members.peers:
             # With many members this takes several looks, between which this node gives its own sign.
-            if not self._reports.has_restored(each.node, number) or self._clock() > until_s:
+            if not self._reports.has_restored(each.node, number) or self._ctx.clock() > until_s:
                 return
-        self._reports.attempt.launch_generation(number)
+        self._ctx.attempt.launch_generation(number)
         self._launched, self.has_begun = number, True
 
     def _peer(self, node: int, rank: int, number: int) -> Peer:
@@ -102,7 +88,7 @@ class GenerationStart:
         if begun is None:
             return None
         base = begun.checkpoint
-        found = CheckpointRecord(self._reports.attempt).newest(
+        found = CheckpointRecord(self._ctx.attempt).newest(
             before=number, since=before, base=checkpoint_number(base) if base is not None else None
         )
         return found.name if found is not None else None
@@ -111,10 +97,10 @@ class GenerationStart:
         """Return whether a member of the last generation that ran may still write or keep its last
         checkpoint."""
         number, begun = self._reports.ran
-        if self._checkpoint is None or begun is None:
+        if self._ctx.checkpoint is None or begun is None:
             return False
         members = self._reports.decisions[number].members
-        if self._checkpoint.shared:
+        if self._ctx.checkpoint.shared:
             return any(self._may_write(each, number, signs, control) for each in members)
         return self._may_keep(members[0], number, signs, control)
 
@@ -124,18 +110,19 @@ class GenerationStart:
         has_joined_again = node in self._reports.joined and self._reports.has_joined_after(node, number)
         if has_joined_again or self._reports.has_ended(node, number):
             return False
-        limit_s = _UNSHARED_S + self._limits.grace.total_seconds()
+        limit_s = _UNSHARED_S + self._ctx.limits.grace.total_seconds()
         is_recent = node in signs.nodes and self._reports.age_s(signs.nodes[node]) < limit_s
         return is_recent and self._stops(number, control, late_s=limit_s)
 
     def _may_keep(self, node: int, number: int, signs: SignsSeen, control: Control) -> bool:
         """Return whether a node may still store the last checkpoint of a generation. A checkpoint that a
         silent node stores later is ignored."""
-        if self._silent_s(node) > self._policy.silence_s or self._has_said_all(node):
+        has_said_all = node in self._reports.outcomes and self._reports.outcomes[node][1].complete
+        if self._ctx.silent_s(node) > self._ctx.policy.silence_s or has_said_all:
             return False
         if (node, number) in self._reports.ends:
             put, end = self._reports.ends[node, number]
-            return end.keeps and self._reports.age_s(put) < self._limits.pull_timeout.total_seconds()
+            return end.keeps and self._reports.age_s(put) < self._ctx.limits.pull_timeout.total_seconds()
         if self._reports.leaving(node, signs) is not None:
             return self._has_time_left(node, signs)
         return self._stops(number, control)
@@ -143,18 +130,16 @@ class GenerationStart:
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
         """Return whether a generation may still run on a node that reports nothing about it: the next
         decision is too recent for the node to have stopped."""
-        limit_s = self._policy.stop_s + (TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0)
+        limit_s = self._ctx.policy.stop_s + (
+            TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0
+        )
         return self._reports.age_s(control.generations[number + 1]) < limit_s + late_s
-
-    def _has_said_all(self, node: int) -> bool:
-        """Return whether a node's part of the job is over, and all its checkpoints are kept."""
-        return node in self._reports.outcomes and self._reports.outcomes[node][1].complete
 
     def _has_time_left(self, node: int, signs: SignsSeen) -> bool:
         """Return whether a node that is leaving still has its machine."""
         leaving = self._reports.leaving(node, signs)
         try:
-            left_s = self._reports.attempt.leaving_node(node).seconds
+            left_s = self._ctx.attempt.leaving_node(node).seconds
         except RecordError:
             return False
         return leaving is not None and self._reports.age_s(leaving) < left_s

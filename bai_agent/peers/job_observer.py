@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from bai_agent.errors import RecordError
 from bai_agent.generations.decision import SETTLE_S, desired_nodes
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
-from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import Control, SignsSeen
-from bai_agent.job.descriptor import Checkpoint, Limits
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.light_dataclass import replace
-from bai_agent.peers.direct_question import PeerAnswer
 from bai_agent.peers.node_monitor import FRESH_SECONDS
-from bai_agent.peers.node_reports import TOGETHER_S, Decided, NodeReports
+from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
 from bai_agent.peers.suspects import find_lost
 
 _A_LITTLE_S = 0.001
@@ -27,30 +23,13 @@ _A_LITTLE_S = 0.001
 class JobObserver:
     """What the nodes have reported, with their signs of life and answers, as one observation."""
 
-    def __init__(
-        self,
-        reports: NodeReports,
-        *,
-        policy: Policy,
-        desired: int,
-        limits: Limits,
-        find_serving: Callable[[Sequence[Peer]], Collection[int]],
-        checkpoint: Checkpoint | None,
-        clock: Callable[[], float],
-        silent_s: Callable[[int], float],
-        unheard_s: Callable[[int], float],
-        answering: Callable[[Sequence[Peer]], Collection[int]],
-        ask: Callable[[Peer], PeerAnswer | None],
-    ) -> None:
-        self._reports, self._policy, self._desired, self._limits = reports, policy, desired, limits
-        self._find_serving, self._checkpoint = find_serving, checkpoint
-        self._clock, self._silent_s, self._unheard_s = clock, silent_s, unheard_s
-        self._answering, self._ask = answering, ask
+    def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
+        self._reports, self._ctx = reports, ctx
         self.waited_for: Sequence[Peer] = ()
         """Suspected members whose next sign of life the leader waits for after a failure."""
         self.dismissed: set[int] = set()
         """Nodes that the leader has told to end."""
-        self._since_s = clock()
+        self._since_s = ctx.clock()
         self._waited_for: dict[int, float] = {}
         """Since when each node is waited for before the first generation: its last sign of life."""
         self._machines: int | None = None
@@ -69,13 +48,13 @@ class JobObserver:
         number, word = (
             (newest[0], newest[1]) if newest is not None else (-1, NextGeneration(kind=DecisionKind.RUN))
         )
-        stage, ledger, limit = self._stage(newest), word.ledger, self._limits.max_runtime
+        stage, ledger, limit = self._stage(newest), word.ledger, self._ctx.limits.max_runtime
         self._ask_silent(word.members)
         seen = [self._member(each, stage, number, newest, signs) for each in word.members]
         if stage is Stage.RUNNING:
             seen = self._with_late(self._without_lost(seen, number), number, control)
         return GenerationObservation(
-            now_s=self._clock(),
+            now_s=self._ctx.clock(),
             running_s=max(0.0, (self._reports.store_ms - ledger.began) / 1000)
             if ledger.began is not None
             else 0.0,
@@ -89,8 +68,8 @@ class JobObserver:
             coming=self._coming(signs) if stage is Stage.GATHERING else (),
             desired=desired_nodes(
                 (each for _, each in sorted(self._reports.requests.items())),
-                self._policy,
-                first=self._desired,
+                self._ctx.policy,
+                first=self._ctx.desired,
             ),
             cancelled=cancelled or self._is_cancelled(seen),
             time=self._reports.store_ms,
@@ -99,7 +78,7 @@ class JobObserver:
     def _launched_s(self, generation: int, control: Control) -> float:
         """Return the seconds since a generation was launched. 0 if it was not."""
         # Members with a checkpoint launch together, after each has restored it.
-        launched = control.begun if self._checkpoint is None else control.launches
+        launched = control.begun if self._ctx.checkpoint is None else control.launches
         if generation not in launched:
             return 0.0
         return max(0.0, self._reports.age_s(launched[generation]))
@@ -120,38 +99,48 @@ class JobObserver:
 
     def _ask_silent(self, members: Sequence[int]) -> None:
         """Ask members directly before they are given up."""
-        silent = [each for each in members if self._silent_s(each) > self._policy.silence_s]
+        silent = [each for each in members if self._ctx.silent_s(each) > self._ctx.policy.silence_s]
         found = [self._reports.joined[each][1].peer for each in silent if each in self._reports.joined]
         if found:
-            self._answering(found)
+            self._ctx.answering(found)
 
     def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
         """Return the members; those that are known to be lost before their time is over count as silent for
         long enough."""
         failed_s = max((each.ended_s for each in failures(members)), default=None)
         running = [each for each in members if each.end is None and each.node in self._reports.joined]
-        half_s = self._policy.silence_s / 2
+        half_s = self._ctx.policy.silence_s / 2
         suspects = [each for each in running if self._is_suspect(each, failed_s, half_s)]
-        find = partial(self._find_lost, generation=generation, failed=failed_s is not None)
-        lost = find(suspects, overdue_s=half_s)
+
+        def find(members: Sequence[Member], overdue_s: float) -> set[int]:
+            return find_lost(
+                self._ctx.attempt,
+                self._reports.peers_of(members),
+                generation=generation,
+                failed=failed_s is not None,
+                is_overdue=lambda node: self._ctx.silent_s(node) > overdue_s,
+                ask=self._ctx.ask,
+            )
+
+        lost = find(suspects, half_s)
         others = [each for each in running if each.node not in lost]
         if failed_s is not None:
             self.waited_for = self._reports.peers_of(each for each in suspects if each in others)
         # Losses within that time count as one change.
-        near = find(others, overdue_s=half_s - SETTLE_S) if lost and failed_s is not None else ()
+        near = find(others, half_s - SETTLE_S) if lost and failed_s is not None else ()
         least_s = {
-            **dict.fromkeys(near, self._policy.silence_s - SETTLE_S + _A_LITTLE_S),
-            **dict.fromkeys(lost, self._policy.silence_s + _A_LITTLE_S),
+            **dict.fromkeys(near, self._ctx.policy.silence_s - SETTLE_S + _A_LITTLE_S),
+            **dict.fromkeys(lost, self._ctx.policy.silence_s + _A_LITTLE_S),
         }
         return [replace(each, silent_s=max(each.silent_s, least_s.get(each.node, 0.0))) for each in members]
 
     def _with_late(self, members: list[Member], generation: int, control: Control) -> list[Member]:
         """Return the members; after `limits.pull_timeout` those without the checkpoint of a generation that
         begins count as late. Raises StoreError."""
-        if self._checkpoint is None or generation in control.launches or generation not in control.begun:
+        if self._ctx.checkpoint is None or generation in control.launches or generation not in control.begun:
             return members
         # The members end it by themselves in time, unless they hang.
-        limit_s = self._limits.pull_timeout.total_seconds() + self._policy.stop_s
+        limit_s = self._ctx.limits.pull_timeout.total_seconds() + self._ctx.policy.stop_s
         late_s = self._reports.age_s(control.begun[generation]) - limit_s
         if late_s <= 0:
             return members
@@ -167,19 +156,7 @@ class JobObserver:
             return running.silent_s > half_s
         # As in the decision, a sign within that time proves nothing.
         return running.silent_s > half_s or (
-            running.lived_s(now_s=self._clock()) <= failed_s + self._policy.look_s
-        )
-
-    def _find_lost(
-        self, suspects: Sequence[Member], *, generation: int, failed: bool, overdue_s: float
-    ) -> set[int]:
-        return find_lost(
-            self._reports.attempt,
-            self._reports.peers_of(suspects),
-            generation=generation,
-            failed=failed,
-            is_overdue=lambda node: self._silent_s(node) > overdue_s,
-            ask=self._ask,
+            running.lived_s(now_s=self._ctx.clock()) <= failed_s + self._ctx.policy.look_s
         )
 
     def _member(
@@ -195,8 +172,8 @@ class JobObserver:
         return Member(
             node=node,
             end=end,
-            silent_s=self._silent_s(node),
-            unheard_s=self._unheard_s(node),
+            silent_s=self._ctx.silent_s(node),
+            unheard_s=self._ctx.unheard_s(node),
             leaving_s=max(0.0, self._reports.age_s(leaving)) if leaving is not None else None,
             stopping_s=stopping_s,
         )
@@ -235,10 +212,10 @@ class JobObserver:
     def _with_served(self, members: list[Member]) -> list[Member]:
         """Return the members; if all computing members have succeeded, those that serve them have too."""
         begun = self._reports.begun
-        serving = set(self._find_serving(begun.members.peers)) if begun is not None else set()
+        serving = set(self._ctx.find_serving(begun.members.peers)) if begun is not None else set()
         if not serving or not all(each.has_succeeded for each in members if each.node not in serving):
             return members
-        done = MemberEnd(outcome=Outcome.SUCCEEDED, ended_s=self._clock())
+        done = MemberEnd(outcome=Outcome.SUCCEEDED, ended_s=self._ctx.clock())
         return [
             replace(each, end=done) if each.node in serving and each.end is None else each for each in members
         ]
@@ -258,19 +235,19 @@ class JobObserver:
             if last is not None or node in self.dismissed or outcome is Outcome.SUCCEEDED:
                 return None
             return Waiting(node=node, end=MemberEnd(outcome=outcome, ended_s=self._reports.local_s(put[0])))
-        is_there = self._reports.has_joined_after(node, last) and self._silent_s(node) <= FRESH_SECONDS
+        is_there = self._reports.has_joined_after(node, last) and self._ctx.silent_s(node) <= FRESH_SECONDS
         if not is_there:
             return None
         return Waiting(node=node, joined_s=self._reports.age_s(self._reports.joined[node][0][0]))
 
     def _coming(self, signs: SignsSeen) -> list[int]:
         """Return the nodes that are still waited for before the first generation."""
-        now, found = self._clock(), []
+        now, found = self._ctx.clock(), []
         for node in range(self._places()):
-            if node in signs.nodes and self._silent_s(node) <= FRESH_SECONDS:
+            if node in signs.nodes and self._ctx.silent_s(node) <= FRESH_SECONDS:
                 self._waited_for[node] = now
             since_s = now - self._waited_for.get(node, self._since_s)
-            is_missing = since_s > self._limits.join.total_seconds()
+            is_missing = since_s > self._ctx.limits.join.total_seconds()
             if node not in self._reports.joined and node not in self._reports.outcomes and not is_missing:
                 found.append(node)
         return found
@@ -279,8 +256,8 @@ class JobObserver:
         """Return how many nodes may come: EC2 may have had room for fewer machines than desired."""
         if self._machines is None:
             with suppress(RecordError):
-                self._machines = self._reports.attempt.launched_machines()
-        return self._desired if self._machines is None else min(self._desired, self._machines)
+                self._machines = self._ctx.attempt.launched_machines()
+        return self._ctx.desired if self._machines is None else min(self._ctx.desired, self._machines)
 
 
 def failures(members: Iterable[Member]) -> list[MemberEnd]:

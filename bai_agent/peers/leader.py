@@ -3,71 +3,32 @@ launch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from bai_agent.errors import RecordError
 from bai_agent.generations.decision import JOIN_SETTLE_S, EndNode, decide
 from bai_agent.generations.observation import GenerationObservation, Stage
-from bai_agent.generations.policy import Policy
-from bai_agent.job.attempt import AttemptRecord, Control, SignsSeen
-from bai_agent.job.descriptor import Checkpoint, Limits
+from bai_agent.job.attempt import Control, SignsSeen
 from bai_agent.job.generation_records import Beginning, NextGeneration, stand_in
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import replace
 from bai_agent.peers.decision_writer import DecisionWriter
-from bai_agent.peers.direct_question import PeerAnswer
 from bai_agent.peers.generation_start import GenerationStart
 from bai_agent.peers.job_observer import JobObserver, failures
-from bai_agent.peers.node_reports import Decided, NodeReports
+from bai_agent.peers.node_reports import Decided, LeaderContext, NodeReports
 
 
 class Leader:
     """Keeps facts that never change, and reads all others at each look, so any node can take over."""
 
-    def __init__(
-        self,
-        attempt: AttemptRecord,
-        *,
-        node: int,
-        policy: Policy,
-        desired: int,
-        limits: Limits,
-        find_serving: Callable[[Sequence[Peer]], Collection[int]],
-        checkpoint: Checkpoint | None,
-        clock: Callable[[], float],
-        silent_s: Callable[[int], float],
-        unheard_s: Callable[[int], float],
-        answering: Callable[[Sequence[Peer]], Collection[int]],
-        ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None,
-    ) -> None:
-        """silent_s: for how long a node was silent while this one could look; unheard_s: for how long in
-        total. answering: the silent nodes that answer direct questions."""
-        self._node, self._policy, self._clock, self._silent_s = node, policy, clock, silent_s
-        self._reports = NodeReports(attempt, node=node, desired=desired, clock=clock)
-        self._observer = JobObserver(
-            self._reports,
-            policy=policy,
-            desired=desired,
-            limits=limits,
-            find_serving=find_serving,
-            checkpoint=checkpoint,
-            clock=clock,
-            silent_s=silent_s,
-            unheard_s=unheard_s,
-            answering=answering,
-            ask=ask,
-        )
-        self._writer = DecisionWriter(self._reports, desired=desired, limits=limits)
-        self._start = GenerationStart(
-            self._reports,
-            policy=policy,
-            limits=limits,
-            checkpoint=checkpoint,
-            clock=clock,
-            silent_s=silent_s,
-        )
+    def __init__(self, ctx: LeaderContext) -> None:
+        self._ctx = ctx
+        self._reports = NodeReports(ctx)
+        self._observer = JobObserver(self._reports, ctx)
+        self._writer = DecisionWriter(self._reports, ctx)
+        self._start = GenerationStart(self._reports, ctx)
         self.waits = False
         """Whether a reason for a decision is known, but the leader still waits for more."""
         self.waited_for: Sequence[Peer] = ()
@@ -81,7 +42,7 @@ class Leader:
     @property
     def nodes(self) -> int:
         """The most nodes that the job may have."""
-        return self._policy.nodes
+        return self._ctx.policy.nodes
 
     @property
     def ended_nodes(self) -> Collection[int]:
@@ -112,7 +73,7 @@ class Leader:
         return [
             each.peer
             for node, (_, each) in list(self._reports.joined.items())
-            if node not in self._reports.outcomes and self._silent_s(node) <= self._policy.silence_s
+            if node not in self._reports.outcomes and self._ctx.silent_s(node) <= self._ctx.policy.silence_s
         ]
 
     def title(self, node: int) -> str:
@@ -136,25 +97,25 @@ class Leader:
         signed_s: time of this node's last own sign of life among these.
         """
         self._start.has_begun, self.waited_for = False, ()
-        own = signs.nodes.get(self._node)
+        own = signs.nodes.get(self._ctx.node)
         self._reports.store_ms = (own[0] if own is not None else now_ms()) + round(
-            1000 * (self._clock() - signed_s)
+            1000 * (self._ctx.clock() - signed_s)
         )
-        ends = self._reports.attempt.ends_seen()
+        ends = self._ctx.attempt.ends_seen()
         self._reports.read(control, ends)
         self._reports.begun = begun[1] if begun is not None else None
-        if newest is not None and self._cannot_begin(newest, control):
+        if newest is not None and newest[1].runs and begun is None and newest[0] in control.begun:
             return self._begin_anew(newest)
         seen = self._observer.observe(control, signs, newest, cancelled=cancelled)
         self.waited_for = self._observer.waited_for
-        decision = decide(seen, self._policy)
+        decision = decide(seen, self._ctx.policy)
         self._wait(seen)
         if isinstance(decision, EndNode):
             self._observer.dismissed.add(decision.node)
             return None
         word = self._writer.word(decision, seen)
         if word is not None:
-            return self._reports.attempt.settle_generation(0 if newest is None else newest[0] + 1, word)
+            return self._ctx.attempt.settle_generation(0 if newest is None else newest[0] + 1, word)
         if newest is not None and newest[1].runs:
             self._start.go_on(newest, signs, control)
         return None
@@ -168,27 +129,24 @@ class Leader:
             others = (each for each in seen.members if each not in leaving and each.end is None)
             self.waited_for = self._reports.peers_of(others)
 
-    def _cannot_begin(self, newest: Decided, control: Control) -> bool:
-        return newest[1].runs and self._reports.begun is None and newest[0] in control.begun
-
     def _begin_anew(self, newest: Decided) -> NextGeneration | None:
         """Settle another generation with the same members if the beginning of the newest one cannot be read. Raises BaiError."""
         number, word, _ = newest
         try:
-            self._reports.attempt.beginning(number, members=word.members)
+            self._ctx.attempt.beginning(number, members=word.members)
         except RecordError as error:
             anew = replace(stand_in(word, str(error), put=self._reports.store_ms), time=now_ms())
-            return self._reports.attempt.settle_generation(number + 1, anew)
+            return self._ctx.attempt.settle_generation(number + 1, anew)
         return None  # the next look reads it
 
     def see_ends(self, control: Control) -> None:
         """After the end of the job is decided, note all nodes and the ends of their parts. Raises
         BaiError."""
-        self._reports.read(control, self._reports.attempt.ends_seen())
+        self._reports.read(control, self._ctx.attempt.ends_seen())
 
     def all_silent(self, silence_s: float) -> bool:
         """Return whether the benchmarks of all other members have printed nothing for so long."""
         if self._reports.begun is None:
             return False
-        others = [each.node for each in self._reports.begun.members.peers if each.node != self._node]
-        return all(self._reports.attempt.silent_s(each) >= silence_s for each in others)
+        others = [each.node for each in self._reports.begun.members.peers if each.node != self._ctx.node]
+        return all(self._ctx.attempt.silent_s(each) >= silence_s for each in others)

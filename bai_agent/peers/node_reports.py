@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
 from bai_agent.errors import RecordError
 from bai_agent.generations.observation import Member
+from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord, Control, EndsSeen, SignsSeen, Version
+from bai_agent.job.descriptor import Checkpoint, Limits
 from bai_agent.job.generation_records import Beginning, GenerationEnd, Joined, NextGeneration, Sign
 from bai_agent.job.launches import JobMachines
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
+from bai_agent.light_dataclass import dataclass
+from bai_agent.peers.direct_question import PeerAnswer
 
 log = logging.getLogger(__name__)
 
@@ -25,14 +29,36 @@ TOGETHER_S = 8.0
 to have seen it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeaderContext:
+    """All that the parts of a leader share, besides the nodes' reports."""
+
+    attempt: AttemptRecord
+    node: int
+    """Number of the leader's own node."""
+    policy: Policy
+    desired: int
+    """Number of nodes that the job was launched with."""
+    limits: Limits
+    checkpoint: Checkpoint | None
+    clock: Callable[[], float]
+    find_serving: Callable[[Sequence[Peer]], Collection[int]]
+    """Returns the nodes that serve the others."""
+    silent_s: Callable[[int], float]
+    """Returns for how long a node was silent while this one could look (seconds)."""
+    unheard_s: Callable[[int], float]
+    """Returns for how long a node was silent in total (seconds)."""
+    answering: Callable[[Sequence[Peer]], Collection[int]]
+    """Asks silent nodes directly; returns those that answer."""
+    ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None
+    """Asks one node directly; returns None without an answer."""
+
+
 class NodeReports:
     """Reports of nodes and decisions: each is read once, or again when a node writes a new version."""
 
-    def __init__(
-        self, attempt: AttemptRecord, *, node: int, desired: int, clock: Callable[[], float]
-    ) -> None:
-        """node: the reader's own number. desired: how many nodes the job was launched with."""
-        self.attempt, self._node, self._desired, self._clock = attempt, node, desired, clock
+    def __init__(self, ctx: LeaderContext) -> None:
+        self._ctx = ctx
         self.store_ms = 0
         """The time of the last look, by the store's clock."""
         self.decisions: dict[int, NextGeneration] = {}
@@ -61,18 +87,18 @@ class NodeReports:
     def read(self, control: Control, ends: EndsSeen) -> None:
         """Read everything that is new in the store. Raises BaiError."""
         for number in set(control.decided) - self.decisions.keys():
-            self.decisions[number] = self.attempt.decision(number, control)
+            self.decisions[number] = self._ctx.attempt.decision(number, control)
         newest = max(self.decisions, default=0)
         self.ran = self._begun_before(newest, control)
         self._read_joined()
         for key, put in ends.generations.items():
             # Nobody needs those of earlier generations any more.
             if key[1] >= min(self.ran[0], newest - 1) and self.ends.get(key, (None, None))[0] != put:
-                self.ends[key] = (put, self.attempt.generation_end(key[1], key[0]))
+                self.ends[key] = (put, self._ctx.attempt.generation_end(key[1], key[0]))
         self._read_outcomes(ends)
-        for number in self.attempt.scale_requests().keys() - self.requests.keys():
+        for number in self._ctx.attempt.scale_requests().keys() - self.requests.keys():
             try:
-                self.requests[number] = self.attempt.scale_request(number).desired
+                self.requests[number] = self._ctx.attempt.scale_request(number).desired
             except RecordError as error:
                 log.warning("a request for another number of nodes cannot be read: %s", error)
                 self.requests[number] = 0  # it is outside of the range
@@ -84,29 +110,29 @@ class NodeReports:
         If a node's report cannot be read, its earlier report counts. Raises StoreError, RecordError.
         """
         found = self._not_launched
-        for node, version in self.attempt.joined().items():
+        for node, version in self._ctx.attempt.joined().items():
             known = [each[node][0] for each in (self.joined, found) if node in each]
             if version in (*known, self._unreadable.get(node)):
                 continue
             try:
-                found[node] = (version, self.attempt.joined_node(node))
+                found[node] = (version, self._ctx.attempt.joined_node(node))
             except RecordError as error:
                 log.warning("node %d has not joined: %s", node, error)
                 self._unreadable[node] = version
         if not all(self._is_launched(joined) for _, joined in found.values()):
-            self._launched_machines = self.attempt.machines()
+            self._launched_machines = self._ctx.attempt.machines()
         for node in [each for each, (_, joined) in found.items() if self._is_launched(joined)]:
             self.joined[node] = found.pop(node)
 
     def _is_launched(self, joined: Joined) -> bool:
         """Return whether a node that has joined is a machine that was launched for it, as far as is known."""
         machines, peer = self._launched_machines, joined.peer
-        return machines is None or machines.has(peer.node, peer.instance_id, first=self._desired)
+        return machines is None or machines.has(peer.node, peer.instance_id, first=self._ctx.desired)
 
     def _read_outcomes(self, ends: EndsSeen) -> None:
         for node, version in ends.nodes.items():
             if self.outcomes.get(node, (None, None))[0] != version:
-                self.outcomes[node] = (version, self.attempt.usable_outcome(node))
+                self.outcomes[node] = (version, self._ctx.attempt.usable_outcome(node))
 
     def _begun_before(self, number: int, control: Control) -> tuple[int, Beginning | None]:
         """Return the newest generation before that one that began, and its beginning. None if none did.
@@ -115,7 +141,7 @@ class NodeReports:
             if each == self.ran[0] and self.ran[1] is not None:
                 return self.ran
             with suppress(RecordError):  # it never began
-                return each, self.attempt.beginning(each, members=self.decisions[each].members)
+                return each, self._ctx.attempt.beginning(each, members=self.decisions[each].members)
         return 0, None
 
     def peers_of(self, members: Iterable[Member]) -> list[Peer]:
@@ -148,7 +174,7 @@ class NodeReports:
     def has_seen(self, node: int, number: int) -> bool:
         """Return whether a member has confirmed a decision. Raises BaiError."""
         if self._seen_by[0] != number:
-            self._seen_by = (number, {self._node})
+            self._seen_by = (number, {self._ctx.node})
         if node not in self._seen_by[1]:
             seen = self._last_sign(node).decided
             if seen is None or seen < number:
@@ -171,7 +197,7 @@ class NodeReports:
     def _last_sign(self, node: int) -> Sign:
         """Return a node's last report; an empty one if it cannot be read. Raises StoreError."""
         try:
-            return self.attempt.last_sign(node)
+            return self._ctx.attempt.last_sign(node)
         except RecordError as error:
             log.warning("a sign of life cannot be read: %s", error)
             return Sign()
@@ -182,4 +208,4 @@ class NodeReports:
 
     def local_s(self, store_ms: float) -> float:
         """Return a time of the store's clock (ms) by this process's clock (s)."""
-        return self._clock() - (self.store_ms - store_ms) / 1000
+        return self._ctx.clock() - (self.store_ms - store_ms) / 1000

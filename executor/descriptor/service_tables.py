@@ -51,27 +51,6 @@ class ServerHardware(DescriptorTable):
     """The availability zone's id."""
 
 
-class ReadinessProbe(DescriptorTable):
-    """An HTTP request that shows that the server is ready."""
-
-    path: str = Field(examples=["/ping"])
-    """The path of the request."""
-    port: int | None = Field(default=None, ge=1, le=65535, examples=[8080])
-    """The port. Unset: the server's first."""
-    scheme: Literal["http", "https", "HTTP", "HTTPS"] = Field(default="http", examples=["https"])
-    """The scheme."""
-    initial_delay_seconds: int = Field(default=10, ge=0, examples=[10])
-    """Seconds before the first probe."""
-    period_seconds: int = Field(default=10, ge=1, examples=[10])
-    """Seconds between probes."""
-    timeout_seconds: int = Field(default=1, ge=1, examples=[1])
-    """Longest time of a probe (seconds)."""
-    success_threshold: int = Field(default=1, ge=1, examples=[1])
-    """Number of answers in a row that make the server ready."""
-    failure_threshold: int = Field(default=3, ge=1, examples=[3])
-    """Number of failures in a row that make the server failed."""
-
-
 class ServerEnv(DescriptorTable):
     """The environment of the server. `user`, `python` and `secrets` of `[env]`, and `[ml.script]`, are for both machines."""
 

@@ -25,7 +25,7 @@ from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.peers.leader import Leader
-from bai_agent.peers.node_reports import Decided
+from bai_agent.peers.node_reports import Decided, LeaderContext
 
 POLICY = Policy(restart=Restart(), min_nodes=2, nodes=4)
 
@@ -42,17 +42,19 @@ class Gathering:
 
     def new_leader(self) -> Leader:
         return Leader(
-            self.attempt,
-            node=0,
-            policy=POLICY,
-            desired=3,
-            limits=Limits(join=timedelta(minutes=10)),
-            find_serving=lambda peers: (),
-            checkpoint=self.checkpoint,
-            clock=lambda: self.now,
-            silent_s=lambda node: self.silent_s.get(node, 0.0),
-            unheard_s=lambda node: 0.0,
-            answering=lambda peers: (),
+            LeaderContext(
+                attempt=self.attempt,
+                node=0,
+                policy=POLICY,
+                desired=3,
+                limits=Limits(join=timedelta(minutes=10)),
+                find_serving=lambda peers: (),
+                checkpoint=self.checkpoint,
+                clock=lambda: self.now,
+                silent_s=lambda node: self.silent_s.get(node, 0.0),
+                unheard_s=lambda node: 0.0,
+                answering=lambda peers: (),
+            )
         )
 
     def join(self, node: int, instance: str | None = None) -> None:
