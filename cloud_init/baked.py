@@ -88,7 +88,7 @@ def _unpack(bundle: Path, folder: Path) -> None:
     if not (partial / "start_agent.py").is_file():
         shutil.rmtree(partial)
         raise BaiError(
-            f"{bundle}: is not a bundle of the agent: it holds no start_agent.py; `bai bundle` makes one"
+            f"{bundle}: is not a bundle of the agent: it has no start_agent.py; `bai bundle` makes one"
         )
     partial.rename(folder)
 

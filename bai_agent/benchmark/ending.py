@@ -31,7 +31,7 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
         name = signal_name(ended.stop_signal)
         return (
             Outcome.INTERRUPTED,
-            f"The benchmark was ended {after}: what watches it received {name}, as in a shutdown.",
+            f"The benchmark was ended {after}: its shim received {name}, as in a shutdown.",
         )
     if ended.oom and ended.code != 0:
         end = f"{cause.process} {_end_of(cause)}" if cause else _end(ended)
@@ -113,14 +113,14 @@ def _killed(number: int, after: str) -> tuple[Outcome, str]:
         return Outcome.FAILED, f"The benchmark crashed {after}: {signal_name(number)}."
     return (
         Outcome.KILLED,
-        f"The benchmark was killed {after} by {signal_name(number)}, which did not come from us.",
+        f"The benchmark was killed {after} by {signal_name(number)}, which bai did not send.",
     )
 
 
 def _failed_process(cause: Cause, after: str) -> tuple[Outcome, str]:
     if cause.signal is None or cause.signal in _CRASHES:
         return Outcome.FAILED, f"The benchmark failed {after}: {cause.process} {_end_of(cause)}."
-    how = f"{cause.process} was ended by {signal_name(cause.signal)}, which did not come from us"
+    how = f"{cause.process} was ended by {signal_name(cause.signal)}, which bai did not send"
     return Outcome.KILLED, f"The benchmark failed {after}: {how}."
 
 
@@ -145,11 +145,11 @@ def _shell_hint(code: int | None) -> str:
         return ""
     number = code - _SHELL_SIGNAL
     if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_CRASHES):
-        return f", by which a shell says that its command was ended by {signal_name(number)}"
+        return f": a shell reports in this way that its command was ended by {signal_name(number)}"
     if code == 127:
-        return ", by which a shell says that a command in it was not found"
+        return ": a shell reports in this way that a command was not found"
     if code == 126:
-        return ", by which a shell says that a command in it could not be executed"
+        return ": a shell reports in this way that a command could not be executed"
     return ""
 
 

@@ -73,7 +73,7 @@ def unknown_versions(
         found = _version(python, package, env=env, cwd=cwd, user=user)
         if found is not None and found not in known:
             warnings.append(
-                f"The benchmark's Python has {package} {shown_value(found)}, which was never tried here; {', '.join(known)} works."
+                f"The benchmark's Python has {package} {shown_value(found)}, which was never tested; {', '.join(known)} works."
             )
     return warnings
 

@@ -281,7 +281,7 @@ def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: Us
         return
     if _has_files(folder, user):
         raise _bad(
-            f"[checkpoint] path: {folder} is not empty, and what is in it would be replaced when a checkpoint is restored; "
+            f"[checkpoint] path: {folder} is not empty, and a restored checkpoint would replace its content; "
             'use "$(BAI_JOB_ID)" in the path, or name an empty folder'
         )
     write_json(note, {"folder": str(folder)})
@@ -328,7 +328,7 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
             return 0 if is_there else wanted.bytes
         marker = next(older, None)
         instead = f"{marker.name} is taken instead" if marker is not None else "there is none before it"
-        ctx.warn(f"The files of {wanted.name} are not what its marker says: {instead}.")
+        ctx.warn(f"The files of {wanted.name} differ from its marker: {instead}.")
     return 0
 
 

@@ -95,7 +95,7 @@ class CheckpointThread(threading.Thread):
                 self._before.join(self._before_s)
                 if self._before.is_alive():
                     # Both would write to the same files in the store.
-                    self._warn("the upload for the generation before still goes on")
+                    self._warn("the upload of the previous generation is still running")
                     return
             while not self._ends.wait(self._every_s):
                 self._keep(over=self._is_outdated)

@@ -53,7 +53,7 @@ def _rename_new(draft: Path, path: Path) -> None:
             return
         number = ctypes.get_errno()
     if number in (errno.EINVAL, errno.ENOSYS):
-        reason = "its file system has neither hard links nor a rename that replaces nothing; use another one"
+        reason = "its file system supports neither hard links nor renames without replacement; use another file system"
         raise OSError(number, reason, str(path))
     raise OSError(number, os.strerror(number), str(path))
 

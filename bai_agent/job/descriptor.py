@@ -273,7 +273,7 @@ class Benchmark:
 
     def __post_init__(self) -> None:
         if not self.argv and self.script is None:
-            raise ValueError("neither argv nor script says what to run")
+            raise ValueError("is empty: write argv or script")
         for text in (*self.argv, self.script or "", *self.env.values()):
             if "\0" in text:
                 raise ValueError("a NUL character cannot be passed to a process")
@@ -1068,12 +1068,12 @@ class Job:
             )
         if self.checkpoint is not None:
             raise ValueError(
-                "[checkpoint] is not for jobs with [repeat]: a run that goes on where another one stopped measures nothing"
+                "[checkpoint] is not for jobs with [repeat]: a run that continues another one measures nothing"
             )
         if self.runs_together and self.repeat.keep_going:
             raise ValueError(
                 f"[repeat] keep_going is not for the strategy {self.strategy.name} on several nodes: where a run fails on one of "
-                "them, the others may wait for it for ever"
+                "them, the others may wait for ever"
             )
         if (
             self.arms_apart
@@ -1241,7 +1241,7 @@ def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> Non
 
 def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
     if metric.json is None:
-        raise ValueError(f"{where}: neither pattern, json nor of_run says what to take")
+        raise ValueError(f"{where}: write pattern, json or of_run")
     if metric.pattern:
         raise ValueError(f"{where}: pattern and json exclude each other; keep one of them")
     for index, path in enumerate(metric.json_labels):
@@ -1277,7 +1277,7 @@ def context_problem(
             return f"has a group \"{min(taken)}\" in '{text}', which is a label of its own; rename the group"
         unit_groups += UNIT in names
     if unit_groups > 1:
-        return "takes a unit, and so does another pattern of the metric; keep one of them"
+        return "takes a unit, as another pattern of the metric does; keep one of them"
     return "takes a unit, so units must say what to convert to" if unit_groups and not units else None
 
 

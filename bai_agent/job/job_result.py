@@ -133,7 +133,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
     if succeeded and not metrics.remaining_bytes:
         warnings += [
             f'The preset "{preset}" found nothing in the output: none of its metrics fits what was printed. '
-            f"`bai presets {preset}` shows what it looks for."
+            f"`bai presets {preset}` shows its patterns."
             for preset in metrics.empty_presets
         ]
     if metrics.required_missing and metrics.remaining_bytes:

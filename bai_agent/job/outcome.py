@@ -125,12 +125,12 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.INTERRUPTED: (ExitCode.OURS, "The agent was told to stop before the benchmark had finished."),
     Outcome.LOST: (
         ExitCode.OURS,
-        "The benchmark was lost: the machine rebooted, or what watched it was killed.",
+        "The benchmark was lost: the machine rebooted, or its shim was killed.",
     ),
     Outcome.LAUNCH_FAILED: (ExitCode.OURS, "EC2 did not give the job its machines."),
     Outcome.CAPACITY: (
         ExitCode.OURS,
-        "EC2 has no capacity for these machines now, in none of the job's subnets.",
+        "EC2 has no capacity for these machines now in any of the job's subnets.",
     ),
     Outcome.QUOTA: (ExitCode.OURS, "The account's quota does not allow these machines; ask AWS for more."),
     Outcome.BOOT_FAILED: (ExitCode.OURS, "A machine booted, and no agent could start on it."),

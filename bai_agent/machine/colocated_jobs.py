@@ -111,7 +111,7 @@ def colocated_jobs_reported(me: ThisJob, events: EventLog) -> Iterator[None]:
             watch.look,
             name="neighbours",
             pause_s=lambda: _LOOK_SECONDS,
-            failure="cannot see which other jobs run here",
+            failure="cannot detect other jobs on this machine",
             join_s=None,
         ):
             yield

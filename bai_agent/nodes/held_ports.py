@@ -41,7 +41,9 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
         held.bind((address, port))
     except OSError as error:
         held.close()
-        log.warning("the other nodes cannot ask this one directly: %s:%d: %s", address, port, error)
+        log.warning(
+            "the other nodes cannot send direct questions to this one: %s:%d: %s", address, port, error
+        )
         return None
     return held
 

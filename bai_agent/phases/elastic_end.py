@@ -83,7 +83,7 @@ def _replaced(elastic: ElasticMonitor) -> list[int]:
     try:
         return sorted(node for each in elastic.attempt.launches() for node in each.replaces)
     except BaiError as error:
-        log.warning("which nodes were replaced is not known: %s", error)
+        log.warning("it is unknown which nodes were replaced: %s", error)
         return []
 
 

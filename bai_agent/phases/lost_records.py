@@ -51,8 +51,8 @@ def outcomes_of_lost(
                 _copy(node, Path(file.name), over=over)
                 found.append(_outcome(job, node.rank, Path(file.name), starts, members=members, over=over))
         except (OSError, StoreError) as error:
-            log.warning("what node %d measured is not in the result: %s", node.rank, error)
-            missing = f"What this node measured is not in the result: {error}."
+            log.warning("the values of node %d are not in the result: %s", node.rank, error)
+            missing = f"The values of this node are not in the result: {error}."
             found.append(replace(_nothing_of(node.rank), warnings=[missing]))
     return found
 

@@ -142,7 +142,7 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
         cause = _cause(ctx, left)
     except Exception:
         # The end of its node is reported, even if a benchmark left such files.
-        log.exception("which process failed first could not be found out")
+        log.exception("it is unknown which process failed first")
         return None
     if cause is not None and not quote:
         return replace(cause, message="", traceback=(), printed=None)

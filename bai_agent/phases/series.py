@@ -213,7 +213,7 @@ def series_end(
     runs = read_repeats(ctx.rundir.repeats)
     good = sum(1 for each in runs.measured if each.ended is not None and each.ended.code == 0)
     of_all = (
-        f"{good} of {'at most ' if repeat.until is not None else ''}{repeat.runs} runs had ended well by then"
+        f"{good} of {'at most ' if repeat.until is not None else ''}{repeat.runs} runs had succeeded by then"
     )
     if ended.lost or outcome is Outcome.DISK_FULL or ended.was_stopped:
         return outcome, f"{sentence.rstrip('.')}; {of_all}."
@@ -234,7 +234,7 @@ def series_end(
     if good < repeat.runs and not _was_over(ctx, runs, ended):
         return (
             Outcome.FAILED,
-            f"The runs were not all done: {of_all}. The log says why no further one was begun.",
+            f"The runs were not all done: {of_all}. The log has the reason.",
         )
     times = "once" if good == 1 else f"{good} times"
     return outcome, f"The benchmark finished successfully {times}, in {ended.wall_seconds or 0:.1f} s."
@@ -253,9 +253,7 @@ def series_warnings(repeat: Repeat, runs: RepeatedRuns, rundir: RunDir) -> list[
         and repeat.max_time is not None
         and (repeat.min_runs is None or done < repeat.min_runs)
     ):
-        warnings.append(
-            f"{done} of {repeat.runs} runs were done: after [repeat] max_time no further one was begun."
-        )
+        warnings.append(f"{done} of {repeat.runs} runs were done when [repeat] max_time was reached.")
     return warnings
 
 
@@ -269,7 +267,7 @@ def _not_enough(word: Mapping[str, Any], metric: str, until: float) -> str:
     if width > until:
         return f"{known}; {asked}."
     if word.get("trend"):
-        return f"{known}, but they have a trend: the next run is not what their mean says. The machine may drift."
+        return f"{known}, but they have a trend: their mean does not predict the next run. The machine may drift."
     return f"{known}, at the last look alone; {asked} at two in a row."
 
 

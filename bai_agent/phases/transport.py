@@ -173,8 +173,8 @@ class TransportLook:
         if not strategy.efa or strategy.nodes == 1 or not sockets:
             return
         message = (
-            f"EFA was asked for, and {library} uses sockets ({', '.join(sockets)}), which are many times slower: "
-            "the image lacks EFA's software or the library's plugin for it; docs/many-nodes.md, EFA, tells what it needs."
+            f"EFA was requested, but {library} uses sockets ({', '.join(sockets)}), which are many times slower: "
+            "the image lacks EFA's software or the library's plugin for it; see EFA in docs/many-nodes.md."
         )
         events = self._ctx.events.seen
         if not any(isinstance(event, WarningEvent) and event.message == message for event in events):

@@ -307,7 +307,7 @@ _PROXY_REFUSES = (
     "the proxy refuses ({}); check user and password in http_proxy or https_proxy, or set no_proxy"
 )
 _STATUSES = {
-    401: "access denied (401); give credentials in the address, or use a signed one",
+    401: "access denied (401); put credentials into the address, or use a signed address",
     403: "access denied (403); a signed address may have expired",
     404: "there is no such file (404); check the address",
     407: _PROXY_REFUSES.format(407),

@@ -65,7 +65,7 @@ def pull(
             if run.failures:
                 break
             if stopping():
-                raise PullStopped("the pull was stopped; what has arrived is kept")
+                raise PullStopped("the pull was stopped; received data is kept")
             if time.monotonic() >= deadline:
                 raise PullError(
                     f"limits.pull_timeout passed before all had arrived; unfinished: {run.unfinished()}"

@@ -118,7 +118,7 @@ class Shim:
         if owner:
             with self._optional("the benchmark cannot open /dev/stdout by its name"):
                 os.fchown(self._output, *owner)
-        with self._optional("other nodes learn later that nothing of this one is left"):
+        with self._optional("other nodes will detect the end of this one later"):
             self._listener, self._port = _listen(self._order.get("listens_at"))
         self._fifo = Fifo(self._files["fifo"], self._files["emit"], owner=owner)
         self._loop = Loop(self._fifo, output=self._output)

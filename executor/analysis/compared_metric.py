@@ -82,7 +82,7 @@ class MetricComparison:
     def unknown(self) -> str | None:
         """Reason why no condition on it can be judged. None if one can."""
         if self.drifts:
-            return "as both sides drift; use `bai ab`, whose runs take turns"
+            return "because both sides drift; use `bai ab`, whose runs alternate"
         if self.effect.p is None:
             return "with one run on a side; take two or more, better five"
         return None

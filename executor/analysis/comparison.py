@@ -219,7 +219,7 @@ def how_many(
 ) -> tuple[int | None, str]:
     """Return approximately how many more runs a side would be enough, and a sentence with the reason."""
     fewest = min(map(len, numbers))
-    one = "one run a side says nothing of how much runs scatter; " if fewest < 2 else ""
+    one = "one run per side does not show how much runs scatter; " if fewest < 2 else ""
     aim = (
         _relative_aim(found, tolerance, earlier)
         if found.relative

@@ -43,7 +43,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="JOB... [vs JOB...]",
-            help='Job ids, the beginnings of them, "last", or KEY=VALUE for all jobs with a label. Each is a side, or all between the words "vs" are one; the first side is what the others are compared with.',
+            help='Job ids, the beginnings of them, "last", or KEY=VALUE for all jobs with a label. Each is a side, or all between the words "vs" are one; the others are compared with the first side.',
             autocompletion=job_ids_of,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def compare(
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="A change for which to fail, e.g. 'throughput < -5%'; can be repeated. Only these decide the exit code then.",
+            help="Fail if a metric changed so, e.g. 'throughput < -5%'; can be repeated. The exit code then depends on these alone.",
         ),
     ] = None,
     output: Annotated[
@@ -72,7 +72,7 @@ def compare(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Compare runs: is one side better, and how sure is that?
+    """Compare runs: whether one side is better, and how sure that is.
 
     A job is one run, or several with [repeat]. Exit code 1: a metric that names its better direction is
     worse, or a condition of --fail-if holds; 2: one of these cannot be judged.
@@ -191,7 +191,7 @@ def ab(
     until: Annotated[
         str | None,
         typer.Option(
-            "--until", metavar="2%", help="Go on until the difference of the metric is known so well."
+            "--until", metavar="2%", help="Continue until the difference of the metric has this precision."
         ),
     ] = None,
     seed: Annotated[

@@ -137,11 +137,13 @@ def _make_folder(output: Path) -> None:
 
 
 def reap(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be terminated.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be terminated.")] = False,
     every: Annotated[
         str | None,
         typer.Option(
-            "--every", metavar="DURATION", help='Look again and again, such as "30s"; Ctrl-C ends it.'
+            "--every",
+            metavar="DURATION",
+            help='Repeat the check at this interval, such as "30s", until Ctrl-C.',
         ),
     ] = None,
     region: Annotated[
@@ -149,13 +151,13 @@ def reap(
         typer.Option(
             "--region",
             metavar="REGION",
-            help="Only there; several are fine [default: the configured one, and all in which jobs were launched].",
+            help="Only in this region; can be repeated [default: the configured one, and all regions of jobs].",
         ),
     ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Do what is due for all jobs on EC2.
+    """Check all jobs on EC2: terminate machines, write results, launch replacements.
 
     Whoever submitted them. Terminates machines whose time is up, that hang after their job's end, or that never ran their user data; writes the results of jobs
     whose machines are gone; launches machines in place of lost ones. Meant for cron too.

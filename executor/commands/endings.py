@@ -36,9 +36,7 @@ def cancel(
     options: JobOptions,
     now: Annotated[
         bool,
-        typer.Option(
-            "--now", help="Terminate its machines at once, for a job on EC2; what it has not sent is lost."
-        ),
+        typer.Option("--now", help="Terminate the machines of a job on EC2 at once; unsent data is lost."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
@@ -54,7 +52,7 @@ def cancel(
 
 def scale(
     job: JobArgument,
-    nodes: Annotated[int, typer.Argument(metavar="N", min=1, help="The number of nodes from now on.")],
+    nodes: Annotated[int, typer.Argument(metavar="N", min=1, help="The new number of nodes.")],
     options: JobOptions,
     json_: JsonOption = False,
 ) -> None:
@@ -86,7 +84,7 @@ def prune(
         list[str] | None,
         typer.Option("--keep", metavar="KEY=VALUE", help="Not jobs with this label; can be repeated."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
     store: StoreOption = None,
     json_: JsonOption = False,

@@ -22,7 +22,7 @@ def export(
         typer.Option(
             "--to",
             metavar="mlflow|tensorboard",
-            help="The system to which it goes.",
+            help="The system to export to.",
             autocompletion=choices("mlflow", "tensorboard"),
         ),
     ],

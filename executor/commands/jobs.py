@@ -526,7 +526,7 @@ def extract(
         typer.Option(
             "--descriptor",
             metavar="FILE",
-            help="A benchmark descriptor, whose metrics are looked for instead of the job's own.",
+            help="A benchmark descriptor with the metrics to search for, instead of the job's own.",
         ),
     ] = None,
     json_: JsonOption = False,

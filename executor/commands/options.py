@@ -85,7 +85,7 @@ RunningJobArgument = Annotated[
 ]
 ArgumentsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- ARGS", help="What follows -- is passed on to the benchmark."),
+    typer.Argument(metavar="-- ARGS", help="Arguments after -- are passed on to the benchmark."),
 ]
 StoreOption = Annotated[
     str | None,
@@ -108,7 +108,9 @@ OnOption = Annotated[
 ]
 JobIdOption = Annotated[
     str | None,
-    typer.Option("--job-id", metavar="ID", help="The job's id; the same one twice is one job."),
+    typer.Option(
+        "--job-id", metavar="ID", help="The job's id; a repeated submission with the same id is one job."
+    ),
 ]
 DataRootOption = Annotated[
     Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")

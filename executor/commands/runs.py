@@ -243,7 +243,7 @@ def _request(
     from executor.planning.request import JobRequest
 
     if like is None and file is None:
-        raise UsageError("neither FILE nor --like JOB says what to run; name one of them")
+        raise UsageError("nothing to run: name FILE or --like JOB")
     given = JobRequest(
         file=Path(file or ""),
         on=on,

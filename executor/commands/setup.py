@@ -129,7 +129,7 @@ def setup(
             "--watcher-usd-a-day",
             metavar="USD",
             min=0,
-            help="The most that machines which it launches in a day may cost [default: 50].",
+            help="Maximum cost of the machines that it launches in a day [default: 50].",
         ),
     ] = None,
     profile: ProfileOption = None,
@@ -337,7 +337,7 @@ class _Setup:
         if "FileSystem" in made:
             mounts = toml_value([mount_command(made["FileSystem"], region)])
             say(f"for a job: [aws.ec2] init_commands = {mounts}")
-        say(f"people who run bai need the policy {made['UserPolicy']}; docs/iam.md says who needs which")
+        say(f"people who run bai need the policy {made['UserPolicy']}; see docs/iam.md")
 
     def remove(self, *, delete_data: bool) -> None:
         from executor.backends.ec2.setup.account_removal import check_machines, clear, end_watcher, remove
@@ -426,7 +426,7 @@ class _Setup:
 
         given = self.given
         limits = (given.watcher_types, given.watcher_owners, given.watcher_dollars)
-        question = "Make a watcher, which looks at all jobs each minute?"
+        question = "Make a watcher, which checks all jobs each minute?"
         wants = given.ask(question, given.watcher, before is not None)
         if not wants:
             if any(each is not None for each in limits):

@@ -9,9 +9,7 @@ import typer
 
 CommandsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="COMMAND...", help="Each in quotes; the first one is what the others are compared with."
-    ),
+    typer.Argument(metavar="COMMAND...", help="Each in quotes; the others are compared with the first one."),
 ]
 RunsOption = Annotated[
     int | None,
@@ -25,7 +23,7 @@ RunsOption = Annotated[
 ]
 UntilOption = Annotated[
     str | None,
-    typer.Option("--until", metavar="2%", help="Go on until the wall times are known so well."),
+    typer.Option("--until", metavar="2%", help="Continue until the wall times have this precision."),
 ]
 MinRunsOption = Annotated[
     int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="Least number of runs of each.")
@@ -35,7 +33,9 @@ MaxRunsOption = Annotated[
 ]
 WarmupOption = Annotated[
     int,
-    typer.Option("--warmup", "-w", metavar="N", min=0, help="Runs of each before those, which do not count."),
+    typer.Option(
+        "--warmup", "-w", metavar="N", min=0, help="Warm-up runs of each command, which do not count."
+    ),
 ]
 PrepareOption = Annotated[
     list[str] | None,
@@ -89,17 +89,17 @@ ShellOption = Annotated[
 ]
 NoShellOption = Annotated[bool, typer.Option("-N", help="No shell, as without it.")]
 IgnoreFailureOption = Annotated[
-    bool, typer.Option("--ignore-failure", "-i", help="Let runs count whose exit code is not 0.")
+    bool, typer.Option("--ignore-failure", "-i", help="Count runs with an exit code other than 0.")
 ]
 NamesOption = Annotated[
     list[str] | None,
-    typer.Option("--command-name", "-n", metavar="NAME", help="What a command is called; one for each."),
+    typer.Option("--command-name", "-n", metavar="NAME", help="The name of a command; one for each."),
 ]
 KeepOutputOption = Annotated[
     bool,
     typer.Option(
         "--keep-output",
-        help="Keep what commands print in the log; else it goes to /dev/null, but for their errors.",
+        help="Keep the commands' output in the log; without this only their errors.",
     ),
 ]
 ExportJsonOption = Annotated[
@@ -116,7 +116,7 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         metavar="NAME",
-        help="The label task_name, by which `bai compare --baseline` finds jobs of this kind.",
+        help="The label task_name, which `bai compare --baseline` finds jobs by.",
     ),
 ]
 SeedOption = Annotated[

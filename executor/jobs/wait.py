@@ -63,7 +63,7 @@ def wait_for_end(
             left = latest - time.monotonic()
             if left <= 0:
                 raise StillGoesOnError(
-                    f"the job {record.job_id} has not ended within {timeout_s:g} s: it is {now.status}; it goes on"
+                    f"the job {record.job_id} has not ended within {timeout_s:g} s: it is {now.status} and continues"
                 )
             pause = min(pause, left)
         time.sleep(pause)

@@ -152,7 +152,7 @@ def unknown_status(job_status: JobStatus) -> str | None:
     if job_status.status in (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT):
         return None
     return (
-        f'the record of {job_status.job_id} says the status "{job_status.status}", which this version of bai does not know; '
+        f'the record of {job_status.job_id} has the status "{job_status.status}", which this version of bai does not know; '
         "use the version that the job was started with, or a newer one"
     )
 

@@ -19,7 +19,7 @@ class ServiceCounters:
         self._polled_at: float | None = None
         self._registry = registry = CollectorRegistry()
         self._events = Counter(
-            "bai_serve_events", "Messages read, by what became of them.", ["kind", "taken"], registry=registry
+            "bai_serve_events", "Messages read, by result.", ["kind", "taken"], registry=registry
         )
         self._answers = Counter(
             "bai_serve_answers", "Requests answered, by status.", ["status"], registry=registry
@@ -38,7 +38,7 @@ class ServiceCounters:
             registry=registry,
         )
         self._open = Gauge(
-            "bai_serve_open_entries", "Accepted events about which not all is said.", registry=registry
+            "bai_serve_open_entries", "Accepted events without a final answer.", registry=registry
         )
         self._waiting = Gauge(
             "bai_serve_waiting", "Pieces of work that are not done.", ["kind"], registry=registry

@@ -82,7 +82,7 @@ class TimeView:
                 self._console.print(Text(f"  {plain_text(line)}"), soft_wrap=True)
             more = job_view.command("logs", job_view.job_id)
             failed = any(each.outcome == Outcome.FAILED.value for each in result.repeats or ())
-            hint = "; --ignore-failure lets runs count whose exit code is not 0" if failed else ""
+            hint = "; --ignore-failure counts runs with an exit code other than 0" if failed else ""
             self._console.print(Text(f"all that was printed: {more}{hint}", style="dim"), soft_wrap=True)
 
     def close(self) -> None:

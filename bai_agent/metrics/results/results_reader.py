@@ -265,7 +265,9 @@ class _Reader:
         if not matches.paths and self._folder.warn_of_nothing:
             self._tell(f"No file matched {_named(table)} in {folder}")
         if matches.more:
-            self._tell(f"{_named(table)} matches more than {MOST_FILES:,} files, of which so many are read")
+            self._tell(
+                f"{_named(table)} matches more than {MOST_FILES:,} files, of which the first ones are read"
+            )
         left, silent = most, 0
         for count, path in enumerate(matches.paths):
             values, warnings = self._read_file(index, table, path, folder=folder, most=left)
@@ -299,7 +301,7 @@ class _Reader:
                     if table.metrics and name not in table.metrics:
                         continue
                     if told + len(batch) >= most:
-                        warnings.append(f"has more values than are taken: {MOST_VALUES:,} of one table")
+                        warnings.append(f"has more values than the limit of {MOST_VALUES:,} for one table")
                         break
                     number = _number(found.value)
                     if number is None or not name:

@@ -207,7 +207,7 @@ def explained(kafka: Kafka) -> Iterator[None]:
         reason = last_trouble() or error
         if isinstance(reason, (SaslAuthenticationFailedError, UnsupportedSaslMechanismError)):
             raise ConnectError(
-                f'Kafka at {brokers} does not let "{kafka.sasl_username}" in with {kafka.sasl_mechanism}: {reason}; '
+                f'Kafka at {brokers} refuses "{kafka.sasl_username}" with {kafka.sasl_mechanism}: {reason}; '
                 f"check [kafka] sasl_mechanism, sasl_username and what sasl_password ({kafka.sasl_password}) refers to",
                 permanent=True,
             ) from error

@@ -35,15 +35,15 @@ def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | No
             return None
         looks = [each for each in last_looks(record.store, store_now(record.store.url)) if each.goes_on]
         if not looks:
-            look = NextStep(("status", record.job_id), "looks, and does what is due")
+            look = NextStep(("status", record.job_id), "checks it and its machines")
             return _nobody(record, settings), look
         first = looks[0]
         launches = first.kind is not Looker.SERVICE or not record.job().is_elastic
         return look_sentence(first, "it") + (
-            "" if launches else ", and launches no machine in place of a lost one"
+            "" if launches else ", without launching machines in place of lost ones"
         ), None
     except BaiError as error:
-        log.info("who looks at %s is not known: %s", record.job_id, error)
+        log.info("it is unknown which process checks %s: %s", record.job_id, error)
         return None
 
 
@@ -65,4 +65,4 @@ def _nobody(record: JobRecord, settings: Settings) -> str:
         hourly, _ = price(kind, settings.prices, aws_session(settings, region=str(region)))
     cost = f", at about {count * hourly:,.4f} USD an hour" if hourly is not None else ""
     lost = ", and no machine is launched in place of a lost one" if record.job().is_elastic else ""
-    return f"nobody looks at it until you do: a machine that hangs, or never boots, goes on{cost}{lost}"
+    return f"nothing checks it until you do: a machine that hangs, or never boots, stays on{cost}{lost}"

@@ -212,4 +212,4 @@ class Ec2Backend:
             there = [each for each in monitor.instances() if each.living]
         except BaiError:
             return None
-        return None if there else "it has ended, and none of its machines is there any more"
+        return None if there else "it has ended, and its machines are gone"

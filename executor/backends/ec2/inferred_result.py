@@ -58,7 +58,7 @@ _AT_LAUNCH = {
     ),
     "Client.InternalError": (
         Outcome.LAUNCH_FAILED,
-        "an encrypted volume whose KMS key these credentials may not use ends so; check the AMI's and the account's "
+        "possibly these credentials may not use the KMS key of an encrypted volume; check the AMI's and the account's "
         "default encryption key",
     ),
     "Client.InvalidSnapshot.NotFound": (

@@ -196,7 +196,7 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
         return AwsError(f"{doing}{where} failed: AWS does not answer; check the network and the region")
     if isinstance(error, ResponseParserError):
         return AwsError(
-            f"{doing}{where} failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL"
+            f"{doing}{where} failed: the server that answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL"
         )
     return AwsError(f"{doing}{where} failed: {error}")
 

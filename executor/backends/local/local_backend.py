@@ -183,10 +183,10 @@ class LocalBackend:
         return f"scaling to {count_of(nodes)}{_started(agent.scale(nodes))}"
 
     def release(self, record: JobRecord) -> str:
-        raise UsageError(f"{record.job_id} runs on this machine, which nothing keeps")
+        raise UsageError(f"{record.job_id} runs on this machine, which is never terminated")
 
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
-        raise UsageError(f"--boot: {record.job_id} runs on this machine, which has booted without us")
+        raise UsageError(f"--boot: {record.job_id} runs on this machine, whose boot log bai does not have")
 
     def attention(self, record: JobRecord) -> None:
         return None

@@ -53,7 +53,7 @@ def command_given(table: Raw) -> Iterator[RawFinding]:
     if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
         return
     if written_engine(table) in _OUR_ENGINES:
-        problem = "is empty" if "benchmark_code" in ml else "is missing: nothing says what to run"
+        problem = "is empty" if "benchmark_code" in ml else "is missing: there is nothing to run"
         fix = 'write [ml] benchmark_code = "python3 train.py", the command of the benchmark'
         yield error(_CODE, problem, fix)
 

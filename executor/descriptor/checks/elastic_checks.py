@@ -88,7 +88,7 @@ def checkpoints(table: Raw) -> Iterator[RawFinding]:
         return
     checkpoint = at(table, "checkpoint")
     if "repeat" in table:
-        problem = "is not for a benchmark with [repeat]: a run that goes on where another one stopped measures nothing"
+        problem = "is not for a benchmark with [repeat]: a run that continues another one measures nothing"
         yield error(("checkpoint",), problem, "remove one of them")
     if checkpoint.get("shared") is True and "every" in checkpoint:
         problem = "is for copies of the folder, and nothing is copied with shared = true"
@@ -112,7 +112,7 @@ def restarts(table: Raw) -> Iterator[RawFinding]:
         return
     for key in ("backoff", "exit_codes"):
         if key in at(table, "restart"):
-            yield warning(("restart", key), "is for max_restarts, which is not there", "add max_restarts = 3")
+            yield warning(("restart", key), "is for max_restarts, which is missing", "add max_restarts = 3")
 
 
 def _is_positive(count: object) -> bool:

@@ -91,7 +91,7 @@ def _of_json(where: Where, metric: Raw, options: Mapping[str, str]) -> Iterator[
     for index, path in enumerate(paths if isinstance(paths, list) else ()):
         name = _last_key(path)
         if name in RESERVED or name in options:
-            owner = "every metric may get by itself" if name in RESERVED else f"{options[name]} has, too"
+            owner = "bai adds to metrics" if name in RESERVED else f"{options[name]} has, too"
             problem = f'"{name}" is the name of a label that {owner}'
             fix = "leave it out, or rename the key that the benchmark prints"
             yield error((*where, "json_labels", index), problem, fix)
@@ -118,7 +118,7 @@ def metric_units(table: Raw) -> Iterator[RawFinding]:
     for where, metric in _metrics(table):
         units = text_at(metric, "units")
         if "units" not in metric and "of_run" not in metric:
-            fix = 'add units = "ms" or what they are; units = "" says that there are none'
+            fix = 'add the units, such as units = "ms"; units = "" means none'
             yield warning((*where, "units"), "is missing: the meaning of the numbers is unknown", fix)
         elif (first := split_unit(units)) is not None:
             problem = f'"{units}" is not a unit: values in "{first}" would not be converted'
@@ -149,7 +149,7 @@ def _group_names(
 ) -> Iterator[RawFinding]:
     """Check the names of a pattern's groups. options: the job's labels, with their origin."""
     for name in taken_names(groups):
-        problem = f'the group "{name}" has the name of a label that every metric may get by itself'
+        problem = f'the group "{name}" has the name of a label that bai adds to metrics'
         yield error(place, problem, f"choose another name: (?P<{name}_>…), or leave it out: (…)")
     for name in taken_names(groups, options):
         problem = f'the group "{name}" has the name of a label of {options[name]}'

@@ -39,7 +39,7 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
     if (nodes := node_range(table)) is not None and nodes.most > 1:
         yield error(
             ("repeat", "keep_going"),
-            f"does not work with {strategy} on several nodes: if a run fails on one of them, the others may wait for it for ever",
+            f"does not work with {strategy} on several nodes: if a run fails on one of them, the others may wait for ever",
             "remove it: the first run that fails then ends the job",
         )
 
@@ -50,7 +50,7 @@ def _counts(repeat: Raw) -> Iterator[RawFinding]:
         yield error(("repeat", "runs"), "is missing: nothing says how many runs there are", fix)
     if "min_runs" in repeat and "max_time" not in repeat:
         fix = 'add max_time = "1m", or write runs alone'
-        yield error(("repeat", "min_runs"), "is for max_time, which is not there", fix)
+        yield error(("repeat", "min_runs"), "is for max_time, which is missing", fix)
     runs, least = repeat.get("runs"), repeat.get("min_runs")
     if type(runs) is int and type(least) is int and least > runs:
         yield error(("repeat", "min_runs"), f"is more than runs, {runs}", "lower it, or raise runs")
@@ -97,7 +97,7 @@ def _arms(repeat: Raw) -> Iterator[RawFinding]:
 
 def _unused_metric(repeat: Raw) -> Iterator[RawFinding]:
     if text_at(repeat, "metric"):
-        problem = "is for until, which is not there"
+        problem = "is for until, which is missing"
         yield warning(("repeat", "metric"), problem, "add until, or remove it")
 
 

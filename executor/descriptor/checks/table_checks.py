@@ -90,7 +90,7 @@ def _labels(table: Raw) -> Iterator[RawFinding]:
         yield error(("info", "labels"), f"holds {len(labels)} labels", fix)
     for name in _LABELS_OF_ALL:
         if name in labels:
-            problem = "is a label that every metric gets by itself"
+            problem = "is a label that bai adds to every metric"
             yield error(("info", "labels", name), problem, "choose another name")
 
 

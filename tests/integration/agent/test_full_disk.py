@@ -134,7 +134,7 @@ def test_a_disk_that_fills_up_in_a_later_run_costs_no_earlier_one(
     result = result_of(rundir)
     assert result["outcome"] == "disk_full"
     assert "MiB left" in result["sentence"]
-    assert "; 2 of 4 runs had ended well by then." in result["sentence"]
+    assert "; 2 of 4 runs had succeeded by then." in result["sentence"]
     assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "succeeded", third]
     values = [(each["repeat"], each["value"]) for each in records_of(rundir) if each["name"] == "value"]
     assert values == [(run, run * 1000 + step) for run in range(3) for step in range(200)]

@@ -120,7 +120,7 @@ recorded(main)
     ("end", "outcome", "said"),
     [
         ('raise ValueError("bad weights")', "failed", "exited with code 1: ValueError: bad weights."),
-        ("os.kill(os.getpid(), 9)", "killed", "was ended by SIGKILL, which did not come from us."),
+        ("os.kill(os.getpid(), 9)", "killed", "was ended by SIGKILL, which bai did not send."),
     ],
 )
 def test_processes_that_a_failure_brings_down_are_not_the_cause(

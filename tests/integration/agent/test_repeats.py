@@ -165,7 +165,7 @@ def test_a_cancel_ends_the_series_in_its_run(tmp_path: Path) -> None:
 
     assert starts(rundir) == ["0", "1"]
     result = result_of(rundir)
-    assert "1 of 3 runs had ended well by then" in result["sentence"]
+    assert "1 of 3 runs had succeeded by then" in result["sentence"]
     assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "cancelled"]
 
 

@@ -163,6 +163,4 @@ def test_no_run_begins_after_max_time_on_any_node(make: Callable[..., Nodes]) ->
     runs = len(nodes.result["repeats"])
     assert runs < 10
     told = [each for each in nodes.result["warnings"] if "[repeat]" in each]
-    assert told == [
-        f"Node 0: {runs} of 500 runs were done: after [repeat] max_time no further one was begun."
-    ]
+    assert told == [f"Node 0: {runs} of 500 runs were done when [repeat] max_time was reached."]

@@ -239,10 +239,10 @@ def test_submit_says_who_will_check_the_job(account: Account) -> None:
 
     assert (
         "bai: nobody looks at it until you do: a machine that hangs, or never boots, goes on, at about 0.5000 USD an hour, and no "
-        "machine is launched in place of a lost one; `bai status job-1` looks, and does what is due\n"
+        "machine is launched in place of a lost one; `bai status job-1` checks it and its machines\n"
     ) in alone.stderr
     assert "bai: `bai serve` looks at it each 1m, " in served.stderr
-    assert "ago the last time, and launches no machine in place of a lost one\n" in served.stderr
+    assert "ago the last time, without launching machines in place of lost ones\n" in served.stderr
     assert "bai: `bai reap` looks at it from time to time, " in reaped.stderr
     assert "bai: the watcher in the account looks at it each minute, and looked " in watched.stderr
     assert "goes on, at about 0.5000 USD an hour; `bai status job-5`" in left.stderr

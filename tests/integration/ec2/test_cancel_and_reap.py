@@ -169,7 +169,7 @@ def test_a_proxy_that_answers_in_place_of_aws_is_named(cli: Ec2Cli) -> None:
 
     assert answer.code == 5
     assert answer.stderr == (
-        "bai: us-east-1: describing the instances failed: what answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL\n"
+        "bai: us-east-1: describing the instances failed: the server that answered is not AWS; check the region, the proxy and AWS_ENDPOINT_URL\n"
     )
 
 

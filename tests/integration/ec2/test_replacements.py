@@ -479,7 +479,7 @@ def test_a_planted_launch_is_not_sent(job: Job) -> None:
     status = job.look()
 
     assert job.machines() == []
-    assert "is not what follows from the first launch: InstanceType" in status["machine"]
+    assert "does not follow from the first launch: InstanceType" in status["machine"]
 
     # It does not keep others from being launched for ever.
     job.age(timedelta(minutes=11))

@@ -719,7 +719,7 @@ def test_a_no_at_the_terminal_leaves_nothing(admin: Administrator) -> None:
             (f"Bucket [mine-{admin.aws.account}-{REGION}]:", "my-own-bucket"),
             ("Make a gateway endpoint for S3", "n"),
             ("Make a cluster placement group?", ""),
-            ("Make a watcher, which looks at all jobs each minute?", ""),
+            ("Make a watcher, which checks all jobs each minute?", ""),
             ("Make the account's role for spot instances?", ""),
             (f"Do that in {REGION} of account {admin.aws.account}?", "n"),
         ):

@@ -134,7 +134,7 @@ def test_a_status_of_another_version_is_not_waited_for(cli: LocalCli) -> None:
     result = job.ends()
     job.store.put("newer-1/result.json", json.dumps({**result, "status": "HIBERNATED"}).encode())
     said = (
-        'bai: the record of newer-1 says the status "HIBERNATED", which this version of bai does not know; '
+        'bai: the record of newer-1 has the status "HIBERNATED", which this version of bai does not know; '
         "use the version that the job was started with, or a newer one"
     )
 

@@ -173,7 +173,7 @@ def test_a_command_that_fails_is_named_with_its_exit_code(cli: LocalCli) -> None
     assert "(bad): The benchmark failed" in answer.stdout
     assert "exited with code 7" in answer.stdout
     assert "oh no" in answer.stdout
-    assert "; --ignore-failure lets runs count whose exit code is not 0" in answer.stdout
+    assert "; --ignore-failure counts runs with an exit code other than 0" in answer.stdout
     assert ignored.code == 0, ignored.stderr
     assert "bad: 2 of 2 runs exited with code 7" in ignored.stdout
     assert cli.result("ignored")["outcome"] == "succeeded"

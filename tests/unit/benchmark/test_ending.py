@@ -50,7 +50,7 @@ def _ended(**what: Any) -> RunEnd:
         (
             {"signal": int(signal.SIGKILL), "wall_seconds": 3725.2},
             Outcome.KILLED,
-            "The benchmark was killed after 1 h 2 min 5 s by SIGKILL, which did not come from us.",
+            "The benchmark was killed after 1 h 2 min 5 s by SIGKILL, which bai did not send.",
         ),
         (
             {"signal": int(signal.SIGKILL), "oom": True},
@@ -143,7 +143,7 @@ def test_each_end_gives_its_outcome_and_sentence(
             Cause(process="process 0 (local rank 0)", signal=signal.SIGKILL),
             {"code": 1},
             Outcome.KILLED,
-            "The benchmark failed after 12.3 s: process 0 (local rank 0) was ended by SIGKILL, which did not come from us.",
+            "The benchmark failed after 12.3 s: process 0 (local rank 0) was ended by SIGKILL, which bai did not send.",
         ),
         (
             Cause(process="process 0 (local rank 0)", signal=signal.SIGKILL),

@@ -87,7 +87,7 @@ def test_one_that_hangs_is_not_waited_for_without_end(make: MakeThread, record: 
     events = end(make(generation=1, before=hangs))
 
     (message,) = warnings(events)
-    assert "the upload for the generation before still goes on" in message
+    assert "the upload of the previous generation is still running" in message
     assert record.numbers() == []
     # One that has ended meanwhile is in nobody's way.
     end(hangs)

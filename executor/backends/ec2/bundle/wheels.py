@@ -175,7 +175,7 @@ def pip() -> list[str]:
     program = shutil.which("pip") or shutil.which("pip3")
     if program is None:
         raise WheelError(
-            f"the agent's bundle is made with pip, and {sys.executable} has none; install it there "
+            f"the agent's bundle is made with pip, which {sys.executable} does not have; install it there "
             "(uv pip install pip, or python -m ensurepip)"
         )
     return [program]

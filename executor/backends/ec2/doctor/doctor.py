@@ -68,7 +68,7 @@ def _look_finding(settings: Settings) -> HealthFinding:
         return _late_watcher(late[0], settings)
     if found := [each for each in looks if each.goes_on]:
         return HealthFinding("looks", Health.OK, look_sentence(found[0], "all jobs"))
-    said = "nobody looks at jobs that no command follows: a machine that hangs goes on until somebody does"
+    said = "nothing checks unattended jobs: a machine that hangs stays on until a command checks it"
     return HealthFinding("looks", Health.OK, said, "`bai setup --watcher` or `bai reap --every 1m` do")
 
 
@@ -213,7 +213,7 @@ def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
         return HealthFinding(
             "groups",
             Health.FAILED,
-            f"none is configured, and the default group that is used then lets nothing out: {', '.join(closed)}",
+            f"none is configured, and the default group blocks outgoing traffic: {', '.join(closed)}",
             "configure `security_groups`, one that allows outgoing TCP 443, and Kafka's port",
         )
     return HealthFinding("groups", Health.OK, "none is configured: the VPC's default group is used")
@@ -362,7 +362,7 @@ def _versions(s3: Any, bucket: str) -> HealthFinding:
     return HealthFinding(
         "bucket versions",
         Health.WARNING,
-        "all are kept for ever and paid for, even of what was deleted: no lifecycle rule is about old ones",
+        "all are kept for ever and paid for, even of deleted objects: no lifecycle rule deletes them",
         f"add one with NoncurrentVersionExpiration: aws s3api put-bucket-lifecycle-configuration --bucket {bucket}",
     )
 

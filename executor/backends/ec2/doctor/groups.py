@@ -53,7 +53,7 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
             f"several machines need a security group of their own, and {', '.join(denied)} is not allowed",
             "docs/iam.md has the policies; or configure `security_groups`",
         )
-    untried = "" if earlier else "; changing and deleting it can be tried once there is one"
+    untried = "" if earlier else "; the rights to change and delete it are unknown until a group exists"
     vpc = own_group["VpcId"]
     return HealthFinding("group rights", Health.OK, f"a group for the job may be made in {vpc}{untried}")
 

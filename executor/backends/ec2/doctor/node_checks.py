@@ -238,7 +238,7 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
         return HealthFinding(
             "efa",
             Health.OK,
-            f'none is asked for; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA',
+            f'none is requested; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA',
         )
     if not most or wanted > most:
         takes = f"takes up to {most}" if most else "takes none"

@@ -192,12 +192,12 @@ def _aws_if_there(
     region = launch_region(descriptor, settings)
     if region is None or settings.bucket is None:
         missing = "region" if region is None else "bucket"
-        on_progress(f"no {missing} is configured; what only AWS knows is left open")
+        on_progress(f"no {missing} is configured; values that only AWS knows are left open")
         return None
     aws = AwsSession(region, settings.aws_profile)
     try:
         aws.credentials()
     except AwsCredentialsError as error:
-        on_progress(f"{error}; what only AWS knows is left open")
+        on_progress(f"{error}; values that only AWS knows are left open")
         return None
     return aws

@@ -24,10 +24,10 @@ from executor.backends.ec2.session import NOT_ACCEPTED, Failure, clock_problem
 class RetryAction(Enum):
     """The next step after an error."""
 
-    NEXT_SUBNET = "another availability zone may have what this one lacks"
+    NEXT_SUBNET = "another availability zone may have capacity"
     STOP = "no other zone and no waiting helps: a person has to change something"
     BACK_OFF = "the same again, later: nothing was launched"
-    GIVE_UP = "EC2 got no request, or one without valid credentials: this launch is still to be made"
+    GIVE_UP = "EC2 got no request, or one without valid credentials: nothing was launched"
     AMBIGUOUS = (
         "it may have been launched: the same request to the same zone again, until the answer is definite"
     )

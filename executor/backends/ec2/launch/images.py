@@ -212,7 +212,9 @@ def _parameter(name: str, aws: AwsSession) -> str:
     except FAILURES as error:
         raise aws_error(error, doing=doing, region=aws.region) from error
     if not _AMI.fullmatch(value):
-        raise UsageError(f"the parameter {name} holds no AMI's id; name one that ends in image_id or ami-id")
+        raise UsageError(
+            f"the parameter {name} does not contain an AMI's id; name one that ends in image_id or ami-id"
+        )
     return value
 
 

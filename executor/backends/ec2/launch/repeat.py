@@ -85,7 +85,7 @@ def problem_with_round(
         return None
     where = f"{record.store.url}/{round_key(record, file.attempt, file.round, 'launch.json')}"
     return (
-        f"{where} does not hold what follows from launch.json: {', '.join(differing)} "
+        f"{where} does not match launch.json: {', '.join(differing)} "
         f"{'differs' if len(differing) == 1 else 'differ'}. Nothing was sent to EC2; submit it with a new job id"
     )
 

@@ -149,7 +149,7 @@ class BucketLook:
         try:
             note_look(self.store, self.kind, every=self.every)
         except StoreError as error:
-            log.info("that somebody looks is not recorded: %s", error)
+            log.info("this check is not recorded: %s", error)
 
     def _reap(self, region: str) -> None:
         try:

@@ -279,7 +279,7 @@ def _launching(observation: Observation) -> Diagnosis | None:
 
 def _vanished(observation: Observation) -> Diagnosis:
     if observation.cancelled is not None:
-        return _gone(Outcome.CANCELLED, "The job was cancelled, and none of its machines is left.")
+        return _gone(Outcome.CANCELLED, "The job was cancelled, and its machines are gone.")
     if observation.accepted or observation.signs:
         return _gone(
             Outcome.LOST,

@@ -160,7 +160,7 @@ class Replacer:
             differing = [*differing, "created"]
         if differing:
             where = f"{self.record.store.url}/{self.record.job_id}/attempts/{file.attempt}/launches/{file.number}/launch.json"
-            raise UsageError(f"{where} is not what follows from the first launch: {', '.join(differing)}")
+            raise UsageError(f"{where} does not follow from the first launch: {', '.join(differing)}")
         self._allow(job, file, aws, now=now)
         self._launch(job, file, aws, now=now, begun_before=True)
 
@@ -210,7 +210,7 @@ class Replacer:
             differing = differences(accepted, ours)
         if differing:
             raise UsageError(
-                f"its first launch is another one than the descriptor and the configuration make now: {', '.join(differing)} "
+                f"descriptor and configuration no longer make its first launch: {', '.join(differing)} "
                 f"{'differs' if len(differing) == 1 else 'differ'}"
             )
         return FirstLaunch(file=accepted, candidates=_candidates(accepted, decision), boot=boot)

@@ -109,7 +109,7 @@ class Stacks:
         if state is not None and state.status in _UNUSABLE:
             raise AwsError(
                 f"the stack {name} is {state.status}: {self._failure(state.id)}; "
-                "`bai setup --remove` takes what is left of it away"
+                "`bai setup --remove` removes the rest of it"
             )
         change_set = self.draw_name()
         with plain_errors(f"preparing the stack {name}"):
@@ -203,7 +203,7 @@ class Stacks:
     def _pause(self, deadline: float, sentence: str) -> None:
         if self.clock() > deadline:
             raise AwsError(
-                f"{sentence} after {DEADLINE_S / 60:.0f} minutes; the same command goes on with it later"
+                f"{sentence} after {DEADLINE_S / 60:.0f} minutes; the same command continues it later"
             )
         self.sleep(_LOOK_S)
 

@@ -53,7 +53,7 @@ class BoundedReplacer(Replacer):
             or file.token not in (watched_token(self.record.store, self.record.job_id),)
             or file.sealed().token != file.token
         ):
-            raise UsageError("its launch.json is another one than the one that was submitted")
+            raise UsageError("its launch.json differs from the submitted one")
         if file.bai != __version__:
             raise UsageError(
                 f"version {json.dumps(file.bai)} of `bai` launched it, and the watcher is of {__version__}: `bai setup` updates it"
@@ -75,7 +75,7 @@ class BoundedReplacer(Replacer):
         bundle = Bundle(url=url, sha256=sha256, size=0)
         made = make_user_data(job, ec2_table(self.descriptor()), bundle=bundle, region=region)
         if made.content != stored:
-            raise UsageError("its user data is not what follows from its descriptor")
+            raise UsageError("its user data does not follow from its descriptor")
         return made.boot
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
