@@ -145,11 +145,11 @@ def _shell_hint(code: int | None) -> str:
         return ""
     number = code - _SHELL_SIGNAL
     if number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *_CRASHES):
-        return f": a shell reports in this way that its command was ended by {signal_name(number)}"
+        return f", a shell's code for a command that was ended by {signal_name(number)}"
     if code == 127:
-        return ": a shell reports in this way that a command was not found"
+        return ", a shell's code for a command that was not found"
     if code == 126:
-        return ": a shell reports in this way that a command could not be executed"
+        return ", a shell's code for a command that cannot be executed"
     return ""
 
 

@@ -125,7 +125,7 @@ def test_replicas_of_all_nodes_save_together_and_go_on(job: Callable[..., Job]) 
     assert (result["outcome"], [each["code"] for each in result["generations"]]) == ("succeeded", [143, 0])
     warnings = [each["message"] for each in events_of(it.nodes.rundir(0)) if each["type"] == "warning"]
     assert [each for each in warnings if "AdaptDL" in each or "adaptdl" in each] == [
-        "The benchmark's Python has adaptdl '0.2.12', which was never tried here; 0.2.11 works.",
+        "The benchmark's Python has adaptdl '0.2.12', which was never tested; 0.2.11 works.",
         "AdaptDL's hints were larger than 65536 bytes, or of unknown size, and are ignored.",
     ]
 

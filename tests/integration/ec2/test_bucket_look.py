@@ -238,7 +238,7 @@ def test_submit_says_who_will_check_the_job(account: Account) -> None:
     _, left = account.submit("job-5", more="")
 
     assert (
-        "bai: nobody looks at it until you do: a machine that hangs, or never boots, goes on, at about 0.5000 USD an hour, and no "
+        "bai: nothing checks it until you do: a machine that hangs, or never boots, stays on, at about 0.5000 USD an hour, and no "
         "machine is launched in place of a lost one; `bai status job-1` checks it and its machines\n"
     ) in alone.stderr
     assert "bai: `bai serve` looks at it each 1m, " in served.stderr

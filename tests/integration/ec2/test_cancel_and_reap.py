@@ -66,7 +66,7 @@ def test_a_job_that_keeps_no_machine_has_nothing_to_release(cli: Ec2Cli) -> None
 
     assert [each.code for each in answers] == [0, 0]
     assert "nothing to release: it keeps no machine to look into" in answers[0].stdout
-    assert "nothing to release: it has ended, and none of its machines is there" in answers[1].stdout
+    assert "nothing to release: it has ended, and its machines are gone" in answers[1].stdout
     for record in (never, gone):
         assert not record.store.find(record.key("release.json"))
 

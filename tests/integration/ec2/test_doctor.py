@@ -138,7 +138,7 @@ def test_doctor_says_who_checks_jobs_and_when_it_was_last_done(healthy: Ec2Cli) 
         key.last_modified -= timedelta(minutes=5)
     [late] = found("looks")
 
-    assert nobody.sentence.startswith("nobody looks at jobs that no command follows")
+    assert nobody.sentence.startswith("nothing checks unattended jobs")
     assert "bai setup --watcher" in nobody.todo
     assert reaped.sentence.startswith("`bai reap` looks at all jobs each 1m, ")
     assert watched.sentence.startswith(

@@ -314,7 +314,7 @@ def test_a_round_written_by_another_process_is_not_sent(submitter: Submitter) ->
 
     # when that round is due, and when the submission is repeated
     for _ in range(2):
-        with pytest.raises(UsageError, match=r"rounds/1/launch.json does not hold .* UserData"):
+        with pytest.raises(UsageError, match=r"rounds/1/launch.json does not match .* UserData"):
             submitter.submit()
 
     # then it is never sent

@@ -90,7 +90,7 @@ def test_a_python_without_any_pip_is_reported(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path))
     monkeypatch.setattr("sysconfig.get_config_var", lambda _name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(WheelError, match=r"is made with pip, and .* has none; install it there"):
+    with pytest.raises(WheelError, match=r"is made with pip, which .* does not have; install it there"):
         wheels.pip()
 
 

@@ -38,13 +38,13 @@ def _ended(**what: Any) -> RunEnd:
             {"code": 137},
             Outcome.FAILED,
             "The benchmark failed after 12.3 s: it exited with code 137, "
-            "by which a shell says that its command was ended by SIGKILL.",
+            "a shell's code for a command that was ended by SIGKILL.",
         ),
         (
             {"code": 127},
             Outcome.FAILED,
             "The benchmark failed after 12.3 s: it exited with code 127, "
-            "by which a shell says that a command in it was not found.",
+            "a shell's code for a command that was not found.",
         ),
         ({"signal": int(signal.SIGSEGV)}, Outcome.FAILED, "The benchmark crashed after 12.3 s: SIGSEGV."),
         (
@@ -84,7 +84,7 @@ def _ended(**what: Any) -> RunEnd:
         (
             {"code": 0, "stop_signal": int(signal.SIGTERM)},
             Outcome.INTERRUPTED,
-            "The benchmark was ended after 12.3 s: what watches it received SIGTERM, as in a shutdown.",
+            "The benchmark was ended after 12.3 s: its shim received SIGTERM, as in a shutdown.",
         ),
         (
             {

@@ -83,7 +83,7 @@ def installed(folder: Path, version: str) -> dict[str, str]:
         (
             "1.3",
             "python3",
-            ["The benchmark's Python has engine '1.3', which was never tried here; 1.2, 1.1 works."],
+            ["The benchmark's Python has engine '1.3', which was never tested; 1.2, 1.1 works."],
         ),
         ("1.3", "train.sh", []),
     ],

@@ -118,7 +118,7 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
             "[[metrics]]\nname = 'x'\npattern = 'x'\nwarmup = '1s'\nwarmup_values = 1",
             r"metrics\[0\]\]: warmup and warmup_values exclude each other",
         ),
-        ("[[metrics]]\nname = 'x'", r'0 "x": neither pattern, json nor of_run'),
+        ("[[metrics]]\nname = 'x'", r'0 "x": write pattern, json or of_run'),
         ("[[metrics]]\nname = 'x'\npattern = 'x'\njson = 'x'", r'0 "x": pattern and json exclude'),
         (
             "[[metrics]]\nname = 'x'\npattern = 'x'\njson_step = 'x'",
@@ -191,7 +191,7 @@ def test_an_error_names_file_table_and_key(more: str, message: str) -> None:
         (b"x = " + b"{a=" * 100 + b"1" + b"}" * 100, "nested too deep"),
         (b'version = 1\njob = 1\n[benchmark]\nargv = ["true"]', "expected a table"),
         (b'version = 1\n[job]\nid = "../up"\n[benchmark]\nargv = ["true"]', "must be 1 to 128"),
-        (b'version = 1\n[job]\nid = "a"\n[benchmark]\n', "neither argv nor script"),
+        (b'version = 1\n[job]\nid = "a"\n[benchmark]\n', "write argv or script"),
         (b'version = 1\n[job]\nid = "a"\n[benchmark]\nargv = ["a\\u0000"]', "NUL"),
         (
             b'version = 1\n[job]\nid = "a"\n[benchmark]\nargv = ["a"]\nenv = {"A=B" = "x"}',

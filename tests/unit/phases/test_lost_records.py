@@ -132,7 +132,7 @@ def test_missing_values_of_lost_nodes_cause_a_warning(
     for found, why in ((late, "there was no time left"), (many, "its records have more than 100 bytes")):
         heard = [replace(HEARD, generations=None)]
         result = elastic_result("job", end, heard, lost={1: "Node 1"}, measured=[found])
-        (warning,) = [each for each in result.warnings or () if "measured" in each]
-        assert warning.startswith(f"Node 1: What this node measured is not in the result: {why}")
+        (warning,) = [each for each in result.warnings or () if "The values of" in each]
+        assert warning.startswith(f"Node 1: The values of this node are not in the result: {why}")
         assert result.outcome == "succeeded"
     assert not list(tmp_path.glob("lost-*"))

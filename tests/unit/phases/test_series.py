@@ -98,7 +98,7 @@ def test_a_series_that_ends_too_soon_has_failed(
 
     assert outcome is expected
     if expected is Outcome.FAILED:
-        assert sentence.startswith(f"The runs were not all done: {runs} of at most 10 runs had ended well")
+        assert sentence.startswith(f"The runs were not all done: {runs} of at most 10 runs had succeeded")
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_sockets_in_place_of_requested_efa_cause_a_warning_during_the_run(rundir
 
     assert transports_in(ctx) == {"NCCL": ["NET/Socket"]}
     [warning] = warnings_in(rundir)
-    assert warning.startswith("EFA was asked for, and NCCL uses sockets (NET/Socket)")
+    assert warning.startswith("EFA was requested, but NCCL uses sockets (NET/Socket)")
     # An agent that is started again says nothing twice.
     TransportLook(context(rundir))(ended=True)
     assert len([each for each in events_of(rundir.path) if each["type"] == "transport"]) == 1

@@ -107,7 +107,9 @@ def test_a_stack_that_was_never_created_is_created_again(state: str) -> None:
 def test_a_change_that_never_ends_is_abandoned_after_a_deadline() -> None:
     slow = SlowCloudFormation("REVIEW_IN_PROGRESS", "CREATE_IN_PROGRESS")
 
-    with pytest.raises(AwsError, match="still CREATE_IN_PROGRESS after 20 minutes; the same command goes on"):
+    with pytest.raises(
+        AwsError, match="still CREATE_IN_PROGRESS after 20 minutes; the same command continues it"
+    ):
         stacks(slow).carry_out(CHANGE)
 
     assert slow.asked.count("execute") == 1
