@@ -201,7 +201,7 @@ def test_a_serving_node_ends_when_told_to(what: dict[str, Any], outcome: Outcome
         (
             {"signal": int(signal.SIGKILL)},
             Outcome.KILLED,
-            "The server was killed after 12.3 s by SIGKILL, which did not come from us.",
+            "The server was killed after 12.3 s by SIGKILL, which bai did not send.",
         ),
         (
             {"signal": int(signal.SIGTERM), "stop": "succeeded"},
