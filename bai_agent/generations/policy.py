@@ -31,6 +31,8 @@ class Policy:
 
     saved_code: int | None = None
     """Exit code by which the benchmark says that it has saved its state and is to be started again. None if there is none."""
+    takes_proposals: bool = False
+    """Whether the benchmark's hints may change the number of nodes, as long as nobody has requested one."""
     notice_s: float = 5.0
     """Seconds within which notices of several nodes count as one change."""
 

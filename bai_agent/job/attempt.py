@@ -16,6 +16,7 @@ A job with restarts adds
 and an elastic one, whose coordinator is the leader, the first member of the newest generation:
     signs/<node>                     signs of life of all nodes
     signs/leaving-<node>             a node that is about to lose its machine
+    signs/size-<k>.json              from the leader: the k-th number of nodes that the benchmark's hints ask for
     control/sign-<node>              a leader's sign of life
     control/together-<g>.json        from the leader: all members of the generation before have seen a planned decision, and stop now
     control/launch-<g>.json          from the leader: all members of generation g have their checkpoint, and launch
@@ -77,6 +78,8 @@ _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
 """Name of a leader's sign of life: its node."""
 _LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
 _HINTS = "signs/hints.json"
+_PROPOSAL = re.compile(r"size-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
+"""Name of a proposed number of nodes: its place in the order."""
 _UNUSABLE = "This node's report of its end cannot be used"
 _RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
 """Name of a node's object: its rank."""
@@ -130,6 +133,8 @@ class SignsSeen:
     """Last sign of each node; in a fixed job without the coordinator's."""
     leaving: Mapping[int, Version]
     """Nodes that are about to lose their machine."""
+    proposals: Mapping[int, Version] = field(default_factory=dict)
+    """Proposed numbers of nodes, by their place in the order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -315,6 +320,7 @@ class AttemptRecord:
         return SignsSeen(
             nodes=_versions_named(_RANKED, found),
             leaving=_versions_named(_LEAVING, found),
+            proposals=_versions_named(_PROPOSAL, found),
         )
 
     def sign_time(self, node: int) -> int | None:
@@ -374,6 +380,17 @@ class AttemptRecord:
     def scale_request(self, number: int) -> ScaleRequest:
         """Return a request for another number of nodes. Raises StoreError, RecordError."""
         return self._read_as(ScaleRequest, f"requests/{number}.json")
+
+    def propose_size(self, proposal: ScaleRequest) -> int:
+        """Propose another number of nodes, as the leader; return the proposal's place. Raises StoreError."""
+        number = max(self.signs_seen().proposals, default=-1) + 1
+        while not self._put_once(f"signs/size-{number}.json", asdict(proposal)):
+            number += 1
+        return number
+
+    def size_proposal(self, number: int) -> ScaleRequest:
+        """Return a proposed number of nodes. Raises StoreError, RecordError."""
+        return self._read_as(ScaleRequest, f"signs/size-{number}.json")
 
     def _sign(self, name: str, node: int) -> Sign:
         key = self.key(name)

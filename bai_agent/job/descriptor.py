@@ -153,6 +153,15 @@ class MpiLaunch(str, Enum):
     USER = "user"
 
 
+class SizePolicy(str, Enum):
+    """What changes the number of nodes of an elastic job, apart from `bai scale`."""
+
+    FIXED = "fixed"
+    """Nothing."""
+    GOODPUT = "goodput"
+    """The benchmark's hints about its speed."""
+
+
 class Power(str, Enum):
     """What happens to the machine after the end."""
 
@@ -900,7 +909,11 @@ class Elastic(DeclaredTable):
     `single_node`."""
 
     nodes: Annotated[int | None, in_range(1), Example(3)] = None
-    """Number of machines that are wanted at the start. Unset: the largest number of the range."""
+    """Number of machines that are wanted at the start. Unset: the largest number of the range; the least one with
+    `policy = "goodput"`."""
+    policy: Annotated[SizePolicy | None, Example("fixed")] = None
+    """`"goodput"`: AdaptDL's hints change the number of machines that the job wants, until somebody uses `bai scale`; `"fixed"`: only
+    `bai scale` does. Unset: `"goodput"` with the strategy `adaptdl`, else `"fixed"`."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
     """Time for which the job waits with fewer machines than the least. It ends then."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
@@ -1088,6 +1101,8 @@ class Job:
 
     def _check_elastic(self) -> None:
         least, most = self.strategy.min_nodes, self.strategy.nodes
+        if self.elastic.policy is SizePolicy.GOODPUT and not self.strategy.is_supervised:
+            raise ValueError(f'[elastic] policy "goodput" is for adaptdl, not for {self.strategy.name}')
         if least is None:
             if self.elastic != Elastic():
                 raise ValueError("[elastic] is for jobs with [strategy] min_nodes, and it is missing")
@@ -1113,7 +1128,15 @@ class Job:
     @property
     def desired_nodes(self) -> int:
         """Number of nodes that the job starts with."""
+        if self.elastic.nodes is None and self.takes_proposals:
+            return self.strategy.min_nodes or 1
         return self.elastic.nodes or self.strategy.nodes
+
+    @property
+    def takes_proposals(self) -> bool:
+        """Whether the benchmark's hints may change the number of nodes."""
+        is_fixed = self.elastic.policy is SizePolicy.FIXED
+        return self.is_elastic and self.strategy.is_supervised and not is_fixed
 
     @property
     def restart_policy(self) -> Restart:

@@ -209,7 +209,7 @@ class Hints:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleRequest:
-    """`requests/<k>.json`: a new number of nodes for the job."""
+    """`requests/<k>.json` and `signs/size-<k>.json`: a new number of nodes for the job."""
 
     desired: Annotated[int, Rule("a number of nodes", 1, 2**31)]
     by: Text = ""

@@ -67,6 +67,7 @@ def new_monitor(job: Job, attempt: AttemptRecord, *, node: int) -> ElasticMonito
         look_s=_SIGN_MARGIN_S,
         notice_s=_NOTICE_S,
         saved_code=job.strategy.saved_code,
+        takes_proposals=job.takes_proposals,
     )
 
     def find_serving(peers: Sequence[Peer]) -> set[int]:

@@ -121,6 +121,8 @@ class ElasticMonitor(NodeMonitor):
         self.find_hints: Callable[[], Hints | None] = lambda: None
         """Returns the benchmark's last hints here. None if there are none."""
         self._hints_put: Hints | None = None
+        self._proposal: int | None = None
+        """Number of nodes that is to be proposed. None if there is none."""
         self._signed_s = clock()
         """Time of this node's last sign of life."""
         self._leaving_until: float | None = None
@@ -296,6 +298,7 @@ class ElasticMonitor(NodeMonitor):
         if is_news and sign.generation is not None:
             self._told_restored = sign.generation
         self._give_hints()
+        self._propose()
         control = self.attempt.control()
         self._read(control)
         has_acknowledged = self._acknowledge(sign)
@@ -349,6 +352,18 @@ class ElasticMonitor(NodeMonitor):
         if hints is not None and hints is not self._hints_put:
             self.attempt.give_hints(hints)
             self._hints_put = hints
+
+    def propose(self, nodes: int) -> None:
+        """Propose a number of nodes for the job, at the next look, if this node leads then."""
+        self._proposal = nodes
+        self.look_now()
+
+    def _propose(self) -> None:
+        """Raises StoreError."""
+        nodes = self._proposal
+        if nodes is not None and self.leads:
+            self.leader.propose(nodes)
+        self._proposal = None
 
     def _acknowledge(self, sign: Sign) -> bool:
         """Report once that this node knows a decision for which all stop together; return whether this call

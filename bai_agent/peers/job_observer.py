@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from bai_agent.errors import RecordError
-from bai_agent.generations.decision import SETTLE_S, desired_nodes
+from bai_agent.generations.decision import SETTLE_S
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
 from bai_agent.job.attempt import Control, SignsSeen
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
@@ -66,11 +66,7 @@ class JobObserver:
             generation_s=self._launched_s(number, control),
             waiting=self._waiting(word.members),
             coming=self._coming(signs) if stage is Stage.GATHERING else (),
-            desired=desired_nodes(
-                (each for _, each in sorted(self._reports.requests.items())),
-                self._ctx.policy,
-                first=self._ctx.desired,
-            ),
+            desired=self._reports.desired,
             cancelled=cancelled or self._is_cancelled(seen),
             time=self._reports.store_ms,
         )

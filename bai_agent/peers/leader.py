@@ -9,7 +9,7 @@ from bai_agent.errors import RecordError
 from bai_agent.generations.decision import JOIN_SETTLE_S, EndNode, decide
 from bai_agent.generations.observation import GenerationObservation, Stage
 from bai_agent.job.attempt import Control, SignsSeen
-from bai_agent.job.generation_records import Beginning, NextGeneration, stand_in
+from bai_agent.job.generation_records import Beginning, NextGeneration, ScaleRequest, stand_in
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
@@ -103,6 +103,7 @@ class Leader:
         )
         ends = self._ctx.attempt.ends_seen()
         self._reports.read(control, ends)
+        self._reports.read_proposals(signs)
         self._reports.begun = begun[1] if begun is not None else None
         if newest is not None and newest[1].runs and begun is None and newest[0] in control.begun:
             return self._begin_anew(newest)
@@ -138,6 +139,13 @@ class Leader:
             anew = replace(stand_in(word, str(error), put=self._reports.store_ms), time=now_ms())
             return self._ctx.attempt.settle_generation(number + 1, anew)
         return None  # the next look reads it
+
+    def propose(self, nodes: int) -> None:
+        """Propose a number of nodes, unless somebody has requested one, or the job wants it already. Raises StoreError."""
+        policy, reports = self._ctx.policy, self._reports
+        is_requested = any(map(policy.allows, reports.requests.values()))
+        if policy.takes_proposals and policy.allows(nodes) and not is_requested and nodes != reports.desired:
+            self._ctx.attempt.propose_size(ScaleRequest(desired=nodes, by="goodput", time=now_ms()))
 
     def see_ends(self, control: Control) -> None:
         """After the end of the job is decided, note all nodes and the ends of their parts. Raises

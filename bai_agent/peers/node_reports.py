@@ -5,14 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
 from bai_agent.errors import RecordError
+from bai_agent.generations.decision import desired_nodes
 from bai_agent.generations.observation import Member
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord, Control, EndsSeen, SignsSeen, Version
 from bai_agent.job.descriptor import Checkpoint, Limits
-from bai_agent.job.generation_records import Beginning, GenerationEnd, Joined, NextGeneration, Sign
+from bai_agent.job.generation_records import (
+    Beginning,
+    GenerationEnd,
+    Joined,
+    NextGeneration,
+    ScaleRequest,
+    Sign,
+)
 from bai_agent.job.launches import JobMachines
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
@@ -75,6 +84,8 @@ class NodeReports:
         """The end of a node's part of the job."""
         self.requests: dict[int, int] = {}
         """Requested numbers of nodes, by the number of the request."""
+        self._proposals: dict[int, int] = {}
+        """Numbers of nodes that the benchmark's hints ask for, by the number of the proposal."""
         self.begun: Beginning | None = None
         """The beginning of the newest generation. None if it has not begun."""
         self.ran: tuple[int, Beginning | None] = (0, None)
@@ -97,11 +108,19 @@ class NodeReports:
                 self.ends[key] = (put, self._ctx.attempt.generation_end(key[1], key[0]))
         self._read_outcomes(ends)
         for number in self._ctx.attempt.scale_requests().keys() - self.requests.keys():
-            try:
-                self.requests[number] = self._ctx.attempt.scale_request(number).desired
-            except RecordError as error:
-                log.warning("a request for another number of nodes cannot be read: %s", error)
-                self.requests[number] = 0  # it is outside of the range
+            self.requests[number] = _size(partial(self._ctx.attempt.scale_request, number))
+
+    def read_proposals(self, signs: SignsSeen) -> None:
+        """Note the numbers of nodes that the benchmark's hints ask for, unless this job ignores them. Raises StoreError."""
+        if self._ctx.policy.takes_proposals:
+            for number in signs.proposals.keys() - self._proposals.keys():
+                self._proposals[number] = _size(partial(self._ctx.attempt.size_proposal, number))
+
+    @property
+    def desired(self) -> int:
+        """The number of nodes that the job should have: requests count more than proposals."""
+        sizes = (size for each in (self._proposals, self.requests) for _, size in sorted(each.items()))
+        return desired_nodes(sizes, self._ctx.policy, first=self._ctx.desired)
 
     def _read_joined(self) -> None:
         """Note the nodes that have joined, if they are machines of the job's launches: a benchmark may write
@@ -209,3 +228,12 @@ class NodeReports:
     def local_s(self, store_ms: float) -> float:
         """Return a time of the store's clock (ms) by this process's clock (s)."""
         return self._ctx.clock() - (self.store_ms - store_ms) / 1000
+
+
+def _size(read: Callable[[], ScaleRequest]) -> int:
+    """Return a requested or proposed number of nodes; 0, which is outside of any range, if it cannot be read. Raises StoreError."""
+    try:
+        return read().desired
+    except RecordError as error:
+        log.warning("a request for another number of nodes cannot be read: %s", error)
+        return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -263,6 +264,7 @@ def _follow(
     size = 0
     part_since: float | None = None
     look_for_programs = _ProgramLook(ctx, started)
+    look_for_size = _size_look(ctx)
     troubles = SinkTroubles(ctx.events.add)
     repeats = RepeatDecision(ctx.job, ctx.rundir)
     progress = RepeatProgress(ctx)
@@ -273,6 +275,7 @@ def _follow(
         troubles.observe(ctx.sink_errors())
         ctx.tell_checkpoints()
         ctx.tell_supervisor()
+        look_for_size()
         _keep_output(ctx, output)
         look_for_programs()
         look_for_transport()
@@ -295,6 +298,17 @@ def _follow(
             end_lost(ctx.rundir, started=started)
             return
         clock.sleep(_SHORT_TICK if repeats.hurries(clock.monotonic()) else _TICK)
+
+
+def _size_look(ctx: RunContext) -> Callable[[], None]:
+    """Return the look that proposes another number of nodes, if the benchmark's hints may change it; it does nothing for other jobs."""
+    supervisor, elastic = ctx.supervisor, ctx.elastic
+    if supervisor is None or elastic is None or not ctx.job.takes_proposals:
+        return lambda: None
+    # Imported here: other jobs start sooner without it.
+    from bai_agent.nodes.size_policy import new_size_look
+
+    return new_size_look(ctx, elastic, lambda: supervisor.hints)
 
 
 class _ProgramLook:

@@ -172,7 +172,7 @@ def status(
     from executor.jobs.job_list import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
     from executor.records.environments import SUMMARY_NODES, environments
-    from executor.records.generation_status import last_hints
+    from executor.records.generation_status import last_hints, size_status
     from executor.records.generations import generations_of
     from executor.records.job_status import unknown_status
     from executor.records.node_status import with_nodes
@@ -193,6 +193,7 @@ def status(
         machines=list(environments(record, most=None if verbose else SUMMARY_NODES)),
         generations=generations_of(record, None) if verbose and result is None else (),
         hints=last_hints(record, record.job()) if verbose else None,
+        size=size_status(record, record.job()) if verbose and result is None else None,
         command=options.command,
         verbose=verbose,
         one_machine=not backend.remote,

@@ -33,7 +33,7 @@ from executor.documents.summary import (
 from executor.program import command
 from executor.quantities import clock, seconds
 from executor.records.environments import NodeEnvironment, machine_warnings
-from executor.records.generation_status import GenerationStatus, count_of
+from executor.records.generation_status import GenerationStatus, SizeStatus, count_of
 from executor.records.job_status import DIED, GOES_ON, JobStatus, NodeStatus, is_over
 from executor.records.statistics import Measurements
 
@@ -65,6 +65,8 @@ class StatusView:
     """Past generations of a running job; empty unless verbose."""
     hints: Hints | None = None
     """The benchmark's last hints for other numbers of nodes; None unless verbose."""
+    size: SizeStatus | None = None
+    """What last set the number of nodes, if the hints may; None unless verbose."""
     verbose: bool = False
     one_machine: bool = False
     """Whether the job's nodes share one machine."""
@@ -99,6 +101,7 @@ def status_as_json(view: StatusView) -> dict[str, Any]:
             {
                 "environments": [each.as_table() for each in view.machines],
                 "hints": asdict(view.hints) if view.hints is not None else None,
+                "size": asdict(view.size) if view.size is not None else None,
             }
             if view.verbose
             else {}
@@ -281,7 +284,7 @@ def _details(view: StatusView) -> Iterator[Block]:
     """Yield transports, settings, our own usage, and the machine of each node."""
     yield Facts(_transports(view.status.nodes))
     yield Facts(_settings(view.job))
-    yield Facts(_hints(view.hints))
+    yield Facts([*size_facts(view.size), *_hints(view.hints)])
     if view.result is not None and view.result.own_usage:
         yield Facts(list(usage_facts(view.result.own_usage, one_machine=view.one_machine)))
     for node in view.machines:
@@ -300,6 +303,19 @@ def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
         Fact("transport", sentence if len(found) == len(nodes) else f"{sentence} (node {', '.join(found)})")
         for sentence, found in ranks.items()
     ]
+
+
+def size_facts(size: SizeStatus | None) -> list[Fact]:
+    """Return what last set the number of nodes."""
+    if size is None:
+        return []
+    if size.requested is not None:
+        words = f"`bai scale` has set {count_of(size.requested)}, and goodput proposes nothing since"
+    elif size.proposed is not None and size.proposed_at is not None:
+        words = f"goodput proposed {count_of(size.proposed)} {time_since(size.proposed_at)}"
+    else:
+        words = "goodput has proposed no other number of nodes"
+    return [Fact("size", words)]
 
 
 def _hints(hints: Hints | None) -> list[Fact]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from bai_agent.errors import RecordError
-from bai_agent.job.attempt import AttemptRecord, Control
+from bai_agent.job.attempt import AttemptRecord, Control, Version
 from bai_agent.job.descriptor import Job
 from bai_agent.job.generation_records import Change, DecisionKind, Hints, NextGeneration, ScaleRequest
 from bai_agent.job.record import JobRecord
@@ -68,25 +68,63 @@ class GenerationStatus:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class SizeStatus:
+    """What last set the number of nodes of a job whose benchmark's hints may change it."""
+
+    requested: int | None
+    """Number of nodes of the newest `bai scale`, after which hints change nothing. None if there was none."""
+    proposed: int | None
+    """Number of nodes of the newest proposal. None if there was none."""
+    proposed_at: int | None
+    """Time of that proposal (ms UTC, the store's clock)."""
+
+
 def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
-    """Return how many nodes an elastic job should have: the newest request that its range allows. Raises StoreError."""
-    for number in sorted(attempt.scale_requests(), reverse=True):
-        with suppress(RecordError):
-            if is_allowed(job, wanted := attempt.scale_request(number).desired):
-                return wanted
+    """Return how many nodes an elastic job should have: the newest request that its range allows, else the newest such proposal of
+    its benchmark. Raises StoreError."""
+    for asked in (_requests(attempt, job), _proposals(attempt, job)):
+        if asked:
+            return asked[-1][1]
     return job.desired_nodes
 
 
+def proposed_nodes(attempt: AttemptRecord, job: Job) -> int | None:
+    """Return the number of nodes of the newest proposal; None if there is none, or somebody has requested a number. Raises StoreError."""
+    proposals = _proposals(attempt, job)
+    return proposals[-1][1] if proposals and not _requests(attempt, job) else None
+
+
+def _requests(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:
+    """Return time and number of each request for nodes that the range allows, in their order. Raises StoreError."""
+    return _allowed(job, attempt.scale_requests(), attempt.scale_request)
+
+
+def _proposals(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:
+    """Return the same of the proposals by the benchmark's hints; empty if the job ignores them. Raises StoreError."""
+    if not job.takes_proposals:
+        return []
+    return _allowed(job, attempt.signs_seen().proposals, attempt.size_proposal)
+
+
+def _allowed(
+    job: Job, found: Mapping[int, Version], read: Callable[[int], ScaleRequest]
+) -> list[tuple[int, int]]:
+    asked: list[tuple[int, int]] = []
+    for number, (put, _) in sorted(found.items()):
+        with suppress(RecordError):
+            if is_allowed(job, wanted := read(number).desired):
+                asked.append((put, wanted))
+    return asked
+
+
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
-    """Return the numbers of nodes that were requested and that the range allows, in their order. Raises StoreError.
+    """Return the numbers of nodes that were proposed or requested and that the range allows, in their order. Raises StoreError.
 
     A smaller number that was followed by another request counts as far as the nodes had followed it by then.
     """
-    asked: list[tuple[int, int]] = []
-    for number, (put, _) in sorted(attempt.scale_requests().items()):
-        with suppress(RecordError):
-            if is_allowed(job, wanted := attempt.scale_request(number).desired):
-                asked.append((put, wanted))
+    # Requests come last: a proposal after one does not count.
+    asked = [*_proposals(attempt, job), *_requests(attempt, job)]
     found: list[int] = []
     before = job.desired_nodes
     for index, (_, wanted) in enumerate(asked):
@@ -162,6 +200,16 @@ def last_hints(record: JobRecord, job: Job) -> Hints | None:
     with suppress(RecordError):
         return AttemptRecord(record, job.job.attempt).hints()
     return None
+
+
+def size_status(record: JobRecord, job: Job) -> SizeStatus | None:
+    """Return what last set the number of nodes of a job whose benchmark's hints may change it; None for other jobs. Raises StoreError."""
+    if not job.takes_proposals:
+        return None
+    attempt = AttemptRecord(record, job.job.attempt)
+    requests, proposals = _requests(attempt, job), _proposals(attempt, job)
+    put, proposed = proposals[-1] if proposals else (None, None)
+    return SizeStatus(requested=requests[-1][1] if requests else None, proposed=proposed, proposed_at=put)
 
 
 def _status(

@@ -40,9 +40,11 @@ class Account:
         self.cli = CliHarness(folder, {**os.environ, **aws.environment(), **cache, **mine})
         self.store = bucket_store(read_settings())
 
-    def submit(self, job_id: str = "job", more: str = ELASTIC) -> tuple[str, CliResult]:
-        """Submit a job; return its machine, and what was said."""
-        (self.cli.folder / "b.toml").write_text(HELLO + more)
+    def submit(
+        self, job_id: str = "job", more: str = ELASTIC, *, hardware: str = ""
+    ) -> tuple[str, CliResult]:
+        """Submit a job; return its machine, and what was said. more, hardware: lines of its descriptor, the latter of `[hardware]`."""
+        (self.cli.folder / "b.toml").write_text(HELLO.replace("[ml]", f"{hardware}[ml]") + more)
         before = set(self.machines())
         done = self.cli.bai("submit", "b.toml", "--job-id", job_id)
         assert done.code == 0, done.stderr

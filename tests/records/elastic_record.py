@@ -14,10 +14,16 @@ from executor.records.generation_status import GenerationStatus, generation_stat
 
 
 class ElasticRecord:
-    """The record of an elastic job of 2 to 4 nodes, as its leaders write it."""
+    """The record of an elastic job of 2 to 4 nodes, as its leaders write it; of AdaptDL one of 1 to 4, of which no agent has begun."""
 
-    def __init__(self, store: Path) -> None:
-        self.job = HandmadeJob(store, nodes=4, min_nodes=2)
+    def __init__(self, store: Path, *, is_adaptdl: bool = False) -> None:
+        self.job = HandmadeJob(
+            store,
+            nodes=4,
+            min_nodes=1 if is_adaptdl else 2,
+            strategy="adaptdl" if is_adaptdl else "torchrun",
+            written=not is_adaptdl,
+        )
         self.record = self.job.record
         self.attempt = AttemptRecord(self.record)
 
@@ -48,6 +54,9 @@ class ElasticRecord:
 
     def asks(self, nodes: int) -> None:
         self.attempt.request_scale(ScaleRequest(desired=nodes))
+
+    def proposes(self, nodes: int) -> None:
+        self.attempt.propose_size(ScaleRequest(desired=nodes))
 
     def starts(self, node: int, generation: int, text: str) -> None:
         """Start the benchmark of a generation on a node, where it prints."""

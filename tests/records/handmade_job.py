@@ -59,9 +59,11 @@ class HandmadeJob:
         written: bool = True,
         nodes: int = 1,
         min_nodes: int | None = None,
+        strategy: str = "torchrun",
         labels: dict[str, str] | None = None,
     ) -> None:
-        """keeps: its machine, for an hour where it fails. written: its agents have begun to write."""
+        """keeps: its machine, for an hour where it fails. written: its agents have begun to write.
+        strategy: of several nodes."""
         self.store = DirectoryStore(store)
         self.record = JobRecord(self.store, job_id)
         self.node = store / self.record.node().place
@@ -75,7 +77,7 @@ class HandmadeJob:
             ),
             store=Store(url=self.store.url),
             strategy=StrategyTable(
-                name="torchrun" if nodes > 1 else "single_node", nodes=nodes, min_nodes=min_nodes
+                name=strategy if nodes > 1 else "single_node", nodes=nodes, min_nodes=min_nodes
             ),
             end=End(power=Power.OFF, keep_on_failure=timedelta(hours=1)) if keeps else End(),
         )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from stand_in_training import TRAINS
 from sandbox.ends import RUN, wait_inside
 from sandbox.fake_aws import Machine
 from sandbox.sandbox_cli import SandboxCli
-from sandbox.torchrun_nodes import described, wait_off
+from sandbox.torchrun_nodes import described, follow, wait_for_machines, wait_off
 
 ELASTIC = """
 [elastic]
@@ -199,22 +197,6 @@ def test_after_all_spot_machines_lose_power_new_ones_continue_from_the_last_chec
     launching = [call.identity for call in cli.aws.calls if call.action == "RunInstances"]
     assert launching == ["user"] * 4
     assert seconds_on(cli.aws.machines) <= planned_seconds(cli, file)
-
-
-def follow(cli: SandboxCli, file: Path) -> subprocess.Popen[str]:
-    """Run a job, and follow it; what is said of it is in the file `followed`."""
-    with (cli.folder / "followed").open("w") as said:
-        return cli.start("run", file, "--on", "ec2", "--job-id", "job", stdout=said, stderr=said)
-
-
-def wait_for_machines(cli: SandboxCli, follower: subprocess.Popen[str], count: int) -> list[Machine]:
-    """Wait until so many machines have been launched, and return them."""
-    deadline = time.monotonic() + 900
-    while len(cli.aws.machines) < count:
-        assert follower.poll() is None, (cli.folder / "followed").read_text()
-        assert time.monotonic() < deadline, f"{len(cli.aws.machines)} of {count} machines were launched"
-        time.sleep(0.5)
-    return cli.aws.machines
 
 
 def seconds_on(machines: list[Machine]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from pathlib import Path
 
 from sandbox.fake_aws import Machine
@@ -49,3 +51,19 @@ def wait_off(cli: SandboxCli, machines: list[Machine]) -> None:
         reason = cli.aws.instance(machine.instance_id)["StateReason"]["Code"]
         assert reason == "Client.InstanceInitiatedShutdown"
         assert machine.exit_codes == [0]
+
+
+def follow(cli: SandboxCli, file: Path) -> subprocess.Popen[str]:
+    """Run a job, and follow it; what is said of it is in the file `followed`."""
+    with (cli.folder / "followed").open("w") as said:
+        return cli.start("run", file, "--on", "ec2", "--job-id", "job", stdout=said, stderr=said)
+
+
+def wait_for_machines(cli: SandboxCli, follower: subprocess.Popen[str], count: int) -> list[Machine]:
+    """Wait until so many machines have been launched, and return them."""
+    deadline = time.monotonic() + 900
+    while len(cli.aws.machines) < count:
+        assert follower.poll() is None, (cli.folder / "followed").read_text()
+        assert time.monotonic() < deadline, f"{len(cli.aws.machines)} of {count} machines were launched"
+        time.sleep(0.5)
+    return cli.aws.machines

@@ -12,12 +12,14 @@ from pathlib import Path
 from bai_agent.benchmark.orphans import find_remains
 from bai_agent.errors import BaiError, BusyError
 from bai_agent.job.agent_start import AgentStartError, start_agent
+from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, is_locked, locked, make_folder
 from bai_agent.light_dataclass import dataclass
 from executor.backends.local.folder_store import check_own
 from executor.errors import AgentError
+from executor.records.generation_status import proposed_nodes
 from executor.records.nodes import node_numbers
 
 _LAST_BYTES = 65536
@@ -162,6 +164,10 @@ class LocalAgent:
             node.start()
             started.append(node.rank)
         return started
+
+    def proposed(self) -> int | None:
+        """Return the number of nodes that the benchmark's hints ask for; None if they ask for none. Raises StoreError."""
+        return proposed_nodes(AttemptRecord(self.record), self.job) if self.job is not None else None
 
     def _dead(self) -> list[NodeAgent]:
         return [node for node in self.nodes if not node.alive() and not node.done()]

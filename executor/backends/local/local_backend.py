@@ -22,7 +22,7 @@ from executor.backends.backend import (
 )
 from executor.backends.local.agent import LocalAgent, local_agent
 from executor.backends.local.folder_store import check_own, is_local, store_at
-from executor.backends.local.local_watcher import AgentWatcher
+from executor.backends.local.local_watcher import AgentWatcher, started_nodes
 from executor.errors import UsageError
 from executor.records.follower import events_of
 from executor.records.generation_status import (
@@ -241,7 +241,7 @@ class LocalPlan:
 
 def _started(nodes: Sequence[int]) -> str:
     """Return the end of a sentence about the nodes whose agents were started."""
-    return f"; started node {', '.join(map(str, nodes))}" if nodes else ""
+    return f"; {started_nodes(nodes)}" if nodes else ""
 
 
 def _agent(record: JobRecord, job: Job | None = None) -> LocalAgent:

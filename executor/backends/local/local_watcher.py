@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bai_agent.job.record import JobRecord
@@ -36,6 +36,14 @@ class Agent(Protocol):
         """Start it, or start it again. Raises BaiError."""
         ...
 
+    def proposed(self) -> int | None:
+        """Return the number of nodes that the benchmark's hints ask for; None if they ask for none. Raises BaiError."""
+        ...
+
+    def scale(self, desired: int) -> list[int]:
+        """Start nodes until so many live; return the numbers of those that were started. Raises BaiError."""
+        ...
+
 
 class AgentWatcher:
     """Looks whether the agent of one job lives while the job has no result."""
@@ -55,15 +63,20 @@ class AgentWatcher:
         self._agent, self._restarter = agent, AgentRestarter(agent, record.job_id)
         self._record, self._on_status = record, on_status
         self._has_given_up = False
+        self._proposed: int | None = None
+        self._may_start = 0
+        """Number of nodes that may still be started for that proposal: nodes that end at once are not replaced for ever."""
         self._look_s, self._clock = look_s, clock
         self._next = clock() + look_s
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Restart a dead agent. Raises NoResultError after too many restarts, BaiError if one fails."""
+        """Restart a dead agent, or start nodes that the job lacks. Raises NoResultError after too many restarts, BaiError if one fails."""
         if self._clock() < self._next:
             return None
         self._next = self._clock() + self._look_s
-        if not self._restarter.complete() and result_of(self._record) is None:
+        if self._restarter.complete():
+            return None if cancelling else self._grow()
+        if result_of(self._record) is None:
             try:
                 self._restarter.restart(self._on_status)
             except NoResultError as error:
@@ -72,6 +85,22 @@ class AgentWatcher:
                 is_news, self._has_given_up = not self._has_given_up, True
                 return f"{error}; the job goes on without it" if is_news else None
         return None
+
+    def _grow(self) -> str | None:
+        """Start the nodes that the benchmark's hints ask for and that do not live; return a sentence about them. Raises BaiError."""
+        proposed = self._agent.proposed()
+        if proposed != self._proposed:
+            self._proposed, self._may_start = proposed, proposed or 0
+        if proposed is None or self._may_start <= 0:
+            return None
+        started = self._agent.scale(proposed)
+        self._may_start -= len(started)
+        return f"{started_nodes(started)}: the benchmark's hints ask for more nodes" if started else None
+
+
+def started_nodes(nodes: Sequence[int]) -> str:
+    """Return which nodes' agents were started."""
+    return f"started node {', '.join(map(str, nodes))}"
 
 
 class AgentRestarter:

@@ -56,6 +56,14 @@ def adaptdl(table: Raw) -> Iterator[RawFinding]:
         yield error(("checkpoint", "shared"), problem, "remove it: the folder is copied to all machines")
 
 
+def size_policy(table: Raw) -> Iterator[RawFinding]:
+    """Check that goodput is used with AdaptDL, whose benchmarks give hints."""
+    strategy = at(table, "hardware").get("strategy", "single_node")
+    if at(table, "elastic").get("policy") == "goodput" and strategy != "adaptdl":
+        problem = f'is "goodput", which needs AdaptDL\'s hints, and hardware.strategy is {strategy}'
+        yield error(("elastic", "policy"), problem, 'remove it, or write strategy = "adaptdl"')
+
+
 def is_replaced(table: Raw) -> bool:
     """Return whether the job is one machine that may be replaced by others."""
     is_single = at(table, "hardware").get("strategy", "single_node") == "single_node"

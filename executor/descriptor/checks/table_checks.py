@@ -19,7 +19,14 @@ from executor.descriptor.checks.command_checks import (
     shell_syntax,
     written_engine,
 )
-from executor.descriptor.checks.elastic_checks import adaptdl, checkpoints, elastic, node_range, restarts
+from executor.descriptor.checks.elastic_checks import (
+    adaptdl,
+    checkpoints,
+    elastic,
+    node_range,
+    restarts,
+    size_policy,
+)
 from executor.descriptor.checks.file_checks import data_files, script_files, script_table
 from executor.descriptor.checks.metric_checks import (
     examples,
@@ -232,6 +239,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     restarts,
     elastic,
     adaptdl,
+    size_policy,
     checkpoints,
     _prometheus,
 )

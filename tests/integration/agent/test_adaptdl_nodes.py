@@ -12,46 +12,12 @@ from typing import Any
 import pytest
 from agent_runs import events_of, wait_until
 from node_agents import Nodes
+from stand_in_adaptdl import stand_in_adaptdl
 
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import open_store
 
-REPLICA = """
-import http.client, json, os, signal, sys, time
-from pathlib import Path
-from urllib.parse import urlsplit
-
-env = {{name.removeprefix("ADAPTDL_"): value for name, value in os.environ.items() if name.startswith("ADAPTDL_")}}
-rank, restart, kept = env["REPLICA_RANK"], env["NUM_RESTARTS"], Path(env["CHECKPOINT_PATH"])
-
-def ask(method, path, content=None):
-    connection = http.client.HTTPConnection(urlsplit(env["SUPERVISOR_URL"]).netloc, timeout=60)
-    connection.request(method, path, content)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()
-
-def save(*_):
-    if rank == "0":
-        (kept / "_checkpoint").mkdir(exist_ok=True)
-        (kept / "_checkpoint" / "state").write_text(str(1 + sum(map(int, states))))
-        (kept / "_checkpoint").rename(kept / f"checkpoint-{{restart}}")
-    sys.exit(143)
-
-states = [each.read_text() for each in kept.glob("checkpoint-*/state")]
-signal.signal(signal.SIGTERM, save)
-addresses = ask("GET", f"/discover/{{env['JOB_ID']}}/{{restart}}")[1]
-stranger = ask("GET", f"/discover/x/job/{{restart}}")[0]
-if rank == "0":
-    ask("PUT", f"/hints/{{env['JOB_ID']}}", b"x" * 70000)
-    ask("PUT", f"/hints/{{env['JOB_ID']}}", json.dumps({{"restart": int(restart)}}).encode())
-line = json.dumps([int(restart), int(rank), int(env["NUM_REPLICAS"]), json.loads(addresses), stranger, states, os.getpid()])
-os.write(1, f"begun {{line}}\\n".encode())
-while not Path({flag!r}).exists():
-    time.sleep(0.05)
-os.write(1, b"loss=0.5\\n")
-"""
-"""A replica that runs until there is a file `flag`, and writes down how it was started: restart, rank, replicas, addresses, the answer to a stranger's question, what was saved before, its process."""
 WAIT_S = 120
 
 
@@ -66,10 +32,10 @@ class Job:
         metadata.parent.mkdir(parents=True)
         metadata.write_text("Metadata-Version: 2.1\nName: adaptdl\nVersion: 0.2.12\n")
         self.nodes = make(
-            REPLICA.format(flag=str(self._flag)),
+            stand_in_adaptdl(str(self._flag), hints=json.dumps(tables.pop("hints", {}))),
             nodes=2,
             strategy={"name": "adaptdl", "min_nodes": 1, "processes_per_node": "2"},
-            elastic={"pause": "1s", **tables.pop("elastic", {})},
+            elastic={"pause": "1s", "policy": "fixed", **tables.pop("elastic", {})},
             checkpoint={"path": "checkpoints"},
             metrics=[{"name": "loss", "pattern": r"loss=(\S+)"}],
             **tables,
@@ -95,6 +61,10 @@ class Job:
         self._flag.touch()
         assert [self.nodes.wait(node) for node in nodes] == [0] * len(nodes)
 
+    def warnings(self) -> list[str]:
+        """Return what the first node has warned of."""
+        return [each["message"] for each in events_of(self.nodes.rundir(0)) if each["type"] == "warning"]
+
     def why(self, generation: int) -> str:
         attempt = self.attempt
         return attempt.decision(generation, attempt.control()).why
@@ -106,9 +76,10 @@ def job(tmp_path: Path, make: Callable[..., Nodes]) -> Callable[..., Job]:
 
 
 def test_replicas_of_all_nodes_save_together_and_go_on(job: Callable[..., Job]) -> None:
-    it = job()
+    it = job(elastic={"nodes": 2, "policy": "goodput"})
     it.nodes.start_all(0, 1)
     first = it.wait(0, nodes=2)
+    wait_until(lambda: any("hints are ignored" in each for each in it.warnings()), seconds=WAIT_S)
     # AdaptDL's own word to one replica takes all along.
     os.kill(first[0][-1], signal.SIGTERM)
     second = it.wait(1, nodes=2)
@@ -123,10 +94,10 @@ def test_replicas_of_all_nodes_save_together_and_go_on(job: Callable[..., Job]) 
     wait_until(lambda: '"restart": 1' in (it.attempt.hints() or hints).text, seconds=WAIT_S)
     result = it.nodes.result
     assert (result["outcome"], [each["code"] for each in result["generations"]]) == ("succeeded", [143, 0])
-    warnings = [each["message"] for each in events_of(it.nodes.rundir(0)) if each["type"] == "warning"]
-    assert [each for each in warnings if "AdaptDL" in each or "adaptdl" in each] == [
+    assert [each for each in it.warnings() if "AdaptDL" in each or "adaptdl" in each] == [
         "The benchmark's Python has adaptdl '0.2.12', which was never tested; 0.2.11 works.",
         "AdaptDL's hints were larger than 65536 bytes, or of unknown size, and are ignored.",
+        "AdaptDL's hints are ignored, as no number of nodes follows from them (initBatchSize is missing).",
     ]
 
 

@@ -443,6 +443,29 @@ def test_objects_that_an_instance_can_write_launch_nothing(account: WatchedAccou
     assert "own" not in done.log
 
 
+def test_hints_of_adaptdl_launch_machines_within_the_range_of_their_job_alone(
+    account: WatchedAccount,
+) -> None:
+    adaptdl = (
+        'strategy = "adaptdl"\n[hardware.distributed]\nnum_instances = "1:3"\n[elastic]\npolicy = "%s"\n'
+    )
+    for policy in ("goodput", "fixed"):
+        machine, _ = account.submit(policy, hardware=adaptdl % policy + "nodes = 1\n", more="")
+        account.begin(machine, policy)
+    launched = len(account.aws.calls("RunInstances"))
+    for number, size in enumerate((2, 9, 3, 4, 0)):
+        keys = [f"jobs/{job}/attempts/0/signs/size-{number}.json" for job in ("goodput", "fixed")]
+        assert account.plant("instance", keys, json.dumps({"desired": size}).encode()) == keys
+
+    done = account.watch()
+    account.watch()
+
+    assert (launched, len(account.aws.calls("RunInstances"))) == (2, 4)
+    assert len(account.machines()) == 4
+    assert "goodput" in done.log
+    assert "fixed" not in done.log
+
+
 def test_another_launch_than_the_submitted_one_launches_nothing(account: WatchedAccount) -> None:
     # Given a launch whose content has changed since the job was marked
     account.lost()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from adaptdl_hints import BOUNDED
 from agent_runs import wait_until
 from image_pythons import adaptdl, hosts_version, pytorch
 from local_cli import LocalCli, open_local_cli
@@ -14,8 +16,8 @@ from local_cli import LocalCli, open_local_cli
 EXAMPLE = Path(__file__).parents[3] / "examples" / "adaptdl" / "benchmark.toml"
 SECONDS = 180
 UNTIL_TOLD = """
-import os, runpy
-import adaptdl.torch
+import json, os, runpy
+import adaptdl.env, adaptdl.sched_hints, adaptdl.torch
 import adaptdl.torch._metrics as metrics
 
 def until_told(epochs):
@@ -25,10 +27,13 @@ def until_told(epochs):
             return
 
 remaining, adaptdl.torch.remaining_epochs_until = adaptdl.torch.remaining_epochs_until, until_told
-metrics._PREV_REPORT = 0
+def report():
+    adaptdl.sched_hints.post_sched_hints(json.loads({hints!r}), adaptdl.env.job_id())
+
+metrics._PREV_REPORT, metrics._report_sched_hints = 0, report
 runpy.run_path("train.py", run_name="__main__")
 """
-"""Runs the script, unchanged, until there is a file; AdaptDL gives its first hints after a step, in place of 30 seconds."""
+"""Runs the script, unchanged, until there is a file; AdaptDL gives recorded hints, first after a step in place of 30 seconds."""
 
 
 @pytest.fixture
@@ -37,11 +42,11 @@ def cli(tmp_path: Path) -> Iterator[LocalCli]:
         yield cli
 
 
-def test_a_script_for_adaptdl_runs_unchanged_on_one_node_on_two_and_on_one(
+def test_a_script_for_adaptdl_runs_unchanged_on_one_node_on_as_many_as_goodput_wants_and_on_one(
     cli: LocalCli, tmp_path: Path
 ) -> None:
     flag, script = tmp_path / "enough", tmp_path / "until_told.py"
-    script.write_text(UNTIL_TOLD.format(flag=str(flag)))
+    script.write_text(UNTIL_TOLD.format(flag=str(flag), hints=json.dumps(BOUNDED)))
     options: dict[str, object] = {
         "env.python": pytorch(hosts_version()) / "bin" / "python",
         "env.vars.PYTHONPATH": adaptdl(hosts_version()),
@@ -65,11 +70,11 @@ def test_a_script_for_adaptdl_runs_unchanged_on_one_node_on_two_and_on_one(
     with cli.start(*run, "--", "--epochs", "1000000") as bai:
         try:
             wait_for_steps(1)
-            assert cli.bai("scale", "a1", "2").code == 0
             so_far = wait_for_steps(2)
             shown = cli.bai("status", "-v", "a1").stdout
             assert cli.bai("scale", "a1", "1").code == 0
             wait_for_steps(1, after=so_far)
+            scaled = cli.bai("status", "-v", "a1").stdout
             flag.touch()
             told, said = bai.communicate(timeout=SECONDS)
         finally:
@@ -86,4 +91,8 @@ def test_a_script_for_adaptdl_runs_unchanged_on_one_node_on_two_and_on_one(
     assert len(starts) == 3
     assert 0 == starts[0] <= starts[1] <= starts[2]
     assert epochs == sorted(epochs)
+    # AdaptDL on AWS would have two nodes by these hints: the integration test of goodput computes it by that rule.
+    assert re.search(r"^a1 .*\(desired 2\): 2 members", shown, re.MULTILINE)
+    assert re.search(r"^size +goodput proposed 2 nodes ", shown, re.MULTILINE)
+    assert re.search(r"^size +`bai scale` has set 1 node, ", scaled, re.MULTILINE)
     assert re.search(r'^hints +\{"initBatchSize": 64, .*"perfParams": \{"alpha_c": ', shown, re.MULTILINE)

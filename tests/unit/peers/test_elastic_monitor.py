@@ -15,6 +15,7 @@ from bai_agent.job.generation_records import DecisionKind, NextGeneration, Scale
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import replace
 from bai_agent.nodes.held_ports import hold_agent_port
 from bai_agent.peers.direct_question import AnswerPort, PeerAnswer
 from bai_agent.peers.elastic_monitor import ElasticMonitor
@@ -117,3 +118,22 @@ def test_members_confirm_a_planned_change_and_stop_together(
     reason = it.change()
     assert reason is not None
     assert reason.message == "Node 2 left."
+
+
+def test_only_a_leader_publishes_what_its_benchmark_proposes(attempt: AttemptRecord) -> None:
+    policy = replace(POLICY, takes_proposals=True)
+    attempt.settle_generation(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1]))
+    leader, member = (
+        ElasticMonitor(attempt, node=node, policy=policy, desired=2, limits=Limits()) for node in (0, 1)
+    )
+    for it in (leader, member):
+        it.observe()
+
+    member.propose(3)
+    member.observe()
+    assert not attempt.signs_seen().proposals
+
+    leader.propose(4)
+    leader.observe()
+    leader.observe()
+    assert [attempt.size_proposal(each).desired for each in attempt.signs_seen().proposals] == [4]

@@ -19,11 +19,13 @@ from bai_agent.job.generation_records import (
     GenerationEnd,
     Leaving,
     NextGeneration,
+    ScaleRequest,
     Sign,
 )
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import replace
 from bai_agent.peers.leader import Leader
 from bai_agent.peers.node_reports import Decided, LeaderContext
 
@@ -33,11 +35,13 @@ POLICY = Policy(restart=Restart(), min_nodes=2, nodes=4)
 class Gathering:
     """Node 0 of a job of two to four nodes that should have three, before its first generation."""
 
-    def __init__(self, folder: Path, *, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, checkpoint: Checkpoint | None = None, policy: Policy = POLICY
+    ) -> None:
         self.attempt = AttemptRecord(JobRecord(DirectoryStore(folder), "job"))
         self.now = 100.0
         self.silent_s: dict[int, float] = {}
-        self.folder, self.checkpoint = folder, checkpoint
+        self.folder, self.checkpoint, self.policy = folder, checkpoint, policy
         self.leader = self.new_leader()
 
     def new_leader(self) -> Leader:
@@ -45,7 +49,7 @@ class Gathering:
             LeaderContext(
                 attempt=self.attempt,
                 node=0,
-                policy=POLICY,
+                policy=self.policy,
                 desired=3,
                 limits=Limits(join=timedelta(minutes=10)),
                 find_serving=lambda peers: (),
@@ -522,3 +526,66 @@ def test_a_shared_folder_is_left_to_a_member_of_a_parked_job_that_has_fallen_sil
 
     it.ends(1, 0)
     assert it.begins(2, refilled)
+
+
+def running(tmp_path: Path, *, takes_proposals: bool = True) -> tuple[Gathering, Decided, Beginning]:
+    """Return a job whose first generation has three nodes."""
+    it = Gathering(tmp_path, policy=replace(POLICY, takes_proposals=takes_proposals))
+    for node in range(3):
+        it.join(node)
+    newest = it.decide(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1, 2]))
+    begun = it.begin(0, 0, 1, 2)
+    assert it.look(newest, begun) is None
+    return it, newest, begun
+
+
+def test_a_leader_proposes_a_size_once_and_scales_to_it(tmp_path: Path) -> None:
+    it, newest, begun = running(tmp_path)
+
+    it.leader.propose(2)
+    word = it.look(newest, begun)
+    it.leader.propose(2)
+
+    assert list(it.attempt.signs_seen().proposals) == [0]
+    assert it.attempt.size_proposal(0).by == "goodput"
+    assert word is not None
+    assert (word.members, word.why) == ([0, 1], Change.SCALED.value)
+
+
+def test_a_proposal_outside_the_range_is_not_made(tmp_path: Path) -> None:
+    it, _, _ = running(tmp_path)
+
+    for nodes in (1, 5, 3):
+        it.leader.propose(nodes)
+
+    assert not it.attempt.signs_seen().proposals
+
+
+def test_a_request_counts_more_than_proposals(tmp_path: Path) -> None:
+    it, newest, begun = running(tmp_path)
+    it.attempt.request_scale(ScaleRequest(desired=3))
+    assert it.look(newest, begun) is None
+
+    it.leader.propose(2)
+    it.attempt.propose_size(ScaleRequest(desired=2))
+
+    assert it.look(newest, begun) is None
+    assert list(it.attempt.signs_seen().proposals) == [0]
+
+
+def test_proposals_that_cannot_be_read_are_ignored(tmp_path: Path) -> None:
+    it, newest, begun = running(tmp_path)
+    for number, content in enumerate((b"[", b"{}", b'{"desired": 0}', b'{"desired": 900}', b"\xff" * 70_000)):
+        it.attempt.job.store.put(it.attempt.key(f"signs/size-{number}.json"), content)
+
+    assert it.look(newest, begun) is None
+
+
+def test_a_job_with_a_fixed_policy_reads_no_proposals(tmp_path: Path) -> None:
+    it, newest, begun = running(tmp_path, takes_proposals=False)
+    it.attempt.propose_size(ScaleRequest(desired=2))
+
+    it.leader.propose(2)
+
+    assert it.look(newest, begun) is None
+    assert list(it.attempt.signs_seen().proposals) == [0]

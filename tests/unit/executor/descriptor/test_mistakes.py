@@ -184,6 +184,13 @@ MISTAKES = [
     ),
     ("nothing elastic", "[elastic]\nnodes = 3", "elastic", 'write num_instances = "2:4"'),
     (
+        "hints without AdaptDL",
+        "[elastic]\nreplacements = 1\npolicy = 'goodput'",
+        "elastic.policy",
+        'write strategy = "adaptdl"',
+    ),
+    ("another policy", "[elastic]\nreplacements = 1\npolicy = 'best'", "elastic.policy", '"goodput"'),
+    (
         "replaced machines of runs",
         "[elastic]\nreplacements = 1\n[repeat]\nruns = 3",
         "elastic.replacements",

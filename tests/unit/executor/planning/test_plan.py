@@ -452,6 +452,17 @@ def test_a_job_of_adaptdl_has_its_own_times_and_a_folder_of_checkpoints() -> Non
     assert parse_job(job_toml(job).encode(), where="job.toml") == job
 
 
+def test_a_job_of_adaptdl_starts_with_the_least_nodes_and_takes_proposals_unless_its_policy_is_fixed() -> (
+    None
+):
+    grows, fixed = planned(hardware=ADAPTDL), planned(hardware=ADAPTDL, elastic={"policy": "fixed"})
+
+    assert (grows.takes_proposals, grows.desired_nodes) == (True, 1)
+    assert (fixed.takes_proposals, fixed.desired_nodes) == (False, 4)
+    assert parse_job(job_toml(fixed).encode(), where="job.toml") == fixed
+    assert not planned(hardware=RANGE).takes_proposals
+
+
 def test_settings_in_an_adaptdl_descriptor_override_the_defaults() -> None:
     job = planned(
         hardware=ADAPTDL,

@@ -13,7 +13,7 @@ from bai_agent.job.generation_records import Change, DecisionKind, Ledger
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from executor.documents.screen import show_blocks
-from executor.documents.status import generation_sentence, nodes_table
+from executor.documents.status import generation_sentence, nodes_table, size_facts
 from executor.errors import UsageError
 from executor.records.generation_status import (
     check_scale,
@@ -21,6 +21,7 @@ from executor.records.generation_status import (
     generation_status,
     request_scale,
     requested_nodes,
+    size_status,
 )
 from executor.records.node_status import node_statuses
 
@@ -167,3 +168,40 @@ def test_a_job_that_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
         check_scale(cancelled.record, 3)
     with pytest.raises(UsageError, match="has ended"):
         check_scale(ended.record, 3)
+
+
+def test_a_benchmarks_proposals_count_until_somebody_requests_a_number(tmp_path: Path) -> None:
+    made = ElasticRecord(tmp_path, is_adaptdl=True)
+    attempt, job = made.attempt, made.job.job
+    assert desired_nodes(attempt, job) == 1
+    made.proposes(3)
+    made.proposes(9)
+    attempt.job.store.put(attempt.key("signs/size-2.json"), b"{}")
+    assert (desired_nodes(attempt, job), requested_nodes(attempt, job)) == (3, [3])
+
+    made.asks(2)
+    made.proposes(4)
+
+    assert (desired_nodes(attempt, job), requested_nodes(attempt, job)[-1]) == (2, 2)
+
+
+def test_proposals_of_a_job_with_a_fixed_policy_count_nowhere(elastic: ElasticRecord) -> None:
+    elastic.proposes(2)
+
+    assert desired_nodes(elastic.attempt, elastic.job.job) == 4
+    assert requested_nodes(elastic.attempt, elastic.job.job) == []
+    assert size_status(elastic.record, elastic.job.job) is None
+
+
+def test_the_status_says_what_has_set_the_number_of_nodes(tmp_path: Path) -> None:
+    made = ElasticRecord(tmp_path, is_adaptdl=True)
+
+    def shown() -> str:
+        [fact] = size_facts(size_status(made.record, made.job.job))
+        return fact.text
+
+    assert shown() == "goodput has proposed no other number of nodes"
+    made.proposes(3)
+    assert shown().startswith("goodput proposed 3 nodes ")
+    made.asks(1)
+    assert shown() == "`bai scale` has set 1 node, and goodput proposes nothing since"

@@ -45,6 +45,12 @@ class MortalAgent:
     def alive(self) -> bool:
         return self.others_live
 
+    def proposed(self) -> int | None:
+        return None
+
+    def scale(self, desired: int) -> list[int]:
+        raise AssertionError("nothing is proposed")
+
     def complete(self) -> bool:
         if self.at_look:
             os.kill(os.getpid(), self.at_look.pop(0))

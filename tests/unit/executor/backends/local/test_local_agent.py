@@ -13,6 +13,7 @@ from bai_agent.job.run_directory import RunDir, locked
 from executor.backends.backend import BackendOptions
 from executor.backends.local.agent import local_agent
 from executor.backends.local.local_backend import LocalBackend
+from executor.backends.local.local_watcher import AgentWatcher
 from executor.configuration.config import read_settings
 from executor.errors import UsageError
 from executor.records.generation_status import desired_nodes
@@ -131,3 +132,54 @@ def test_the_nodes_of_a_job_are_known_without_its_descriptor(agents: Agents) -> 
 
     assert found is not None
     assert [each.rank for each in found.nodes] == [0]
+
+
+@pytest.fixture
+def one_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
+    """The agents of a job of AdaptDL of one to four nodes, of which one lives."""
+    with ExitStack() as stack:
+        made = Agents(ElasticRecord(tmp_path, is_adaptdl=True), stack)
+        monkeypatch.setattr("executor.backends.local.agent.start_agent", made.start)
+        made.live(0)
+        yield made
+
+
+def watcher_of(agents: Agents) -> AgentWatcher:
+    agent = local_agent(agents.made.record)
+    assert agent is not None
+    return AgentWatcher(agent, agents.made.record, lambda sentence: None, look_s=0)
+
+
+def test_nodes_that_the_benchmark_proposes_are_started_once(one_agent: Agents) -> None:
+    watcher = watcher_of(one_agent)
+    assert watcher.observe(news=False, cancelling=False) is None
+    one_agent.made.proposes(3)
+
+    said = [watcher.observe(news=False, cancelling=cancelling) for cancelling in (True, False, False)]
+
+    assert said == [None, "started node 1, 2: the benchmark's hints ask for more nodes", None]
+    assert one_agent.started == [1, 2]
+
+
+def test_proposed_nodes_that_end_at_once_are_not_started_for_ever(one_agent: Agents) -> None:
+    watcher = watcher_of(one_agent)
+    one_agent.made.proposes(2)
+
+    for _ in range(5):
+        if watcher.observe(news=False, cancelling=False) is not None:
+            one_agent.end(one_agent.started[-1])
+
+    assert one_agent.started == [1, 2]
+    # Another proposal is another matter.
+    one_agent.made.proposes(3)
+    watcher.observe(news=False, cancelling=False)
+    assert one_agent.started == [1, 2, 3, 4]
+
+
+def test_a_request_of_a_person_ends_the_proposals(one_agent: Agents) -> None:
+    watcher = watcher_of(one_agent)
+    one_agent.made.proposes(4)
+    one_agent.made.asks(1)
+
+    assert watcher.observe(news=False, cancelling=False) is None
+    assert one_agent.started == []

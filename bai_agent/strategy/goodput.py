@@ -1,0 +1,73 @@
+"""Prints the number of nodes with which an AdaptDL job is worth running, by its hints: `python goodput.py QUESTION`.
+
+QUESTION: a JSON object with `hints` (as AdaptDL gives them), `current` and `most` (numbers of nodes), and `slots` (replicas of each
+node). The rule is that of AdaptDL on AWS, in adaptdl_ray/aws/optimizer.py: the largest number whose speed-up over one node is at least
+half of that number, unless it is hardly faster than the current number, or near it.
+
+It runs in the benchmark's Python, which has AdaptDL, numpy and scipy, as the benchmark's user. Syntax of Python 3.6, as that Python may
+be older than the agent's.
+"""
+
+import json
+import resource
+import signal
+import sys
+from importlib import import_module
+from typing import Any
+
+MARK = "bai: nodes wanted "
+"""Start of the answer's line: what the Python's own start-up files print comes before it."""
+FLOOR = 0.5
+"""Least speed-up per node."""
+LEAST_GAIN = 1.05
+"""Least speed-up of a change of nodes."""
+LEAST_CHANGE = 0.15
+"""Least change of nodes, as a share of the current number."""
+CPU_SECONDS = 5
+"""Most CPU time of one question, imports included."""
+SECONDS = 50
+"""Most time of one question: the benchmark may leave it little CPU time."""
+
+
+def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
+    """Return the wanted number of nodes, and the speed-up of it and of the current number over one node. Raises ValueError."""
+    np = import_module("numpy")
+    if not hasattr(np, "int"):
+        vars(np)["int"] = int  # AdaptDL's last version is older than numpy 1.24
+    adaptdl = import_module("adaptdl.goodput")
+    gradient = hints["gradParams"] or {"norm": 1.0, "var": 1.0}
+    goodput = adaptdl.GoodputFunction(
+        adaptdl.PerfParams(**hints["perfParams"]),
+        adaptdl.GradParams(gradient["norm"], gradient["var"]),
+        hints["initBatchSize"],
+    )
+    bounds = hints["localBszBounds"]
+    options = {
+        "max_batch_size": hints["maxBatchSize"],
+        "atomic_bsz_range": tuple(bounds) if bounds else None,
+        "accumulation": hints["gradientAccumulation"],
+    }
+    nodes = np.arange(1, most + 1)
+    with np.errstate(all="ignore"):
+        speed = goodput.optimize(nodes, nodes * slots, **options)[0]
+        speedup = speed / speed[0]
+    if not np.all(np.isfinite(speedup)):
+        raise ValueError("the goodput of one node is 0 or unknown")
+    now = min(current, most)
+    best = int(nodes[speedup / nodes >= FLOOR].max())
+    is_slower = speedup[best - 1] < LEAST_GAIN * speedup[now - 1]
+    if is_slower or abs(best + 1 - current) < LEAST_CHANGE * current:
+        best = now
+    return {"nodes": best, "speedup": float(speedup[best - 1]), "current": float(speedup[now - 1])}
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    signal.alarm(SECONDS)  # also if the agent is gone
+    del sys.path[0]  # this file's folder: its names are not for other packages
+    answer = nodes_wanted(**json.loads(sys.argv[1]))
+    sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
+
+
+if __name__ == "__main__":
+    main()
