@@ -96,7 +96,7 @@ class _Answer:
     current: Annotated[float, Rule("a speed-up", 0, math.inf)]
 
 
-class SizePolicy:
+class GoodputPolicy:
     """The numbers of nodes that one node proposes in one generation. Questions are asked on threads of their own."""
 
     def __init__(
@@ -179,7 +179,7 @@ def new_size_look(
 ) -> Callable[[], None]:
     """Return a function that is called often while a generation runs, and proposes another number of nodes if one is due."""
     strategy, peers = ctx.job.strategy, peers_of(ctx.rundir)
-    policy = SizePolicy(
+    policy = GoodputPolicy(
         partial(_nodes_wanted, ctx),
         generation=ctx.rundir.generation,
         nodes=len(peers),

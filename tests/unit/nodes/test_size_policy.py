@@ -24,7 +24,7 @@ from bai_agent.job.record_types import WarningEvent
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.nodes.members_file import write_members
-from bai_agent.nodes.size_policy import INTERVAL_S, Question, SizePolicy, new_size_look, read_answer
+from bai_agent.nodes.size_policy import INTERVAL_S, GoodputPolicy, Question, new_size_look, read_answer
 from bai_agent.peers.elastic_monitor import ElasticMonitor
 from bai_agent.strategy import goodput
 
@@ -49,7 +49,7 @@ class Job:
         self.now = 1000.0
         self.questions: list[Question] = []
         self.answer: Callable[[], int] = lambda: 4
-        self.policy = SizePolicy(
+        self.policy = GoodputPolicy(
             self.find,
             generation=3,
             nodes=4,
