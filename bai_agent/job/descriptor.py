@@ -912,8 +912,8 @@ class Elastic(DeclaredTable):
     """Number of machines that are wanted at the start. Unset: the largest number of the range; the least one with
     `policy = "goodput"`."""
     policy: Annotated[SizePolicy | None, Example("fixed")] = None
-    """`"goodput"`: AdaptDL's hints change the number of machines that the job wants, until somebody uses `bai scale`; `"fixed"`: only
-    `bai scale` does. Unset: `"goodput"` with the strategy `adaptdl`, else `"fixed"`."""
+    """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets one; `"fixed"`: only `bai scale` does. Unset:
+    `"goodput"` for `adaptdl`, else `"fixed"`."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
     """Time for which the job waits with fewer machines than the least. It ends then."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
