@@ -119,8 +119,8 @@ def test_a_bundle_that_differs_from_the_submitted_one_is_refused(cli: SandboxCli
 
 
 def test_a_benchmark_that_never_ends(cli: SandboxCli) -> None:
-    """Agent: ends it after max_runtime and grace, three seconds here, though it ignores SIGTERM."""
-    limits = 'max_runtime = "2s"\ngrace = "1s"'
+    """Agent: ends it after max_runtime and grace, six seconds here, though it ignores SIGTERM."""
+    limits = 'max_runtime = "5s"\ngrace = "1s"'
     machine = cli.submit(cli.descriptor('trap "" TERM; while :; do sleep 0.2; done', limits=limits))
 
     status = ended(cli, machine, "done 3")

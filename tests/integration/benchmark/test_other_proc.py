@@ -75,7 +75,7 @@ def pids_of(rundir: Path) -> list[int]:
 @pytest.mark.parametrize("hidepid", [1, 2])
 def test_limits_and_tree_kill_work_under_hidepid(plain_folder: Path, hidepid: int) -> None:
     job = python_job(
-        plain_folder, _TREE, limits={"max_runtime": "4s", "grace": "1s"}, host_metrics={"enabled": True}
+        plain_folder, _TREE, limits={"max_runtime": "8s", "grace": "1s"}, host_metrics={"enabled": True}
     )
     rundir = plain_folder / "run"
 

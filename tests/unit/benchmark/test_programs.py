@@ -42,10 +42,14 @@ def test_a_program_that_is_not_there_gives_no_answer() -> None:
 def test_a_late_child_is_ended_with_its_descendants(tmp_path: Path, late: str) -> None:
     pid = tmp_path / "pid"
 
-    with pytest.raises(NoAnswerError, match=r"sh did not answer within 0\.5 s"):
-        asked(late.format(pid=pid), timeout_s=0.5)
+    # A busy machine may not have come to its first word by then.
+    for timeout_s in (0.5, 5.0, 50.0):
+        with pytest.raises(NoAnswerError, match=f"sh did not answer within {timeout_s:g} s"):
+            asked(late.format(pid=pid), timeout_s=timeout_s)
+        if pid.exists() and pid.read_text():
+            break
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (left := read_process(int(pid.read_text()))) is not None and left.state != "Z":
         assert time.monotonic() < deadline
 

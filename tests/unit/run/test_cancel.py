@@ -38,7 +38,7 @@ def test_after_a_failed_look_there_are_more(
 
     with caplog.at_level(logging.WARNING):
         look.start()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not look.cancelled() and look.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
 
