@@ -37,6 +37,7 @@ _STDBUF_FOLDERS = (
     "/usr/lib/aarch64-linux-gnu/coreutils",
 )
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+_REFERENCE_IN_VARIABLE = re.compile(r"(\$?)\$\(([^)]*)\)")
 
 
 def find_user(name: str | None) -> User | None:
@@ -76,19 +77,35 @@ def prepare_environment(
     env["PATH"] = env.get("PATH") or DEFAULT_PATH
     if benchmark.buffering is Buffering.TIMED:
         env.pop("PYTHONUNBUFFERED", None)  # from the caller: it would undo the job's own setting
-    env.update(benchmark.env)
+    contract = {
+        "BENCHMARK_AI": "fifo",
+        "BENCHMARK_AI_FIFO_FILEPATH": str(rundir.fifo),
+        "BENCHMARK_AI_FIFO_MAX_WAIT_TIME": str(FIFO_WAIT_SECONDS),
+        **({"BAI_SCRIPTS_PATH": str(scripts)} if scripts is not None else {}),
+        "BAI_JOB_ID": job.job.id,
+        **node,
+        RUN_MARKER: str(rundir.path),
+    }
+    _put_variables(env, benchmark.env, {**secrets, **contract})
     env.update(secrets)
     _put_python_first(env, benchmark, rundir)
     _set_buffering(env, benchmark.buffering, user)
-    env["BENCHMARK_AI"] = "fifo"
-    env["BENCHMARK_AI_FIFO_FILEPATH"] = str(rundir.fifo)
-    env["BENCHMARK_AI_FIFO_MAX_WAIT_TIME"] = str(FIFO_WAIT_SECONDS)
-    if scripts is not None:
-        env["BAI_SCRIPTS_PATH"] = str(scripts)
-    env["BAI_JOB_ID"] = job.job.id
-    env.update(node)
-    env[RUN_MARKER] = str(rundir.path)
+    env.update(contract)
     return env
+
+
+def _put_variables(env: dict[str, str], variables: Mapping[str, str], later: Mapping[str, str]) -> None:
+    """Put the job's variables into `env`, each with its `$(NAME)` expanded: from `later`, or from `env` as it is before
+    this variable. An unknown name is not replaced, and `$$(NAME)` gives a literal `$(NAME)`."""
+    for name, text in variables.items():
+        env[name] = _expand_in_variable(text, {**env, **later})
+
+
+def _expand_in_variable(text: str, known: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return match[0][1:] if match[1] else known.get(match[2], match[0])
+
+    return _REFERENCE_IN_VARIABLE.sub(value, text)
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:

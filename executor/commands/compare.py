@@ -3,6 +3,7 @@ machine."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -220,7 +221,14 @@ def ab(
         until=_share(until) if until is not None else None,
         seed=seed if seed is not None else seed_for(job_id),
     )
-    request = JobRequest(file=first, on=on, data_root=data_root, overrides=keys.overrides(), other_arms=arms)
+    request = JobRequest(
+        file=first,
+        on=on,
+        data_root=data_root,
+        overrides=keys.overrides(),
+        variables=dict(os.environ),
+        other_arms=arms,
+    )
     backend, submitted = submit_request(request, options, job_id=job_id, json_=json_, returns=False)
     there = options.for_submitted(backend)
     code = follow(submitted.record, backend, there, json_=json_, joined=not submitted.new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -288,7 +289,7 @@ def metrics_test(
     from executor.planning.request import FindingsError
     from executor.trial.metrics_trial import MetricsTrial, try_metrics
 
-    descriptor, findings = load(file)
+    descriptor, findings = load(file, variables=os.environ)
     if descriptor is None:
         raise FindingsError(findings)
     metrics = plan_metrics(descriptor)

@@ -52,7 +52,9 @@ def doctor(
         raise UsageError(
             f"{overrides[0].option} sets a key of a descriptor, and none is named; write bai doctor FILE"
         )
-    job_request = JobRequest(file=file, overrides=overrides) if file is not None else None
+    job_request = None
+    if file is not None:
+        job_request = JobRequest(file=file, overrides=overrides, variables=dict(os.environ))
     failed = print_health(options.settings, job_request, json_=json_)
     if failed is not None:
         raise typer.Exit(failed)

@@ -3,9 +3,10 @@ those that make one of a script."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import dataclass, replace
 from executor.errors import NextStep, UsageError
 from executor.jobs.scope import JobScope
 from executor.program import command
@@ -59,10 +60,15 @@ class ScriptOptions:
     """Whether the descriptor is printed, and nothing runs."""
 
     def request(self, job_request: JobRequest) -> JobRequest:
-        """Return the request with the descriptor of its script, if it names one. Raises UsageError."""
+        """Return the request of a person: with the environment's variables, and the descriptor of its script if it names
+        one. Raises UsageError."""
         from executor.planning.script_request import with_script
 
-        made = with_script(job_request, metrics=self.metric or (), presets=self.preset or ())
+        made = with_script(
+            replace(job_request, variables=dict(os.environ)),
+            metrics=self.metric or (),
+            presets=self.preset or (),
+        )
         if self.emit_toml and made.flags is None:
             raise UsageError(
                 f"--emit-toml is for a script, and {job_request.file} is a descriptor; leave it out"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import partial
 from itertools import chain
@@ -544,7 +545,7 @@ def extract(
     record = options.find(job)
     metrics = None
     if descriptor is not None:
-        described, findings = read_request(JobRequest(file=descriptor))
+        described, findings = read_request(JobRequest(file=descriptor, variables=dict(os.environ)))
         print_findings(findings)
         metrics = plan_metrics(described)
     number = 0

@@ -17,17 +17,23 @@ from executor.descriptor.model import Descriptor
 from executor.descriptor.override_places import name_option, put_overrides
 from executor.descriptor.overrides import Override
 from executor.descriptor.toml_file import parse_toml, read_toml
+from executor.descriptor.variables import Variables, expand_variables
 
 
 def load(
-    path: Path, *, script: Path | None = None, overrides: Sequence[Override] = ()
+    path: Path,
+    *,
+    script: Path | None = None,
+    overrides: Sequence[Override] = (),
+    variables: Variables | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor in the file `path`, and all findings. With a descriptor all findings are
     warnings.
 
     script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the file's.
+    variables: environment with which `${NAME}` is expanded; None: it stays as it is.
     """
-    return _load(read_toml(path), path, script=script, overrides=overrides)
+    return _load(read_toml(path), path, script=script, overrides=overrides, variables=variables)
 
 
 def load_text(
@@ -37,10 +43,11 @@ def load_text(
     script: Path | None = None,
     overrides: Sequence[Override] = (),
     scripts: Path | None = None,
+    variables: Variables | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the result of `load` for a file `path` with `content`. scripts: folder that is checked in place of `[ml.script] path`."""
     read = parse_toml(content, file=str(path))
-    return _load(read, path, script=script, overrides=overrides, scripts=scripts)
+    return _load(read, path, script=script, overrides=overrides, scripts=scripts, variables=variables)
 
 
 def _load(
@@ -50,13 +57,20 @@ def _load(
     script: Path | None,
     overrides: Sequence[Override],
     scripts: Path | None = None,
+    variables: Variables | None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     table, findings = read
     if table is None:
         return None, findings
     folder = path.absolute().parent
     return load_table(
-        table, file=str(path), folder=folder, script=script, overrides=overrides, scripts=scripts
+        table,
+        file=str(path),
+        folder=folder,
+        script=script,
+        overrides=overrides,
+        scripts=scripts,
+        variables=variables,
     )
 
 
@@ -68,17 +82,22 @@ def load_table(
     script: Path | None = None,
     overrides: Sequence[Override] = (),
     scripts: Path | None = None,
+    variables: Variables | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor in `table`, and all findings in the order of the table.
 
     file: its name in findings, except in those about `overrides`. folder: the descriptor's; None if it is not on this disk.
-    scripts: folder that is checked in place of `[ml.script] path`.
+    scripts: folder that is checked in place of `[ml.script] path`. variables: as for `load`.
     """
     strange = _other_file(table, file=file)
     if strange:
         return None, [strange]
     merged = copy.deepcopy(dict(table))
     origins, misplaced = put_overrides(merged, overrides, file=file)
+    if variables is not None:
+        expanded, unexpanded = expand_variables(merged, variables, file=file, skip=origins)
+        put_overrides(merged, expanded, file=file)
+        misplaced += unexpanded
     descriptor, findings = None, []
     try:
         descriptor = Descriptor.model_validate(merged)
@@ -93,7 +112,9 @@ def load_table(
         name_option(replace(finding, item=_item(merged, finding.path)), origins) for finding in findings
     ]
     findings.sort(key=lambda finding: _position(merged, finding.path))
-    findings = [*misplaced, *findings]
+    # A reference that was not replaced may look like further mistakes.
+    reported = {finding.path for finding in misplaced if finding.path}
+    findings = [*misplaced, *(each for each in findings if each.path not in reported)]
     return (None if has_errors(findings) else descriptor), findings
 
 

@@ -157,7 +157,8 @@ class Env(DescriptorTable):
     user: str | None = Field(default=None, min_length=1, examples=["ubuntu"])
     """The user that the benchmark runs as. Unset: the caller on this machine, root on an instance."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
-    """Environment variables: texts or integers. Secrets belong into `[env.secrets]`."""
+    """Environment variables: texts or integers. `$(NAME)` in a value is another variable where the benchmark runs. Secrets belong
+    into `[env.secrets]`."""
     secrets: dict[VariableName, SecretReference] = Field(
         default_factory=dict, examples=[{"HF_TOKEN": "env:HF_TOKEN"}]
     )

@@ -162,7 +162,7 @@ def _value(override: Override, schema: Schema | None) -> Any:
     if not override.typed:
         return override.value
     text: str = override.value
-    wanted = _types(schema) if schema is not None else set()
+    wanted = key_types(schema)
     try:
         value = read_value(text)
     except ValueError as error:
@@ -189,10 +189,12 @@ def _malformed(error: ValueError) -> _OverrideError:
     return _OverrideError(problem, 'texts in it need quotes, for example \'["a", "b"]\'')
 
 
-def _types(schema: Schema) -> set[str]:
+def key_types(schema: Schema | None) -> set[str]:
     """Return the types that a schema allows; none if it allows any."""
+    if schema is None:
+        return set()
     if "anyOf" in schema:
-        return {kind for each in schema["anyOf"] for kind in _types(each)}
+        return {kind for each in schema["anyOf"] for kind in key_types(each)}
     if "enum" in schema or "const" in schema:
         return {_KINDS[type(each)] for each in schema.get("enum", [schema.get("const")])}
     named = schema.get("type", [])

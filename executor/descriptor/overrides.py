@@ -173,17 +173,23 @@ def recorded(overrides: Sequence[Override]) -> dict[str, str]:
 def _recorded(override: Override) -> str:
     value = override.value
     parsed = value
-    if override.typed:
-        try:
-            parsed = read_value(value)
-        except ValueError:
-            parsed = value
-        if not isinstance(parsed, (dict, list)):
-            parsed = value
+    if override.typed and isinstance(found := parsed_text(value), (dict, list)):
+        parsed = found
     names = [step for step in override.path if isinstance(step, str)]
     if _holds_secret(names[-1], parsed):
         return REDACTED
-    return value if isinstance(value, str) else toml_value(value)
+    if not isinstance(value, str):
+        return toml_value(value)
+    # Without another pair of quotes `--set` would remove this one.
+    return toml_value(value) if not override.typed and isinstance(parsed_text(value), str) else value
+
+
+def parsed_text(text: str) -> Any:
+    """Return the TOML value in `text`; None if there is none."""
+    try:
+        return read_value(text)
+    except ValueError:
+        return None
 
 
 def _holds_secret(name: str, value: Any) -> bool:

@@ -43,7 +43,6 @@ from executor.configuration.job_limits import JobLimits
 from executor.descriptor.checks.command_checks import is_script
 from executor.descriptor.ec2_table import efa_interfaces
 from executor.descriptor.model import ArmTable, Descriptor, Distributed
-from executor.descriptor.overrides import Override, recorded
 from executor.descriptor.presets import PresetMetric
 from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.descriptor.values import as_label
@@ -89,9 +88,9 @@ class PlanInputs:
     """Limits that the descriptor does not set."""
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
     """Objects of the staging bucket, on EC2, by the absolute path of the local file or folder."""
-    overrides: Sequence[Override] = ()
-    """Values that were set in place of the file's. The descriptor already contains them; they are recorded in
-    the job."""
+    set: Mapping[str, str] = field(default_factory=dict)
+    """Values that were set in place of the file's, by their keys. The descriptor already contains them; they
+    are recorded in the job."""
     exclusive: bool = False
     """Whether the job waits until no other job runs on its machine."""
     arms: Mapping[str, ArmFiles] = field(default_factory=dict)
@@ -152,7 +151,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         store=inputs.store,
         end=_end(descriptor) if on_ec2 else End(),
         git=inputs.git,
-        set=recorded(inputs.overrides),
+        set=dict(inputs.set),
         **{**inputs.sinks, **{name: table for name, table in descriptor if isinstance(table, SinkTable)}},
     )
 

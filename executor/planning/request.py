@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.override_places import Flags
     from executor.descriptor.overrides import Override
+    from executor.descriptor.variables import Variables
     from executor.planning.arms import ArmFiles
     from executor.planning.plan import PlanInputs
     from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
@@ -85,6 +86,8 @@ class JobRequest:
     """Other descriptors that are compared with `file` in one job."""
     exclusive: bool = False
     """Whether the job begins only when no other job runs on this machine."""
+    variables: Variables | None = None
+    """Environment with which `${NAME}` in the descriptor is expanded; None: it stays as it is."""
     flags: Flags | None = None
     """Options that have set values, if the descriptor was made for a script; None if it was written."""
     service: ServiceRequest | None = None
@@ -129,10 +132,14 @@ def load_request(job_request: JobRequest) -> tuple[Descriptor | None, list[Findi
             script=job_request.script,
             overrides=job_request.overrides,
             scripts=job_request.scripts,
+            variables=job_request.variables,
         )
     else:
         descriptor, findings = load(
-            job_request.file, script=job_request.script, overrides=job_request.overrides
+            job_request.file,
+            script=job_request.script,
+            overrides=job_request.overrides,
+            variables=job_request.variables,
         )
     if (flags := job_request.flags) is not None:
         findings = [name_flag(each, flags) for each in findings]
@@ -159,13 +166,39 @@ def _read_other_arms(
 
     descriptors = [first]
     for file in arms.files:
-        other, more = load(file, script=job_request.script, overrides=job_request.overrides)
+        other, more = load(
+            file,
+            script=job_request.script,
+            overrides=job_request.overrides,
+            variables=job_request.variables,
+        )
         findings = [*findings, *more]
         if other is None:
             raise FindingsError(findings)
         descriptors.append(other)
     files = job_request.file, *arms.files
     return as_arms(files, descriptors, runs=arms.runs, until=arms.until, seed=arms.seed), findings
+
+
+def set_values(job_request: JobRequest) -> dict[str, str]:
+    """Return the values for the job's record that options have set, and those with expanded variables.
+
+    Values of other arms are only in the arms. Raises OSError if the file is gone.
+    """
+    from executor.descriptor.override_places import put_overrides
+    from executor.descriptor.overrides import recorded
+    from executor.descriptor.toml_file import parse_toml
+    from executor.descriptor.variables import expand_variables
+
+    overrides, variables = job_request.overrides, job_request.variables
+    if variables is None or job_request.other_arms is not None:
+        return recorded(overrides)
+    file = str(job_request.file)
+    content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
+    table = parse_toml(content, file=file)[0] or {}
+    origins, _ = put_overrides(table, overrides, file=file)
+    expanded, _ = expand_variables(table, variables, file=file, skip=origins)
+    return recorded([*overrides, *expanded])
 
 
 def plan_inputs(
@@ -185,7 +218,7 @@ def plan_inputs(
         git=find_commit(job_request),
         sinks=settings.sinks,
         defaults=settings.limits,
-        overrides=job_request.overrides,
+        set=set_values(job_request),
         exclusive=job_request.exclusive,
     )
 

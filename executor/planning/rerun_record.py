@@ -15,7 +15,7 @@ from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass
 from executor.errors import ScriptsError, UsageError
-from executor.planning.request import JobRequest
+from executor.planning.request import JobRequest, set_values
 from executor.planning.scripts_folder import ScriptsOrigin
 
 if TYPE_CHECKING:
@@ -36,9 +36,6 @@ def keep_request(
 
     scripts: their origin, which may be an archive. Raises StoreError, ScriptsError.
     """
-    # Commands that only look at jobs load this module, and do not need the modules that read descriptors.
-    from executor.descriptor.overrides import recorded
-
     if job_request.service is not None or job_request.other_arms is not None:
         return
     content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
@@ -47,7 +44,7 @@ def keep_request(
         "file": str(job_request.file.absolute()),
         "descriptor": content.decode(errors="replace"),
         "arguments": list(job_request.arguments),
-        "set": recorded(job_request.overrides),
+        "set": set_values(job_request),
         "on": job_request.on,
         "script": _absolute(job_request.script),
         "data_root": _absolute(job_request.data_root),

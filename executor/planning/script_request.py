@@ -162,7 +162,8 @@ def _descriptor(
     name = Path(script.member).name
     ml = {"benchmark_code": _command(script)}
     if script.arguments:
-        ml["args"] = shlex.join(script.arguments)
+        # The shell has expanded them.
+        ml["args"] = shlex.join(script.arguments).replace("${", "$${")
     output = {key: value for key, value in (("preset", list(presets)), ("metrics", metrics)) if value}
     return {
         "spec_version": "0.1.0",

@@ -106,6 +106,19 @@ def _shell_syntax_in(where: Where, text: str) -> Iterator[RawFinding]:
             return
 
 
+def variable_references(table: Raw) -> Iterator[RawFinding]:
+    """Check that each `$(NAME)` in `[env.vars]` has a value when that variable is made."""
+    known = {*at(table, "env", "secrets")}
+    for variable, text in at(table, "env", "vars").items():
+        for name in _REFERENCE.findall(text) if isinstance(text, str) else ():
+            # A variable may add to the inherited one of its name.
+            if name not in known and name != variable and not _PROVIDED.fullmatch(name):
+                problem = f"$({name}) is not set above this line"
+                fix = f"set {name} under [env.vars] before {variable}; otherwise it must be in the environment of the run"
+                yield warning(("env", "vars", variable), problem, fix)
+        known.add(variable)
+
+
 def references(table: Raw) -> Iterator[RawFinding]:
     """Check that each `$(NAME)` has a value where the benchmark runs."""
     known = {*at(table, "env", "vars"), *at(table, "env", "secrets")}

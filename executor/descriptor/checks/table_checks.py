@@ -17,6 +17,7 @@ from executor.descriptor.checks.command_checks import (
     plain_secrets,
     references,
     shell_syntax,
+    variable_references,
     written_engine,
 )
 from executor.descriptor.checks.elastic_checks import (
@@ -226,6 +227,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     _volumes,
     _secrets,
     references,
+    variable_references,
     metric_names,
     metric_sources,
     metric_units,

@@ -95,6 +95,44 @@ def test_the_contracts_variables(tmp_path: Path) -> None:
     assert (env["BAI_JOB_ID"], env["MINE"]) == ("j1", "1")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("$(BAI_SCRIPTS_PATH)/lib", "/scripts/lib"),
+        ("$(BAI_JOB_ID)/$(BAI_NODE_RANK)", "j1/3"),
+        ("/mine:$(PATH)", "/mine:/theirs"),
+        ("$(EARLIER)", "$(LATER)"),
+        ("$(LATER)", "$(LATER)"),
+        ("$(TOKEN)@host", "secret@host"),
+        ("$$(PATH)", "$(PATH)"),
+        ("$$ $PATH ${PATH} $(", "$$ $PATH ${PATH} $("),
+    ],
+)
+def test_a_variable_may_refer_to_others(tmp_path: Path, text: str, value: str) -> None:
+    variables = {"EARLIER": "$$(LATER)", "PATH" if "PATH)" in text else "MINE": text, "LATER": "1"}
+    job = _job(inherit_env=True, env=variables)
+
+    env = _env(
+        tmp_path,
+        job,
+        base={"PATH": "/theirs"},
+        scripts=Path("/scripts"),
+        secrets={"TOKEN": "secret"},
+        node={"BAI_NODE_RANK": "3"},
+    )
+
+    assert env["PATH" if "PATH)" in text else "MINE"] == value
+
+
+@given(st.text(st.characters(exclude_characters="\0")))
+def test_any_value_of_a_variable_can_be_written_literally(text: str) -> None:
+    job = _job(env={"MINE": text.replace("$(", "$$(")}, buffering=Buffering.OWN)
+
+    env = prepare_environment(job, RunDir(Path("/none")), scripts=None, secrets={}, base={"A": "other"})
+
+    assert env["MINE"] == text
+
+
 def test_home_and_path_are_always_set(tmp_path: Path) -> None:
     for inherit in (True, False):
         env = _env(tmp_path, _job(inherit_env=inherit))

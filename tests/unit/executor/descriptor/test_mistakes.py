@@ -849,6 +849,21 @@ def test_shell_syntax_is_reported_with_an_alternative(tmp_path: Path, command: s
 
 
 @pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ("B = '$(A)'\nA = '1'", "env.vars.B"),
+        ("A = '1'\nB = '$(A) $(PATH) $(BAI_JOB_ID) $$(C)'\nPATH = '/x:$(PATH)'", ""),
+        ("A = '$(date)'", "env.vars.A"),
+        ("LD_LIBRARY_PATH = '/x:$(LD_LIBRARY_PATH)'", ""),
+    ],
+)
+def test_a_variable_without_a_value_yet_is_named(tmp_path: Path, variables: str, key: str) -> None:
+    found = findings_of(tmp_path, f"{GOOD}[env.vars]\n{variables}\n")
+
+    assert [each.key for each in found] == ([key] if key else [])
+
+
+@pytest.mark.parametrize(
     ("text", "key"),
     [
         ("benchmark_code = 'python3 train.py | tee log'", "ml.benchmark_code"),

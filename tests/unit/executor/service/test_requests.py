@@ -285,6 +285,12 @@ def test_several_mistakes_are_reported_at_once() -> None:
     assert all(f"{key}: " in said for key in ("env.user", "ml.benchmark_code", "aws.ec2.public_ip"))
 
 
+def test_the_environment_of_the_service_is_not_read() -> None:
+    asked = accepted({"ml.args": "'${HOME}'", "env.vars": {"A": "${HOME:-x}"}})
+
+    assert (asked.descriptor.ml.args, asked.descriptor.env.vars) == ("'${HOME}'", {"A": "${HOME:-x}"})
+
+
 def test_nulls_in_the_descriptor_are_as_if_not_there() -> None:
     accepted({"env.user": None, "ml.args": None, "custom_params": None})
 
