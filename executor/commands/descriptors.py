@@ -23,9 +23,9 @@ from executor.commands.options import (
     OnOption,
     RunFileArgument,
     ScriptOption,
-    emit_toml,
     print_findings,
     print_json,
+    requested,
     say,
 )
 from executor.documents.text import tell
@@ -69,10 +69,7 @@ def validate(
     wrong, backends, overrides = False, Backends(), keys.overrides()
     for file, arguments in _with_arguments(files):
         given = JobRequest(file=file, on=on, arguments=arguments, script=script, overrides=overrides)
-        job_request = flags.request(given)
-        if flags.emit_toml:
-            emit_toml(job_request)
-            continue
+        job_request = requested(given, flags)
         checked = _checked(job_request, backends)
         descriptor = checked.descriptor
         wrong = wrong or descriptor is None
@@ -239,10 +236,7 @@ def plan(
         script=script,
         overrides=keys.overrides(),
     )
-    job_request = flags.request(given)
-    if flags.emit_toml:
-        emit_toml(job_request)
-        return
+    job_request = requested(given, flags)
     descriptor, findings = read_request(job_request)
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)

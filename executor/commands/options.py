@@ -255,14 +255,21 @@ def print_findings(findings: Sequence[Finding]) -> None:
         tell(render_findings(findings), end="", stream=sys.stderr)
 
 
-def emit_toml(job_request: JobRequest) -> None:
-    """Print the descriptor of a request for a script, and its warnings. Raises FindingsError."""
+def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
+    """Return the request of a person, whose file may be a script. Raises UsageError.
+
+    With `--emit-toml` the command ends: its descriptor and warnings are printed. Raises FindingsError.
+    """
     from executor.planning.request import read_request
     from executor.planning.script_request import emitted_toml
 
-    _, findings = read_request(job_request)
-    print_findings(findings)
-    tell(emitted_toml(job_request), end="")
+    made = flags.request(given)
+    if flags.emit_toml:
+        _, findings = read_request(made)
+        print_findings(findings)
+        tell(emitted_toml(made), end="")
+        raise typer.Exit
+    return made
 
 
 def print_done(record: JobRecord, what: str, *, json_: bool) -> None:

@@ -28,11 +28,11 @@ from executor.commands.options import (
     LikeOption,
     OnOption,
     ScriptOption,
-    emit_toml,
     nobody_reads,
     print_done,
     print_findings,
     print_json,
+    requested,
     say,
     silence,
     write_error,
@@ -89,9 +89,6 @@ def run(
             ),
             exclusive=exclusive,
         )  # fmt: skip
-        if flags.emit_toml:
-            emit_toml(job_request)
-            return
         backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=detach)
     if not detach:
         there = options.for_submitted(backend)
@@ -119,9 +116,6 @@ def submit(
         job_request = _request(
             file, like, arguments, options, keys, flags, on="ec2", script=script, stack=stack
         )
-        if flags.emit_toml:
-            emit_toml(job_request)
-            return
         submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
 
 
@@ -253,7 +247,7 @@ def _request(
         overrides=keys.overrides(),
     )
     if like is None:
-        return flags.request(given)
+        return requested(given, flags)
     if flags != ScriptOptions():
         raise UsageError("--metric, --preset and --emit-toml are for a script; leave them out with --like")
     if file is not None and "--" not in sys.argv:

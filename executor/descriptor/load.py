@@ -14,7 +14,7 @@ from executor.descriptor.checks.table_checks import check
 from executor.descriptor.explain import explain
 from executor.descriptor.findings import Finding, has_errors
 from executor.descriptor.model import Descriptor
-from executor.descriptor.override_places import name_option, put_overrides
+from executor.descriptor.override_places import Origins, name_option, put_overrides
 from executor.descriptor.overrides import Override
 from executor.descriptor.toml_file import parse_toml, read_toml
 from executor.descriptor.variables import Variables, expand_variables
@@ -93,11 +93,7 @@ def load_table(
     if strange:
         return None, [strange]
     merged = copy.deepcopy(dict(table))
-    origins, misplaced = put_overrides(merged, overrides, file=file)
-    if variables is not None:
-        expanded, unexpanded = expand_variables(merged, variables, file=file, skip=origins)
-        put_overrides(merged, expanded, file=file)
-        misplaced += unexpanded
+    origins, misplaced = _put_values(merged, overrides, variables, file=file)
     descriptor, findings = None, []
     try:
         descriptor = Descriptor.model_validate(merged)
@@ -112,10 +108,26 @@ def load_table(
         name_option(replace(finding, item=_item(merged, finding.path)), origins) for finding in findings
     ]
     findings.sort(key=lambda finding: _position(merged, finding.path))
-    # A reference that was not replaced may look like further mistakes.
-    reported = {finding.path for finding in misplaced if finding.path}
-    findings = [*misplaced, *(each for each in findings if each.path not in reported)]
+    findings = [*misplaced, *_not_at(misplaced, findings)]
     return (None if has_errors(findings) else descriptor), findings
+
+
+def _put_values(
+    table: dict[str, Any], overrides: Sequence[Override], variables: Variables | None, *, file: str
+) -> tuple[Origins, list[Finding]]:
+    """Put overrides and values of variables into `table`; return the places of the overrides, and the mistakes."""
+    origins, findings = put_overrides(table, overrides, file=file)
+    if variables is None:
+        return origins, findings
+    expanded, mistakes = expand_variables(table, variables, file=file, skip=origins)
+    put_overrides(table, expanded, file=file)
+    return origins, [*findings, *mistakes]
+
+
+def _not_at(reported: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings about other keys than `reported`: a reference that was not replaced looks like further mistakes."""
+    paths = {finding.path for finding in reported if finding.path}
+    return [finding for finding in findings if finding.path not in paths]
 
 
 def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]:

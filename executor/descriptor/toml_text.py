@@ -24,8 +24,7 @@ def key_text(path: Sequence[str | int]) -> str:
 def toml_value(value: Any) -> str:
     """Return `value` in TOML. A text with backslashes has single quotes, in which they keep their meaning."""
     if isinstance(value, str):
-        literal = "\\" in value and "'" not in value and value.isprintable()
-        return f"'{value}'" if literal else _quoted(value)
+        return _text(value)
     if isinstance(value, dict):
         return (
             "{ " + ", ".join(f"{key_text([key])} = {toml_value(each)}" for key, each in value.items()) + " }"
@@ -37,6 +36,11 @@ def toml_value(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
     return json.dumps(value)
+
+
+def _text(value: str) -> str:
+    literal = "\\" in value and "'" not in value and value.isprintable()
+    return f"'{value}'" if literal else _quoted(value)
 
 
 def _quoted(text: str) -> str:
