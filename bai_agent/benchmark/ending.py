@@ -58,8 +58,8 @@ def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
     return outcome, sentence.replace("The benchmark", "The server", 1)
 
 
-def classify_sshd(ended: BenchmarkExit) -> tuple[Outcome, str]:
-    """Return the same for a node that only serves another node: its processes end when they are told to, and
+def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, str]:
+    """Return the same for a node that only serves another node by this program: its processes end when they are told to, and
     not before."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is not None:
@@ -72,8 +72,7 @@ def classify_sshd(ended: BenchmarkExit) -> tuple[Outcome, str]:
     if ended.lost or ended.exec_error or ended.stop is not None or ended.stop_signal is not None:
         return outcome, sentence
     return Outcome.LOST, (
-        f"sshd, through which node 0 starts processes on this node, ended by itself after {_seconds(ended.wall_seconds or 0)}: "
-        f"{_end(ended)}."
+        f"{program} ended by itself after {_seconds(ended.wall_seconds or 0)}: {_end(ended)}."
     )
 
 

@@ -35,7 +35,7 @@ from bai_agent.job.descriptor import ARM, Arm, Job, Repeat
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir, make_folder
 from bai_agent.light_dataclass import dataclass, replace
-from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, SshFrom, SshTo
+from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, SshFrom, SshTo
 
 OOM_SCORE_ADJ = 500
 """How much likelier than the agent the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
@@ -86,20 +86,21 @@ def make_order(
     launch: Callable[[Job, tuple[str, ...]], Launch],
     node: Mapping[str, str],
     secrets: Mapping[str, str],
+    token: str = "",
     umask: int = _USUAL_UMASK,
     script: Path | None = None,
 ) -> Order:
     """Return the order for `job`. Creates the work folder, and the script's file if the job contains its text.
 
     launch: the strategy's function from the job and the benchmark's command to the start of this node. node:
-    the variables that describe the nodes. secrets: resolved. umask: the caller's, for a benchmark that runs
-    as the same user. Raises SetupError.
+    the variables that describe the nodes. secrets: resolved. token: the nodes' secret. umask: the caller's, for
+    a benchmark that runs as the same user. Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
     # A node whose processes another node starts does not repeat runs: the other node does.
     serves = isinstance(launch(job, ()).ssh, SshFrom)
     if arms and not serves:
-        make = partial(make_order, launch=launch, node=node, secrets=secrets, umask=umask)
+        make = partial(make_order, launch=launch, node=node, secrets=secrets, token=token, umask=umask)
         return _order_of_arms(job, rundir, arms, make)
     scripts = scripts_folder(job, rundir)
     place = _Place(
@@ -118,7 +119,7 @@ def make_order(
     place.give_files(file)
     make_command_executable(words, scripts=scripts, cwd=place.cwd, user=place.user)
     starts = launch(job, words)
-    env |= place.launch_environment(starts, env)
+    env |= place.launch_environment(starts, env, token=token)
     if isinstance(starts.ssh, SshFrom):
         argv = _serve(job, starts.ssh, place, env=env, secrets=secrets)
     else:
@@ -170,13 +171,13 @@ class _Place:
         # The shim reports paths that are missing or not directories.
         require_access(self.user, [each for each in (*own, self.cwd) if each.is_dir()])
 
-    def launch_environment(self, starts: Launch, env: Mapping[str, str]) -> dict[str, str]:
+    def launch_environment(self, starts: Launch, env: Mapping[str, str], *, token: str) -> dict[str, str]:
         """Return the variables that a launch adds to `env`. Creates the launcher's folder and the SSH client's files."""
         rundir = self.rundir
         if any(LAUNCHER_FOLDER in value for value in starts.env.values()):
             make_folder(rundir.launcher, private=rundir.path)
             self.give(rundir.launcher)
-        names = {**env, LAUNCHER_FOLDER: str(rundir.launcher)}
+        names = {**env, LAUNCHER_FOLDER: str(rundir.launcher), RUN_TOKEN: token}
         added = {name: expand(value, names) for name, value in starts.env.items()}
         if starts.ssh is not None:
             added["BAI_WORK_PATH"] = str(self.cwd)

@@ -28,6 +28,8 @@ node of a generation. The first row of `ROWS` that fits decides:
 - The end of a generation by a member that saved its state is no failure, unless the three generations before ended so within a minute each.
 - Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
 - A node that has just joined waits 3 s for others that are desired, so nodes that start together join in one generation.
+- A benchmark that absorbs losses continues without lost nodes while its first member runs and enough others are left, and with nodes that
+  join; its end is that of the first member.
 - Survivors keep their order, and new members follow in the order of their numbers.
 - `pause` doubles with each further return of the same node. After 64 generations no lost node is admitted
   again.
@@ -168,6 +170,8 @@ def _succeeded(seen: GenerationObservation, policy: Policy) -> Decision | None:
     good = [each.end for each in seen.members if each.end is not None and each.has_succeeded]
     if not good or not seen.is_at(Stage.RUNNING):
         return None
+    if policy.absorbs and seen.members[0].has_succeeded:
+        return EndJob(why=Why.SUCCEEDED)
     since_s = max(each.ended_s for each in good) - LATE_LOSS_S
     others = [each for each in seen.members if not each.has_succeeded]
     if all(
@@ -303,7 +307,7 @@ def _waited(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
     joining = _takeable(seen, policy)[: max(0, seen.desired - len(seen.members))]
-    if not joining or not _runs_well(seen):
+    if not joining or not _runs_well(seen) or policy.absorbs:
         return None
     if len(seen.members) + len(joining) < seen.desired and _joined_now(seen, joining):
         return GoOn()
@@ -311,11 +315,15 @@ def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _scaled(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    kept = _fill((each.node for each in seen.members), seen, ())
-    dropped = tuple(each.node for each in seen.members if each.node not in kept)
+    # These may belong to the generation without being members of it.
+    joining = _takeable(seen, policy, at_once=True) if policy.absorbs and seen.is_scaled else ()
+    nodes = [*(each.node for each in _left(seen, policy)), *joining]
+    kept = set(sorted(nodes)[: seen.desired])
+    dropped = tuple(each for each in nodes if each not in kept)
     if not policy.is_elastic or not dropped or not _runs_well(seen):
         return None
-    return _change(seen, policy, why=Change.SCALED, nodes=dropped, planned=True)
+    joining = tuple(kept.intersection(joining))
+    return _change(seen, policy, joining=joining, why=Change.SCALED, nodes=dropped, planned=True)
 
 
 ROWS: Sequence[Callable[[GenerationObservation, Policy], Decision | None]] = (
@@ -422,7 +430,16 @@ def _gone(seen: GenerationObservation, policy: Policy) -> list[Member]:
     """Return the members that are missing in the next generation."""
     if not policy.is_elastic or not seen.is_at(Stage.RUNNING, Stage.CHANGING):
         return []
-    return [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
+    gone = [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
+    return [] if _are_absorbed(gone, seen, policy) else gone
+
+
+def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether the benchmark continues without these members by itself."""
+    if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
+        return False
+    first = seen.members[0]
+    return first.end is None and first not in gone and policy.has_enough(len(seen.members) - len(gone))
 
 
 def _loss(gone: Member, policy: Policy) -> Change:

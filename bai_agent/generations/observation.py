@@ -159,6 +159,8 @@ class GenerationObservation:
     sign."""
     desired: int = 1
     """Desired number of nodes."""
+    is_scaled: bool = False
+    """Whether a request for another number is newer than the newest generation."""
     cancelled: bool = False
     time: int = 0
     """Now, by the store's clock (ms UTC)."""

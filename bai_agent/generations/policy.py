@@ -33,6 +33,8 @@ class Policy:
     """Exit code by which the benchmark says that it has saved its state and is to be started again. None if there is none."""
     takes_proposals: bool = False
     """Whether the benchmark's hints may change the number of nodes, as long as nobody has requested one."""
+    absorbs: bool = False
+    """Whether the benchmark continues by itself without a lost node, and with one that joins, while the first member runs."""
     notice_s: float = 5.0
     """Seconds within which notices of several nodes count as one change."""
 

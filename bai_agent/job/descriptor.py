@@ -237,6 +237,17 @@ class StrategyTable:
         """Exit code by which a benchmark says that it has saved its state and is to be started again. None if there is none."""
         return 143 if self.is_supervised else None
 
+    @property
+    def absorbs_losses(self) -> bool:
+        """Whether the benchmark continues by itself if nodes come or go: in an elastic job only the loss of the first
+        node ends a generation."""
+        return self.name == "ray"
+
+    @property
+    def serving_program(self) -> str:
+        """Name for people of the program by which the other nodes serve the first one."""
+        return "Ray" if self.name == "ray" else "sshd, through which node 0 starts processes on this node,"
+
     def __post_init__(self) -> None:
         if self.nodes < 1:
             raise ValueError("nodes must be an integer ≥ 1")

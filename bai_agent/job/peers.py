@@ -81,6 +81,16 @@ def read_members(table: Mapping[str, Any], *, where: str) -> Members:
     return Members(peers=peers, key=None if key is None else bytes.fromhex(key))
 
 
+def generation_token(members: Members, generation: int) -> str:
+    """Return a secret that the benchmark's nodes of a generation share, which does not tell the agents' own key; "" if a node is alone."""
+    if members.key is None:
+        return ""
+    # Imported here: most jobs do not need it.
+    import hmac
+
+    return hmac.new(members.key, f"benchmark {generation}".encode(), "sha256").hexdigest()
+
+
 def peers_table(peers: Sequence[Peer]) -> list[dict[str, Any]]:
     """Return `peers` as JSON values, in the order of their ranks."""
     return [_peer_table(peer) for peer in sorted(peers, key=lambda peer: peer.rank)]

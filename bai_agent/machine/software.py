@@ -39,6 +39,7 @@ IMPORTANT = (
     "torch",
     "horovod",
     "adaptdl",
+    "ray",
     "numpy",
     "tensorflow",
     "jax",

@@ -68,6 +68,7 @@ def new_monitor(job: Job, attempt: AttemptRecord, *, node: int) -> ElasticMonito
         notice_s=_NOTICE_S,
         saved_code=job.strategy.saved_code,
         takes_proposals=job.takes_proposals,
+        absorbs=job.strategy.absorbs_losses,
     )
 
     def find_serving(peers: Sequence[Peer]) -> set[int]:
@@ -115,13 +116,26 @@ def next_membership(
             log.info("%s; asking again", error)
         if newest is not None and is_new:
             if newest.is_end:
-                _require_part(newest, elastic.at, node=elastic.node)
+                _require_part(newest, elastic.at)
                 return None
             if not keeps():
                 _require_place(newest, node=elastic.node)
-            if not elastic.problem and (beginning := elastic.beginning_of(newest)) is not None:
+            beginning = elastic.beginning_of(newest) or _late_beginning(ctx, elastic, newest, me)
+            if not elastic.problem and beginning is not None:
                 return Membership(newest=newest, beginning=beginning)
         ctx.clock.sleep(_TICK_S)
+
+
+def _late_beginning(ctx: RunContext, elastic: ElasticMonitor, newest: Newest, me: Peer) -> Beginning | None:
+    """Return the beginning of a generation that runs without this node, with this node after its members, if the benchmark takes in
+    nodes by itself; else None."""
+    begun = elastic.begun
+    is_running = newest.word.runs and begun is not None and begun[0] == newest.number
+    if not ctx.job.strategy.absorbs_losses or elastic.is_member(newest) or not is_running or begun is None:
+        return None
+    members = begun[1].members
+    last = replace(me, rank=len(members.peers))
+    return replace(begun[1], members=replace(members, peers=(*members.peers, last)))
 
 
 class _Words:
@@ -233,9 +247,9 @@ def _tell(ctx: RunContext, newest: Newest) -> None:
     )
 
 
-def _require_part(newest: Newest, at: int | None, *, node: int) -> None:
+def _require_part(newest: Newest, at: int | None) -> None:
     """Raise RunEndedError if the job ended without this node."""
-    if at == newest.number - 1 and node in newest.word.members:
+    if at == newest.number - 1:
         return
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:

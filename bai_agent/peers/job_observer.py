@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from bai_agent.errors import RecordError
-from bai_agent.generations.decision import SETTLE_S
+from bai_agent.generations.decision import MAY_GET_BETTER, SETTLE_S
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
 from bai_agent.job.attempt import Control, SignsSeen
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
@@ -53,13 +53,14 @@ class JobObserver:
         seen = [self._member(each, stage, number, newest, signs) for each in word.members]
         if stage is Stage.RUNNING:
             seen = self._with_late(self._without_lost(seen, number), number, control)
+        members = self._with_served(self._with_absorbed(seen)) if stage is Stage.RUNNING else seen
         return GenerationObservation(
             now_s=self._ctx.clock(),
             running_s=max(0.0, (self._reports.store_ms - ledger.began) / 1000)
             if ledger.began is not None
             else 0.0,
             max_runtime_s=limit.total_seconds() if limit is not None else None,
-            members=self._with_served(seen) if stage is Stage.RUNNING else seen,
+            members=members,
             ledger=ledger,
             stage=stage,
             generation=max(number, 0),
@@ -67,9 +68,14 @@ class JobObserver:
             waiting=self._waiting(word.members),
             coming=self._coming(signs) if stage is Stage.GATHERING else (),
             desired=self._reports.desired,
+            is_scaled=self._is_scaled(newest),
             cancelled=cancelled or self._is_cancelled(seen),
             time=self._reports.store_ms,
         )
+
+    def _is_scaled(self, newest: Decided | None) -> bool:
+        """Return whether a request for another number of nodes is newer than the newest decision."""
+        return newest is not None and self._reports.requested_ms > newest[2][0]
 
     def _launched_s(self, generation: int, control: Control) -> float:
         """Return the seconds since a generation was launched. 0 if it was not."""
@@ -204,6 +210,21 @@ class JobObserver:
             signal=benchmark.signal if benchmark is not None else None,
             ended_s=self._reports.local_s(found[0][0]),
         )
+
+    def _with_absorbed(self, members: list[Member]) -> list[Member]:
+        """Return the members; if the benchmark absorbs losses, a node whose part of it failed continues as long as its agent lives.
+
+        It is ready for the next generation.
+        """
+        if not self._ctx.policy.absorbs:
+            return members
+        return [*members[:1], *map(self._absorbed, members[1:])]
+
+    def _absorbed(self, member: Member) -> Member:
+        end = member.end
+        if end is None or end.outcome not in MAY_GET_BETTER or member.node in self._reports.outcomes:
+            return member
+        return replace(member, end=None)
 
     def _with_served(self, members: list[Member]) -> list[Member]:
         """Return the members; if all computing members have succeeded, those that serve them have too."""

@@ -86,6 +86,8 @@ class NodeReports:
         """Requested numbers of nodes, by the number of the request."""
         self._proposals: dict[int, int] = {}
         """Numbers of nodes that the benchmark's hints ask for, by the number of the proposal."""
+        self.requested_ms = 0
+        """Time of the last request."""
         self.begun: Beginning | None = None
         """The beginning of the newest generation. None if it has not begun."""
         self.ran: tuple[int, Beginning | None] = (0, None)
@@ -107,7 +109,9 @@ class NodeReports:
             if key[1] >= min(self.ran[0], newest - 1) and self.ends.get(key, (None, None))[0] != put:
                 self.ends[key] = (put, self._ctx.attempt.generation_end(key[1], key[0]))
         self._read_outcomes(ends)
-        for number in self._ctx.attempt.scale_requests().keys() - self.requests.keys():
+        requests = self._ctx.attempt.scale_requests()
+        self.requested_ms = max((put[0] for put in requests.values()), default=0)
+        for number in requests.keys() - self.requests.keys():
             self.requests[number] = _size(partial(self._ctx.attempt.scale_request, number))
 
     def read_proposals(self, signs: SignsSeen) -> None:

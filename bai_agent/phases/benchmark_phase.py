@@ -24,7 +24,7 @@ from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop, 
 from bai_agent.errors import SecretError, SetupError, ShimError
 from bai_agent.generations.decision_file import generation_environment
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import peer_of
+from bai_agent.job.peers import generation_token, peer_of
 from bai_agent.job.record_types import (
     BenchmarkExitEvent,
     BenchmarkStartEvent,
@@ -37,7 +37,7 @@ from bai_agent.job.reserved_space import make_room
 from bai_agent.job.run_directory import RunDir, make_folder, write_atomic, write_json
 from bai_agent.light_dataclass import replace
 from bai_agent.machine.probe import OWN_LEVELS, EnvironmentProbe
-from bai_agent.nodes.members_file import peers_of
+from bai_agent.nodes.members_file import members_of, peers_of
 from bai_agent.nodes.run_barrier import run_barrier
 from bai_agent.nodes.ssh_hosts import wait_for_hosts
 from bai_agent.phases.held_shim import NO_DESCRIPTOR, HeldShim
@@ -192,7 +192,8 @@ def is_unstarted(ctx: RunContext) -> bool:
 
 
 def _launch(ctx: RunContext) -> None:
-    job, peers = ctx.job, peers_of(ctx.rundir)
+    job, members = ctx.job, members_of(ctx.rundir)
+    peers = members.peers
     me, strategy = peer_of(peers, ctx.node.rank), strategy_of(job)
     try:
         order = make_order(
@@ -206,6 +207,7 @@ def _launch(ctx: RunContext) -> None:
                 **(ctx.supervisor.environment if ctx.supervisor is not None else {}),
             },
             secrets=secrets_of(ctx),
+            token=generation_token(members, ctx.rundir.generation),
             umask=ctx.umask,
         )
         if ctx.elastic is not None:

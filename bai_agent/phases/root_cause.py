@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from bai_agent.benchmark.ending import classify, classify_process, classify_server, classify_sshd
+from bai_agent.benchmark.ending import classify, classify_process, classify_server, classify_serving
 from bai_agent.benchmark.state import read_started
 from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.job.outcome import Outcome
@@ -52,7 +52,7 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
     if ctx.role is Role.SERVE and ctx.job.server is not None:
         return (*classify_server(left), None)
     if ctx.role is Role.SERVE:
-        outcome, sentence = classify_sshd(left)
+        outcome, sentence = classify_serving(left, program=ctx.job.strategy.serving_program)
         # The process ended because the launcher failed; the launcher may have failed because of one of its
         # own processes.
         cause = _found_cause(ctx, left, quote=quote) if outcome is Outcome.PEER_FAILED else None

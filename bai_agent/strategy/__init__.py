@@ -69,6 +69,7 @@ _STRATEGIES: Mapping[str, str] = {
     "horovod": "mpi:Horovod",
     "inference": "inference:Inference",
     "mpi": "mpi:Mpi",
+    "ray": "ray_cluster:Ray",
     "torchrun": "torchrun:Torchrun",
 }
 """Module and class by name: a job imports its own alone."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from bai_agent.decode import decode
-from bai_agent.errors import DescriptorError, RecordError
+from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import Count
 from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy import adaptdl_spawner
-from bai_agent.strategy.failure import Cause, LeftFile, Remains
+from bai_agent.strategy.failure import Cause, Remains, left_note
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
 
 VERSION = "0.2.11"
@@ -66,7 +65,7 @@ class AdaptDl:
         )
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-        note = next((found for each in remains.files if (found := _note(each))), None)
+        note = left_note(_Note, remains, path=_FAILURE)
         if note is None:
             return None
         return Cause(
@@ -109,11 +108,3 @@ class _Note:
     code: Count | None
     signal: Count | None
     time: Count
-
-
-def _note(file: LeftFile) -> _Note | None:
-    """Return the spawner's note; None if the file is something else. The benchmark may have written it."""
-    try:
-        return decode(_Note, file.content, where=file.path) if file.path == _FAILURE else None
-    except RecordError:
-        return None

@@ -30,6 +30,11 @@ class EachNode:
         return Launch(argv=tuple(command))
 
     def local_address(self, job: Job, node: int) -> str:
-        network = 1 + zlib.crc32(job.job.id.encode()) % _JOBS
-        address = network << 10 | 1 + node % _NODES
-        return f"127.{address >> 16}.{address >> 8 & 255}.{address & 255}"
+        return loopback_address(job, node)
+
+
+def loopback_address(job: Job, node: int) -> str:
+    """Return the address of a node of this machine that hardly any other node has."""
+    network = 1 + zlib.crc32(job.job.id.encode()) % _JOBS
+    address = network << 10 | 1 + node % _NODES
+    return f"127.{address >> 16}.{address >> 8 & 255}.{address & 255}"

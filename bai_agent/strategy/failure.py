@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeVar
 
+from bai_agent.decode import decode
+from bai_agent.errors import RecordError
 from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy.process_ends import ProcessEnd
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +38,15 @@ class Remains:
     """Files of the launcher's folder, `LAUNCHER_FOLDER`, in any order."""
     processes: Sequence[ProcessEnd] = ()
     """Ends of processes on this node, if they were recorded."""
+
+
+def left_note(kind: type[T], remains: Remains, *, path: str) -> T | None:
+    """Return the note that a program of ours left in the launcher's folder; None if there is none, or the file is something else."""
+    for each in remains.files:
+        if each.path == path:
+            with suppress(RecordError):
+                return decode(kind, each.content, where=path)
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

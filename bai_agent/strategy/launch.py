@@ -23,6 +23,10 @@ LAUNCHER_FOLDER = "BAI_LAUNCHER_FOLDER"
 """In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is a folder of this run: what a launcher leaves there about a failure is
 given to the strategy's `explain`. The benchmark does not have it as a variable."""
 
+RUN_TOKEN = "BAI_RUN_TOKEN"  # noqa: S105 - a name
+"""In a value of `Launch.env`, `$(BAI_RUN_TOKEN)` is a secret that the nodes of this generation share; "" if there is one node. The
+benchmark does not have it as a variable."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:

@@ -52,7 +52,7 @@ from executor.descriptor.values import (
     wrong,
 )
 
-Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "adaptdl", "inference"]
+Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "adaptdl", "ray", "inference"]
 OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other-engine": True})]
 """A table of another engine: any content is accepted, and ignored."""
 
@@ -100,7 +100,7 @@ class Distributed(DescriptorTable):
     """Number of machines, or a range such as "2:4" for an elastic job. `single_node`, and a descriptor
     without this table, use one machine; `inference` uses two."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
-    """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node` and `inference`."""
+    """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`, `ray` and `inference`."""
     launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
     """With `horovod` and `mpi`: `mpirun` if `bai` starts `mpirun` once for all processes; `user` if the
     benchmark's command starts it."""
@@ -121,7 +121,8 @@ class Hardware(DescriptorTable):
     """The EC2 instance type. A run on this machine ignores it; write `"local"` then."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
     """The launcher: none, on one machine; the command once on each machine (`each_node`); `mpirun` over
-    all (`horovod`, `mpi`); `torchrun` or AdaptDL's replicas on each; a server and its client (`inference`)."""
+    all (`horovod`, `mpi`); `torchrun` or AdaptDL's replicas on each; Ray on each, and the command on the first
+    (`ray`); a server and its client (`inference`)."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
     """The availability zone's name. It comes before `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])

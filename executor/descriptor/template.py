@@ -22,7 +22,7 @@ task_name = "my-benchmark"
 [hardware]
 # The EC2 instance type; a run on this machine does not look at it.
 instance_type = "local"
-# single_node, each_node, torchrun, horovod, mpi, adaptdl or inference
+# single_node, each_node, torchrun, horovod, mpi, adaptdl, ray or inference
 strategy = "single_node"
 # The number of machines of the other strategies: 4, or "2:4" for a job that goes on with 2 to 4 of them.
 # [hardware.distributed]

@@ -162,10 +162,15 @@ def task_name(descriptor: Descriptor) -> str | None:
 
 
 def one_node_note(descriptor: Descriptor) -> str | None:
-    """Return a note if this machine stands for several nodes that one mpirun starts; None otherwise."""
+    """Return a note if this machine stands for several nodes that one mpirun starts, or that share it in a Ray; None otherwise."""
     hardware = descriptor.hardware
     distributed = hardware.distributed
-    if hardware.strategy not in _MPI or distributed is None or str(distributed.num_instances) == "1":
+    if distributed is None or str(distributed.num_instances) == "1":
+        return None
+    if hardware.strategy == "ray":
+        most = distributed.num_instances.most
+        return f"ray: each of the {most} nodes has 1/{most} of this machine's CPUs and memory, and the first one its GPUs"
+    if hardware.strategy not in _MPI:
         return None
     processes = _on_one_node(distributed)
     many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
@@ -358,6 +363,11 @@ def _check_repeated(descriptor: Descriptor, strategy: StrategyTable) -> None:
         problem = (
             "hardware.distributed.num_instances: a range is not for a benchmark that is run several times: its runs would not have "
             "the same number of machines. Write one number."
+        )
+    elif strategy.name == "ray" and strategy.nodes > 1:
+        problem = (
+            "hardware.strategy: ray on several machines runs the command once: the others belong to one start of Ray. Write "
+            "num_instances = 1, or use another strategy."
         )
     elif descriptor.checkpoint is not None:
         problem = (

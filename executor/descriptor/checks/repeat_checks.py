@@ -21,6 +21,7 @@ def repeats(table: Raw) -> Iterator[RawFinding]:
     if not repeat:
         return
     yield from _keep_going(table, repeat)
+    yield from _ray(table)
     yield from _counts(repeat)
     yield from _until_metric(table, repeat) if "until" in repeat else _unused_metric(repeat)
     yield from _arms(repeat)
@@ -42,6 +43,16 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
             f"does not work with {strategy} on several nodes: if a run fails on one of them, the others may wait for ever",
             "remove it: the first run that fails then ends the job",
         )
+
+
+def _ray(table: Raw) -> Iterator[RawFinding]:
+    nodes = node_range(table)
+    # Without the table there is one machine.
+    if text_at(at(table, "hardware"), "strategy") != "ray" or "distributed" not in at(table, "hardware"):
+        return
+    if nodes is None or nodes.most > 1:
+        problem = "is not for ray on several machines: the others belong to one start of Ray, and each run would need another one"
+        yield error(("repeat",), problem, "remove it, or write num_instances = 1")
 
 
 def _counts(repeat: Raw) -> Iterator[RawFinding]:

@@ -165,6 +165,12 @@ def _distributed(table: Raw) -> Iterator[RawFinding]:
 def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
     """Check that a strategy that starts each command once is not asked for more processes."""
     is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
+    if strategy == "ray" and is_many:
+        yield error(
+            ("hardware", "distributed", "processes_per_instance"),
+            f'"{processes}" is not for ray, which starts the command once, on the first machine',
+            "remove it: Ray starts the processes of its tasks",
+        )
     if strategy in ("each_node", "inference") and is_many:
         yield error(
             ("hardware", "distributed", "processes_per_instance"),

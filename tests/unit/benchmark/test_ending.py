@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bai_agent.benchmark.ending import classify, classify_server, classify_sshd
+from bai_agent.benchmark.ending import classify, classify_server, classify_serving
 from bai_agent.decode import checked
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import RunEnd
@@ -183,7 +183,7 @@ def test_the_process_that_failed_first_is_named(
     ],
 )
 def test_a_serving_node_ends_when_told_to(what: dict[str, Any], outcome: Outcome, words: str) -> None:
-    got, said = classify_sshd(_ended(**what))
+    got, said = classify_serving(_ended(**what), program="sshd")
 
     assert got is outcome
     assert words in said

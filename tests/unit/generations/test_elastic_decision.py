@@ -482,3 +482,59 @@ def test_a_benchmark_that_only_saves_ends_as_a_failure() -> None:
     assert isinstance(end, EndJob)
     assert end.why is Why.USED_UP
     assert started(decide(seen(*saves, ledger=ledger, generation_s=61), SAVES)).ledger.quick_saves == 0
+
+
+ABSORBS = replace(NO_RESTART, absorbs=True)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        lost(2),
+        Member(node=2, leaving_s=10.0),
+        Member(node=2, end=MemberEnd(outcome=Outcome.AGENT_ERROR, ended_s=980.0)),
+    ],
+)
+def test_a_benchmark_that_absorbs_losses_continues_without_another_than_the_first(trouble: Member) -> None:
+    assert decide(seen(3, 1, trouble), ABSORBS) == GoOn()
+    assert started(decide(seen(3, 1, trouble), NO_RESTART)).members == (3, 1)
+
+
+def test_the_loss_of_the_first_is_a_generation_without_all_that_are_lost() -> None:
+    assert started(decide(seen(lost(3), 1, lost(2, 500.0), 0), ABSORBS)).members == (1, 0)
+
+
+def test_losses_are_absorbed_while_enough_nodes_are_left() -> None:
+    decision = decide(seen(3, lost(1), lost(2)), ABSORBS)
+
+    assert isinstance(decision, Park)
+    assert decision.members == (3,)
+
+
+def test_a_failure_after_an_absorbed_loss_may_be_its_consequence() -> None:
+    """The benchmark failed at 980; a lost node's last sign is older."""
+    decision = started(decide(seen(Member(node=3, end=FAILED), lost(1, 30.0), 2, 0), ABSORBS))
+
+    assert (decision.members, decision.ledger.restarts) == ((3, 2, 0), 0)
+    assert end(decide(seen(Member(node=3, end=FAILED), 1, 2), ABSORBS)) is Why.USED_UP
+
+
+def test_the_success_of_the_first_is_that_of_a_benchmark_that_absorbs_losses() -> None:
+    gone = Member(node=1, end=MemberEnd(outcome=Outcome.INTERRUPTED, ended_s=100.0))
+
+    assert end(decide(seen(Member(node=0, end=WELL), gone, lost(2, 900.0)), ABSORBS)) is Why.SUCCEEDED
+
+
+def test_a_node_joins_such_a_benchmark_without_another_generation() -> None:
+    assert decide(seen(0, 1, joined=waiting(2)), ABSORBS) == GoOn()
+    assert started(decide(seen(lost(0), 1, 3, joined=waiting(2)), ABSORBS)).members == (1, 3, 2)
+
+
+def test_it_can_be_scaled_down_to_fewer_than_have_joined() -> None:
+    what = replace(seen(0, 1, lost(3), joined=waiting(2, 4), desired=3), is_scaled=True)
+
+    decision = started(decide(what, replace(ABSORBS, nodes=5)))
+
+    assert (decision.members, decision.why, decision.nodes) == ((0, 1, 2), Change.SCALED, (4,))
+    # A lost node that comes back is no reason.
+    assert decide(replace(what, is_scaled=False), ABSORBS) == GoOn()

@@ -182,7 +182,8 @@ class World:
             self._compute(members)
 
     def _compute(self, members: Sequence[Node]) -> None:
-        is_whole = all(each.lives for each in members) and not self.ends
+        needed = members[:1] if self.policy.absorbs else members
+        is_whole = all(each.lives and each.number not in self.ends for each in needed)
         ran_s = self.now_s - self.begins_s
         outcome = None
         if is_whole and ran_s >= self.work_s:
@@ -254,7 +255,14 @@ def worlds(draw: st.DrawFn) -> World:
         Event, at_s=st.floats(0, 600), what=st.sampled_from(EVENTS), number=st.integers(0, NODES)
     )
     return World(
-        policy=Policy(restart=restart, min_nodes=least, nodes=most, wait_s=100.0, pause_s=20.0),
+        policy=Policy(
+            restart=restart,
+            min_nodes=least,
+            nodes=most,
+            wait_s=100.0,
+            pause_s=20.0,
+            absorbs=draw(st.booleans()),
+        ),
         events=sorted(draw(st.lists(event, max_size=12)), key=lambda each: each.at_s),
         first=draw(st.integers(0, most)),
         work_s=draw(st.sampled_from([0.0, 10.0, 150.0])),
@@ -331,7 +339,12 @@ LEDGERS = st.builds(
 def situations(draw: st.DrawFn) -> tuple[GenerationObservation, Policy]:
     least = draw(st.integers(1, 3))
     most = draw(st.integers(least, NODES))
-    policy = Policy(restart=Restart(max_restarts=draw(st.integers(0, 4))), min_nodes=least, nodes=most)
+    policy = Policy(
+        restart=Restart(max_restarts=draw(st.integers(0, 4))),
+        min_nodes=least,
+        nodes=most,
+        absorbs=draw(st.booleans()),
+    )
     waiting = draw(
         st.lists(
             st.builds(Waiting, node=NUMBERS, end=st.none() | ENDS),

@@ -589,3 +589,42 @@ def test_a_job_with_a_fixed_policy_reads_no_proposals(tmp_path: Path) -> None:
 
     assert it.look(newest, begun) is None
     assert list(it.attempt.signs_seen().proposals) == [0]
+
+
+def test_a_node_that_lost_its_part_of_a_benchmark_that_absorbs_losses_is_ready_for_the_next(
+    tmp_path: Path,
+) -> None:
+    it = Gathering(tmp_path, policy=replace(POLICY, absorbs=True))
+    for node in range(3):
+        it.join(node)
+    first = it.decide(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1, 2]))
+    begun = it.begin(0, 0, 1, 2)
+    it.attempt.end_generation(0, GenerationEnd(rank=1, outcome="lost"))
+
+    assert it.look(first, begun) is None
+    # The first node is lost, and node 1 still lives.
+    it.attempt.end_generation(0, GenerationEnd(rank=0, outcome="lost"))
+    it.now += 10
+    word = it.look(first, begun)
+
+    assert word is not None
+    assert (word.kind, word.members) == (DecisionKind.RUN, [1, 2])
+
+
+def test_a_request_for_fewer_nodes_counts_until_the_next_generation(tmp_path: Path) -> None:
+    it = Gathering(tmp_path, policy=replace(POLICY, absorbs=True))
+    for node in range(4):
+        it.join(node)
+    first = it.decide(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1]))
+    begun = it.begin(0, 0, 1)
+    # Given two nodes more than the members, of which one is too many
+    assert it.look(first, begun) is None
+
+    request = it.attempt.key("requests/1.json")
+    it.attempt.job.store.put(request, json.dumps({"desired": 3, "by": "somebody", "time": 1}).encode())
+    path = tmp_path / request
+    os.utime(path, (path.stat().st_mtime + 2,) * 2)
+    word = it.look(first, begun)
+
+    assert word is not None
+    assert (word.why, word.members, word.nodes) == (Change.SCALED.value, [0, 1, 2], [3])

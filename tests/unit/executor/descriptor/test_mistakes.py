@@ -675,6 +675,26 @@ def test_settings_that_adaptdl_does_not_support_are_named(
 
 
 @pytest.mark.parametrize(
+    ("tables", "keys"),
+    [
+        ("[hardware.distributed]\nnum_instances = 2\n[repeat]\nruns = 3", ["repeat"]),
+        ("[hardware.distributed]\n[repeat]\nruns = 3", ["repeat"]),
+        ("[hardware.distributed]\nnum_instances = 1\n[repeat]\nruns = 3", []),
+        ("[repeat]\nruns = 3", []),
+        (
+            "[hardware.distributed]\nprocesses_per_instance = 2",
+            ["hardware.distributed.processes_per_instance"],
+        ),
+        ("[hardware.distributed]\nnum_instances = '1:2'", []),
+    ],
+)
+def test_settings_that_ray_does_not_support_are_named(tmp_path: Path, tables: str, keys: list[str]) -> None:
+    text = GOOD.replace("[ml]", 'strategy = "ray"\n[ml]')
+
+    assert [each.key for each in findings_of(tmp_path, f"{text}\n{tables}\n")] == keys
+
+
+@pytest.mark.parametrize(
     ("old", "new", "key", "advice"),
     [
         ('"0.1.0"', '"0.2.0"', "spec_version", '"0.1.0"'),

@@ -440,6 +440,7 @@ def test_a_range_of_machines_makes_an_elastic_job() -> None:
     assert parse_job(job_toml(job).encode(), where="job.toml") == job
 
 
+RAY = {"instance_type": "local", "strategy": "ray", "distributed": {"num_instances": 3}}
 ADAPTDL = {"instance_type": "local", "strategy": "adaptdl", "distributed": {"num_instances": "1:4"}}
 
 
@@ -473,6 +474,19 @@ def test_settings_in_an_adaptdl_descriptor_override_the_defaults() -> None:
 
     assert (job.limits.grace, job.elastic.pause) == (timedelta(seconds=30), timedelta(minutes=1))
     assert (job.desired_nodes, job.checkpoint) == (2, Checkpoint(path="out", every=timedelta(minutes=1)))
+
+
+def test_nodes_of_a_ray_share_this_machine() -> None:
+    note = one_node_note(descriptor(hardware=RAY))
+
+    assert (
+        note
+        == "ray: each of the 3 nodes has 1/3 of this machine's CPUs and memory, and the first one its GPUs"
+    )
+    assert planned(hardware=RAY).strategy == StrategyTable(name="ray", nodes=3)
+    alone = {**RAY, "distributed": {"num_instances": 1}}
+    assert one_node_note(descriptor(hardware=alone)) is None
+    assert planned(hardware=alone, repeat={"runs": 2}).repeat is not None
 
 
 def test_a_fixed_number_of_machines_is_refused_for_adaptdl() -> None:
@@ -534,6 +548,7 @@ def test_local_nodes_of_mpirun_are_not_elastic_and_a_note_says_so() -> None:
         ({"hardware": RANGE}, "a range is not for a benchmark that is run several times"),
         ({"checkpoint": {"path": "out"}}, r"\[checkpoint\] is not for a benchmark that is run several times"),
         ({"restart": {"max_restarts": 1}}, "max_restarts is not for a benchmark that is run several times"),
+        ({"hardware": RAY}, "ray on several machines runs the command once"),
     ],
 )
 def test_runs_that_might_not_be_alike_are_refused(tables: dict[str, Any], problem: str) -> None:

@@ -1,0 +1,353 @@
+"""Starts Ray on a node, and on the first one the benchmark's command: `python -I -S ray_node.py --role=head … -- COMMAND …`.
+
+On the first node it starts Ray's head, waits until Ray has all nodes, runs the command, and ends Ray with it. On every other node
+it starts `ray start --address=…` as soon as the head answers, and ends it when this program is told to end: it would outlive its
+head. Ray itself tries again without end; the limits here are ours.
+
+The token of the run comes in a variable, and goes into a file of the benchmark's user: variables of processes are printed more
+often than files. Ray runs in a session of its own, so SIGTERM to the benchmark's process group reaches the command while Ray still
+works. It runs as a plain file: standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+TOKEN = "BAI_RAY_TOKEN"  # noqa: S105 - a name
+"""Variable with the token of the run. Without it, as on one node, there is a new one."""
+FAILURE_FILE = "BAI_RAY_FAILURE"
+"""Variable with the path of a file about why Ray does not work."""
+_TEMP_PREFIX = "bai-ray-"
+_LONGEST_FOLDER = 24
+"""Bytes of a folder for temporary files: the path of a socket in Ray's folder below it has at most 107 (unix(7))."""
+_NEW_S = 60.0
+"""Age in seconds up to which such a folder may not be locked yet."""
+_TICK_S = 0.1
+_CONNECT_S = 2.0
+_END_S = 10.0
+"""Seconds for Ray to end after SIGTERM; it takes one or two."""
+_LAST_LINES = 5
+_LEAST_STORE = 80_000_000
+"""Bytes: the smallest object store that Ray starts with, and a little more."""
+_STORE_SHARE = 0.3
+"""Part of the free memory that Ray's object stores get, as Ray has it."""
+_LOOK = """
+import json, sys, time
+import ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error", namespace="bai")
+while True:
+    print(json.dumps([each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]]), flush=True)
+    time.sleep(0.5)
+"""
+"""Prints the addresses of Ray's nodes again and again. Only Ray's own Python can ask."""
+
+
+class RayError(Exception):
+    """Ray does not work here. The text is for people."""
+
+
+class RayNode:
+    """Ray on this node: its folder, its environment, and the `ray start` that runs it."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options, self._folder = options, folder
+        self.head = f"{options.nodes[0]}:{options.port}"
+        token = folder / "token"
+        token.touch(0o600)
+        token.write_text(os.environ.pop(TOKEN, "") or secrets.token_hex(32))
+        own = {
+            "RAY_ADDRESS": self.head,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(token),
+            "RAY_USAGE_STATS_ENABLED": "0",
+        }
+        others = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_TOKEN"}
+        self.env = {**others, **own}
+        self._log = folder / "ray.log"
+        self._ray: subprocess.Popen[bytes] | None = None
+        self._look: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start Ray. Raises RayError."""
+        words = ["ray", "start", f"--node-ip-address={self._options.address}", f"--temp-dir={self._folder}"]
+        if self._options.role == "head":
+            words += ["--head", f"--port={self._options.port}", "--include-dashboard=false"]
+        else:
+            words.append(f"--address={self.head}")
+        # Ports that Ray would choose for a whole machine may be another node's, or another job's, on this one.
+        words += ["--node-manager-port=0", "--object-manager-port=0", "--dashboard-agent-listen-port=0"]
+        words += ["--disable-usage-stats", "--block", *self._share()]
+        # Not the command's variable: `ray start --head` would connect to it.
+        env = {name: value for name, value in self.env.items() if name != "RAY_ADDRESS"}
+        try:
+            with self._log.open("wb") as log:
+                self._ray = subprocess.Popen(
+                    words,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise RayError(f"ray cannot be started: {error.strerror}") from error
+
+    def require_running(self) -> None:
+        """Raise RayError if Ray has ended by itself."""
+        if self._ray is not None and (code := self._ray.poll()) is not None:
+            how = f"exited with code {code}" if code >= 0 else f"was ended by signal {-code}"
+            raise RayError(f"Ray on this node {how}{self._last_lines()}")
+
+    def missing(self) -> list[str]:
+        """Return the addresses of the nodes that Ray does not have, by its last answer. Raises RayError."""
+        if self._look is None:
+            words = [_ray_python(self.env), "-c", _LOOK, self.head]
+            answers = (self._folder / "nodes").open("wb")
+            with answers, self._log.open("ab") as log:
+                self._look = subprocess.Popen(
+                    words,
+                    env=self.env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=answers,
+                    stderr=log,
+                    start_new_session=True,
+                )
+        elif self._look.poll() is not None:
+            raise RayError(f"Ray's head at {self.head} cannot be asked for its nodes{self._last_lines()}")
+        found: list[str] = []
+        lines = (self._folder / "nodes").read_text(errors="replace").split("\n")
+        with suppress(IndexError, ValueError):
+            found = json.loads(lines[-2])
+        return [each for each in self._options.nodes if each not in found]
+
+    def end_look(self) -> None:
+        """End the process that asks for Ray's nodes."""
+        if self._look is not None:
+            self._look.kill()
+            self._look.wait()
+
+    def end(self) -> None:
+        """End Ray on this node: it ends its own processes on SIGTERM."""
+        self.end_look()
+        if self._ray is None:
+            return
+        self._ray.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._ray.wait(_END_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._ray.pid, signal.SIGKILL)
+
+    def _share(self) -> list[str]:
+        """Return the options for one of several nodes of one machine: each would otherwise use all of it."""
+        many = self._options.share
+        if many == 1:
+            return []
+        memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _STORE_SHARE
+        words = [
+            f"--num-cpus={max(1, len(os.sched_getaffinity(0)) // many)}",
+            f"--object-store-memory={max(_LEAST_STORE, int(memory) // many)}",
+        ]
+        return words if self._options.role == "head" else [*words, "--num-gpus=0"]
+
+    def _last_lines(self) -> str:
+        lines = [each.strip() for each in self._log.read_text(errors="replace").splitlines()]
+        last = [each for each in lines if each][-_LAST_LINES:]
+        return f": {' | '.join(last)}" if last else ""
+
+
+class Runner:
+    """The life of this program: at most one of Ray and the command is waited for, and SIGTERM ends the wait."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        node: RayNode,
+        command: list[str],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options, self._node, self._command, self._clock = options, node, command, clock
+        self._until = clock() + options.join
+        self._is_asked = False
+
+    def ask(self, *_: object) -> None:
+        """Ask for the end, as a signal handler."""
+        self._is_asked = True
+
+    def head(self) -> int:
+        """Run the command in a Ray of all nodes; return its exit code, negative for a signal. Raises RayError."""
+        _require_free(self._options.nodes[0], self._options.port)
+        self._node.start()
+        self._wait_for_nodes()
+        if self._is_asked:
+            return -signal.SIGTERM
+        try:
+            child = subprocess.Popen(self._command, env=self._node.env)
+        except OSError as error:
+            _say(f'"{self._command[0]}" cannot be started: {error.strerror}')
+            return 127 if isinstance(error, FileNotFoundError) else 126
+        # It gets SIGTERM with our process group, and decides when it ends.
+        return child.wait()
+
+    def worker(self) -> int:
+        """Keep this node in Ray until we are told to end. Raises RayError."""
+        while not self._is_asked and not _answers(*self._node.head.rsplit(":", 1)):
+            if self._clock() > self._until:
+                raise RayError(f"Ray's head at {self._node.head} did not answer within {self._limit}")
+            time.sleep(_TICK_S)
+        if not self._is_asked:
+            self._node.start()
+        while not self._is_asked:
+            self._node.require_running()
+            time.sleep(_TICK_S)
+        return 0
+
+    @property
+    def _limit(self) -> str:
+        return f"limits.join ({self._options.join:g} s)"
+
+    def _wait_for_nodes(self) -> None:
+        """Wait until Ray has all nodes, or enough of them and no time is left. Raises RayError."""
+        address, port = self._node.head.rsplit(":", 1)
+        while not (self._is_asked or _answers(address, port)):
+            self._node.require_running()
+            if self._clock() > self._until:
+                raise RayError(f"Ray's head did not listen at {self._node.head} within {self._limit}")
+            time.sleep(_TICK_S)
+        while not self._is_asked and (missing := self._node.missing()):
+            self._node.require_running()
+            if self._clock() > self._until:
+                self._require_enough(missing)
+                break
+            time.sleep(_TICK_S)
+        self._node.end_look()
+
+    def _require_enough(self, missing: list[str]) -> None:
+        nodes = self._options.nodes
+        if len(missing) == len(nodes):
+            raise RayError(f"Ray's head at {self._node.head} did not name its nodes within {self._limit}")
+        said = f"Ray has {len(nodes) - len(missing)} of {len(nodes)} nodes after {self._limit}: {', '.join(missing)} did not join"
+        if len(nodes) - len(missing) < self._options.least:
+            raise RayError(said)
+        _say(f"{said}; the command starts without")
+
+
+def main() -> int:
+    """Run this node's part, as our arguments say."""
+    at = sys.argv.index("--")
+    options = _options(sys.argv[1:at])
+    folder = _make_folder()
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    node = RayNode(options, folder)
+    runner = Runner(options, node, sys.argv[at + 1 :])
+    signal.signal(signal.SIGTERM, runner.ask)
+    try:
+        code = runner.head() if options.role == "head" else runner.worker()
+    except RayError as error:
+        _say(str(error))
+        _tell(str(error))
+        code = 1
+    finally:
+        node.end()
+        shutil.rmtree(folder, ignore_errors=True)
+    if code < 0:
+        # As the command did.
+        with suppress(OSError):  # not for SIGKILL
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _options(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--role", choices=("head", "worker"))
+    parser.add_argument("--address")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--nodes", type=lambda text: text.split(","))
+    parser.add_argument("--least", type=int)
+    parser.add_argument("--join", type=float)
+    parser.add_argument("--share", type=int)
+    return parser.parse_args(words)
+
+
+def _make_folder() -> Path:
+    """Return a new folder of this user alone, and remove those of programs like this one that were killed."""
+    wanted = os.environ.get("TMPDIR", "")
+    parent = Path(wanted if 0 < len(os.fsencode(wanted)) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108
+    for each in parent.glob(f"{_TEMP_PREFIX}*"):
+        with suppress(OSError):
+            _remove_abandoned(each)
+    return Path(tempfile.mkdtemp(prefix=_TEMP_PREFIX, dir=parent))
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a folder of this user that no program has locked. Raises OSError."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        found = os.fstat(lock)
+        if found.st_uid == os.getuid() and time.time() - found.st_mtime > _NEW_S:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    finally:
+        os.close(lock)
+
+
+def _require_free(address: str, port: int) -> None:
+    """Raise RayError if another program listens at the head's port: Ray would wait for it, or join it."""
+    if _answers(address, str(port)):
+        raise RayError(
+            f"the port {port} of {address}, at which Ray's head is to listen, is taken by another program"
+        )
+
+
+def _answers(address: str, port: str) -> bool:
+    try:
+        with socket.create_connection((address, int(port)), timeout=_CONNECT_S):
+            return True
+    except OSError:
+        return False
+
+
+def _ray_python(env: dict[str, str]) -> str:
+    """Return the Python that runs `ray`, by the first line of that program, else the one in its folder."""
+    program = shutil.which("ray", path=env.get("PATH"))
+    if program is None:
+        raise RayError("ray is not on PATH any more")
+    with Path(program).open("rb") as file:
+        first = os.fsdecode(file.readline(512)).removeprefix("#!").split()
+    if first and Path(first[0]).name.startswith("python") and os.access(first[0], os.X_OK):
+        return first[0]
+    beside = Path(program).resolve().parent / "python3"
+    return str(beside) if beside.exists() else "python3"
+
+
+def _tell(problem: str) -> None:
+    """Leave a note about why Ray does not work."""
+    path = os.environ.get(FAILURE_FILE)
+    if path:
+        with suppress(OSError):
+            Path(path).write_text(json.dumps({"message": problem, "time": time.time_ns() // 1_000_000}))
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"[bai] {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
