@@ -31,7 +31,7 @@ class StoreContract:
         assert not store.put("job-1/launch.json", b"second", if_absent=True)
         assert store.get("job-1/launch.json") == b"first"
 
-    def test_of_many_conditional_puts_at_once_one_wins(self, store: JobStore) -> None:
+    def test_one_of_many_concurrent_conditional_puts_wins(self, store: JobStore) -> None:
         won: list[int] = []
 
         def claim(rank: int) -> None:

@@ -120,7 +120,7 @@ def test_faults_fit_by_identity_parameter_and_resource(aws: FakeAws) -> None:
     assert late.hits == 1
 
 
-def test_missing_keys_are_forbidden_to_who_may_not_list(aws: FakeAws) -> None:
+def test_missing_keys_are_forbidden_without_the_right_to_list(aws: FakeAws) -> None:
     s3 = aws.client("s3")
     assert refused(s3.get_object, Bucket=aws.bucket, Key="none") == ("AccessDenied", 403)
     assert refused(s3.head_object, Bucket=aws.bucket, Key="none") == ("403", 403)

@@ -224,7 +224,7 @@ def test_a_role_that_may_not_read(cli: SandboxCli) -> None:
     }
 
 
-def test_a_role_that_may_not_write(cli: SandboxCli) -> None:
+def test_a_role_without_write_access_is_reported(cli: SandboxCli) -> None:
     """Agent: ends before the benchmark when the store refuses it; its result is written by who asks for it."""
     policies = cli.aws.policies
     policies.attach("instance", policies.documented("instance").without("WriteWhatNodesReport"))

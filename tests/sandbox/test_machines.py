@@ -97,7 +97,7 @@ def test_several_machines_reach_each_other_and_know_their_index(aws: FakeAws) ->
     assert first.exit_codes == [0]
 
 
-def test_metadata_wants_a_token(aws: FakeAws) -> None:
+def test_metadata_requires_a_token(aws: FakeAws) -> None:
     [machine] = launch(aws, UserData=user_data(runcmd=SAY + "say IS-UP"))
     machine.wait_for("IS-UP")
 

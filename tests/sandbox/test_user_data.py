@@ -100,7 +100,7 @@ def test_a_job_runs_on_a_healthy_machine_which_is_terminated(aws: FakeAws, image
     assert read_console(console).end == "done"
 
 
-def test_somebody_who_terminates_the_instance_is_not_held_up(aws: FakeAws) -> None:
+def test_a_termination_of_the_instance_is_not_delayed(aws: FakeAws) -> None:
     machine = start(aws, agent="signal.signal(15, lambda *_: end(5)); time.sleep(600)")
     machine.wait_for("agent start 1")
     aws.client("ec2", "executor").terminate_instances(InstanceIds=[machine.instance_id])

@@ -90,7 +90,7 @@ def job(tmp_path: Path, make: Callable[..., Nodes]) -> Callable[..., Job]:
     return made
 
 
-def test_an_elastic_job_of_which_nothing_happens_succeeds(job: Callable[..., Job]) -> None:
+def test_an_elastic_job_without_changes_succeeds(job: Callable[..., Job]) -> None:
     it = job(2, 3)
     it.start(0, 1, 2)
     it.finish()
@@ -188,7 +188,7 @@ def test_with_too_few_nodes_the_job_waits_and_continues_with_a_new_node(job: Cal
     assert it.starts(1) == ["0 1 1 2", "2 1 1 2"]
 
 
-def test_a_job_that_waited_in_vain_ends(job: Callable[..., Job]) -> None:
+def test_a_job_that_waited_without_success_ends(job: Callable[..., Job]) -> None:
     it = job(2, 2, elastic={"wait": "3s"})
     it.start(0, 1)
 

@@ -116,7 +116,7 @@ def restore(gate: Gate) -> None:
     gate.release.set()
 
 
-def test_records_of_generations_that_cannot_be_read_cost_generations_and_no_job(
+def test_unreadable_records_cost_generations_but_not_the_job(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     job = ElasticJob(tmp_path, make, nodes=2)

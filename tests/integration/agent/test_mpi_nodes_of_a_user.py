@@ -135,7 +135,7 @@ def test_sshd_of_a_node_lets_no_stranger_in(nodes: MpiNodes, flag: Path, folder:
     assert [nodes.wait(rank) for rank in (0, 1)] == [0, 0], nodes.output()
 
 
-def test_a_user_who_cannot_run_our_python_is_reported_in_a_sentence(nodes: MpiNodes, folder: Path) -> None:
+def test_a_user_without_access_to_our_python_is_reported_in_a_sentence(nodes: MpiNodes, folder: Path) -> None:
     (folder / "program").chmod(0o700)
 
     assert nodes.run({rank: {"PLANTED": "s3cret"} for rank in (0, 1)}) == [5, 5]

@@ -234,7 +234,7 @@ def test_sockets_in_place_of_efa_cause_a_warning_during_the_run(make: Callable[.
     assert [each.partition(":")[0] for each in nodes.result["warnings"]] == ["Node 0", "Node 1"]
 
 
-def test_a_job_of_which_no_node_prints_is_ended(make: Callable[..., Nodes]) -> None:
+def test_a_job_without_output_on_any_node_is_ended(make: Callable[..., Nodes]) -> None:
     nodes = make("import time; time.sleep(100)", limits={"no_output": "2s"})
 
     nodes.start_all(0, 1)

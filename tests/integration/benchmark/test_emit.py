@@ -30,14 +30,14 @@ def _lines(bench: Bench) -> list[dict[str, object]]:
     return [json.loads(line) for line in bench.rundir.emit.read_text().splitlines()]
 
 
-def test_the_fifo_is_there_before_the_benchmark(bench: Bench) -> None:
+def test_the_fifo_exists_before_the_benchmark(bench: Bench) -> None:
     bench.launch("sh", "-c", f"test -p {bench.rundir.fifo}")
 
     assert bench.ended()["code"] == 0
     assert not bench.rundir.fifo.exists()
 
 
-def test_writers_one_after_the_other(bench: Bench, tmp_path: Path) -> None:
+def test_processes_can_emit_one_after_the_other(bench: Bench, tmp_path: Path) -> None:
     script = tmp_path / "emits.py"
     script.write_text(CLIENT + "emit({'step': int(sys.argv[1]), 'loss': 0.5})\n")
     bench.launch(

@@ -216,7 +216,7 @@ def test_a_shim_listens_as_long_as_it_lives_and_its_benchmark_does_not(bench: Be
     until(lambda: is_refused("127.0.0.1", port), "nobody listens any more")
 
 
-def test_a_shim_that_cannot_listen_runs_the_benchmark_all_the_same(bench: Bench) -> None:
+def test_a_shim_that_cannot_listen_still_runs_the_benchmark(bench: Bench) -> None:
     launch(replace(bench.order("true"), listens_at="192.0.2.1"), bench.rundir)
 
     bench.ended()

@@ -234,7 +234,7 @@ def test_a_clock_that_nothing_confirms_is_not_right(services: Services, program:
 
 @pytest.mark.parametrize("arguments", [["clock", "s3://bucket"], ["listed", "s3://bucket/key"]])
 @pytest.mark.parametrize("years", [-10, 10])
-def test_a_certificate_of_another_time_is_the_clocks_fault(
+def test_a_certificate_outside_its_time_is_blamed_on_the_clock(
     services: Services, program: Path, tmp_path: Path, arguments: list[str], years: int
 ) -> None:
     """Where S3 is reached by TLS, a clock that is years off is met by this before anything is answered."""

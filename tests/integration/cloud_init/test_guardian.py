@@ -255,7 +255,7 @@ def test_a_second_guardian_ends_at_once(machine: GuardianJail) -> None:
     assert len(starts(machine)) == 1
 
 
-def test_somebody_who_ends_the_machine_is_not_held_up(machine: GuardianJail) -> None:
+def test_the_end_of_the_machine_is_not_delayed(machine: GuardianJail) -> None:
     agent = "signal.signal(15, lambda *_: end(5)); time.sleep(600)"
     machine.cloud_init(boot(machine.services, agent=agent), hook=False)
     machine.wait(lambda: starts(machine))

@@ -78,7 +78,7 @@ def test_any_object_of_its_rank_is_a_sign_of_life(cli: Ec2Cli, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("content", ["", "denied"])
-def test_a_boot_of_which_no_console_tells_anything_ends_at_its_limit(
+def test_a_boot_without_console_output_ends_at_its_limit(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     # Given a machine without a sign of life, first for 59 minutes, then for two more

@@ -27,7 +27,7 @@ def account(moto_aws: MotoAws, tmp_path: Path) -> Account:
     return Account(moto_aws, tmp_path)
 
 
-def test_a_lost_machine_is_replaced_while_nobody_follows_the_job(account: Account) -> None:
+def test_a_lost_machine_of_an_unattended_job_is_replaced(account: Account) -> None:
     machine, _ = account.submit()
     account.begin(machine)
     account.lose(machine)

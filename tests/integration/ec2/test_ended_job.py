@@ -78,7 +78,7 @@ def test_a_machine_that_still_writes_is_not_terminated(cli: Ec2Cli, moves: str) 
     assert "`bai cancel digits-1 --now` ends it" in seen["machine"]
 
 
-def test_a_machine_that_still_boots_beside_a_result_is_not_ended(cli: Ec2Cli) -> None:
+def test_a_machine_that_still_boots_after_a_result_is_not_ended(cli: Ec2Cli) -> None:
     record, (machine,) = ended(cli)
     record.store.delete(record.key("attempts/0/nodes/"))
     cli.age(record, timedelta(minutes=30))

@@ -271,7 +271,7 @@ def test_after_throttling_the_request_is_repeated_later(moto_aws: MotoAws) -> No
 
 
 @pytest.mark.parametrize("may_terminate", [True, False])
-def test_of_two_launches_in_different_zones_one_remains(moto_aws: MotoAws, may_terminate: bool) -> None:
+def test_one_of_two_launches_in_different_zones_remains(moto_aws: MotoAws, may_terminate: bool) -> None:
     # given somebody who went on to the second zone and has it written down while we still ask the first
     record, file = prepared(moto_aws)
     first_zone, second_zone = file.candidates[0], file.candidates[1]
@@ -393,7 +393,7 @@ def test_an_instance_profile_that_never_appears_is_refused_after_two_minutes(mot
     assert stored(record, "result.json")["outcome"] == "launch_failed"
 
 
-def test_a_launch_that_cannot_be_written_down_says_that_a_machine_may_cost(moto_aws: MotoAws) -> None:
+def test_a_launch_that_cannot_be_recorded_warns_of_a_machine_that_costs(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.fail("PutObject", code="AccessDenied", status=403, message="no", times=None)
 

@@ -253,7 +253,7 @@ def test_a_given_up_machine_that_is_to_be_kept_is(cli: Ec2Cli) -> None:
     assert [cli.state(each) for each in machines] == ["running"] * 3
 
 
-def test_a_gang_that_hangs_whole_is_terminated(cli: Ec2Cli) -> None:
+def test_a_job_whose_machines_all_hang_is_terminated(cli: Ec2Cli) -> None:
     made = cli.handmade("gang-1", nodes=2)
     machines = cli.launch("gang-1", count=2)
     record = cli.bring(made, launched=machines)
@@ -296,7 +296,7 @@ def test_an_elastic_job_with_fewer_machines_than_wanted_is_well(cli: Ec2Cli) -> 
     assert monitor(record).all_well()
 
 
-def test_a_machine_that_went_does_not_end_an_elastic_job(cli: Ec2Cli) -> None:
+def test_a_lost_machine_does_not_end_an_elastic_job(cli: Ec2Cli) -> None:
     record, machines = elastic(cli)
     cli.ec2.terminate_instances(InstanceIds=[machines[0]])
 
@@ -624,7 +624,7 @@ def test_a_follower_sees_the_machine_and_gets_the_exit_code(cli: Ec2Cli) -> None
     assert told[-1]["type"] == "result"
 
 
-def test_nobody_waits_for_a_job_that_can_never_report(cli: Ec2Cli) -> None:
+def test_a_job_that_can_never_report_is_not_waited_for(cli: Ec2Cli) -> None:
     # given a job whose time is up, no word of its agent, and an EC2 that does not answer
     made = cli.handmade()
     made.event("agent_started", pid=1)

@@ -193,7 +193,7 @@ def test_a_node_whose_end_cannot_be_read_is_lost_like_others(
     ],
 )
 @pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
-def test_who_looks_is_killed_at_any_step_and_one_machine_is_launched(
+def test_a_check_killed_at_any_step_launches_one_machine(
     job: Job, action: str, resource: str, is_done: bool
 ) -> None:
     job.lose(job.submit())
@@ -225,7 +225,7 @@ def test_who_looks_is_killed_at_any_step_and_one_machine_is_launched(
     assert not job.has("2/")
 
 
-def test_of_two_that_look_at_once_one_launches(job: Job) -> None:
+def test_one_of_two_simultaneous_checks_launches(job: Job) -> None:
     job.lose(job.submit())
 
     both = [job.cli.start("status", "job", stdout=subprocess.DEVNULL, stderr=None) for _ in range(2)]
@@ -272,7 +272,7 @@ def test_a_launch_whose_answer_is_lost_is_one_machine(job: Job) -> None:
     assert not job.has("2/")
 
 
-def test_a_launch_that_nobody_finished_is_sent_no_more_after_ten_minutes(job: Job) -> None:
+def test_an_unfinished_launch_is_not_sent_after_ten_minutes(job: Job) -> None:
     job.lose(job.submit())
     job.aws.prevents = lambda call: call.action == "RunInstances"
     job.look()

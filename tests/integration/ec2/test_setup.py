@@ -249,7 +249,7 @@ def test_a_quota_is_asked_for_a_new_watcher_alone(admin: Administrator) -> None:
     assert admin.stacks()["bai-watcher"] == "UPDATE_COMPLETE"
 
 
-def test_a_quota_that_nobody_tells_keeps_no_watcher_from_being_made(admin: Administrator) -> None:
+def test_an_unknown_quota_does_not_prevent_a_watcher(admin: Administrator) -> None:
     admin.aws.fail("ListServiceQuotas", code="AccessDeniedException", status=400, times=None)
     said = (
         "Specified ReservedConcurrentExecutions for function decreases account's UnreservedConcurrentExecution "
@@ -537,7 +537,7 @@ def test_the_first_failure_is_reported_with_the_message_of_aws(admin: Administra
         assert "is UPDATE_ROLLBACK_COMPLETE: ClusterGroup" not in admin.setup("--placement-group").stderr
 
 
-def test_a_bucket_that_is_not_empty_is_said_and_the_next_call_removes_it(admin: Administrator) -> None:
+def test_a_bucket_that_is_not_empty_is_reported_and_removed_by_the_next_call(admin: Administrator) -> None:
     admin.setup()
     with failing("Bucket", "The bucket you tried to delete is not empty"):
         done = admin.setup("--remove", "--delete-data", code=5)
@@ -704,7 +704,7 @@ def test_without_a_default_vpc_only_the_network_is_left_out(admin: Administrator
     assert admin.left()["roles"] == ["bai-instance"]
 
 
-def test_a_region_without_a_terminal_or_yes_is_asked_for_in_vain(admin: Administrator) -> None:
+def test_a_region_is_not_set_up_without_a_terminal_or_yes(admin: Administrator) -> None:
     done = admin.bai("setup")
 
     assert done.code == 2

@@ -196,7 +196,7 @@ def test_jobs_that_hang_or_never_boot_are_ended_within_fifteen_minutes(account: 
     assert account.outcome("boots-not") == "boot_failed"
 
 
-def test_a_machine_that_hangs_whole_is_ended_within_fifteen_minutes_and_replaced_once(
+def test_a_completely_hanging_machine_is_ended_within_fifteen_minutes_and_replaced_once(
     account: WatchedAccount,
 ) -> None:
     # Given a machine that gives no more signs of life, and EC2 says that it runs
@@ -218,7 +218,7 @@ def test_a_machine_that_hangs_whole_is_ended_within_fifteen_minutes_and_replaced
     assert account.outcome() is None
 
 
-def test_a_boot_of_which_nothing_is_known_is_ended_at_its_limit(account: WatchedAccount) -> None:
+def test_a_silent_boot_is_ended_at_its_limit(account: WatchedAccount) -> None:
     account.submit("no-words", more="")
     account.aws.show_console(b"")
     account.age(timedelta(minutes=59))
@@ -504,7 +504,7 @@ def test_launches_that_ec2_refuses_use_nothing_of_the_days_limit(account: Watche
     assert f"{new} was launched for it" in done.log
 
 
-def test_neither_an_instance_nor_a_user_can_write_spent_amounts_that_count(account: WatchedAccount) -> None:
+def test_spent_amounts_of_instances_and_users_do_not_count(account: WatchedAccount) -> None:
     # Given two jobs whose machines were lost, a limit that one machine fits in, and the policies of `bai` in force
     account.lost("job-1")
     account.lost("job-2")

@@ -178,7 +178,7 @@ def test_on_ec2_it_plans_and_launches_once(cli: LocalCli, monkeypatch: pytest.Mo
         assert (now.where, now.status) == ("ec2", "PENDING")
 
 
-def test_nobody_is_asked_for_a_second_factor(tmp_path: Path) -> None:
+def test_a_second_factor_is_never_requested(tmp_path: Path) -> None:
     """At a terminal, where AWS's library would ask."""
     (tmp_path / "config").write_text(
         "[profile careful]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n"

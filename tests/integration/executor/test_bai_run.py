@@ -273,7 +273,7 @@ def test_resuming_a_benchmark_without_a_shim_ends_it_as_lost(cli: LocalCli) -> N
     assert [pid for pid in pids if is_alive(pid)] == []
 
 
-def test_cancelling_from_elsewhere(cli: LocalCli) -> None:
+def test_bai_cancel_ends_a_detached_job(cli: LocalCli) -> None:
     cli.bai("run", cli.descriptor(), "--job-id", "one", "--detach", "--", cli.go_file)
     cli.await_output("one", "loss=0.25")
 

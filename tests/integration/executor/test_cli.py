@@ -175,7 +175,7 @@ def test_a_preset_that_finds_nothing_is_a_warning_of_the_run(cli: LocalCli) -> N
     assert "found nothing" not in found.stdout + found.stderr + failed.stdout + failed.stderr
 
 
-def test_findings_are_there_for_programs_too(cli: LocalCli) -> None:
+def test_programs_get_findings_too(cli: LocalCli) -> None:
     good, bad = cli.folder / "good.toml", cli.folder / "bad.toml"
     good.write_text(cli.bai("init").stdout)
     bad.write_text(good.read_text().replace("strategy =", "strateg ="))

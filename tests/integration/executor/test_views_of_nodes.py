@@ -55,7 +55,7 @@ def test_the_log_of_all_nodes_has_ranks_and_whole_lines(cli: LocalCli, job: Hand
         (["--node", "1", "--all"], "bai: --node and --all exclude each other; write one of them\n"),
     ],
 )
-def test_a_node_that_there_is_not_is_one_sentence(
+def test_a_missing_node_is_reported_in_one_sentence(
     cli: LocalCli, job: HandmadeJob, options: list[str], why: str
 ) -> None:
     answer = cli.bai("logs", "digits-1", *options)
@@ -63,7 +63,7 @@ def test_a_node_that_there_is_not_is_one_sentence(
     assert (answer.code, answer.stdout, answer.stderr) == (2, "", why)
 
 
-def test_a_terminal_hears_that_there_are_more_logs(cli: LocalCli, job: HandmadeJob) -> None:
+def test_a_terminal_shows_that_there_are_more_logs(cli: LocalCli, job: HandmadeJob) -> None:
     HandmadeJob(cli.store, "alone-1").ends()
     hint = "this is node 0 of 2; --node R shows another one, --all shows all of them"
 

@@ -228,7 +228,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(
         )
 
 
-def test_figures_are_there_without_scripts(browser: Browser, reports: dict[str, Path]) -> None:
+def test_figures_are_shown_without_scripts(browser: Browser, reports: dict[str, Path]) -> None:
     page = browser.page(reports["single"], scripts=False)
 
     text = page.ask("document.body.innerText")

@@ -61,7 +61,7 @@ def warnings(events: list[RunEvent]) -> list[str]:
     return [each.message for each in events if isinstance(each, WarningEvent)]
 
 
-def test_with_every_off_one_is_kept_at_the_end(make: MakeThread, record: CheckpointRecord) -> None:
+def test_with_every_off_a_checkpoint_is_kept_at_the_end(make: MakeThread, record: CheckpointRecord) -> None:
     events = end(make())
 
     assert names(events) == ["checkpoint-0-0"]
@@ -81,7 +81,7 @@ def test_one_is_kept_each_time_that_the_folder_has_changed(
     assert names(end(thread)) == ["checkpoint-0-0", "checkpoint-0-1"]
 
 
-def test_one_that_hangs_is_not_waited_for_without_end(make: MakeThread, record: CheckpointRecord) -> None:
+def test_a_hanging_upload_does_not_delay_the_end(make: MakeThread, record: CheckpointRecord) -> None:
     hangs = make()
 
     events = end(make(generation=1, before=hangs))

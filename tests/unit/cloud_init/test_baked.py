@@ -37,7 +37,7 @@ def test_the_bundle_is_where_the_guardian_looks_for_it(root: Path, archive: Path
     assert (root / "var/lib/bai/agent" / sha256 / "start_agent.py").is_file()
 
 
-def test_the_cloud_config_names_files_that_are_there(root: Path, archive: Path) -> None:
+def test_the_cloud_config_names_existing_files(root: Path, archive: Path) -> None:
     bake(archive, root=root)
     config = yaml.safe_load((root / "etc/cloud/cloud.cfg.d/90-bai.cfg").read_text())
     for (shell, script), *more in (config["bootcmd"], config["runcmd"]):

@@ -63,7 +63,7 @@ def test_the_data_exists_and_matches_its_checksum(path: Path) -> None:
 
 
 @of_each_example
-def test_the_files_that_a_descriptor_names_are_there(path: Path) -> None:
+def test_the_files_that_a_descriptor_names_exist(path: Path) -> None:
     ml = read(path).ml
     assert ml is not None
     assert ml.script is not None

@@ -32,7 +32,7 @@ def test_a_silent_writer_is_not_waited_for_for_ever() -> None:
     os.close(writer)
 
 
-def test_all_is_written_to_who_listens() -> None:
+def test_a_reader_gets_everything_that_is_written() -> None:
     reader, writer = os.pipe()
     heard: list[bytes] = []
     listener = threading.Thread(target=lambda: heard.append(read_to_end(reader, timeout_s=30)))

@@ -141,7 +141,7 @@ def test_a_node_lost_shortly_before_the_last_success_is_no_loss(silent_s: float,
     assert (decision == EndJob(why=Why.SUCCEEDED, nodes=(2,))) is succeeds
 
 
-def test_without_one_success_a_loss_is_a_loss() -> None:
+def test_without_a_success_a_lost_node_counts_as_lost() -> None:
     assert isinstance(decide(seen(0, lost(1)), POLICY), Park)
 
 
@@ -370,7 +370,7 @@ def test_nodes_that_start_together_join_in_one_generation() -> None:
     assert started(decide(seen(0, 1, joined=[first], desired=3), POLICY)).members == (0, 1, 2)
 
 
-def test_nobody_joins_while_the_benchmark_ends() -> None:
+def test_no_node_joins_while_the_benchmark_ends() -> None:
     assert decide(seen(0, Member(node=1, end=WELL), joined=waiting(2)), POLICY) == GoOn()
 
 
@@ -456,7 +456,7 @@ def test_a_node_that_waits_joins_members_that_saved() -> None:
     assert decision.members == (0, 1, 3)
 
 
-def test_the_same_exit_code_is_a_failure_of_other_strategies_and_beside_a_failure() -> None:
+def test_the_same_exit_code_is_a_failure_of_other_strategies_and_after_a_failure() -> None:
     alone, beside = Member(node=0, end=SAVED), Member(node=1, end=FAILED)
 
     assert isinstance(decide(seen(alone, 2), NO_RESTART), EndJob)

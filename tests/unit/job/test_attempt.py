@@ -199,7 +199,7 @@ def test_a_sign_of_a_fixed_job_is_read_too(attempt: AttemptRecord) -> None:
 
 
 @pytest.mark.parametrize("name", ["signs/1", "signs/leaving-1"])
-def test_a_record_of_one_node_that_speaks_of_another_one_is_refused(
+def test_a_record_of_one_node_about_another_one_is_refused(
     store: LyingStore, attempt: AttemptRecord, name: str
 ) -> None:
     content = {"node": 2, "rank": 2, "seconds": 1.0, "outcome": "failed"}
@@ -308,7 +308,7 @@ def test_requests_to_scale_are_numbered_in_their_order(attempt: AttemptRecord) -
     assert attempt.scale_request(1) == second
 
 
-def test_two_who_ask_at_the_same_moment_are_both_heard(attempt: AttemptRecord, tmp_path: Path) -> None:
+def test_two_simultaneous_questions_are_both_answered(attempt: AttemptRecord, tmp_path: Path) -> None:
     class Blind(DirectoryStore):
         def find(self, prefix: str) -> list[StoredObject]:
             return []

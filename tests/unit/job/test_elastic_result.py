@@ -43,7 +43,7 @@ def test_a_success_after_several_generations_names_the_last_one() -> None:
     assert result.sentence == "It ended well after 4.0 s in generation 3."
 
 
-def test_a_required_metric_that_no_node_saw_is_missing_all_the_same() -> None:
+def test_a_required_metric_that_no_node_saw_is_missing() -> None:
     metrics = ExtractionSummary(required_missing=["loss"])
 
     result = elastic_result("job", end(Outcome.SUCCEEDED, 0), [node(0, metrics=metrics)], lost={})

@@ -129,7 +129,7 @@ def test_ends_of_all_nodes_have_the_launchers_report(outcome: str) -> None:
 
 
 @pytest.mark.parametrize("failed", ["failed", "killed"])
-def test_a_launcher_that_fails_of_a_cancel_is_not_the_cause(failed: str) -> None:
+def test_a_launcher_that_fails_because_of_a_cancel_is_not_the_cause(failed: str) -> None:
     # Given a node that heard of it first, and ended its sshd
     serving = replace(node(1, "cancelled", ended=20), serves=True, failed=10)
 

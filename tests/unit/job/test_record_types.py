@@ -44,7 +44,7 @@ def test_an_event_is_read_back(tmp_path: Path, event: RunEvent) -> None:
     assert event_table(ours) == {**event_table(event), "time": 1_795_000_000_000}
 
 
-def test_keys_that_say_nothing_yet_are_still_there() -> None:
+def test_empty_keys_of_an_event_are_written_as_null() -> None:
     table = event_table(SinkEvent(sink="Kafka", error=None, message="back"))
 
     assert table == {"time": 0, "type": "sink", "sink": "Kafka", "error": None, "message": "back"}

@@ -121,7 +121,7 @@ def test_waits_for_a_running_job_and_names_it(machine: str) -> None:
         each.close()
 
 
-def test_of_two_exclusive_jobs_one_waits_for_the_other(machine: str) -> None:
+def test_one_of_two_exclusive_jobs_waits_for_the_other(machine: str) -> None:
     first = wait_until_alone(
         job("first", machine), tell=lambda _: None, stopping=lambda: False, clock=SteppingClock()
     )

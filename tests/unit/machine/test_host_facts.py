@@ -101,7 +101,7 @@ def test_a_laptop_shows_what_makes_it_slow(tmp_path: Path) -> None:
     assert "977 MiB of swap" in swap
 
 
-def test_a_calm_machine_is_warned_of_nothing(tmp_path: Path) -> None:
+def test_a_calm_machine_has_no_warnings(tmp_path: Path) -> None:
     put(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
     put(tmp_path, "proc/meminfo", "MemTotal: 16000000 kB\nSwapTotal: 2000000 kB\nSwapFree: 1999000 kB\n")
     facts = {

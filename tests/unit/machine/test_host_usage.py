@@ -199,7 +199,7 @@ def test_a_gpu_without_its_python_package_is_reported_once(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not DRIVER.exists(), reason="needs an NVIDIA GPU")
-def test_a_gpu_tells_its_figures() -> None:
+def test_a_gpu_reports_its_figures() -> None:
     gpus = Gpus()
     figures = {name: value for name, value, _ in gpus.sample()}
 

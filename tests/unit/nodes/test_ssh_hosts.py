@@ -30,7 +30,7 @@ def order(folder: Path, ssh: str) -> Order:
     return Order(argv=("mpirun",), env=env, cwd=folder, grace=timedelta(seconds=1), hosts=HOSTS)
 
 
-def test_a_host_that_does_not_let_us_in_is_named_in_a_sentence(rundir: RunDir, tmp_path: Path) -> None:
+def test_a_host_that_refuses_the_login_is_named_in_a_sentence(rundir: RunDir, tmp_path: Path) -> None:
     words = 'case $1 in 10.0.0.2) echo "root@10.0.0.2: Permission denied (publickey)." >&2; exit 255;; esac'
 
     with pytest.raises(RunEndedError) as ended:

@@ -113,7 +113,7 @@ def test_a_stranger_gets_no_answer(sent: bytes) -> None:
         assert asked(peer) == ANSWER
 
 
-def test_silent_connections_block_nobody_and_use_few_descriptors() -> None:
+def test_silent_connections_block_no_others_and_use_few_descriptors() -> None:
     with answering() as peer, ExitStack() as strangers:
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(300):

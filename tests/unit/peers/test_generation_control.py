@@ -189,7 +189,7 @@ def test_only_the_first_failure_has_to_have_an_exit_code_of_the_policy(tmp_path:
     assert job.nodes[0].decision.runs
 
 
-def test_an_end_of_a_former_generation_says_nothing_of_this_one(job: Job) -> None:
+def test_an_end_of_a_former_generation_does_not_count_for_this_one(job: Job) -> None:
     job.end(1, Outcome.FAILED)
     for each in job.nodes:
         each.begin(1, Ledger(restarts=1))

@@ -165,7 +165,7 @@ def test_a_worker_that_fails_ends_the_others_at_once(job: MonitoredNodes) -> Non
     assert job.sentence(2) == "Node 1: It failed."
 
 
-def test_of_two_failures_the_earlier_one_is_the_reason(job: MonitoredNodes) -> None:
+def test_the_earlier_of_two_failures_is_the_reason(job: MonitoredNodes) -> None:
     job.attempt.end(ended(1, "failed", at=20))
     job.attempt.end(ended(2, "oom", at=10))
     job.look(0)
@@ -242,9 +242,7 @@ def test_nodes_that_all_cannot_reach_the_store_continue_for_its_limit(job: Monit
 
 
 @pytest.mark.parametrize("has_the_store", [True, False])
-def test_of_two_halves_without_a_connection_neither_continues(
-    job: MonitoredNodes, has_the_store: bool
-) -> None:
+def test_neither_of_two_disconnected_halves_continues(job: MonitoredNodes, has_the_store: bool) -> None:
     # Given a coordinator and a worker that miss the store, and a worker that they do not reach
     job.dumb = {2}
     job.miss_store(*([0, 1] if has_the_store else [0, 1, 2]), seconds=SILENCE)

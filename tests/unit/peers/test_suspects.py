@@ -73,7 +73,7 @@ def test_an_agent_that_died_alone_is_restarted(node: Node) -> None:
     assert not node.is_lost(failed=True, overdue=True)
 
 
-def test_the_shim_of_another_generation_says_nothing(node: Node) -> None:
+def test_the_shim_port_of_another_generation_is_ignored(node: Node) -> None:
     node.say(generation=GENERATION - 1)
     node.agent.close()
     node.shim.close()

@@ -405,7 +405,7 @@ def test_a_drain_waits_for_the_extractor_until_its_limit(rundir: RunDir) -> None
     assert any("for 420 s" in each for each in warnings)
 
 
-def test_nobody_waits_long_for_the_extractor_of_a_cancelled_job(rundir: RunDir) -> None:
+def test_the_extractor_of_a_cancelled_job_is_not_waited_for_long(rundir: RunDir) -> None:
     clock, sink = SteppingClock(), Tortoise()
     cancelled = ScriptedStopSource(StopReason(Outcome.CANCELLED, "It was cancelled."))
     limits = Limits(drain=timedelta(seconds=40))

@@ -101,7 +101,7 @@ def test_any_growth_of_the_file_gives_the_same(
     }
 
 
-def test_of_a_thousand_networks_less_than_a_hundred_are_kept(tmp_path: Path) -> None:
+def test_fewer_than_a_hundred_of_a_thousand_networks_are_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"NCCL INFO Using network n{number}\n" for number in range(1000)))
 

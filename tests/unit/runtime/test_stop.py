@@ -64,7 +64,7 @@ def test_the_first_reason_is_final() -> None:
     assert watch.stopping()
 
 
-def test_of_two_reasons_at_once_the_earlier_source_decides() -> None:
+def test_the_earlier_source_of_two_simultaneous_reasons_decides() -> None:
     assert (
         StopMonitor(
             [ScriptedStopSource(), ScriptedStopSource(CANCELLED), ScriptedStopSource(TOO_LONG)]

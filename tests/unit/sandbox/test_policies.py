@@ -103,7 +103,7 @@ def test_one_foreign_instance_refuses_the_whole_call(policies: Policies) -> None
         policies.check()
 
 
-def test_a_call_of_which_nothing_is_known_is_refused(policies: Policies) -> None:
+def test_an_unknown_call_is_refused(policies: Policies) -> None:
     assert policies.refusal(call("user", "s3", "DeleteBucket", "mine")) is not None
     assert policies.take_refused() == [Refused("user", "s3:DeleteBucket", "mine")]
     assert policies.take_refused() == []

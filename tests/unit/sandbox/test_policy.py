@@ -67,7 +67,7 @@ def test_a_denial_wins() -> None:
     assert not given.allows(asks("s3:GetObject", "arn:aws:s3:::bucket/secret/key"))
 
 
-def test_an_absent_key_meets_null_and_nothing_else() -> None:
+def test_an_absent_key_matches_only_null() -> None:
     tagged = policy(allow("ec2:*", Condition={"Null": {"aws:ResourceTag/bai:job-id": "false"}}))
     untagged = policy(allow("ec2:*", Condition={"Null": {"aws:ResourceTag/bai:job-id": "true"}}))
     equal = policy(allow("ec2:*", Condition={"StringEquals": {"ec2:CreateAction": "RunInstances"}}))

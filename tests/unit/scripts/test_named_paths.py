@@ -13,13 +13,13 @@ _PAGES = sorted(page for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) i
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.name)
-def test_a_page_names_files_that_are_there(page: Path) -> None:
+def test_a_page_names_existing_files(page: Path) -> None:
     named = {path for path in _NAMED.findall(page.read_text()) if "NAME" not in path}
 
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-def test_a_page_names_tests_that_are_there() -> None:
+def test_a_page_names_existing_tests() -> None:
     tests = "".join(each.read_text() for each in (ROOT / "tests").rglob("test_*.py"))
     there = set(re.findall(r"def (test_\w+)\(", tests))
     wrong = {

@@ -133,7 +133,7 @@ def test_repeats_are_series_of_their_own(tmp_path: Path) -> None:
     assert found == {"0": 0, "1": 1}
 
 
-def test_host_metrics_are_there_if_wanted(tmp_path: Path) -> None:
+def test_host_metrics_are_recorded_if_requested(tmp_path: Path) -> None:
     append(tmp_path, {"name": "cpu", "value": 1, "src": "host"})
     without, among = latest(tmp_path), latest(tmp_path, host_metrics=True)
     without.look()

@@ -126,7 +126,7 @@ PIECES = st.sampled_from([*EXITED_4.splitlines(True), *LOST.splitlines(True), *K
 
 
 @given(st.lists(PIECES | st.text(max_size=20), max_size=30).map("".join))
-def test_whatever_a_benchmark_prints_is_read(log: str) -> None:
+def test_any_output_of_a_benchmark_is_read(log: str) -> None:
     cause = explain(log, PEERS)
     explain(log, PEERS, code=7)
 
@@ -139,7 +139,7 @@ def end(
     return ProcessEnd(rank=rank, code=code, signal=signal, asked=asked, time=time, output_bytes=0)
 
 
-def test_the_first_process_that_failed_by_itself_is_the_cause() -> None:
+def test_the_first_process_that_failed_unaided_is_the_cause() -> None:
     ends = [
         end(0, code=None, signal=15, asked=True, time=3),
         end(1, code=1, time=5),

@@ -70,7 +70,7 @@ def test_each_run_of_several_has_logs_of_its_own(tmp_path: Path) -> None:
         max_leaves=8,
     ).map(lambda value: json.dumps(value).encode())
 )
-def test_whatever_lies_there_is_an_end_or_nothing(content: bytes) -> None:
+def test_any_content_is_an_end_or_none(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "0.json").write_bytes(content)
         found = process_end(ProcessLog(path=Path(folder, "0.log"), rank=0))

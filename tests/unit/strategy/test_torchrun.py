@@ -189,7 +189,7 @@ def test_a_process_that_torchrun_ended_is_not_the_cause() -> None:
     assert cause.process == "process 2 (local rank 0)"
 
 
-def test_of_several_attempts_the_last_one_counts() -> None:
+def test_the_last_of_several_attempts_counts() -> None:
     files = [error_file(0, "ValueError: first", modified=1), error_file(1, "ValueError: last", attempt=2)]
 
     cause = explain_failure(job(max_restarts=2), Remains(log="", files=files), PEERS[1], PEERS)

@@ -83,7 +83,7 @@ def test_a_file_may_contain_every_setting(tmp_path: Path) -> None:
     assert settings.origins["limits.max_runtime"].endswith("config.toml")
 
 
-def test_lists_and_truth_from_the_environment() -> None:
+def test_lists_and_booleans_are_read_from_the_environment() -> None:
     settings = read_settings(
         environment={
             "BAI_CONFIG": "/dev/null",

@@ -253,7 +253,7 @@ def test_a_mistake_independent_of_the_file_gives_one_sentence(texts: list[str], 
     assert "\n" not in str(caught.value)
 
 
-def test_keys_beside_each_other_are_set_together() -> None:
+def test_sibling_keys_are_set_together() -> None:
     texts = ["env.vars.A=1", "env.vars.AB=2", "kafka.topic=t", 'kafka.brokers=["b:9092"]']
 
     descriptor = loaded(*texts)

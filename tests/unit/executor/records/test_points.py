@@ -125,7 +125,7 @@ def test_records_of_the_extractor_use_the_fast_reader(
     assert len(careful) < 20
 
 
-def test_a_series_of_which_some_records_have_steps_has_gaps() -> None:
+def test_a_series_with_steps_in_some_records_has_gaps() -> None:
     points = Points()
     points.add_lines(line(value=1) + line(value=2, step=10) + line(value=3))
 

@@ -204,7 +204,7 @@ def test_values_beyond_the_limit_count_in_no_figure(huge: float) -> None:
     )
 
 
-def test_a_metric_with_no_other_values_was_seen_all_the_same() -> None:
+def test_a_metric_with_no_other_values_still_counts_as_seen() -> None:
     measured = Measurements(described())
     measured.add_lines(at(0, 1e301, labels={"k": "1"}))
 

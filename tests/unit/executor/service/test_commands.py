@@ -180,7 +180,7 @@ def test_a_job_whose_record_is_broken_is_answered(harness: CommandHarness) -> No
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff", b'{"by": 7}', b'{"by": "\\ud800"}', b"[" * 100_000]
 )
-def test_a_cancel_that_is_not_ours_is_one_all_the_same(harness: CommandHarness, content: bytes) -> None:
+def test_a_cancel_that_bai_did_not_write_also_counts(harness: CommandHarness, content: bytes) -> None:
     record = harness.job("job-1")
     harness.jobs.put(record.key("cancel.json"), content)
 

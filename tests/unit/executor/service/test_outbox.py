@@ -61,7 +61,7 @@ def test_an_unacknowledged_message_is_sent_again_unchanged(tmp_path: Path) -> No
     assert wire.sent == [message("first")]
 
 
-def test_of_two_concurrent_decisions_one_wins(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_decisions_wins(tmp_path: Path) -> None:
     wire = Wire()
     one, other = outbox(tmp_path, wire), outbox(tmp_path, wire)
     assert not one.is_kept("01-answer")

@@ -190,7 +190,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(tmp_path, monkeypatch)
 
 
-def test_a_job_of_which_there_is_nothing_new_costs_two_lists_a_minute(looks: Looks) -> None:
+def test_a_job_without_news_costs_two_lists_a_minute(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(3)
 

@@ -83,7 +83,7 @@ def test_an_event_without_a_descriptor_cannot_be_read(toml: Any) -> None:
         is_ours(event(payload={"toml": toml}), ("aws.ec2",))
 
 
-def test_a_request_carries_who_asks() -> None:
+def test_a_request_names_its_sender() -> None:
     job = accepted(parent="cron-7")
 
     service = job.job_request.service

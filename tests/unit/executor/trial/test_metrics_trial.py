@@ -47,7 +47,7 @@ def test_a_log_within_the_limit_is_shown_from_the_child(
     assert capfd.readouterr().out == "2\n"
 
 
-def test_an_end_by_another_signal_is_no_patterns_fault(
+def test_an_end_by_another_signal_is_not_blamed_on_a_pattern(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "run.log"

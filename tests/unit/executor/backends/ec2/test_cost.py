@@ -40,7 +40,7 @@ def test_the_word_says_whether_it_is_a_bound(bound: bool, word: str) -> None:
     )
 
 
-def test_of_several_types_the_dearest_is_the_bound() -> None:
+def test_the_dearest_of_several_types_is_the_bound() -> None:
     def cost(hourly: float | None, *, bound: bool = True, excluded: tuple[str, ...] = ("volumes",)) -> Cost:
         return Cost(
             instances=1,
@@ -161,7 +161,7 @@ def volumes(*devices: dict[str, Any], monitored: bool = False) -> VolumeCost:
         ({"VolumeType": "sc1", "VolumeSize": 500}, 7.5, 24.0),
     ],
 )
-def test_volumes_cost_no_more_than_is_said(ebs: dict[str, Any], least: float, most: float) -> None:
+def test_volumes_cost_at_most_the_stated_amount(ebs: dict[str, Any], least: float, most: float) -> None:
     said = volumes(ebs).hourly * 720
 
     assert least < most <= said <= 1.3 * most

@@ -77,7 +77,7 @@ def test_a_lost_machine_is_replaced_within_the_limits(changes: dict[str, Any], c
         ({"replacements": 0}, ""),
     ],
 )
-def test_it_is_said_why_a_missing_machine_is_not_launched(changes: dict[str, Any], why: str) -> None:
+def test_the_reason_for_an_unlaunched_machine_is_reported(changes: dict[str, Any], why: str) -> None:
     assert machines_due(replace(SEEN, **changes)).why == why
 
 
@@ -97,7 +97,7 @@ def test_after_a_launch_that_came_to_nothing_the_pauses_double_up_to_half_an_hou
 
 
 @given(seen=ANY)
-def test_no_job_has_more_machines_than_it_wants_nor_more_replacements(seen: MachinesSeen) -> None:
+def test_no_job_has_more_machines_or_replacements_than_desired(seen: MachinesSeen) -> None:
     due = machines_due(seen)
 
     assert due.count >= 0

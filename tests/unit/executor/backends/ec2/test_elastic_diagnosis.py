@@ -56,7 +56,7 @@ TAKEN = "Server.SpotInstanceTermination"
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_machine_that_went_does_not_end_the_job(rank: int) -> None:
+def test_a_lost_machine_does_not_end_the_job(rank: int) -> None:
     machines = [machine(each, "terminated" if each == rank else "running") for each in range(3)]
     signs = {each: OLD if each == rank else FRESH for each in range(3)}
 
@@ -66,7 +66,7 @@ def test_a_machine_that_went_does_not_end_the_job(rank: int) -> None:
     assert found.sentence == f"2 machines are running; node {rank} (i-{rank}) is gone."
 
 
-def test_too_few_machines_end_by_themselves() -> None:
+def test_too_few_machines_end_on_their_own() -> None:
     found = judged(
         machine(0), machine(1, "terminated"), machine(2, "terminated"), signs={0: FRESH, 1: OLD, 2: OLD}
     )
@@ -259,7 +259,7 @@ STATES = st.sampled_from(["pending", "running", "shutting-down", "terminated", "
     st.none() | AGES,
     st.none() | AGES,
 )
-def test_a_job_of_which_a_node_lives_has_no_inferred_end(
+def test_a_job_with_a_living_node_has_no_inferred_end(
     states: list[str],
     signs: dict[int, timedelta],
     done: set[int],

@@ -411,7 +411,7 @@ def test_the_volume_is_as_fast_as_the_fastest_type_can_use() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "fits"), [(8, True), (4, False), (0, False), (None, True)])
-def test_one_process_for_each_gpu_wants_types_with_as_many(gpus: int | None, fits: bool) -> None:
+def test_one_process_for_each_gpu_requires_types_with_as_many(gpus: int | None, fits: bool) -> None:
     hardware = Hardware.model_validate(
         {
             "instance_type": "p4d.24xlarge",

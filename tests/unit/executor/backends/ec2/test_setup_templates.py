@@ -162,7 +162,7 @@ def test_a_file_system_is_reached_from_each_subnet() -> None:
     assert len(parsed("data")["Resources"]) == len(resources) - 2
 
 
-def test_nobody_reaches_the_instances() -> None:
+def test_instances_accept_no_connections() -> None:
     group = parsed("account")["Resources"]["SecurityGroup"]["Properties"]
 
     assert "SecurityGroupIngress" not in group

@@ -55,7 +55,7 @@ def everything(store: DirectoryStore) -> list[str]:
     return sorted(path.relative_to(store.folder).as_posix() for path in store.folder.rglob("*"))
 
 
-def test_of_two_concurrent_submissions_of_a_job_one_succeeds(
+def test_one_of_two_concurrent_submissions_of_a_job_succeeds(
     job_request: JobRequest, store: DirectoryStore
 ) -> None:
     with job_draft(store, "one") as first:
