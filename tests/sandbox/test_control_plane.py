@@ -91,7 +91,7 @@ def test_a_zone_without_capacity_answers_with_500(aws: FakeAws) -> None:
     assert len(aws.machines) == 1
 
 
-def test_one_of_three_dies_in_pending(aws: FakeAws) -> None:
+def test_one_of_three_machines_can_die_in_pending(aws: FakeAws) -> None:
     message = "Client error on launch: the volume limit is exceeded"
     aws.die_in_pending(1, code="Client.VolumeLimitExceeded", message=message)
     answer = aws.client("ec2").run_instances(**request(aws, MinCount=3, MaxCount=3, UserData=IDLE))

@@ -147,7 +147,7 @@ def test_a_benchmark_that_forks_and_hides(cli: SandboxCli) -> None:
     assert ended(cli, machine, "done 1")["machine"] is None
 
 
-def test_a_reboot_in_the_middle(cli: SandboxCli) -> None:
+def test_a_reboot_during_the_benchmark_ends_the_job_as_lost(cli: SandboxCli) -> None:
     """Boothook: starts the guardian again, whose agent ends the job: what was lost is not measured a second time."""
     machine = cli.submit(cli.descriptor("echo begun >>/var/begun\nreboot -ff\nsleep 600"))
 

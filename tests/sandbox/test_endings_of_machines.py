@@ -12,7 +12,7 @@ from sandbox.fake_aws import MachineShape, hide_python
 from sandbox.sandbox_cli import SandboxCli
 
 
-def test_an_image_without_python(cli: SandboxCli) -> None:
+def test_an_image_without_python_is_powered_off(cli: SandboxCli) -> None:
     """Guardian: powers off where no Python is found, and none can be installed within 300 s."""
     cli.aws.shape = hide_python(MachineShape())
     machine = cli.submit(cli.descriptor(WAITS))
@@ -91,7 +91,7 @@ def test_a_machine_without_a_network_is_ended(cli: SandboxCli) -> None:
     assert outcome(cli.status()) == ("ERROR", "lost", 5)
 
 
-def test_a_reboot_loop(cli: SandboxCli) -> None:
+def test_a_reboot_loop_is_powered_off_at_the_fourth_boot(cli: SandboxCli) -> None:
     """Boothook: powers off at the fourth boot."""
     machine = cli.submit(cli.descriptor(WAITS, ec2='init_commands = ["reboot -ff; sleep 60"]'))
 
@@ -102,7 +102,7 @@ def test_a_reboot_loop(cli: SandboxCli) -> None:
     assert machine.exit_codes == [133, 133, 133, 0]
 
 
-def test_a_boot_that_hangs_before_runcmd(cli: SandboxCli) -> None:
+def test_a_boot_that_hangs_before_runcmd_is_powered_off_by_the_deadman(cli: SandboxCli) -> None:
     """Deadman: powers off at its deadline, which is five seconds after the boot here; there is no guardian to do it."""
     hang = "[Service]\nExecStartPre=/bin/sleep infinity\n"
     cli.aws.shape = MachineShape(files={"/etc/systemd/system/cloud-final.service.d/hang.conf": hang})
@@ -139,7 +139,7 @@ def test_a_terminated_machine_is_reported(cli: SandboxCli) -> None:
     assert outcome(cli.status()) == ("ERROR", "interrupted", 5)
 
 
-def test_a_machine_that_hangs_whole(cli: SandboxCli) -> None:
+def test_a_completely_hanging_machine_is_terminated_by_bai_reap(cli: SandboxCli) -> None:
     """`bai reap`: terminates it when its time was up fifteen minutes ago; the machine itself does nothing any more."""
     aws = cli.aws
     aws.fleet.power_off_grace = 1.0

@@ -27,7 +27,7 @@ def test_with_two_full_zones_and_a_lost_answer_one_machine_is_launched(aws: Fake
     assert cli.status()["status"] == "SUCCEEDED"
 
 
-def test_one_file_twice_is_two_jobs(aws: FakeAws, cli: SandboxCli) -> None:
+def test_a_file_submitted_twice_is_two_jobs(aws: FakeAws, cli: SandboxCli) -> None:
     file = cli.descriptor("echo begun")
 
     ids = {cli.bai("submit", file).stdout.strip() for _ in range(2)}

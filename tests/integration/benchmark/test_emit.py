@@ -61,7 +61,7 @@ def _fork_writers(writers: int, lines: int, size: int) -> str:
 
 # Lines of up to PIPE_BUF (4096 bytes) in any number; longer ones as long as the pipe holds them.
 @pytest.mark.parametrize(("lines", "size"), [(2000, 10), (500, 4000), (8, 17_000)])
-def test_many_writers_at_once(bench: Bench, lines: int, size: int) -> None:
+def test_lines_of_many_concurrent_writers_all_arrive(bench: Bench, lines: int, size: int) -> None:
     bench.python(_fork_writers(6, lines, size), env=_contract(bench))
 
     assert bench.ended()["code"] == 0

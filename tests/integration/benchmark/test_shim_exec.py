@@ -141,7 +141,7 @@ def test_another_user_can_print_and_emit(open_bench: Bench) -> None:
     assert open_bench.rundir.emit.read_text() == "{}\n"
 
 
-def test_a_user_that_we_may_not_become(open_bench: Bench) -> None:
+def test_a_user_id_that_the_kernel_refuses_is_an_exec_error(open_bench: Bench) -> None:
     # Given a user id that the kernel refuses whoever asks.
     refused = User(name="nobody", uid=2**32 - 1, gid=NOBODY.pw_gid, groups=(), home="/")
     order = open_bench.order("true", user=refused)

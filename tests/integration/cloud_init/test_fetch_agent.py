@@ -279,7 +279,7 @@ def test_a_full_disk_is_reported(services: Services, program: Path) -> None:
     assert done.returncode == 7
 
 
-def test_facts_and_listings(services: Services, program: Path) -> None:
+def test_facts_and_listings_are_printed_for_the_guardian(services: Services, program: Path) -> None:
     services.launch_index = 3
     services.put("bucket/jobs/j/release.json", b"{}")
     assert fetch(program, services, "facts").stdout == "i-0123456789abcdef0 3\n"

@@ -119,7 +119,7 @@ def test_a_quota_that_may_not_be_looked_at_is_unknown(account: DoctorHarness) ->
     account.aws.policies.take_refused()
 
 
-def test_a_subnet_with_too_few_free_addresses(account: DoctorHarness) -> None:
+def test_a_subnet_with_too_few_free_addresses_is_reported(account: DoctorHarness) -> None:
     small = account.ec2.create_subnet(VpcId=account.vpc, CidrBlock="172.31.250.0/28")["Subnet"]["SubnetId"]
     large = next(iter(account.aws.subnets.values()))
 

@@ -309,7 +309,7 @@ def test_a_watcher_goes_with_the_rest(admin: Administrator) -> None:
     assert admin.aws.client("lambda", SETUP).list_functions()["Functions"] == []
 
 
-def test_limits_of_a_watcher_belong_to_one(admin: Administrator) -> None:
+def test_limits_of_a_watcher_are_refused_without_one(admin: Administrator) -> None:
     done = admin.setup("--watcher-types", "t3.*", code=2)
 
     assert "belong to --watcher" in done.stderr

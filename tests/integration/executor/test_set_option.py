@@ -104,7 +104,7 @@ def test_the_same_id_with_other_values_is_another_job(cli: CliHarness, tmp_path:
         ("run", ["--set", "ml.args=\udcff"], "bai: --set 'ml.args': it is not UTF-8"),
     ],
 )
-def test_a_wrong_set_gives_one_sentence(
+def test_a_wrong_value_of_set_gives_one_sentence(
     cli: CliHarness, tmp_path: Path, command: str, options: list[str], sentence: str
 ) -> None:
     answer = cli.bai(command, "b.toml", *options)

@@ -275,7 +275,7 @@ def test_a_stalled_connection_delays_neither_deadline_nor_stop(tmp_path: Path, s
         ("http://a..b/f", "invalid host name"),
     ],
 )
-def test_an_address_that_leads_nowhere(
+def test_an_unreachable_address_is_named_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, words: str
 ) -> None:
     monkeypatch.setattr(http, "ATTEMPTS", 2)

@@ -181,7 +181,9 @@ def test_an_object_and_a_folder_of_one_name_are_an_error(
         bring(tmp_path, Source(src="s3://bucket/p/", path="x"))
 
 
-def test_two_sources_in_two_buckets(tmp_path: Path, gate: Gate, put: Callable[..., None]) -> None:
+def test_sources_in_two_buckets_are_pulled_together(
+    tmp_path: Path, gate: Gate, put: Callable[..., None]
+) -> None:
     gate.s3.create_bucket(Bucket="other.bucket")
     gate.s3.put_object(Bucket="other.bucket", Key="k", Body=b"other")
     put(k=b"first")
@@ -366,7 +368,7 @@ def test_an_object_that_may_be_listed_but_not_read(
         bring(tmp_path, Source(src="s3://bucket/p/", path="x"))
 
 
-def test_no_credentials_at_all(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_named(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     without_keys(monkeypatch)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
@@ -378,7 +380,7 @@ def test_no_credentials_at_all(tmp_path: Path, gate: Gate, monkeypatch: pytest.M
     ("endpoint", "words"),
     [("http://127.0.0.1:1", "refused the connection"), ("http://no-such-host.invalid", "cannot be resolved")],
 )
-def test_an_endpoint_that_leads_nowhere(
+def test_an_unreachable_endpoint_is_named_with_its_error(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, endpoint: str, words: str
 ) -> None:
     monkeypatch.setattr("bai_agent.pull.s3_source.PATIENCE", replace(PATIENCE, retries=1))

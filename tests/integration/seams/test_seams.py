@@ -262,7 +262,7 @@ class Enough:
     assert tree.changed() == {"bai_agent/run/enough.py", sources}
 
 
-def test_a_fact_of_the_machine(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_fact_of_the_machine_is_added_in_two_files(tree: SourceTree, cli: LocalCli) -> None:
     table, readers = "executor/records/machine_facts.py", "bai_agent/machine/host_facts.py"
     row = '    MachineFact("system.os_type", same, "type {}", line="kernel"),\n'
     tree.insert(table, row, before='    MachineFact("system.architecture"')

@@ -49,7 +49,7 @@ def test_a_user_with_the_right_password_delivers(
     assert PASSWORD not in caplog.text
 
 
-def test_tls_delivers(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
+def test_records_are_delivered_over_tls(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
     delivery = push(
         kafka.listeners["SSL"], free_topic, tmp_path, security_protocol="SSL", ssl_cafile=kafka.cafile
     )

@@ -85,7 +85,7 @@ def _read_left_to_right(text: str, env: dict[str, str]) -> str:
     return out
 
 
-def test_the_contracts_variables(tmp_path: Path) -> None:
+def test_the_environment_has_the_variables_of_the_contract(tmp_path: Path) -> None:
     env = _env(tmp_path, _job(env={"BENCHMARK_AI": "stdout", "MINE": "1"}), scripts=tmp_path / "scripts")
 
     assert env["BENCHMARK_AI"] == "fifo"
@@ -178,7 +178,7 @@ def test_the_agents_own_folder_does_not_leak(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("buffering", Buffering)
-def test_buffering(tmp_path: Path, buffering: Buffering) -> None:
+def test_buffering_sets_the_variables_of_the_benchmark(tmp_path: Path, buffering: Buffering) -> None:
     env = _env(tmp_path, _job(inherit_env=True, buffering=buffering), base={"PYTHONPATH": "/theirs"})
 
     own = buffering is Buffering.OWN
@@ -194,7 +194,7 @@ def test_a_preload_of_the_benchmarks_own_is_kept(tmp_path: Path) -> None:
     assert "_STDBUF_O" not in env
 
 
-def test_no_stdbuf_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_stdbuf_only_python_is_unbuffered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_STDBUF_FOLDERS", ("/nowhere",))
 
     env = _env(tmp_path, _job())

@@ -62,13 +62,13 @@ def known_variables() -> set[str]:
     [json.loads(of_image("CMD")), COMPOSE["services"]["bai"]["command"], CONTAINER["args"]],
     ids=["image", "compose", "kubernetes"],
 )
-def test_the_command_line_is_one_of_the_program(command: list[str]) -> None:
+def test_the_command_line_of_the_examples_is_valid(command: list[str]) -> None:
     assert json.loads(of_image("ENTRYPOINT")) == ["bai"]
     assert command[0] == "serve"
     assert parsed(command)["http"] == f":{of_image('EXPOSE')}"
 
 
-def test_every_variable_is_one_that_is_read() -> None:
+def test_every_variable_of_the_examples_is_read_by_bai() -> None:
     given = {
         *COMPOSE["services"]["bai"]["environment"],
         *(each["name"] for each in CONTAINER["env"]),

@@ -279,7 +279,9 @@ def test_any_kernel_list_is_counted_or_unknown(
         ("/bin/sh", 'def version_string(): return "24.1.3"', "22.2.2"),
     ],
 )
-def test_the_version_of_cloud_init(interpreter: str, package: str, said: str, tmp_path: Path) -> None:
+def test_the_version_of_cloud_init_is_its_packages_or_its_programs(
+    interpreter: str, package: str, said: str, tmp_path: Path
+) -> None:
     # given a cloud-init whose program tells another version than its package
     (tmp_path / "cloudinit").mkdir()
     (tmp_path / "cloudinit/__init__.py").touch()

@@ -136,7 +136,7 @@ def test_mllog_lines_with_their_steps_and_times(tmp_path: Path) -> None:
     assert found[0]["timestamp"] == json.loads(written.partition(" ")[2])["time_ms"]
 
 
-def test_columns_of_csv_files(tmp_path: Path) -> None:
+def test_columns_of_csv_files_become_values(tmp_path: Path) -> None:
     served = of_recorded(
         tmp_path / "ab",
         "ab.csv",
@@ -454,7 +454,7 @@ DOCUMENT = json.dumps({"results": [{"mean": 1, "a.b": {"c": [2, 3]}}, {"mean": 4
         ("*.*.mean", [1, 4]),
     ],
 )
-def test_values_found_by_a_path(path: str, found: list[int]) -> None:
+def test_a_path_finds_its_values(path: str, found: list[int]) -> None:
     assert [value for _, value in read_star_path(path).find(json.loads(DOCUMENT))] == found
 
 

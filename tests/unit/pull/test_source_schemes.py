@@ -73,7 +73,7 @@ def test_an_address_with_a_password_or_signature_grants_access(src: str) -> None
 
 
 @pytest.mark.parametrize("src", ["https://user@host/f?version=2", "s3://bucket[1/key", "data/train.csv"])
-def test_an_address_without_one_does_not(src: str) -> None:
+def test_an_address_without_a_password_or_signature_does_not_grant_access(src: str) -> None:
     assert not grants_access(src)
 
 

@@ -109,7 +109,7 @@ def test_calls_of_s3_and_their_permissions_have_different_names(
         ("GetObject", {}),
     ],
 )
-def test_a_write_on_condition_is_known_as_one(action: str, context: dict[str, str]) -> None:
+def test_a_conditional_write_is_recognised(action: str, context: dict[str, str]) -> None:
     conditional = call("s3", action, "bucket/key")
     conditional.headers["if-none-match"] = "*"
 

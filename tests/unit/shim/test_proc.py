@@ -102,7 +102,7 @@ def test_mount_points_of_any_name_are_skipped(tmp_path: Path) -> None:
     assert memory_group._own_counter_file(str(proc)) == str(mounted / "job/memory.events")
 
 
-def test_no_counter_at_all(tmp_path: Path) -> None:
+def test_a_missing_counter_is_none(tmp_path: Path) -> None:
     assert memory_group._own_counter_file(str(tmp_path)) is None
     assert memory_group._read_counter(str(tmp_path / "none")) is None
 

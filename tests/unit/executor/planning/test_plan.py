@@ -258,7 +258,7 @@ def test_the_data_root_is_put_before_absolute_paths(path: str, data_root: str | 
     ("unpack", "expected"),
     [(False, Unpack.NO), (True, Unpack.INTO), ("into", Unpack.INTO), ("in_place", Unpack.IN_PLACE)],
 )
-def test_unpack(unpack: bool | str, expected: Unpack) -> None:
+def test_unpack_of_the_descriptor_is_planned(unpack: bool | str, expected: Unpack) -> None:
     assert (
         planned(data={"sources": [{"src": "s3://b/k", "path": "x", "unpack": unpack}]}).sources[0].unpack
         is expected

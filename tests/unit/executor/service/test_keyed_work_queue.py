@@ -18,7 +18,7 @@ def wait(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_no_more_pieces_at_once_than_allowed() -> None:
+def test_no_more_tasks_run_at_once_than_allowed() -> None:
     lock, under_way, most, done = threading.Lock(), 0, 0, 0
     release = threading.Event()
 
