@@ -32,9 +32,9 @@ class RetryPolicy:
 
     retries: int
     retry_for: timedelta
-    """Time after which no new try begins."""
+    """Longest time until the start of the last try."""
     silence: timedelta
-    """Time without a byte after which a body is aborted."""
+    """Longest time without a byte before a body is aborted."""
     request: timedelta
     """Longest time of one request."""
     first_pause: timedelta = timedelta(milliseconds=250)

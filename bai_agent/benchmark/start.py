@@ -72,7 +72,7 @@ class Order:
     arms: tuple[Order, ...] = ()
     """Command of each arm of `repeat`."""
     listens_at: str | None = None
-    """Address of this node at which the shim listens as long as it lives. None if no other node asks."""
+    """Address of this node that the shim listens at as long as it lives. None if no other node asks."""
     hosts: tuple[Peer, ...] = ()
     """Hosts that the environment's `ssh` must reach before the start."""
     server: Peer | None = None

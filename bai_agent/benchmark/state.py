@@ -47,7 +47,7 @@ class Started:
     emit_bytes: int = 0
     """Size of the emitted bytes at that time."""
     port: int = 0
-    """Port on which the shim listens as long as it lives. 0 if it does not."""
+    """Port of the shim, which listens as long as it lives. 0 if it does not listen."""
     warnings: tuple[str, ...] = ()
 
     @property

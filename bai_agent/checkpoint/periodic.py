@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _SETTLE_S = 10.0
 """Seconds to wait for a moment without writes to the folder before this checkpoint is skipped."""
 _SKIPPED = 5
-"""Names in a warning."""
+"""Largest number of names in a warning."""
 
 
 class CheckpointThread(threading.Thread):

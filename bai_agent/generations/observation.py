@@ -98,7 +98,7 @@ class Member:
         return self.silent_s > policy.silence_s
 
     def is_missing(self, policy: Policy) -> bool:
-        """Whether it is lost. A node that has ended with success cannot be."""
+        """Whether it is lost. A node that has succeeded cannot be one."""
         return self.was_lost or (self.is_silent(policy) and not self.has_succeeded)
 
     def gone_s(self, policy: Policy, *, now_s: float) -> float | None:

@@ -30,7 +30,7 @@ class Policy:
     """Largest error of a sign of life's observed age (seconds)."""
 
     saved_code: int | None = None
-    """Exit code by which the benchmark says that it has saved its state and is to be started again. None if there is none."""
+    """Exit code of a benchmark that has saved its state and asks to be restarted. None if there is none."""
     takes_proposals: bool = False
     """Whether the benchmark's hints may change the number of nodes, as long as nobody has requested one."""
     absorbs: bool = False

@@ -234,7 +234,8 @@ class StrategyTable:
 
     @property
     def saved_code(self) -> int | None:
-        """Exit code by which a benchmark says that it has saved its state and is to be started again. None if there is none."""
+        """Exit code of a benchmark that has saved its state and asks to be restarted. None if there is
+        none."""
         return 143 if self.is_supervised else None
 
     @property
@@ -472,7 +473,7 @@ class WrittenMetric(DeclaredTable):
     headline: Annotated[Headline, Example("max")] = Headline.LAST
     """How a run's values become the one number that lists and comparisons use."""
     tolerance: Annotated[Percentage | None, Example("2%")] = None
-    """Share up to which differences between runs do not matter. Unset: any counts."""
+    """Largest share by which runs may differ without consequence. Unset: any counts."""
     required: bool = False
     """Whether a run without a match has failed."""
 

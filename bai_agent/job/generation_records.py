@@ -159,7 +159,7 @@ class Sign:
     decided: Count | None = None
     """The newest decision that the node has read. None if it has read none."""
     shim_port: Annotated[int, Rule("a port", 0, 2**16)] = 0
-    """Port on which the shim of that generation listens as long as it lives. 0 if none runs."""
+    """Port of that generation's shim, which listens as long as it lives. 0 if none runs."""
     seen: Texts = field(default_factory=list)
     """Names of the required metrics that had a value on this node."""
     problem: Text = ""

@@ -44,8 +44,7 @@ class Peer:
     interface: str | None = None
     """The network interface there that has the address: "ens5"."""
     agent_port: int = 0
-    """Port on which its agent answers the other nodes' questions (`run/direct_question.py`). 0 if there is
-    none."""
+    """Port of its agent's answers to direct questions (`peers/direct_question.py`). 0 if there is none."""
     engine: str | None = None
     """Name and version of the strategy's launcher there: "mpirun (Open MPI) 4.1.4"."""
     node: int = -1

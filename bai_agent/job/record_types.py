@@ -234,7 +234,7 @@ class NeighbourEvent(RunEvent):
     job_id: Text | None
     """None for jobs of other users, whose ids are not trusted."""
     since: Moment
-    """Time from which both ran."""
+    """Time since when both ran."""
     until: Moment | None = None
     """End of that time; None if both still run."""
 
@@ -373,7 +373,7 @@ class BenchmarkExit:
     exec_error: dict[Text, Any] | None = None
     """Reason why it never ran."""
     stop: Text | None = None
-    """The `Outcome` for which the agent stopped it."""
+    """The `Outcome` that was the agent's reason to stop it."""
     stop_signal: Count | None = None
     oom: Truth | None = None
     left_behind: Count | None = None
@@ -570,7 +570,7 @@ class RunEnd(BenchmarkExit):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was told to end."""
+        """Whether the coordinator told it to end."""
         return self.stop is not None or self.stop_signal is not None
 
 

@@ -192,8 +192,7 @@ def neighbour_warnings(events: list[NeighbourEvent]) -> list[str]:
 
 
 def neighbour_name(job_id: str | None) -> str:
-    """Return the beginning of a sentence about a job; None: a job of another user, about which nothing is
-    known."""
+    """Return the beginning of a sentence about a job. None: an unknown job of another user."""
     return f"The job {job_id}" if job_id is not None else "Another user's job"
 
 

@@ -1,4 +1,4 @@
-"""Finds the pattern that searches a line for more than a second, and switches it off from there on.
+"""Finds a pattern that searches a line for more than a second, and disables it for the rest of the log.
 
 `search_limit.py` ends the process during that search, and the agent starts the next one.
 

@@ -1,4 +1,5 @@
-"""How a node of an elastic job enters the next generation: it reports the end of the last one, joins again if necessary, and waits.
+"""A node's way into the next generation of an elastic job: report the end of the last one, join again if
+necessary, wait.
 
 All reports can be repeated, so a restarted agent begins here again.
 """

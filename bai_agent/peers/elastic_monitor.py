@@ -1,4 +1,4 @@
-"""One node's view of an elastic job: it gives signs of life, reads the newest decision, and decides if it is
+"""One node's part in an elastic job: it gives signs of life, reads the newest decision, and decides if it is
 the leader.
 
 The *leader* is the first member of the newest generation. It observes all nodes and decides; members only
@@ -115,7 +115,7 @@ class ElasticMonitor(NodeMonitor):
         """Whether this node has restored a checkpoint that other members may not have restored yet."""
         self.cancelled = False
         self.problem = ""
-        """Sentence that says why this node cannot launch a generation. Empty if one can."""
+        """Reason why this node cannot launch a generation. Empty if it can."""
         self.seen: Callable[[], Sequence[str]] = tuple
         """Returns the names of the required metrics that had a value here."""
         self.find_hints: Callable[[], Hints | None] = lambda: None

@@ -161,8 +161,8 @@ class GenerationControl:
         return bool(others)
 
     def _may_begin(self, at: _Place, decision: NextGeneration) -> bool:
-        """Return whether all nodes are ready, and the pause is over, which counts from the time at which this
-        coordinator learned of the decision."""
+        """Return whether all nodes are ready and the pause is over, counted from this coordinator's first
+        sight of the decision."""
         if at.decided_s is None:
             at.decided_s = self._clock()
         is_ready = {each.rank for each in self._peers} <= at.ends.keys()

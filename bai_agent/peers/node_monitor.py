@@ -100,7 +100,7 @@ class NodeMonitor(Poller, ABC):
         """Key of the job's nodes for direct questions to each other. None: they ask none."""
         self._peers: tuple[Peer, ...] = ()
         self._watching_since = self._looked = clock()
-        """Start of the time without a gap between two looks at the others, and time of the last look."""
+        """Since when the others were checked without a gap, and the time of the last check."""
         self.when_woken: Callable[[], None] = lambda: None
         """Called if another node has written an object that concerns this one."""
         self.serves = False

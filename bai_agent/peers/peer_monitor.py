@@ -150,7 +150,8 @@ class PeerMonitor(NodeMonitor):
         self._lost_coordinator = COORDINATOR in self.lost
 
     def wait_for_coordinator(self, *, over: Callable[[], bool]) -> None:
-        """Wait, as a worker, until the coordinator orders the end or is lost, this node is cut off, or `over()`."""
+        """Wait, as a worker, until the coordinator orders the end, is lost, or cannot be reached, or until
+        `over()`."""
         while self._peers and not (self._told or self._lost_coordinator or over() or self.is_cut_off):
             self.wait_for_change()
 

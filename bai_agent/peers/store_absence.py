@@ -55,7 +55,7 @@ class StoreAbsence:
         return self.given_up() or self.away_too_long()
 
     def given_up(self) -> str | None:
-        """Return a sentence if the others, which reach the store, have given this node up; else None."""
+        """Return a sentence if the other nodes reach the store and have given this one up; else None."""
         limit = self._alone_limit.total_seconds()
         if not self._peers or self._clock() - max(self._reached, self._excused) <= limit:
             return None

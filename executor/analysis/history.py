@@ -19,7 +19,7 @@ from executor.analysis.effect import (
 )
 
 FEWEST = 5
-"""Least number of runs in which a drift can be seen."""
+"""Smallest number of runs that can show a drift."""
 DRIFTS = 0.01
 """Level at which a trend is called a drift, over all metrics."""
 

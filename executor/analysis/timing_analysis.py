@@ -17,7 +17,7 @@ OUTLIER = 10 * 1.4826
 Source of this score: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, with hyperfine's
 bound."""
 _FEWEST = 5
-"""Least number of runs with which outliers are searched for."""
+"""Smallest number of runs that are searched for outliers."""
 RESOLUTION = 0.001
 """Seconds. Shorter times are mostly the start of a process, which the kernel scatters by tenths of a millisecond."""
 

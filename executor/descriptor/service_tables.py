@@ -107,7 +107,7 @@ class CustomParams(DescriptorTable):
     dashboard: str | None = Field(default=None, examples=["digits"])
     """The dashboard on which the metrics are shown."""
     region: str | None = Field(default=None, examples=["us-east-1"])
-    """The region by which the metrics are labelled."""
+    """The region as a label of the metrics."""
     merge: bool | None = Field(default=None, examples=[True])
     """Parameter of SageMaker."""
     hyper_params: dict[str, Any] = Field(default_factory=dict, examples=[{"epochs": 8}])

@@ -45,7 +45,7 @@ class Column(NamedTuple):
     name: str
     number: bool = True
     drops: int = 0
-    """Order in which a narrow screen drops columns, the highest number first; 0: never."""
+    """Priority for dropping a column on a narrow screen: the highest number is dropped first; 0: never."""
     least: int = 0
     """Least width in characters, so that a live table does not jump."""
     cut_to: int = 0

@@ -1,5 +1,4 @@
-"""The generations of a job as a table: members, duration, headlines, the reason of the end, and the time
-between them."""
+"""The generations of a job as a table: members, duration, headlines, reason of the end, and pauses."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
 
 
 def safe_line(line: str) -> str:
-    """Return `line`, which may have any content, in a form that is safe for a terminal: colours stay, other
-    control sequences are removed.
+    """Return any `line` in a form that is safe for a terminal: with colours, without other control sequences.
 
     As on a screen, only the last part between carriage returns stays, and characters that backspaces
     overwrite are removed. At most `_LONGEST` characters.
@@ -71,8 +70,7 @@ def safe_line(line: str) -> str:
 
 
 def plain_text(text: str) -> str:
-    """Return `text`, which may have any content, as part of a sentence: one line, without control
-    characters."""
+    """Return any `text` as part of a sentence: one line, without control characters."""
     return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
 
 

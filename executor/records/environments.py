@@ -30,7 +30,7 @@ class NodeEnvironment:
 
 
 def environments(record: JobRecord, *, most: int | None = None) -> Iterator[NodeEnvironment]:
-    """Yield the environment of each node of the job's last attempt, or of the first `most` of them.
+    """Yield the environment of each node of the job's last attempt. most: largest number of nodes.
 
     Raises StoreError if the nodes cannot be listed.
     """

@@ -1,5 +1,5 @@
-"""The node whose output is shown for an elastic job: in each generation the one with rank 0, from the
-beginning of its part of the log."""
+"""The node whose output is shown for an elastic job: rank 0 of each generation, from the start of its part
+of the log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The runs of a job with `[repeat]`: where each begins and ends, and which failed, so that their values are
-in no headline."""
+"""The runs of a job with `[repeat]`: their begins and ends, and the failed ones, whose values no headline
+includes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Diagnoses launched jobs, publishes their statuses, and does everything that is due for their machines.
 
-A look lists two folders of the store for each job, and asks EC2 once for all jobs of a region. A job without news is checked half as
-often each time, down to once a minute, but at once if a machine is gone, or after an event of EC2. Several processes may check the same
-job, because the store decides about messages.
+A look lists two folders of the store for each job, and asks EC2 once for all jobs of a region. A job without
+news is checked less and less often, down to once a minute, but at once after a machine's end or an event of
+EC2. Several processes may check the same job, because the store decides about messages.
 """
 
 from __future__ import annotations
@@ -321,7 +321,8 @@ class Reconciler:
         self._jobs.pop(entry.name, None)
 
     def _result(self, job: _Job) -> JobResult | None:
-        """Return the job's result, which is written once; None without one, or while the answer to a cancel comes first. Raises StoreError."""
+        """Return the job's result, which is written once. None without one, or before the answer to a
+        cancel was sent. Raises StoreError."""
         if job.record.result() is None or self._waits_for_cancel(job):
             return None
         # This also looks at the node's result.

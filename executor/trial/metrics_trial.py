@@ -241,7 +241,7 @@ def _try_file(
 
 
 def _in_child(work: Callable[[], int]) -> int:
-    """Do `work` in a child, because only another process can end a search; return the signal that ended it,
+    """Do `work` in a child process, which can be killed during a search. Return the signal that ended it,
     or the result of `work`."""
     sys.stdout.flush()
     sys.stderr.flush()

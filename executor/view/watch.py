@@ -33,8 +33,7 @@ _REDRAW = 0.1
 _BURST = 0.05
 """Seconds of reading without a pause, if there is much to read."""
 _SHARE = 4
-"""Length of the pause after a burst, as a multiple of its processor time, on this machine: the processor
-belongs to the benchmark."""
+"""Pause after a burst of work, as a multiple of its processor time, on the benchmark's own machine."""
 _CATCH_UP = 10.0
 """Longest wait for complete statistics after the end (seconds)."""
 _AWAY_PAUSES = 3

@@ -271,7 +271,7 @@ class BucketLook:
 
 
 class _Begun:
-    """Work that is only started until a certain time."""
+    """Work that must start before a deadline."""
 
     def __init__(self, until: float) -> None:
         self._until = until

@@ -334,7 +334,7 @@ class JobMonitor:
         return None if least is None else ElasticState(min_nodes=least, wait=self.job.elastic.wait)
 
     def _last_word(self, elastic: ElasticState, now: int) -> ElasticState:
-        """Return `elastic` with what the nodes decided last. Raises StoreError."""
+        """Return `elastic` with the nodes' last decision. Raises StoreError."""
         attempt = AttemptRecord(self.record, self.attempt)
         control = attempt.control()
         word = None if control.newest is None else attempt.decision(control.newest, control)
