@@ -80,7 +80,7 @@ def test_enough_quota_and_addresses_pass_the_checks(account: DoctorHarness) -> N
 
     assert {found[check].health for check in ("quota", "addresses", "group rights", "launch")} == {Health.OK}
     assert "1,152 vCPUs, of which 0 are in use; the job needs 16 (8 × 2)" in found["quota"].sentence
-    assert "can be tried once there is one" in found["group rights"].sentence
+    assert "are unknown until a group exists" in found["group rights"].sentence
     assert "8 machines" in found["launch"].sentence
     [tried] = account.aws.calls("RunInstances")
     assert (tried.parameters["MinCount"], tried.parameters["MaxCount"]) == ("8", "8")
@@ -143,7 +143,7 @@ def test_subnets_of_several_vpcs_need_a_configured_group(account: DoctorHarness)
 
 def test_rights_to_the_group_are_tried_as_dry_runs(account: DoctorHarness) -> None:
     earlier = account.group("bai before 0", **{"bai:job-id": "before"})
-    assert "once there is one" not in account.found(2)["group rights"].sentence
+    assert "until a group exists" not in account.found(2)["group rights"].sentence
 
     _deny(account, "ec2:DeleteSecurityGroup")
     found = account.found(2)["group rights"]
