@@ -7,16 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bai_agent.errors import BaiError, DescriptorError, RecordError, StoreError
+from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job
 from bai_agent.job.figures import LIMIT
+from bai_agent.job.launches import LaunchedMachines, launched_machines, launches_seen
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import HeadlineValue, as_table
+from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import JobStore
 from bai_agent.light_dataclass import dataclass, field
 from executor.backends import Backends
 from executor.jobs.ended_jobs import StartedJob
 from executor.jobs.job_lookup import job_ids, job_names, newest_first, place_of
-from executor.jobs.machine_time import machine_seconds
 from executor.jobs.stream import record_lines
 from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import UNREADABLE, JobStatus
@@ -275,3 +277,36 @@ def measurements_of(record: JobRecord) -> Measurements | None:
 def _last_records(node: NodeRecord) -> bytes:
     content = node.read("metrics", tail_position(node, "metrics", _LAST_RECORDS), limit=_LAST_RECORDS)
     return content[: content.rfind(b"\n") + 1]
+
+
+def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int | None) -> float:
+    """Return for how many seconds the machines of a job were on, all together. Raises StoreError, RecordError.
+
+    seconds: duration of the job. ended: its end (ms UTC). None if it still runs.
+    A machine of an elastic job counts from its launch until its last sign of life, or until it was replaced.
+    """
+    if not job.is_elastic:
+        return job.strategy.nodes * seconds
+    until = ended if ended is not None else now_ms()
+    began = until - round(1000 * seconds)
+    machines = _machines(record, job.job.attempt)
+    if not machines:
+        return job.desired_nodes * seconds
+    ends = {node: sign[0] for node, sign in AttemptRecord(record, job.job.attempt).signs_seen().nodes.items()}
+    for launched, each in machines:
+        ends.update((node, min(launched, ends.get(node, launched))) for node in each.replaces)
+    return sum(
+        max(0, min(until, ends.get(node, until)) - max(began, launched)) / 1000
+        for launched, each in machines
+        for node in each.by_node
+    )
+
+
+def _machines(record: JobRecord, attempt: int) -> list[tuple[int, LaunchedMachines]]:
+    """Return the machines of each launch that EC2 accepted, with its time (ms UTC): 0 for the first one, which is the job's own start."""
+    found = []
+    for seen in launches_seen(record, attempt):
+        launched = launched_machines(record, attempt, seen.number) if seen.decided is not None else None
+        if launched is not None and launched.instances:
+            found.append(((seen.decided or 0) if seen.number else 0, launched))
+    return found

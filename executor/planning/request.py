@@ -13,14 +13,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Git, Identity, Job, Store
+from bai_agent.job.descriptor import Git, Identity, Job, Source, Store
 from bai_agent.job.descriptor_file import without_credentials
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import dataclass, field, replace
 from executor.errors import UsageError
 from executor.planning.git import git_state
-from executor.planning.service_request import ServiceRequest
 
 # Imported in the functions that read a descriptor: commands that only look at jobs load this module, too.
 if TYPE_CHECKING:
@@ -59,6 +58,37 @@ class OtherArms:
     until: float | None = None
     """Relative half-width of the interval that ends the runs; None if the descriptors set it."""
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceRequest:
+    """The benchmark service's additions to a job: its client, and the scripts that were fetched for it."""
+
+    action_id: str
+    client_id: str
+    parent_action_id: str | None = None
+    username: str | None = None
+    created_by: str | None = None
+    """Program that sent the request to the service."""
+    scripts: tuple[Source, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Known sizes of sources (bytes), by address."""
+
+    def complete(self, job: Job) -> Job:
+        """Return `job` with the request's client, ids and scripts."""
+        identity = replace(
+            job.job,
+            action_id=self.action_id,
+            parent_action_id=self.parent_action_id,
+            client_id=self.client_id,
+            username=self.username,
+            created_by=self.created_by,
+        )
+        return replace(job, job=identity, sources=(*self.scripts, *map(self._sized, job.sources)))
+
+    def _sized(self, source: Source) -> Source:
+        known = self.sizes.get(source.src)
+        return replace(source, size=known) if source.size is None and known is not None else source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from executor.descriptor.findings import Severity
 from executor.descriptor.load import load_table
 from executor.descriptor.raw_table import Raw, at, items, text_at
 from executor.errors import RefusedError, UnreadableEventError
-from executor.planning.request import LAST, JobRequest
-from executor.planning.service_request import ServiceRequest
+from executor.planning.request import LAST, JobRequest, ServiceRequest
 from executor.service.events.event import Event, is_utf8
 from executor.service.events.messages import SERVICE
 from executor.service.events.policy import REMOTE_SCHEMES, check_trust

@@ -71,8 +71,9 @@ def test_the_files_that_a_descriptor_names_exist(path: Path) -> None:
     assert ml.benchmark_code is not None
     scripts = path.parent / ml.script.path
     command = ml.benchmark_code.split()
-    program = scripts / command[-1].replace("$(BAI_SCRIPTS_PATH)", str(scripts))
-    assert program.is_file()
+    named = [scripts / each.replace("$(BAI_SCRIPTS_PATH)", str(scripts)) for each in command]
+    program = next((each for each in named if each.is_file()), None)
+    assert program is not None
     assert command[0] == "python3" or os.access(program, os.X_OK)
     if ml.script.requirements is not None:
         assert (scripts / ml.script.requirements).is_file()

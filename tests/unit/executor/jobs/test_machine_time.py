@@ -11,7 +11,7 @@ from handmade_job import HandmadeJob
 
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.generation_records import Sign
-from executor.jobs.machine_time import machine_seconds
+from executor.jobs.job_list import machine_seconds
 
 BEGAN_S = 1_800_000_000
 
