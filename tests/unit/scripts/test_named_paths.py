@@ -66,11 +66,12 @@ def test_a_link_leads_to_a_page_and_a_heading(page: Path) -> None:
 
 
 def _headings(page: Path) -> set[str]:
-    """Return the anchors of a page, as a forge makes them of its headings."""
+    """Return the anchors of a page: explicit ones, and those that a forge makes of headings."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     linked = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).strip().lower() for title in titles]
-    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in linked}
+    anchors = re.findall(r'<a id="([\w-]+)"></a>', text)
+    return {*anchors, *(re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in linked)}
 
 
 def test_the_map_of_the_code_shows_the_files_of_a_run() -> None:
