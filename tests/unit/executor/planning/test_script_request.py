@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bai_agent.benchmark.environment import expand
@@ -53,8 +53,9 @@ def planned(descriptor: Descriptor, folder: Path) -> Job:
 
 @IN_A_FOLDER
 @given(st.lists(PRINTABLE, max_size=4))
+@example(["${UNSET}", "$${UNSET}", "'${UNSET:-1}'"])
 def test_arguments_reach_the_script_word_for_word(folder: Path, words: list[str]) -> None:
-    made = with_script(request("src/train.py", *words))
+    made = with_script(replace(request("src/train.py", *words), variables={}))
 
     descriptor, _ = read_request(made)
 
