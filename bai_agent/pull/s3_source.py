@@ -92,15 +92,19 @@ class S3Origin:
             if below:
                 return RemoteListing(below, folder=True)
             raise _problem(self._src, error) from error
-        wanted, found = self._source.etag, (meta["e_tag"] or "").strip('"')
-        if wanted is not None and found != wanted:
-            raise PullError(
-                f"{self._src}: its ETag is {found}, but {wanted} was expected; the object has changed since the job was planned"
-            )
+        self._check_etag(meta["e_tag"])
         name = self._key.rpartition("/")[2]
         return RemoteListing(
             (Remote(name=name, key=self._key, size=meta["size"], tag=meta["e_tag"]),), folder=False
         )
+
+    def _check_etag(self, tag: str | None) -> None:
+        """Raise PullError if the object is not the one that the job was planned with."""
+        wanted, found = self._source.etag, (tag or "").strip('"')
+        if wanted is not None and found != wanted:
+            raise PullError(
+                f"{self._src}: its ETag is {found}, but {wanted} was expected; the object has changed since the job was planned"
+            )
 
     async def _list(self, *, missing: str | None = None) -> tuple[Remote, ...]:
         import obstore

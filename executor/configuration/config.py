@@ -21,6 +21,7 @@ from bai_agent.job.schema.tables import read_table
 from bai_agent.job.toml import read_toml_text
 from bai_agent.light_dataclass import dataclass, field
 from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_volume import Volume
 from executor.configuration.service_config import ServiceTable
 from executor.errors import UsageError
 
@@ -41,6 +42,16 @@ class SettingsTable:
     """Ids of security groups; empty: the VPC's default group."""
     instance_profile: str | None = None
     """Name or ARN of the instance profile."""
+    image: str | None = None
+    """Image of descriptors that name none; None: "auto", the deep learning image for the instance type."""
+    instance_type: str | None = None
+    """Instance type of descriptors whose type is "local"."""
+    volume: Volume = field(default_factory=Volume)
+    """Root volume, for the keys that a descriptor does not set."""
+    key_pair: str | None = None
+    """Name of the EC2 key pair with which a person can log in to instances."""
+    spot: bool = False
+    """Whether spot instances are requested, unless a descriptor chooses."""
     public_ip: bool | None = None
     """Whether instances get a public address; None: the subnet's default."""
     s3_endpoint: str | None = None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from bai_agent.job.schema.field_types import Duration
+from executor.configuration.job_volume import Volume
 from executor.descriptor.raw_table import at
 from executor.descriptor.values import DescriptorTable, wrong
 
@@ -125,25 +126,12 @@ _REFUSED: tuple[tuple[Callable[[dict[str, Any]], bool], str, str], ...] = (
 """Parameters that are refused: the rule, the problem and the fix."""
 
 
-class Volume(DescriptorTable):
-    """The root volume (gp3)."""
-
-    size: int | None = Field(default=None, ge=1, examples=[200])
-    """Size in GiB. Unset: the image's size, plus the data and a margin."""
-    throughput: int | None = Field(default=None, ge=125, examples=[500])
-    """Throughput in MiB/s."""
-    iops: int | None = Field(default=None, ge=3000, examples=[4000])
-    """Operations per second, at least four for each MiB/s of throughput."""
-    initialization_rate: int | None = Field(default=None, ge=100, le=300, examples=[300])
-    """Rate of filling the new volume from its snapshot (MiB/s, paid). Without it first reads are many
-    times slower."""
-
-
 class Ec2(DescriptorTable):
     """How EC2 instances are launched. Used if the benchmark runs on EC2."""
 
     image: str | None = Field(default=None, min_length=1, examples=["ami-0123456789abcdef0"])
-    """The AMI: an id, or a public parameter `ssm:/aws/service/…`. Wins over `[env] image` and `[env] docker_image`."""
+    """The AMI: an id, a public parameter `ssm:/aws/service/…`, or `auto`: the deep learning image for the instance type. Wins over
+    `[env] image` and `[env] docker_image`. Without any of them: the configuration's, else `auto`."""
     region: str | None = Field(default=None, min_length=1, examples=["us-east-1"])
     """The AWS region. Unset: the configuration's."""
     instance_types: list[Annotated[str, Field(min_length=1)]] = Field(
@@ -151,8 +139,11 @@ class Ec2(DescriptorTable):
     )
     """Other acceptable types, requested in turn if no zone has room for `hardware.instance_type`, which is
     tried first."""
+    spot: bool | None = None
+    """Whether spot instances are requested. `InstanceMarketOptions` in `run_instances`, and a capacity reservation, come before it.
+    Unset: the configuration's, else on demand."""
     on_demand_after_spot: bool = False
-    """Whether machines on demand are requested if no type has room on spot (`InstanceMarketOptions` in `run_instances`)."""
+    """Whether machines on demand are requested if no type has room on spot (`spot`, or `InstanceMarketOptions` in `run_instances`)."""
     subnets: list[str] = Field(default_factory=list, examples=[["subnet-0123456789abcdef0"]])
     """Candidate subnets, tried in turn. Unset: the configuration's, else the default VPC's."""
     security_groups: list[str] = Field(default_factory=list, examples=[["sg-0123456789abcdef0"]])

@@ -179,32 +179,40 @@ def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
 
 def _artifacts(record: JobRecord, reference: JobReference, source: SourceTable) -> list[SourceTable]:
     """Return one source for an artifact, or one for each file of a folder of artifacts. Raises UsageError."""
-    place, wanted = record.key("artifacts/"), reference.artifact or ""
+    wanted, found = reference.artifact or "", _kept(record, reference)
+    if wanted in found:
+        return [_artifact(record, found[wanted], source, path=source.path)]
+    if wanted and not wanted.endswith("/"):
+        raise UsageError(f"the job {record.job_id} has no artifact {wanted}; {_hint(wanted, list(found))}")
+    below = {name.removeprefix(wanted): each for name, each in found.items() if name.startswith(wanted)}
+    if not below:
+        what = f"artifacts in {wanted}" if wanted else "artifacts"
+        raise UsageError(f"the job {record.job_id} has no {what}; {_hint(wanted, list(found))}")
+    _check_folder(record, source, len(below))
+    folder = source.path.rstrip("/")
+    return [_artifact(record, each, source, path=f"{folder}/{name}") for name, each in below.items()]
+
+
+def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
+    """Raise UsageError if a folder of that many artifacts cannot be the data of `source`."""
+    if files > _MOST_FILES:
+        raise UsageError(
+            f"the job {record.job_id} has {files:,} artifacts there, and a source has at most {_MOST_FILES:,}; "
+            "put them into an archive, and use unpack"
+        )
+    if source.md5 or source.sha256 or source.unpack is not Unpack.NO:
+        raise UsageError("a folder has no checksum and is not unpacked; remove md5, sha256 and unpack")
+
+
+def _kept(record: JobRecord, reference: JobReference) -> dict[str, StoredObject]:
+    """Return the job's artifacts by their paths. Raises UsageError if a path would lead out of a folder."""
+    place = record.key("artifacts/")
     found = {each.key.removeprefix(place): each for each in record.store.find(place)}
     for name in found:
         if (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
             # Another program wrote it: it could lead to any place on the machine.
             raise UsageError(f"the job {record.job_id} has an artifact that cannot be used: {mistake[0]}")
-    if wanted in found:
-        return [_artifact(record, found[wanted], source, path=source.path)]
-    if wanted and not wanted.endswith("/"):
-        raise UsageError(f"the job {record.job_id} has no artifact {wanted}; {_hint(wanted, list(found))}")
-    below = {name: each for name, each in found.items() if name.startswith(wanted)}
-    if not below:
-        what = f"artifacts in {wanted}" if wanted else "artifacts"
-        raise UsageError(f"the job {record.job_id} has no {what}; {_hint(wanted, list(found))}")
-    if len(below) > _MOST_FILES:
-        raise UsageError(
-            f"the job {record.job_id} has {len(below):,} artifacts there, and a source has at most {_MOST_FILES:,}; "
-            "put them into an archive, and use unpack"
-        )
-    if source.md5 or source.sha256 or source.unpack is not Unpack.NO:
-        raise UsageError("a folder has no checksum and is not unpacked; remove md5, sha256 and unpack")
-    folder = source.path.rstrip("/")
-    return [
-        _artifact(record, each, source, path=f"{folder}/{name.removeprefix(wanted)}")
-        for name, each in below.items()
-    ]
+    return found
 
 
 def _hint(wanted: str, names: Sequence[str]) -> str:

@@ -78,9 +78,10 @@ class Ec2Backend:
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         from executor.backends.ec2.launch.draft import preflight
         from executor.owned_folders import cache_folder
+        from executor.planning.job_defaults import with_defaults
 
-        cache, now = cache_folder(os.environ), datetime.now(timezone.utc)
-        return preflight(job_request, descriptor, self._options.settings(), cache=cache, now=now)
+        cache, now, settings = cache_folder(os.environ), datetime.now(timezone.utc), self._options.settings()
+        return preflight(job_request, with_defaults(descriptor, settings), settings, cache=cache, now=now)
 
     @contextmanager
     def plan(
@@ -92,12 +93,17 @@ class Ec2Backend:
         on_progress: Callable[[str], None],
     ) -> Iterator[Ec2Plan]:
         from executor.backends.ec2.launch.ec2_plan import Ec2Plan, planned_launch
+        from executor.planning.job_defaults import used_defaults, with_defaults
         from executor.planning.request import survey
 
         settings = self._options.settings()
+        defaults = used_defaults(descriptor, settings, on_ec2=True)
+        descriptor = with_defaults(descriptor, settings)
         launch = planned_launch(job_request, descriptor, settings, job_id=job_id, on_progress=on_progress)
         with launch as (made, uploads, aws):
-            yield Ec2Plan(made, uploads, settings, aws, lambda: survey(job_request, descriptor), on_progress)
+            yield Ec2Plan(
+                made, uploads, settings, aws, lambda: survey(job_request, descriptor), on_progress, defaults
+            )
 
     def submit(
         self,
@@ -108,8 +114,11 @@ class Ec2Backend:
         listener: SubmitListener,
     ) -> Submitted:
         from executor.backends.ec2.launch.ec2_submission import submit
+        from executor.planning.job_defaults import with_defaults
 
-        return submit(job_request, descriptor, self._settings, job_id=job_id, listener=listener)
+        settings = self._settings
+        descriptor = with_defaults(descriptor, settings)
+        return submit(job_request, descriptor, settings, job_id=job_id, listener=listener)
 
     def status(self, record: JobRecord) -> JobStatus:
         from executor.backends.ec2.monitor.ec2_job_status import status_on_ec2

@@ -39,6 +39,7 @@ from executor.records.run_state import RunState
 # Imports of a single method are inside it, so that looking at a job does not load what reads descriptors.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
+    from executor.planning.job_defaults import DefaultValue
     from executor.planning.request import JobRequest, Submitted
     from executor.planning.scripts_folder import ScriptsSurvey
 
@@ -78,6 +79,7 @@ class LocalBackend:
         job_id: str | None,
         on_progress: Callable[[str], None],
     ) -> Iterator[LocalPlan]:
+        from executor.planning.job_defaults import used_defaults
         from executor.planning.plan import one_node_note
         from executor.planning.request import check_id, new_job_id, planned, survey
 
@@ -91,6 +93,7 @@ class LocalBackend:
             job,
             survey=lambda: survey(job_request, descriptor, leave_out=[store.folder]),
             one_node=one_node_note(descriptor),
+            defaults=used_defaults(descriptor, self._options.settings(), on_ec2=False),
         )
 
     def submit(
@@ -215,6 +218,8 @@ class LocalPlan:
     survey: Callable[[], ScriptsSurvey | None]
     one_node: str | None
     """Note that this machine stands for several nodes; None if it does not."""
+    defaults: Sequence[DefaultValue] = ()
+    """Values of the configuration that the descriptor does not set."""
 
     def table(self) -> dict[str, Any]:
 
@@ -228,9 +233,12 @@ class LocalPlan:
         return job_toml(self.job)
 
     def notes(self) -> list[str]:
+        from executor.planning.job_defaults import notes_of
+
         scripts = self.survey()
         notes = [f"scripts: {scripts.sentence()}"] if scripts is not None else []
-        return notes + ([self.one_node] if self.one_node is not None else [])
+        notes += [self.one_node] if self.one_node is not None else []
+        return notes + notes_of(self.defaults)
 
     def refusal(self) -> str | None:
         return None

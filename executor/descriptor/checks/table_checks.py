@@ -47,7 +47,7 @@ from executor.descriptor.ec2_table import CAPACITY_BLOCK, ON_DEMAND, read_market
 from executor.descriptor.findings import Finding
 from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
 
-_IMAGE = re.compile(r"ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
+_IMAGE = re.compile(r"auto|ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
 _LABELS_OF_ALL = ("action-id", "client-id", "parent-action-id", "rank", "process_rank", "repeat")
 """Labels that every metric may have without the descriptor."""
 _MOST_LABELS = 10
@@ -106,9 +106,13 @@ def _image(table: Raw) -> Iterator[RawFinding]:
     env, ec2 = at(table, "env"), at(table, "aws", "ec2")
     image = text_at(env, "docker_image")
     engine = written_engine(table)
-    if engine == "aws.ec2" and not (ec2.get("image") or env.get("image") or _IMAGE.fullmatch(image)):
-        fix = 'add image = "ami-…" to [aws.ec2] before it runs on EC2'
-        yield warning(("aws", "ec2", "image"), "no AMI is named", fix)
+    if (
+        engine == "aws.ec2"
+        and image
+        and not (ec2.get("image") or env.get("image") or _IMAGE.fullmatch(image))
+    ):
+        fix = 'add image = "auto", or an AMI, to [aws.ec2] before it runs on EC2'
+        yield warning(("aws", "ec2", "image"), f'"{image}" is not an AMI', fix)
     if engine in ("default", "local") and image and not _IMAGE.fullmatch(image):
         problem = "no container is started here: the benchmark runs with this machine's own software"
         fix = "install what it needs; [env] python names a Python to use"
@@ -125,11 +129,13 @@ def _scheduling(table: Raw) -> Iterator[RawFinding]:
 def _market(table: Raw) -> Iterator[RawFinding]:
     ec2 = at(table, "aws", "ec2")
     market = read_market(at(ec2, "run_instances"))
+    if ec2.get("spot") is True and market == ON_DEMAND:
+        market = "spot"
     if ec2.get("on_demand_after_spot") is True and market != "spot":
         yield error(
             ("aws", "ec2", "on_demand_after_spot"),
             f"is for machines on spot, and these are {_MARKETS.get(market, f'on the market {market}')}",
-            'add run_instances = { InstanceMarketOptions = { MarketType = "spot" } }, or remove it',
+            "add spot = true, or remove it",
         )
 
 

@@ -22,6 +22,7 @@ from executor.backends.ec2.routes import s3_routes
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_session, code_of
 from executor.backends.ec2.watched_jobs import Look, Looker, last_looks
 from executor.configuration.config import Settings, config_file
+from executor.planning.job_defaults import with_defaults
 from executor.planning.request import JobRequest, read_request
 
 _BROKER_TIMEOUT_S = 5.0
@@ -84,7 +85,7 @@ def _as_launched(settings: Settings, job_request: JobRequest | None) -> Settings
     """Return `settings` with the values of the job's descriptor in their place. Raises the errors of reading it."""
     if job_request is None:
         return settings
-    descriptor, _ = read_request(job_request)
+    descriptor = with_defaults(read_request(job_request)[0], settings)
     ec2 = ec2_table(descriptor)
     return replace(
         settings,

@@ -27,6 +27,7 @@ from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import WheelError
 from executor.owned_folders import cache_folder
+from executor.planning.job_defaults import with_defaults
 from executor.planning.request import JobRequest, read_request
 
 _UNCHECKED = "name a descriptor to have its image and its launch tried: bai doctor FILE"
@@ -42,7 +43,7 @@ def launch_findings(
         yield HealthFinding("launch", Health.UNKNOWN, "not tried", _UNCHECKED)
         return
     try:
-        descriptor, _ = read_request(job_request)
+        descriptor = with_defaults(read_request(job_request)[0], settings)
     except BaiError as error:
         yield HealthFinding("descriptor", Health.FAILED, str(error), configuration=True)
         return

@@ -27,6 +27,7 @@ from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import AwsCredentialsError, UsageError
 from executor.owned_folders import cache_folder
+from executor.planning.job_defaults import DefaultValue, notes_of
 from executor.planning.request import UNDRAWN_ID, JobRequest
 from executor.planning.scripts_folder import ScriptsSurvey
 from executor.quantities import size
@@ -43,6 +44,8 @@ class Ec2Plan:
     """Session of AWS; None if AWS cannot be asked."""
     survey: Callable[[], ScriptsSurvey | None]
     on_progress: Callable[[str], None]
+    defaults: Sequence[DefaultValue] = ()
+    """Values of the configuration that the descriptor does not set."""
 
     @cached_property
     def scripts(self) -> ScriptsSurvey | None:
@@ -58,7 +61,7 @@ class Ec2Plan:
         warned = [hang_warning(self.cost)] if self.launch.may_hang else []
         if self.launch.shortened is not None:
             warned.append(self.launch.shortened)
-        return [*found, *(f"warning: {each}" for each in warned)]
+        return [*found, *notes_of(self.defaults), *(f"warning: {each}" for each in warned)]
 
     def refusal(self) -> str | None:
         return over_budget(self.cost, self.launch.max_cost)
@@ -89,6 +92,7 @@ class Ec2Plan:
                 "max_usd": launch.max_cost,
             },
             "scripts": self.scripts.as_table() if self.scripts is not None else None,
+            "defaults": {each.key: each.as_table() for each in self.defaults},
         }
 
     def text(self, *, show_user_data: bool = False) -> str:

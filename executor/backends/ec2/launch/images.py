@@ -22,6 +22,19 @@ _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
 """Families without accelerators, with other accelerators, and with AMD's GPUs. Other families may have NVIDIA
 GPUs."""
+_ARM = re.compile(r"a1\.|[a-z]+[0-9]+[a-z]*g[a-z]*[.-]|p[0-9]+[a-z]*-gb")
+"""Families with AWS's or NVIDIA's Arm processors: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
+_NEURON = re.compile(r"(inf|trn)[0-9]")
+"""Families with AWS's own accelerators."""
+AUTO = "auto"
+"""The image that the instance type decides."""
+_PYTORCH_IMAGES = {
+    "x86_64": "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04/latest/ami-id",
+    "arm64": "/aws/service/deeplearning/ami/arm64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id",
+}
+"""Deep learning AMIs by architecture, for types with NVIDIA GPUs and without accelerators: https://docs.aws.amazon.com/dlami/latest/devguide/"""
+_NEURON_IMAGE = "/aws/service/neuron/dlami/multi-framework/ubuntu-24.04/latest/image_id"
+"""Deep learning AMI for Inferentia and Trainium: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/dlami/"""
 _PARAMETER = re.compile(r"(?:resolve:)?(?:ssm:)?(/.+)")
 
 
@@ -78,8 +91,11 @@ def placeholder(what: str) -> str:
     return f"<resolved at submission: {what}>"
 
 
-def image_reference(descriptor: Descriptor) -> str:
-    """Return the image as it was named: an AMI's id, or "ssm:/…". Raises UsageError."""
+def image_reference(descriptor: Descriptor, kinds: Sequence[InstanceType]) -> str:
+    """Return the image as it was named: an AMI's id, or "ssm:/…". Raises UsageError.
+
+    kinds: the instance types, which decide about the image "auto".
+    """
     ec2, env = descriptor.aws.ec2, descriptor.env
     for key, text in (
         ("aws.ec2.image", ec2.image if ec2 else None),
@@ -88,18 +104,35 @@ def image_reference(descriptor: Descriptor) -> str:
     ):
         if not text:
             continue
+        if text == AUTO:
+            break
         if _AMI.fullmatch(text):
             return text
         if found := _PARAMETER.fullmatch(text):
             return f"ssm:{found[1]}"
         raise UsageError(
-            f'{key}: "{text}" is not an AMI; write an id ("ami-…") or a public parameter '
-            '("ssm:/aws/service/…") as [aws.ec2] image'
+            f'{key}: "{text}" is not an AMI; write an id ("ami-…"), a public parameter '
+            '("ssm:/aws/service/…") or "auto" as [aws.ec2] image'
         )
-    raise UsageError(
-        'no image is named; write [aws.ec2] image = "ami-…" or "ssm:/aws/service/…", or add --set aws.ec2.image=…: '
-        "docs/ec2.md lists the parameters of the deep learning images"
-    )
+    return _automatic(kinds)
+
+
+def _automatic(kinds: Sequence[InstanceType]) -> str:
+    """Return the parameter of the deep learning image for these types. Raises UsageError if they need several."""
+    wanted = {_deep_learning_image(each): each.name for each in kinds}
+    if len(wanted) > 1:
+        raise UsageError(
+            f'{" and ".join(wanted.values())} need different images, so "auto" names none; write [aws.ec2] image, '
+            "or leave types out of aws.ec2.instance_types"
+        )
+    return f"ssm:{next(iter(wanted))}"
+
+
+def _deep_learning_image(kind: InstanceType) -> str:
+    if _NEURON.match(kind.name):
+        return _NEURON_IMAGE
+    arm = "x86_64" not in kind.architectures if kind.architectures else bool(_ARM.match(kind.name))
+    return _PYTORCH_IMAGES["arm64" if arm else "x86_64"]
 
 
 def find_image(reference: str, aws: AwsSession) -> Image:

@@ -25,7 +25,8 @@ from executor.backends.ec2.launch.images import Image, InstanceType, placeholder
 from executor.backends.ec2.launch.network import all_efas, connect
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.tags import OURS, job_tags, sanitised
-from executor.descriptor.ec2_table import ON_DEMAND, Ec2, Volume, read_market
+from executor.configuration.job_volume import Volume
+from executor.descriptor.ec2_table import ON_DEMAND, Ec2, read_market
 from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 

@@ -82,9 +82,9 @@ class Resolved:
 def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Resolved:
     """Look everything up. Raises UsageError for a mistake of the descriptor or configuration, AwsError if AWS fails."""
     ec2 = ec2_table(descriptor)
-    image = find_image(image_reference(descriptor), aws)
     types = instance_types(descriptor)
     kinds = [find_type(name, aws, key=key) for name, key in types.items()]
+    image = find_image(image_reference(descriptor, kinds), aws)
     for kind in kinds:
         check_fit(image, kind, key=types[kind.name])
     check_processes(descriptor.hardware, kinds)
@@ -104,12 +104,12 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
     """Return all values that are known without AWS, with placeholders for the rest. Raises UsageError."""
-    reference = image_reference(descriptor)
     ec2 = ec2_table(descriptor)
     kinds = [
         InstanceType(name=name, architectures=(), ebs_mib_per_second=None, gpus=gpus_by_name(name))
         for name in instance_types(descriptor)
     ]
+    reference = image_reference(descriptor, kinds)
     check_processes(descriptor.hardware, kinds)
     return Resolved(
         image=Image(
@@ -147,7 +147,10 @@ def instance_types(descriptor: Descriptor) -> dict[str, str]:
     }
     for name, key in found.items():
         if _TYPE.fullmatch(name) is None:
-            raise UsageError(f'{key}: "{name}" is not an EC2 instance type; write one like "c7i.xlarge"')
+            raise UsageError(
+                f'{key}: "{name}" is not an EC2 instance type; write one like "c7i.xlarge"'
+                + ("" if name != "local" else ', or instance_type = "…" into the configuration')
+            )
     return found
 
 

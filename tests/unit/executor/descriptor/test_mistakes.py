@@ -458,7 +458,7 @@ MISTAKES = [
         "on demand after what is on demand",
         "[aws.ec2]\non_demand_after_spot = true",
         "aws.ec2.on_demand_after_spot",
-        'MarketType = "spot"',
+        "add spot = true",
     ),
     (
         "absolute artifact",

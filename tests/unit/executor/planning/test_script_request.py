@@ -245,9 +245,9 @@ def test_a_mistake_names_key_and_option(made: object, place: str, fix: str) -> N
 
 @pytest.mark.usefixtures("folder")
 def test_a_warning_names_the_option_of_its_key() -> None:
-    asked = with_script(request("src/train.py", keys=KeyOptions(instance_type="g5.xlarge")))
+    keys = KeyOptions(instance_type="g5.xlarge", set_=["env.docker_image=python:3"])
 
-    _, findings = load_request(asked)
+    _, findings = load_request(with_script(request("src/train.py", keys=keys)))
 
     assert "--set aws.ec2.image=VALUE" in render_findings(findings)
 

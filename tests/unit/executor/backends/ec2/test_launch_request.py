@@ -27,7 +27,7 @@ from executor.backends.ec2.launch.launch_request import (
 )
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.tags import job_tags
-from executor.descriptor.ec2_table import Ec2, Volume
+from executor.descriptor.ec2_table import Ec2
 from executor.descriptor.model import Hardware
 from executor.errors import UsageError
 
@@ -147,7 +147,7 @@ def test_the_volume_as_asked_for_but_no_faster_than_the_type(
 def test_throughput_comes_with_four_operations_for_each_mib() -> None:
     kind = InstanceType(name="x", architectures=(), ebs_mib_per_second=None)
 
-    root = sent({"volume": Volume(throughput=1000).model_dump()}, kind=kind)["BlockDeviceMappings"][0]["Ebs"]
+    root = sent({"volume": {"throughput": 1000}}, kind=kind)["BlockDeviceMappings"][0]["Ebs"]
 
     assert (root["Throughput"], root["Iops"]) == (1000, 4000)
 
@@ -405,7 +405,7 @@ def test_a_candidate_has_its_own_type_and_market() -> None:
 
 def test_the_volume_is_as_fast_as_the_fastest_type_can_use() -> None:
     slow = InstanceType(name="x", architectures=(), ebs_mib_per_second=200)
-    ec2 = {"volume": Volume(throughput=1000).model_dump()}
+    ec2 = {"volume": {"throughput": 1000}}
 
     assert request(ec2, other_kinds=(slow,))["BlockDeviceMappings"] == request(ec2)["BlockDeviceMappings"]
 

@@ -1,0 +1,36 @@
+"""The examples on EC2: each can be launched as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cli_harness import CliHarness
+
+_EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def test_each_example_is_valid_and_has_a_plan_on_ec2(tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
+    (tmp_path / "config.toml").write_text('region = "eu-central-1"\n')
+    own = {"HOME": str(tmp_path), "BAI_CONFIG": str(tmp_path / "config.toml")}
+    cli = CliHarness(tmp_path, {**kept, **own})
+    # Its two machines have different types, which this version does not launch.
+    here_alone = str(_EXAMPLES / "inference" / "benchmark.toml")
+    files = sorted(each for each in map(str, _EXAMPLES.glob("*/*.toml")) if each != here_alone)
+    # The training in examples/prepare uses what this job keeps.
+    prepared = cli.bai("run", _EXAMPLES / "prepare" / "benchmark.toml")
+
+    checked = cli.bai("validate", "--on", "ec2", *files)
+    plans = {file: cli.bai("plan", "--on", "ec2", "--json", file) for file in files}
+
+    assert "inference runs on this machine alone" in cli.bai("plan", "--on", "ec2", here_alone).stderr
+    assert prepared.code == 0, prepared.stderr
+    assert checked.code == 0, checked.stdout
+    assert len(plans) > 12
+    for file, planned in plans.items():
+        assert planned.code == 0, f"{file}: {planned.stderr}"
+        [plan] = planned.objects
+        named = "image" not in plan["defaults"]
+        assert named or plan["defaults"]["image"] == {"value": "auto", "origin": "default"}
+        assert "/aws/service/deeplearning/" in plan["request"]["ImageId"]

@@ -1,0 +1,61 @@
+"""The image "auto": by architecture and accelerator of the instance types."""
+
+from __future__ import annotations
+
+import pytest
+
+from executor.backends.ec2.launch.images import InstanceType, image_reference
+from executor.descriptor import Descriptor
+from executor.errors import UsageError
+
+
+def _reference(*kinds: str, architectures: tuple[str, ...] = (), **ec2: str) -> str:
+    descriptor = Descriptor.model_validate(
+        {
+            "spec_version": "0.1.0",
+            "info": {"description": "d"},
+            "hardware": {"instance_type": kinds[0]},
+            "aws": {"ec2": ec2},
+        }
+    )
+    return image_reference(
+        descriptor,
+        [InstanceType(name=each, architectures=architectures, ebs_mib_per_second=None) for each in kinds],
+    )
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (["t3.small"], "/ami/x86_64/"),
+        (["g5.xlarge", "g6e.12xlarge"], "/ami/x86_64/"),
+        (["p5.48xlarge"], "/ami/x86_64/"),
+        (["g4ad.xlarge"], "/ami/x86_64/"),
+        (["c7g.large"], "/ami/arm64/"),
+        (["g5g.xlarge"], "/ami/arm64/"),
+        (["c6gn.large", "x2gd.large"], "/ami/arm64/"),
+        (["c7g-flex.large"], "/ami/arm64/"),
+        (["p6e-gb200.36xlarge"], "/ami/arm64/"),
+        (["a1.large"], "/ami/arm64/"),
+        (["trn1.2xlarge"], "/neuron/"),
+        (["inf2.xlarge"], "/neuron/"),
+    ],
+)
+def test_the_type_decides_about_the_image(kinds: list[str], words: str) -> None:
+    assert words in _reference(*kinds, image="auto")
+    assert _reference(*kinds) == _reference(*kinds, image="auto")
+
+
+def test_the_described_architecture_comes_before_the_name() -> None:
+    assert "/arm64/" in _reference("z9.large", architectures=("arm64",))
+    assert "/x86_64/" in _reference("z9g.large", architectures=("i386", "x86_64"))
+
+
+def test_types_that_need_different_images_have_no_automatic_one() -> None:
+    with pytest.raises(UsageError, match=r"c7i\.large and c7g\.large need different images"):
+        _reference("c7i.large", "c7g.large")
+
+
+def test_a_name_that_is_not_an_image_is_refused() -> None:
+    with pytest.raises(UsageError, match=r'aws\.ec2\.image: "ubuntu" is not an AMI.*or "auto"'):
+        _reference("t3.small", image="ubuntu")
