@@ -245,7 +245,7 @@ def test_submit_says_who_will_check_the_job(account: Account) -> None:
     assert "ago the last time, without launching machines in place of lost ones\n" in served.stderr
     assert "bai: `bai reap` looks at it from time to time, " in reaped.stderr
     assert "bai: the watcher in the account looks at it each minute, and looked " in watched.stderr
-    assert "goes on, at about 0.5000 USD an hour; `bai status job-5`" in left.stderr
+    assert "stays on, at about 0.5000 USD an hour; `bai status job-5`" in left.stderr
 
 
 def test_a_machine_has_no_job_looked_at(account: Account) -> None:
