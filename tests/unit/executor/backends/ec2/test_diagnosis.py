@@ -189,7 +189,7 @@ PAST = NOW - timedelta(hours=1)
         (judged(machine("shutting-down"), signs={0: OLD}), Outcome.LOST, "left no result"),
         (judged(machine("terminated"), cancelled=FRESH), Outcome.CANCELLED, "cancelled"),
         (judged(launch_age=timedelta(hours=2)), Outcome.LOST, "gone without a result"),
-        (judged(launch_age=timedelta(hours=2), cancelled=OLD), Outcome.CANCELLED, "none of its machines"),
+        (judged(launch_age=timedelta(hours=2), cancelled=OLD), Outcome.CANCELLED, "its machines are gone"),
         (judged(launch_age=None, accepted=False, cancelled=OLD), Outcome.CANCELLED, "before it was launched"),
         (judged(accepted=False, launch_age=timedelta(hours=2), expires=PAST), Outcome.LAUNCH_FAILED, "never completed"),
         (judged(accepted=False, refusal=REFUSED), Outcome.CAPACITY, "no room"),
