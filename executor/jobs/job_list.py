@@ -234,9 +234,15 @@ def _dollars(record: JobRecord, status: JobStatus, job: Job, prices: Mapping[str
         on = machine_seconds(record, job, seconds=status.seconds, ended=status.ended)
     except (StoreError, RecordError):
         return None
-    request = launch.get("request")
-    hourly = prices.get(str(request.get("InstanceType"))) if isinstance(request, dict) else None
+    hourly = _mean_price([launch.get("request"), launch.get("server")], prices)
     return None if hourly is None else hourly * on / 3600
+
+
+def _mean_price(requests: Sequence[object], prices: Mapping[str, float]) -> float | None:
+    """Return the mean price of the machines of these requests (USD an hour). A client and its server are on for the same time."""
+    kinds = [str(each.get("InstanceType")) for each in requests if isinstance(each, dict)]
+    known = [prices[each] for each in kinds if each in prices]
+    return sum(known) / len(known) if known and len(known) == len(kinds) else None
 
 
 def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:

@@ -104,10 +104,6 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
     if on_ec2:
         _check_remote(descriptor)
     strategy = _strategy(descriptor, inputs.where)
-    if on_ec2 and strategy.name == "inference":
-        raise PlanError(
-            "hardware.strategy: inference runs on this machine alone; this version launches no machines of two types."
-        )
     if strategy.is_supervised and strategy.min_nodes is None:
         raise PlanError(
             'hardware.distributed.num_instances: adaptdl runs on a range of machines; write for example "1:4".'

@@ -189,6 +189,7 @@ class _Launch:
 class _LaunchTable:
     created: Text
     request: dict[str, Any]
+    server: dict[str, Any] | None = None
 
 
 def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Report:
@@ -376,6 +377,8 @@ def _launch(record: JobRecord) -> _Launch:
         launch.asked = round(datetime.fromisoformat(found.created.replace("Z", "+00:00")).timestamp() * 1000)
     kind = found.request.get("InstanceType")
     launch.instance_type = kind if isinstance(kind, str) else None
+    if found.server is not None and launch.instance_type is not None:
+        launch.instance_type += f" and {found.server.get('InstanceType')}"
     options = found.request.get("InstanceMarketOptions")
     launch.spot = isinstance(options, dict) and options.get("MarketType") == "spot"
     done = record.key("attempts/0/launched.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from bai_agent.errors import BaiError
 from bai_agent.job.record import JobRecord
@@ -55,14 +56,24 @@ def look_sentence(look: Look, what: str) -> str:
     return f"{_NAMES[look.kind]} looks at {what} {every}, {span(look.age)} ago the last time"
 
 
+def _hourly(kinds: Sequence[str], region: object, settings: Settings) -> float | None:
+    """Return the price of machines of these types together (USD an hour); None if one of them is not known."""
+    if not region or not all(kinds):
+        return None
+    aws = aws_session(settings, region=str(region))
+    prices = {each: price(each, settings.prices, aws)[0] for each in set(kinds)}
+    known = [one for each in kinds if (one := prices[each]) is not None]
+    return sum(known) if len(known) == len(kinds) else None
+
+
 def _nobody(record: JobRecord, settings: Settings) -> str:
     launch, decision = read_launch_table(record, attempt=0) or {}, read_decision(record, attempt=0) or {}
     types = [decision.get("type"), *(each.get("type") for each in launch.get("candidates", ()))]
     kind = next((str(each) for each in types if each), str(launch.get("request", {}).get("InstanceType", "")))
     count = len(decision.get("instances", ())) or 1
-    hourly = None
-    if kind and (region := launch.get("region")):
-        hourly, _ = price(kind, settings.prices, aws_session(settings, region=str(region)))
-    cost = f", at about {count * hourly:,.4f} USD an hour" if hourly is not None else ""
+    server = launch.get("server")
+    kinds = [kind, str(server.get("InstanceType"))] if server else [kind] * count
+    hourly = _hourly(kinds, launch.get("region"), settings)
+    cost = f", at about {hourly:,.4f} USD an hour" if hourly is not None else ""
     lost = ", and no machine is launched in place of a lost one" if record.job().is_elastic else ""
     return f"nothing checks it until you do: a machine that hangs, or never boots, stays on{cost}{lost}"

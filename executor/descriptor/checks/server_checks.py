@@ -23,6 +23,7 @@ def server(table: Raw) -> Iterator[RawFinding]:
         yield error(("server",), "is missing, and the strategy is inference", fix)
         return
     yield from _machines(table)
+    yield from _network(table)
     yield from _one_start(table)
     yield from _ports(table)
     yield from _same_names(table)
@@ -33,6 +34,14 @@ def server(table: Raw) -> Iterator[RawFinding]:
     if "role" in at(table, "info", "labels"):
         problem = "is the label by which metrics of the server and its client are told apart"
         yield error(("info", "labels", "role"), problem, "choose another name")
+
+
+def _network(table: Raw) -> Iterator[RawFinding]:
+    """Check that nothing is asked of EC2 that is for machines of one type."""
+    ec2 = at(table, "aws", "ec2")
+    if "efa" in ec2:
+        problem = "writes the network interfaces of one type, and a server and its client may have two"
+        yield error(("aws", "ec2", "efa"), problem, "remove it")
 
 
 def _machines(table: Raw) -> Iterator[RawFinding]:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from moto_aws import REGION, MotoAws
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Store, StrategyTable
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Server, Store, StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
 from executor.backends.ec2.launch.launch import expires_at, launch
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, read_launch, write_launch
-from executor.backends.ec2.launch.launch_request import launch_request
+from executor.backends.ec2.launch.launch_request import launch_request, server_request
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.tags import tag_time
@@ -30,6 +30,10 @@ pytestmark = pytest.mark.usefixtures("moto_environment")
 
 NOW = datetime.now(timezone.utc)
 DEADMAN = timedelta(hours=2)
+NO_ROOM: dict[str, Any] = {
+    "code": "InsufficientInstanceCapacity",
+    "message": "We currently do not have sufficient capacity.",
+}
 
 
 class Sleeper:
@@ -45,15 +49,20 @@ class Sleeper:
         self.now += seconds
 
 
-def prepared(moto_aws: MotoAws, job_id: str = "job-1", *, nodes: int = 1) -> tuple[JobRecord, LaunchFile]:
-    """Write down a job and its launch, as a submission does."""
+def prepared(
+    moto_aws: MotoAws, job_id: str = "job-1", *, nodes: int = 1, serves: bool = False
+) -> tuple[JobRecord, LaunchFile]:
+    """Write down a job and its launch, as a submission does. serves: whether its second node is a t3.medium with a server."""
     record = JobRecord(bucket_store(read_settings()), job_id)
     strategy = StrategyTable(name="single_node" if nodes == 1 else "torchrun", nodes=nodes)
+    if serves:
+        strategy = StrategyTable(name="inference", nodes=2)
     job = Job(
         job=Identity(id=job_id),
         benchmark=Benchmark(argv=("true",)),
         limits=Limits(max_runtime=timedelta(hours=1)),
         strategy=strategy,
+        server=Server(ports=(80,), argv=("serve",)) if serves else None,
         store=Store(url=record.store.url),
     )
     record.store.put(record.key("job.toml"), job_toml(job).encode())
@@ -69,12 +78,15 @@ def prepared(moto_aws: MotoAws, job_id: str = "job-1", *, nodes: int = 1) -> tup
         public_ip=None,
     )
     expires = expires_at(NOW, DEADMAN)
+    request = launch_request(job, resolved, Ec2(), user_data=b"data", expires=expires)
+    medium = find_type("t3.medium", AwsSession(REGION))
     file = LaunchFile(
         job_id=job_id,
         attempt=0,
         region=REGION,
         candidates=resolved.candidates,
-        request=launch_request(job, resolved, Ec2(), user_data=b"data", expires=expires),
+        request=request,
+        server=server_request(request, medium, user_data=b"server") if serves else None,
         expires=expires,
         created=tag_time(NOW),
     ).sealed()
@@ -405,3 +417,85 @@ def test_a_launch_that_cannot_be_recorded_warns_of_a_machine_that_costs(moto_aws
     assert said.startswith(f"{instance['InstanceId']} was launched")
     assert "A machine may run, and cost: " in said
     assert "cancel job-1 --now` ends it" in said
+
+
+def on_which(moto_aws: MotoAws) -> list[tuple[str, str]]:
+    """Return type and zone of each machine that has not ended."""
+    return [(each["InstanceType"], each["Placement"]["AvailabilityZone"]) for each in moto_aws.instances()]
+
+
+def test_a_server_is_launched_in_the_subnet_of_its_client(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+
+    instances = launched(record, file)
+
+    found = {each["InstanceId"]: each for each in moto_aws.instances()}
+    client, server = (found[each] for each in instances)
+    assert (client["InstanceType"], server["InstanceType"]) == ("t3.small", "t3.medium")
+    assert client["SubnetId"] == server["SubnetId"] == moto_aws.subnets[f"{REGION}a"]
+    tags = [{tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in (client, server)]
+    assert [each.get("bai:first-node") for each in tags] == [None, "1"]
+    assert stored(record, "attempts/0/launched.json")["instances"] == list(instances)
+    # and once, also if a repeat finds neither answer
+    moto_aws.client("s3", "setup").delete_object(
+        Bucket=moto_aws.bucket, Key=f"jobs/{record.key('attempts/0/launched.json')}"
+    )
+    again = read_launch(record)
+    assert again is not None
+    assert launched(record, again, begun_before=True) == instances
+    assert len(moto_aws.instances()) == 2
+
+
+def test_both_go_to_the_next_zone_if_one_has_no_room_there(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    moto_aws.fail(
+        "RunInstances", **NO_ROOM, zone=f"{REGION}a", match={"InstanceType": "t3.medium"}, times=None
+    )
+    moto_aws.fail(
+        "RunInstances", **NO_ROOM, zone=f"{REGION}b", match={"InstanceType": "t3.small"}, times=None
+    )
+
+    launched(record, file)
+
+    assert on_which(moto_aws) == [("t3.small", f"{REGION}c"), ("t3.medium", f"{REGION}c")]
+
+
+def test_without_room_for_a_server_no_client_is_left(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    moto_aws.fail("RunInstances", **NO_ROOM, match={"InstanceType": "t3.medium"}, times=None)
+
+    with pytest.raises(LaunchError, match=r"No zone had room .* \(for the server, t3.medium\)") as refused:
+        launched(record, file)
+
+    assert refused.value.outcome is Outcome.CAPACITY
+    assert on_which(moto_aws) == []
+
+
+def test_a_client_without_an_answer_about_its_server_is_completed_by_a_repeat(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    moto_aws.fail("RunInstances", match={"InstanceType": "t3.medium"}, times=None)
+    with pytest.raises(UndecidedError, match="A machine may run"):
+        launched(record, file)
+    moto_aws.faults.clear()
+
+    launched(record, file, begun_before=True)
+
+    assert on_which(moto_aws) == [("t3.small", f"{REGION}a"), ("t3.medium", f"{REGION}a")]
+
+
+def test_a_server_that_is_refused_after_a_lost_answer_is_ended(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    moto_aws.fail("RunInstances", then="drop", match={"InstanceType": "t3.medium"}, times=1)
+    moto_aws.fail(
+        "RunInstances",
+        code="UnauthorizedOperation",
+        status=403,
+        match={"InstanceType": "t3.medium"},
+        times=None,
+    )
+
+    # The refusal ends the client, and the server that EC2 had accepted before: one without the other is no job.
+    with pytest.raises(LaunchError):
+        launched(record, file)
+
+    assert on_which(moto_aws) == []

@@ -466,6 +466,41 @@ def test_a_zone_is_honoured_by_name_and_by_id(moto_aws: MotoAws, cli: CliHarness
     assert [each["Placement"]["AvailabilityZone"] for each in moto_aws.instances()] == [wanted, wanted]
 
 
+def test_a_server_and_its_client_are_planned_and_launched_in_one_zone(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
+    server = f"""
+[server.hardware]
+instance_type = "t3.medium"
+availability_zone = "{REGION}b"
+[server.env]
+start_command = "serve"
+ports = [8080]
+"""
+    file = cli.folder / "inference.toml"
+    file.write_text(_DESCRIPTOR.replace('"t3.small"', '"t3.small"\nstrategy = "inference"') + server)
+
+    planned = cli.bai("plan", file.name).stdout
+    done = cli.bai("submit", file.name, "--job-id", "two-types")
+
+    assert f"# Launches 1 × t3.small and 1 × t3.medium as its server in {REGION}" in planned
+    assert "with InstanceType t3.medium; both or none are launched." in planned
+    assert "(2 + 2)" in planned
+    assert done.code == 0, done.stderr
+    assert "launching 1 × t3.small and 1 × t3.medium as its server" in done.stderr
+    machines = moto_aws.instances()
+    assert [each["InstanceType"] for each in machines] == ["t3.small", "t3.medium"]
+    assert {each["Placement"]["AvailabilityZone"] for each in machines} == {f"{REGION}b"}
+    client, served = (user_data(moto_aws, each["InstanceId"]) for each in machines)
+    assert "first_node=1" not in client
+    assert "first_node=1" in served
+    # and a repeat sends the same two requests, which EC2 answers with the same machines
+    launched = "jobs/two-types/attempts/0/launched.json"
+    moto_aws.client("s3", "setup").delete_object(Bucket=moto_aws.bucket, Key=launched)
+    assert cli.bai("submit", file.name, "--job-id", "two-types").code == 0
+    assert len(moto_aws.instances()) == 2
+
+
 def test_a_large_descriptor_is_read_from_the_store(moto_aws: MotoAws, cli: CliHarness) -> None:
     noise = base64.b64encode(os.urandom(30_000)).decode()
     text = _DESCRIPTOR.replace('"$(BAI_SCRIPTS_PATH)/run.sh"', f"'''\necho {noise}\necho 2\n'''")

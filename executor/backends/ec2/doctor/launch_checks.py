@@ -10,7 +10,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Benchmark, Identity, Job, StrategyTable
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Server, StrategyTable
 from executor.backends.ec2.bundle.bundle import build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES
 from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, unusable
@@ -75,6 +75,7 @@ def request_findings(
         job=Identity(id="doctor", client_id="doctor"),
         benchmark=Benchmark(argv=("true",)),
         strategy=StrategyTable(name=descriptor.hardware.strategy, nodes=descriptor.hardware.nodes),
+        server=Server(ports=(80,), argv=("true",)) if resolved.server is not None else None,
     )
     expires = tag_time(datetime.now(timezone.utc) + timedelta(hours=1))
     try:

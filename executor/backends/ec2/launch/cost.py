@@ -161,6 +161,19 @@ def dearest(costs: Sequence[Cost]) -> Cost:
     return replace(most, bound=all(each.bound for each in costs), excluded=excluded)
 
 
+def mean(costs: Sequence[Cost]) -> Cost:
+    """Return the cost of machines of different types, each with its own of `costs`, which are of one machine each."""
+    prices = [each.hourly for each in costs if each.hourly is not None]
+    return replace(
+        costs[0],
+        instances=sum(each.instances for each in costs),
+        hourly=sum(prices) / len(costs) if len(prices) == len(costs) else None,
+        origin=f"the mean of {' and '.join(each.origin for each in costs)}",
+        bound=all(each.bound for each in costs),
+        excluded=tuple(dict.fromkeys(what for each in costs for what in each.excluded)),
+    )
+
+
 def over_budget(cost: Cost, most: float | None) -> str | None:
     """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if it is launched."""
     if most is None or (cost.dollars is not None and cost.dollars <= most):

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Job, Store
+from bai_agent.job.descriptor import SERVER_NODE, Job, Store
 from bai_agent.light_dataclass import dataclass, replace
-from cloud_init.user_data import Bundle
+from cloud_init.user_data import Boot, Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES
 from executor.backends.ec2.launch.capacity_block import within_block
-from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, not_included, price, volume_cost
-from executor.backends.ec2.launch.images import placeholder, unknown_names
+from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, mean, not_included, price, volume_cost
+from executor.backends.ec2.launch.images import InstanceType, placeholder, unknown_names
 from executor.backends.ec2.launch.launch import expires_at
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
 from executor.backends.ec2.launch.launch_request import (
@@ -26,7 +26,9 @@ from executor.backends.ec2.launch.launch_request import (
     check_run_instances,
     deadman,
     launch_request,
+    machines_in_words,
     make_user_data,
+    server_request,
 )
 from executor.backends.ec2.launch.network import names_groups
 from executor.backends.ec2.launch.resolve import (
@@ -35,6 +37,7 @@ from executor.backends.ec2.launch.resolve import (
     instance_types,
     launch_region,
     resolve,
+    server_type,
     unresolved,
 )
 from executor.backends.ec2.local_files import LocalFiles, local_files
@@ -44,6 +47,7 @@ from executor.backends.ec2.staging_bucket import Upload
 from executor.backends.ec2.tags import job_tags, tag_time
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor, Finding, Severity
+from executor.descriptor.ec2_table import Ec2
 from executor.errors import UsageError, WheelError
 from executor.planning.arm_files import arm_files
 from executor.planning.plan import plan
@@ -63,6 +67,8 @@ class LaunchPlan:
     """RunInstances' parameters without subnet and token."""
     security_group: dict[str, Any] | None
     """CreateSecurityGroup's parameters; None if the machines need no group of their own."""
+    server: dict[str, Any] | None
+    """Parameters in which the server's request differs; None if the job has no server."""
     expires: str
     created: str
     boot_limit: timedelta
@@ -83,6 +89,7 @@ class LaunchPlan:
             region=self.resolved.region,
             candidates=self.resolved.candidates,
             request=self.request,
+            server=self.server,
             security_group=self.security_group,
             expires=self.expires,
             created=self.created,
@@ -99,25 +106,41 @@ class LaunchPlan:
             # A machine that is launched later, in place of an earlier one, may be on until the `expires` of
             # all.
             longest += LAUNCH_WINDOW
-        found = []
-        for kind in self.resolved.kinds:
+        server = self.resolved.server
+
+        def cost(kind: InstanceType) -> Cost:
             name = kind.name
             excluded = not_included(name, self.request, vcpus=kind.vcpus)
             hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
-            found.append(
-                Cost(
-                    # `bai scale` may enlarge the job.
-                    instances=self.job.strategy.nodes,
-                    longest=longest,
-                    replacements=self.job.elastic.replacements,
-                    hourly=hourly,
-                    volumes=volume_cost(self.request).hourly,
-                    origin=f"{name}: {origin}" if self.resolved.other_kinds else origin,
-                    bound=name not in settings.prices and is_bound(image, excluded),
-                    excluded=excluded,
-                )
+            return Cost(
+                # `bai scale` may enlarge the job.
+                instances=self.job.strategy.nodes if server is None else 1,
+                longest=longest,
+                replacements=self.job.elastic.replacements,
+                hourly=hourly,
+                volumes=volume_cost(self.request).hourly,
+                origin=f"{name}: {origin}" if self.resolved.other_kinds or server is not None else origin,
+                bound=name not in settings.prices and is_bound(image, excluded),
+                excluded=excluded,
             )
-        return dearest(found)
+
+        own = dearest([cost(kind) for kind in self.resolved.kinds])
+        return own if server is None else mean([own, cost(server)])
+
+    def machines(self, kinds: str) -> str:
+        """Return the machines as text for a person. kinds: the names of their types, without the server's."""
+        server = self.resolved.server
+        more = "" if server is None else f" and 1 × {server.name} as its server"
+        number = machines_in_words(self.job) if server is None else "1"
+        return f"{number} × {kinds}{more}"
+
+    @property
+    def vcpus(self) -> int | None:
+        """vCPUs of all machines; None if their types were not looked up."""
+        own, server = self.resolved.kind.vcpus, self.resolved.server
+        if own is None or server is None:
+            return None if own is None else own * self.job.desired_nodes
+        return None if server.vcpus is None else own + server.vcpus
 
 
 @contextmanager
@@ -185,6 +208,7 @@ def draft(
         user_data=user_data,
         request=request,
         security_group=own_group(job, resolved, request, expires=expires),
+        server=_server_request(job, resolved, ec2, request, user_data.boot),
         expires=expires,
         created=tag_time(now),
         boot_limit=boot_limit(ec2),
@@ -193,6 +217,15 @@ def draft(
         shortened=shortened,
         may_hang=_may_hang(job, descriptor, settings, resolved),
     )
+
+
+def _server_request(
+    job: Job, resolved: Resolved, ec2: Ec2, request: Mapping[str, Any], boot: Boot
+) -> dict[str, Any] | None:
+    if resolved.server is None:
+        return None
+    own = make_user_data(job, ec2, bundle=boot.bundle, region=boot.region, first_node=SERVER_NODE)
+    return server_request(request, resolved.server, user_data=own.content)
 
 
 def _may_hang(job: Job, descriptor: Descriptor, settings: Settings, resolved: Resolved) -> bool:
@@ -255,7 +288,9 @@ def preflight(
     attempt(lambda: check_run_instances(ec2_table(descriptor).run_instances))
     attempt(draw)
     if not found:
-        unknown = unknown_names(instance_types(descriptor), launch_region(descriptor, settings))
+        unknown = unknown_names(
+            {**server_type(descriptor), **instance_types(descriptor)}, launch_region(descriptor, settings)
+        )
         file = str(job_request.file)
         found += [Finding(file=file, problem=each, fix="", severity=Severity.WARNING) for each in unknown]
     return found

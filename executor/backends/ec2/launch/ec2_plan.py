@@ -19,7 +19,13 @@ from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
 from executor.backends.ec2.launch.images import unknown_names
 from executor.backends.ec2.launch.launch_record import candidate_table
 from executor.backends.ec2.launch.launch_request import data_size, machines_in_words
-from executor.backends.ec2.launch.resolve import Candidate, instance_types, kind_name, launch_region
+from executor.backends.ec2.launch.resolve import (
+    Candidate,
+    instance_types,
+    kind_name,
+    launch_region,
+    server_type,
+)
 from executor.backends.ec2.launch.waiting import plan_sentence
 from executor.backends.ec2.session import AwsSession
 from executor.backends.ec2.staging_bucket import Upload
@@ -68,19 +74,20 @@ class Ec2Plan:
 
     def table(self) -> dict[str, Any]:
         launch, cost = self.launch, self.cost
-        boot, vcpus = launch.user_data.boot, launch.resolved.kind.vcpus
+        boot = launch.user_data.boot
         return {
             "job": job_table(launch.job),
             "region": launch.resolved.region,
             "candidates": [candidate_table(each) for each in launch.resolved.candidates],
             "request": launch.request,
+            "server": launch.server,
             "security_group": launch.security_group,
             "user_data": readable(boot),
             "user_data_bytes": len(launch.user_data.content),
             "user_data_limit": LIMIT,
             "expires": launch.expires,
             "wait_for_capacity": None if launch.wait is None else launch.wait.seconds,
-            "vcpus": None if vcpus is None else launch.job.desired_nodes * vcpus,
+            "vcpus": launch.vcpus,
             "bundle": {"url": boot.bundle.url, "bytes": boot.bundle.size},
             "uploads": [{"key": each.key, "bytes": each.size, "what": each.what} for each in self.uploads],
             "cost": {
@@ -123,6 +130,11 @@ class Ec2Plan:
         yield from self._asked_in_turn()
         yield json.dumps({**launch.request, "UserData": "<see below>"}, indent=2, ensure_ascii=False)
         yield ""
+        if launch.server is not None:
+            yield (
+                f"# Then RunInstances for the server in the same subnet, with InstanceType {launch.server['InstanceType']}; both or none "
+                "are launched."
+            )
         yield "# Uploaded to the bucket unless it is there already:"
         bundle = launch.user_data.boot.bundle
         yield f"#   {bundle.url}" + (f"  {size(bundle.size)}" if bundle.size else "")
@@ -141,18 +153,21 @@ class Ec2Plan:
     def _summary(self) -> Iterator[str]:
         """Yield the first lines: the machines, their cost, and their share of the quota."""
         launch, cost = self.launch, self.cost
-        nodes, first = launch.job.desired_nodes, launch.resolved.candidates[0]
+        first = launch.resolved.candidates[0]
         image = launch.request.get("ImageId", "")
-        yield f"# Launches {machines_in_words(launch.job)} × {first.type} in {launch.resolved.region} from the image {image}."
+        yield f"# Launches {launch.machines(first.type)} in {launch.resolved.region} from the image {image}."
         yield f"# Costs {cost.sentence()}."
-        if (vcpus := launch.resolved.kind.vcpus) is not None:
-            yield f"# Takes {nodes * vcpus:,} vCPUs of the account's quota ({nodes:,} × {vcpus}); `bai doctor FILE` compares them."
+        if (vcpus := launch.vcpus) is not None:
+            nodes, each = launch.job.desired_nodes, launch.resolved.kind.vcpus or 0
+            shares = f"{nodes:,} × {each}" if launch.server is None else f"{each} + {vcpus - each}"
+            yield f"# Takes {vcpus:,} vCPUs of the account's quota ({shares}); `bai doctor FILE` compares them."
         if launch.wait is not None:
             yield f"# {plan_sentence(launch.wait)}."
 
     def _asked_in_turn(self) -> Iterator[str]:
         """Yield the candidates: one line for each type on each market."""
-        resolved, machines = self.launch.resolved, machines_in_words(self.launch.job)
+        resolved = self.launch.resolved
+        machines = "1" if self.launch.server is not None else machines_in_words(self.launch.job)
         groups: dict[tuple[str, str], list[Candidate]] = {}
         for each in resolved.candidates:
             groups.setdefault(each.kind, []).append(each)
@@ -182,7 +197,9 @@ def planned_launch(
     aws = _aws_if_there(descriptor, settings, on_progress)
     if aws is None:
         # Otherwise AWS's message is better.
-        for warning in unknown_names(instance_types(descriptor), launch_region(descriptor, settings)):
+        for warning in unknown_names(
+            {**server_type(descriptor), **instance_types(descriptor)}, launch_region(descriptor, settings)
+        ):
             on_progress(warning)
     with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
         now, cache = datetime.now(timezone.utc), cache_folder(os.environ)

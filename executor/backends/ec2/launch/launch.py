@@ -14,10 +14,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError, StoreError
+from bai_agent.job.descriptor import SERVER_NODE
 from bai_agent.job.launches import launch_key
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
@@ -25,7 +27,7 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.inferred_result import write_result
-from executor.backends.ec2.instances import find_launch_instances, terminate_one
+from executor.backends.ec2.instances import FIRST_NODE_TAG, Instance, find_launch_instances, terminate_one
 from executor.backends.ec2.launch.error_classes import (
     ErrorClass,
     RetryAction,
@@ -188,6 +190,10 @@ class _Launcher:
     def _try(self, candidate: Candidate, *, begun_before: bool) -> Launched | ErrorClass:
         """Return the machines of a candidate, or its definite refusal."""
         answer, in_doubt = self._ask(candidate, begun_before=begun_before)
+        if self.file.server is not None and not isinstance(answer, ErrorClass):
+            answer = self._add_server(candidate, answer, self.file.server)
+            if isinstance(answer, ErrorClass):
+                return answer
         if isinstance(answer, ErrorClass):
             found = self._look(answer) if in_doubt or begun_before else None
             return found or answer
@@ -201,11 +207,35 @@ class _Launcher:
                 f"{', '.join(answer)} was launched, and that could not be recorded: {error}. {_may_run(self.file)}"
             ) from error
 
-    def _ask(self, candidate: Candidate, *, begun_before: bool) -> tuple[tuple[str, ...] | ErrorClass, bool]:
+    def _add_server(
+        self, candidate: Candidate, client: tuple[str, ...], server: Mapping[str, Any]
+    ) -> tuple[str, ...] | ErrorClass:
+        """Return the machines of a client and of its server, which is launched beside it; a refusal of the server ends the client's."""
+        answer, in_doubt = self._ask(candidate, begun_before=True, server=server)
+        if not isinstance(answer, ErrorClass):
+            return (*client, *answer)
+        _end_surplus(self.aws, client)
+        # EC2 may have accepted it before, and shows that late.
+        for pause in (0.0, *_LOOKS_S) if in_doubt else ():
+            self.sleep(pause)
+            store = clean_text(self.record.store.url)[:VALUE_LIMIT]
+            found = find_launch_instances(
+                self.aws.ec2(), self.record.job_id, self.file.attempt, store=store, launch=self.file.number
+            )
+            _end_surplus(self.aws, [each.id for each in found if each.living])
+        sentence = f"{answer.sentence.rstrip('.')} (for the server, {server['InstanceType']})"
+        return replace(answer, sentence=sentence)
+
+    def _ask(
+        self, candidate: Candidate, *, begun_before: bool, server: Mapping[str, Any] | None = None
+    ) -> tuple[tuple[str, ...] | ErrorClass, bool]:
         """Repeat the request until the answer is definite: instances, or a refusal; return it, and whether an
-        earlier answer was indefinite."""
+        earlier answer was indefinite. server: the parameters of the server's request, if that is meant."""
         client, in_doubt = self.aws.no_retry_client(), False
         request = for_candidate(self.file.request, candidate, self.file.token)
+        if server is not None:
+            own = replace(candidate, type=str(server["InstanceType"]))
+            request = for_candidate({**self.file.request, **server}, own, f"{self.file.token} server")
         begun = self.clock()
         deadline, backoff = begun + self.patience_s, Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
@@ -335,6 +365,8 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=store, launch=number)
     if not found:
         return None
+    if _has_server(found, file):
+        return _adopt_with_server(record, aws, found, file)
     # One launch has one candidate. If there are several, a living one counts, and the others are surplus.
     candidates = {
         each.id: Candidate(subnet="", zone=each.zone, type=each.type, market=each.market) for each in found
@@ -342,6 +374,33 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     accepted = candidates[next((each.id for each in found if each.living), found[0].id)]
     chosen = tuple(each for each, candidate in candidates.items() if candidate == accepted)
     return _decide(record, file, aws, _acceptance(chosen, accepted, file))
+
+
+def _has_server(found: Sequence[Instance], file: LaunchFile | None) -> bool:
+    if file is not None:
+        return file.server is not None
+    return any(FIRST_NODE_TAG in each.tags for each in found)
+
+
+def _adopt_with_server(
+    record: JobRecord, aws: AwsSession, found: Sequence[Instance], file: LaunchFile | None
+) -> Launched | None:
+    """Return and record a client's machine with that of its server in the same zone; end one without the other."""
+    living = [each for each in found if each.living]
+    pair = _client_and_server(living or found)
+    if pair is None:
+        _end_surplus(aws, [each.id for each in living])
+        return None
+    client, server = pair
+    place = Candidate(subnet="", zone=client.zone, type=client.type, market=client.market)
+    return _decide(record, file, aws, _acceptance((client.id, server.id), place, file))
+
+
+def _client_and_server(machines: Sequence[Instance]) -> tuple[Instance, Instance] | None:
+    for client, server in product(machines, machines):
+        if (client.index, server.index) == (0, SERVER_NODE) and client.zone == server.zone:
+            return client, server
+    return None
 
 
 def _again(file: LaunchFile) -> str:

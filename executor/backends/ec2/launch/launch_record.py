@@ -67,6 +67,8 @@ class LaunchFile:
     """RunInstances' parameters without subnet and token; UserData is base64. Each candidate has its type and market."""
     expires: str
     created: str
+    server: Mapping[str, Any] | None = None
+    """Parameters in which the request of the job's server differs; None if it has no server."""
     security_group: Mapping[str, Any] | None = None
     """CreateSecurityGroup's parameters; None if the machines have no group of their own."""
     boot_limit: int | None = None
@@ -95,7 +97,7 @@ class LaunchFile:
         """Return it as JSON values."""
         table = asdict(self)
         table["candidates"] = [candidate_table(each) for each in self.candidates]
-        for name in ("security_group", "wait"):
+        for name in ("server", "security_group", "wait"):
             if table[name] is None:
                 del table[name]
         for name in ("number", "first_node", "replaces") if self.number == 0 else ():
@@ -234,6 +236,7 @@ class _Launch:
     region: Text
     candidates: Annotated[list[_Candidate], Rule("a list that is not empty", check=bool)]
     request: dict[str, Any]
+    server: dict[str, Any] | None = None
     security_group: _Group | None = None
     token: Text
     expires: _Timestamp

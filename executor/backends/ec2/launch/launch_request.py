@@ -18,9 +18,10 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
-from bai_agent.job.descriptor import Job, Source, SourceKind, Unpack
+from bai_agent.job.descriptor import SERVER_NODE, Job, Source, SourceKind, Unpack
 from bai_agent.light_dataclass import dataclass, replace
 from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
+from executor.backends.ec2.instances import FIRST_NODE_TAG
 from executor.backends.ec2.launch.images import Image, InstanceType, placeholder
 from executor.backends.ec2.launch.network import all_efas, connect
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
@@ -130,11 +131,13 @@ def launch_request(
     Raises UsageError if the user's own parameters are invalid, or if EFAs are wanted for a type without them.
     """
     check_run_instances(ec2.run_instances)
+    # A server is launched by a request of its own.
+    most = job.desired_nodes if job.server is None else 1
     request: dict[str, Any] = {
         "ImageId": resolved.image.id,
         "InstanceType": resolved.kind.name,
-        "MinCount": job.strategy.min_nodes or job.strategy.nodes,
-        "MaxCount": job.desired_nodes,
+        "MinCount": job.strategy.min_nodes or most,
+        "MaxCount": most,
         "InstanceInitiatedShutdownBehavior": "terminate",
         "UserData": base64.b64encode(user_data).decode(),
         "MetadataOptions": {
@@ -162,9 +165,21 @@ def launch_request(
     return merged
 
 
-def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserData:
+def server_request(request: Mapping[str, Any], kind: InstanceType, *, user_data: bytes) -> dict[str, Any]:
+    """Return the parameters of RunInstances in which the server's request differs from its client's, `request`."""
+    node = {"Key": FIRST_NODE_TAG, "Value": str(SERVER_NODE)}
+    return {
+        "InstanceType": kind.name,
+        "UserData": base64.b64encode(user_data).decode(),
+        "TagSpecifications": [
+            {**each, "Tags": [*each["Tags"], node]} for each in request["TagSpecifications"]
+        ],
+    }
+
+
+def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str, first_node: int = 0) -> UserData:
     """Return the user data of the instances of `job`. Raises UsageError if the user data is too large even
-    without the descriptor.
+    without the descriptor. first_node: the node of the machine with index 0.
 
     If a descriptor does not fit, instances read it from the job's record, as job.toml.
     """
@@ -180,6 +195,7 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str) -> UserDa
         init_commands=tuple(ec2.init_commands),
         keep_on_failure=ec2.keep_on_failure,
         nodes=job.strategy.nodes,
+        first_node=first_node,
     )
     try:
         return UserData(boot=boot, content=user_data(boot))
@@ -212,7 +228,9 @@ def deadman(job: Job) -> timedelta:
     limits = job.limits
     if limits.max_runtime is None:
         raise ValueError("a job on EC2 has a limit")
-    return limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
+    longest = limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
+    # A client also waits for its server.
+    return longest + limits.join if job.server is not None else longest
 
 
 def machines_in_words(job: Job) -> str:

@@ -7,7 +7,6 @@ from functools import cached_property
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.launch.cost import Cost, hang_warning
 from executor.backends.ec2.launch.draft import LaunchPlan
-from executor.backends.ec2.launch.launch_request import machines_in_words
 from executor.backends.ec2.launch.resolve import type_names
 from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, without_s3
 from executor.backends.ec2.session import FAILURES, AwsSession
@@ -25,7 +24,7 @@ class Notice:
     def sentence(self, *, cost: bool) -> str:
         launch = self.launch
         kinds = type_names(launch.resolved.candidates)
-        what = f"{machines_in_words(launch.job)} × {kinds} in {launch.resolved.region}"
+        what = f"{launch.machines(kinds)} in {launch.resolved.region}"
         price = f": {self.all_costs.sentence()}" if cost else ""
         return f"launching {what}{price}"
 

@@ -70,6 +70,8 @@ class Resolved:
     """VPCs of the candidates."""
     other_kinds: tuple[InstanceType, ...] = ()
     """Instance types of the other candidates."""
+    server: InstanceType | None = None
+    """Instance type of the server, if the job has one."""
     block: CapacityBlock | None = None
     """Capacity block of the machines; None if there is none, or it was not looked up."""
 
@@ -88,8 +90,17 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
     for kind in kinds:
         check_fit(image, kind, key=types[kind.name])
     check_processes(descriptor.hardware, kinds)
+    server = None
+    for name, key in server_type(descriptor).items():
+        server = find_type(name, aws, key=key)
+        check_fit(image, server, key=key)
     candidates = find_candidates(
-        descriptor.hardware, tuple(types), markets(ec2), ec2.subnets or settings.subnets, aws
+        _hardware(descriptor),
+        tuple(types),
+        markets(ec2),
+        ec2.subnets or settings.subnets,
+        aws,
+        server=None if server is None else server.name,
     )
     return Resolved(
         image=image,
@@ -97,6 +108,7 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
         other_kinds=tuple(kinds[1:]),
         candidates=candidates,
         vpcs=tuple(sorted({each.vpc for each in candidates})),
+        server=server,
         block=find_block(ec2, aws),
         **_named(descriptor, settings, aws.region),
     )
@@ -105,10 +117,7 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
     """Return all values that are known without AWS, with placeholders for the rest. Raises UsageError."""
     ec2 = ec2_table(descriptor)
-    kinds = [
-        InstanceType(name=name, architectures=(), ebs_mib_per_second=None, gpus=gpus_by_name(name))
-        for name in instance_types(descriptor)
-    ]
+    kinds = [_unresolved_type(name) for name in instance_types(descriptor)]
     reference = image_reference(descriptor, kinds)
     check_processes(descriptor.hardware, kinds)
     return Resolved(
@@ -124,11 +133,16 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
             Candidate(subnet=subnet, zone=where, type=kind.name, market=market)
             for market in markets(ec2)
             for kind in kinds
-            for subnet, where in _unresolved_places(descriptor.hardware, ec2.subnets or settings.subnets)
+            for subnet, where in _unresolved_places(_hardware(descriptor), ec2.subnets or settings.subnets)
         ),
+        server=next(map(_unresolved_type, server_type(descriptor)), None),
         vpcs=(placeholder("the VPC of the subnets"),),
         **_named(descriptor, settings, region or placeholder("the region")),
     )
+
+
+def _unresolved_type(name: str) -> InstanceType:
+    return InstanceType(name=name, architectures=(), ebs_mib_per_second=None, gpus=gpus_by_name(name))
 
 
 def _unresolved_places(hardware: Hardware, subnets: Sequence[str]) -> list[tuple[str, str]]:
@@ -154,6 +168,26 @@ def instance_types(descriptor: Descriptor) -> dict[str, str]:
     return found
 
 
+def server_type(descriptor: Descriptor) -> dict[str, str]:
+    """Return the type of the server with the key that names it; empty if the job has no server. Raises UsageError."""
+    if descriptor.hardware.strategy != "inference" or descriptor.server is None:
+        return {}
+    name, key = descriptor.server.hardware.instance_type, "server.hardware.instance_type"
+    if _TYPE.fullmatch(name) is None:
+        raise UsageError(f'{key}: "{name}" is not an EC2 instance type; write one like "c7i.xlarge"')
+    return {name: key}
+
+
+def _hardware(descriptor: Descriptor) -> Hardware:
+    """Return `[hardware]`, with the zone of the server if only that is named: both machines are in one subnet."""
+    hardware = descriptor.hardware
+    if not server_type(descriptor) or hardware.availability_zone or hardware.aws_zone_id:
+        return hardware
+    server = descriptor.server.hardware if descriptor.server is not None else hardware
+    zones = {"availability_zone": server.availability_zone, "aws_zone_id": server.aws_zone_id}
+    return hardware.model_copy(update=zones)
+
+
 def markets(ec2: Ec2) -> tuple[str, ...]:
     """Return the markets on which machines are requested, in turn."""
     first = read_market(ec2.run_instances)
@@ -173,16 +207,25 @@ def launch_region(descriptor: Descriptor, settings: Settings) -> str | None:
 
 
 def find_candidates(
-    hardware: Hardware, types: Sequence[str], markets: Sequence[str], subnets: Sequence[str], aws: AwsSession
+    hardware: Hardware,
+    types: Sequence[str],
+    markets: Sequence[str],
+    subnets: Sequence[str],
+    aws: AwsSession,
+    *,
+    server: str | None = None,
 ) -> tuple[Candidate, ...]:
     """Return the candidates of a launch in a stable order. Raises UsageError, AwsError.
 
     They are all types in their order on the first market, each in all subnets, then the same on the next market. The subnets are the
     given ones in their order, else those of the default VPC by zone. Only subnets in the descriptor's zone (its name comes before its
-    id), and in zones that offer the type, are candidates.
+    id), and in zones that offer the type, are candidates. server: type of a server that is launched in the same subnet.
     """
     found = _subnets_named(subnets, aws) if subnets else _default_subnets(aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
+    if server is not None:
+        offered = {each.zone for each in _places(server, wanted, aws)}
+        wanted = [each for each in wanted if each.get("AvailabilityZone") in offered]
     places = [place for each in types for place in _places(each, wanted, aws)]
     return tuple(replace(place, market=market) for market in markets for place in places)
 

@@ -80,6 +80,7 @@ def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta
     return replace(
         file,
         request=_expiring(file.request, expires),
+        server=None if file.server is None else _expiring(file.server, expires),
         security_group=None if group is None else _expiring(group, expires),
         expires=expires,
         created=tag_time(now),

@@ -173,7 +173,17 @@ def test_a_home_is_that_of_the_user_on_the_instance() -> None:
         ),
         ({"data": {"sources": [{"src": "https://h/x?X-Amz-Signature=1", "path": "x"}]}}, "signature"),
         ({"data": {"sources": [{"src": "https://u:p@h/x", "path": "x"}]}}, "password"),
-        ({"hardware": {"instance_type": "t", "strategy": "inference"}}, "hardware.strategy"),
+        (
+            {
+                "hardware": {"instance_type": "t", "strategy": "inference"},
+                "server": {
+                    "hardware": {"instance_type": "t"},
+                    "env": {"start_command": "serve", "ports": [80]},
+                    "models": [{"src": "https://u:p@h/m", "path": "m"}],
+                },
+            },
+            r"server.models\[0\].src: the address holds a password",
+        ),
     ],
 )
 def test_data_that_an_instance_cannot_reach_is_refused(tables: dict[str, Any], said: str) -> None:

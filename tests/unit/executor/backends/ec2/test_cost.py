@@ -13,6 +13,7 @@ from executor.backends.ec2.launch.cost import (
     VolumeCost,
     dearest,
     is_bound,
+    mean,
     not_included,
     over_budget,
     price,
@@ -22,6 +23,18 @@ from executor.backends.ec2.launch.images import Image
 from executor.backends.ec2.session import AwsSession
 
 LINUX = Image(id="ami-1", architecture="x86_64", root_device="/", root_gib=8, operation="RunInstances")
+
+
+@pytest.mark.parametrize(("other", "dollars"), [(2.0, 7.5), (None, None)])
+def test_machines_of_two_types_cost_their_sum(other: float | None, dollars: float | None) -> None:
+    client = Cost(instances=1, longest=timedelta(hours=3), hourly=0.5, origin="small: a list", bound=True)
+    server = replace(client, hourly=other, origin="large: a list", excluded=("traffic",))
+
+    cost = mean([client, server])
+
+    assert cost.dollars == dollars
+    assert (cost.hours, cost.bound, cost.excluded) == (6.0, True, ("traffic",))
+    assert cost.origin == "the mean of small: a list and large: a list"
 
 
 @pytest.mark.parametrize(("bound", "word"), [(True, "at most"), (False, "about")])

@@ -16,7 +16,17 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Benchmark, Elastic, Identity, Job, Source, Store, StrategyTable, Unpack
+from bai_agent.job.descriptor import (
+    Benchmark,
+    Elastic,
+    Identity,
+    Job,
+    Server,
+    Source,
+    Store,
+    StrategyTable,
+    Unpack,
+)
 from executor.backends.ec2.launch.images import Image, InstanceType, NetworkCard, check_processes
 from executor.backends.ec2.launch.launch_request import (
     candidate_token,
@@ -24,6 +34,7 @@ from executor.backends.ec2.launch.launch_request import (
     launch_request,
     machines_in_words,
     merge,
+    server_request,
 )
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.tags import job_tags
@@ -95,6 +106,24 @@ def test_all_nodes_are_launched_by_one_call() -> None:
     job = dataclasses.replace(JOB, strategy=StrategyTable(name="torchrun", nodes=8))
 
     assert (sent(job=job)["MinCount"], sent(job=job)["MaxCount"]) == (8, 8)
+
+
+def test_a_server_is_requested_by_a_call_of_its_own() -> None:
+    job = dataclasses.replace(
+        JOB, strategy=StrategyTable(name="inference", nodes=2), server=Server(ports=(80,), argv=("serve",))
+    )
+    kind = InstanceType(name="g5.xlarge", architectures=("x86_64",), ebs_mib_per_second=400)
+    client = request(job=job)
+
+    own = server_request(client, kind, user_data=b"of the server")
+
+    whole = for_candidate({**client, **own}, dataclasses.replace(HERE, type=kind.name), "token")
+    assert (client["MinCount"], client["MaxCount"]) == (whole["MinCount"], whole["MaxCount"]) == (1, 1)
+    assert (whole["InstanceType"], whole["UserData"]) == ("g5.xlarge", b"of the server")
+    theirs, ours = (
+        {tag["Key"]: tag["Value"] for tag in each["TagSpecifications"][0]["Tags"]} for each in (client, whole)
+    )
+    assert ours == {**theirs, "bai:first-node": "1"}
 
 
 @pytest.mark.parametrize(("desired", "most", "words"), [(None, 8, "2 to 8"), (5, 5, "2 to 5"), (2, 2, "2")])

@@ -43,14 +43,12 @@ def test_a_valid_launch_has_no_findings(tmp_path: Path) -> None:
 
 def test_every_reason_is_named_at_once(tmp_path: Path) -> None:
     text = GOOD.replace('"t3.small"', '"t3.small"\nstrategy = "inference"')
-    text += (
-        '[server]\nhardware = {instance_type = "t3.small"}\nenv = {start_command = "serve", ports = [80]}\n'
-    )
+    text += '[server]\nhardware = {instance_type = "local"}\nenv = {start_command = "serve", ports = [80]}\n'
     text += "[aws.ec2.run_instances.CpuOptions]\nCoreCont = 1\n"
 
     strategy, cores = sorted(each.problem for each in findings(tmp_path, text))[::-1]
 
-    assert "inference runs on this machine alone" in strategy
+    assert 'server.hardware.instance_type: "local" is not an EC2 instance type' in strategy
     assert 'did you mean "CoreCount"?' in cores
 
 

@@ -38,6 +38,7 @@ FIRST = LaunchFile(
     region="eu-central-1",
     candidates=(Candidate(subnet="subnet-1", zone="eu-central-1a"),),
     request={"InstanceType": "t3.small", "TagSpecifications": TAGS},
+    server={"InstanceType": "t3.medium", "TagSpecifications": TAGS},
     security_group={"GroupName": "bai job-1 0", "TagSpecifications": TAGS},
     expires=EXPIRES,
     created=tag_time(NOW),
@@ -96,6 +97,8 @@ def test_a_round_differs_in_times_and_token_only() -> None:
     assert second.token != FIRST.token
     assert (second.round, second.created, second.expires) == (1, tag_time(later), expires_at(later, DEADMAN))
     assert second.request["TagSpecifications"][0]["Tags"][1]["Value"] == second.expires
+    assert second.server is not None
+    assert second.server["TagSpecifications"][0]["Tags"][1]["Value"] == second.expires
     assert second.security_group is not None
     assert second.security_group["TagSpecifications"][0]["Tags"][1]["Value"] == second.expires
     # whoever repeats it makes the same one, from whichever round
