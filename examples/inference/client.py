@@ -9,11 +9,12 @@ import sys
 import time
 
 BATCH = 100
+DATA = "data/digits.csv.gz"
 
 
-def main(data, requests):
+def main(requests):
     host, port = os.environ["INFERENCE_SERVER_HOST"], int(os.environ["INFERENCE_SERVER_PORT"])
-    with gzip.open(data, "rt") as file:
+    with gzip.open(DATA, "rt") as file:
         rows = [[int(value) for value in line.split(",")] for line in file]
     connection = http.client.HTTPConnection(host, port, timeout=30)
     times, right = [], 0
@@ -34,4 +35,4 @@ def main(data, requests):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(int(sys.argv[1]))

@@ -37,7 +37,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.configuration.job_limits import JobLimits
 from executor.descriptor.ec2_table import Ec2
 from executor.descriptor.presets import preset_names, with_presets
-from executor.descriptor.service_tables import CustomParams, MetricTable, Server, SourceTable
+from executor.descriptor.service_tables import CustomParams, MetricTable, ServerTable, SourceTable
 from executor.descriptor.values import (
     ArmName,
     DescriptorTable,
@@ -297,7 +297,7 @@ class Descriptor(DescriptorTable):
     prometheus: Prometheus | None = None
     cloudwatch: CloudWatch | None = None
     aws: AwsTable = Field(default_factory=AwsTable)
-    server: Server | None = None
+    server: ServerTable | None = None
     custom_params: CustomParams | None = None
     kubernetes: OtherEngine = None
     """Accepted for another engine; not used here."""

@@ -88,7 +88,7 @@ class ServerOutput(DescriptorTable):
     metrics: list[MetricTable] = Field(default_factory=list)
 
 
-class Server(DescriptorTable):
+class ServerTable(DescriptorTable):
     """The server under test, with the strategy `inference`: see [many-nodes.md](many-nodes.md#a-server-and-its-client)."""
 
     hardware: ServerHardware
