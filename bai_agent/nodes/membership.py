@@ -121,18 +121,18 @@ def next_membership(
                 return None
             if not keeps():
                 _require_place(newest, node=elastic.node)
-            beginning = elastic.beginning_of(newest) or _late_beginning(ctx, elastic, newest, me)
+            beginning = elastic.beginning_of(newest) or _late_beginning(elastic, newest, me)
             if not elastic.problem and beginning is not None:
                 return Membership(newest=newest, beginning=beginning)
         ctx.clock.sleep(_TICK_S)
 
 
-def _late_beginning(ctx: RunContext, elastic: ElasticMonitor, newest: Newest, me: Peer) -> Beginning | None:
+def _late_beginning(elastic: ElasticMonitor, newest: Newest, me: Peer) -> Beginning | None:
     """Return the beginning of a generation that runs without this node, with this node after its members, if the benchmark takes in
     nodes by itself; else None."""
     begun = elastic.begun
     is_running = newest.word.runs and begun is not None and begun[0] == newest.number
-    if not ctx.job.strategy.absorbs_losses or elastic.is_member(newest) or not is_running or begun is None:
+    if not elastic.absorbs or elastic.is_member(newest) or not is_running or begun is None:
         return None
     members = begun[1].members
     last = replace(me, rank=len(members.peers))

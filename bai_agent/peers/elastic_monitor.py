@@ -87,6 +87,8 @@ class ElasticMonitor(NodeMonitor):
             attempt, rank=node, limits=limits, clock=clock, ask=ask, pause_s=lambda: self._until_next_s()
         )
         self._watched_from = clock()
+        self.absorbs = policy.absorbs
+        """Whether the benchmark takes in nodes, and goes on without them, by itself."""
         self._leaders = SignAges(clock=clock)
         self._answered: dict[int, float] = {}
         """Time at which a silent node last reached the store, by its own answer."""
