@@ -17,12 +17,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from bai_agent import __version__
-from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.errors import BaiError
 from bai_agent.files.utf8 import speak_utf8, terminal_encoding
 from bai_agent.job.outcome import ExitCode
 from executor.commands.job_options import JobOptions
 from executor.commands.options import (
     NOBODY_READS,
+    exit_code_of,
     nobody_reads,
     print_json,
     say,
@@ -31,7 +32,7 @@ from executor.commands.options import (
     write_error,
 )
 from executor.documents.text import tell
-from executor.errors import NoResultError, NotStartedError, UsageError
+from executor.errors import NoResultError, UsageError
 from executor.signals import command_begins
 
 
@@ -313,20 +314,7 @@ def _refuse(error: BaiError) -> ExitCode:
         tell(str(error), stream=sys.stderr)
     else:
         say(str(error))
-    return _exit_code(error)
-
-
-def _exit_code(error: BaiError) -> ExitCode:
-    from executor.planning.request import FindingsError
-
-    if isinstance(error, (FindingsError, UsageError, DescriptorError)):
-        return ExitCode.USAGE
-    if isinstance(error, NotStartedError):
-        return error.outcome.exit_code
-    # Imported now, because these load the whole descriptor.
-    from executor.errors import PlanError, ScriptsError
-
-    return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS
+    return exit_code_of(error)
 
 
 def _error_table(error: BaiError) -> dict[str, Any]:
@@ -334,5 +322,5 @@ def _error_table(error: BaiError) -> dict[str, Any]:
     from executor.planning.request import FindingsError
 
     findings = [each.as_table() for each in error.findings] if isinstance(error, FindingsError) else []
-    table = {"type": "error", "exit_code": int(_exit_code(error)), "message": str(error)}
+    table = {"type": "error", "exit_code": int(exit_code_of(error)), "message": str(error)}
     return {**table, "findings": findings} if findings else table

@@ -879,15 +879,8 @@ class Repeat(WrittenRepeat):
         """Return the arm of each run, warm-up runs included: every block has each arm once, in an order that the seed decides."""
         if not self.arms:
             return [0] * (self.warmup_runs + self.runs)
-        import random  # most jobs draw nothing
-
-        draw = random.Random(self.seed)  # noqa: S311 - whoever has the seed shall draw the same
         count = len(self.arms)
-        blocks = range((self.warmup_runs + self.runs) // count)
-        if count == 2:
-            # The same draws as for two arms in earlier versions: an existing job keeps its order.
-            return [arm for _ in blocks for arm in draw.choice(([0, 1], [1, 0]))]
-        return [arm for _ in blocks for arm in draw.sample(range(count), count)]
+        return shuffled_blocks(count, (self.warmup_runs + self.runs) // count, seed=self.seed)
 
     @property
     def arms_of_runs(self) -> list[str]:
@@ -1324,6 +1317,17 @@ def check_results(results: Sequence[Results], *, labels: Collection[str]) -> Non
             raise ValueError(
                 f'{where}: the label "{name}" has the name of a label of [job] labels; rename it'
             )
+
+
+def shuffled_blocks(count: int, blocks: int, *, seed: int) -> list[int]:
+    """Return the numbers below `count` once for each block, in an order of each block that the seed decides."""
+    import random  # most jobs draw nothing
+
+    draw = random.Random(seed)  # noqa: S311 - whoever has the seed shall draw the same
+    if count == 2:
+        # The same draws as for two arms in earlier versions: an existing job keeps its order.
+        return [each for _ in range(blocks) for each in draw.choice(([0, 1], [1, 0]))]
+    return [each for _ in range(blocks) for each in draw.sample(range(count), count)]
 
 
 def is_job_id(text: str) -> bool:

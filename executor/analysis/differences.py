@@ -15,6 +15,7 @@ from typing import Any
 from bai_agent.job.descriptor import Job, Metric, Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.light_dataclass import dataclass
+from executor.planning.request import MATRIX
 from executor.records.environments import table_in
 from executor.records.machine_facts import compared_values, times
 
@@ -106,7 +107,8 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
     for source in job.sources:
         yield _source(source)
     for key, value in job.set.items():
-        yield f"--set {key}", _text(value)
+        if key != MATRIX:
+            yield f"--set {key}", _text(value)
     for metric in job.metrics:
         yield from _metric(metric)
     yield from _results(table.get("results", ()))

@@ -73,6 +73,10 @@ class LaunchNotice(Protocol):
         """Return the maximum cost (USD), which takes a request to AWS; None if unknown."""
         ...
 
+    def hourly(self) -> float | None:
+        """Return the cost of an hour of all its machines together (USD), which takes a request to AWS; None if unknown."""
+        ...
+
     def warnings(self) -> list[str]:
         """Return warnings about unexpected costs, a sentence each."""
         ...
@@ -175,6 +179,10 @@ class Backend(Protocol):
 
     def store_option(self) -> str | None:
         """Return the `--store` with which a command finds jobs that are submitted now; None if it needs none."""
+        ...
+
+    def submission_store(self) -> JobStore:
+        """Return the store of the jobs that are submitted now. Raises UsageError, StoreError."""
         ...
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:

@@ -75,14 +75,25 @@ def compare(
 ) -> None:
     """Compare runs: whether one side is better, and how sure that is.
 
-    A job is one run, or several with [repeat]. Exit code 1: a metric that names its better direction is
+    A job is one run, or several with [repeat]. A group of jobs alone is compared combination by combination. Exit code 1: a metric that names its better direction is
     worse, or a condition of --fail-if holds; 2: one of these cannot be judged.
     """
     from executor.analysis.condition import parse_condition
     from executor.jobs.compared import RunReader
+    from executor.jobs.job_group import GroupNamedError
 
     check_output(output, ("html", "htm"))
     conditions = [parse_condition(each) for each in fail_if or ()]
+    if jobs is not None and len(jobs) == 1 and baseline is None and not conditions:
+        try:
+            options.find(jobs[0])
+        except GroupNamedError as named:
+            from executor.commands.group_commands import compare_group
+
+            compare_group(named.group, options, output=output, json_=json_)
+            return
+        except UsageError:
+            pass  # a label, or a mistake that is reported below
     reader = RunReader(options.find, options.stores)
     if baseline is not None:
         found = _against_history(reader, jobs or [], baseline, last, options)

@@ -133,7 +133,9 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
     from executor.planning.request import load_request
 
     descriptor, findings = load_request(request)
-    if descriptor is None:
+    if descriptor is not None:
+        findings = [*findings, *_combination_mistakes(request, descriptor, findings)]
+    if descriptor is None or has_errors(findings):
         return _Checked(request.file, None, findings, here=False)
     engine = backends.of_engine(descriptor.info.execution_engine)
     here = engine is not None and not engine.remote
@@ -148,6 +150,22 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
             found = [name_flag(each, request.flags) for each in found]
         findings = [*findings, *found]
     return _Checked(request.file, None if has_errors(findings) else descriptor, findings, here=here)
+
+
+def _combination_mistakes(
+    request: JobRequest, descriptor: Descriptor, findings: Sequence[Finding]
+) -> Sequence[Finding]:
+    """Return the mistakes of the first combination of `[matrix]` that has some."""
+    from executor.planning.matrix import matrix_plan
+    from executor.planning.request import UNDRAWN_ID, FindingsError
+
+    if descriptor.matrix is None or not descriptor.matrix.axes:
+        return []
+    try:
+        matrix_plan(request, UNDRAWN_ID)
+    except FindingsError as error:
+        return [each for each in error.findings if each not in findings]
+    return []
 
 
 def schema() -> None:
@@ -221,12 +239,12 @@ def plan(
     """Print the plan of a job.
 
     For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, prints what would be
-    launched, and its maximum cost. Touches nothing.
+    launched, and its maximum cost. With [matrix] in FILE, each combination with its maximum cost. Touches nothing.
     """
     from executor.documents.trial import use_text
     from executor.errors import UsageError
     from executor.jobs.earlier_jobs import use_earlier_jobs
-    from executor.planning.request import JobRequest, new_job_id, read_request
+    from executor.planning.request import JobRequest, MatrixError, new_job_id, read_request
 
     given = JobRequest(
         file=file,
@@ -237,7 +255,15 @@ def plan(
         overrides=keys.overrides(),
     )
     job_request = requested(given, flags)
-    descriptor, findings = read_request(job_request)
+    try:
+        descriptor, findings = read_request(job_request)
+    except MatrixError:
+        if user_data or show_user_data:
+            raise
+        from executor.commands.group_commands import plan_group
+
+        plan_group(job_request, options, group_id=job_id, json_=json_)
+        return
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)
     job_request, descriptor = use_earlier_jobs(job_request, descriptor, options, job_id=job_id)

@@ -43,10 +43,17 @@ def cancel(
     """Ask a job to end.
 
     Its benchmark gets SIGTERM, and after limits.grace SIGKILL. If the agent on this machine has died, it is
-    restarted for that.
+    restarted for that. For a group of jobs: no further one starts, and the running ones are asked to end.
     """
+    from executor.jobs.job_group import GroupNamedError
 
-    record = options.find(job)
+    try:
+        record = options.find(job)
+    except GroupNamedError as named:
+        from executor.commands.group_commands import cancel_group
+
+        cancel_group(named.group, options, now=now, json_=json_)
+        return
     print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
 
 

@@ -67,6 +67,9 @@ def list_jobs(
             autocompletion=choices("running", "succeeded", "failed", "canceled", "error", "pending", "died"),
         ),
     ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", metavar="GROUP", help="Only the jobs of this group.")
+    ] = None,
     since: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +86,7 @@ def list_jobs(
     from executor.jobs.job_list import EVERY_JOB, listed
     from executor.records.job_status import UNREADABLE
 
-    only = _job_filter(label, status_, since)
+    only = _job_filter(label, status_, since, group)
     listing = listed(
         options.stores(),
         None if every else count,
@@ -113,12 +116,15 @@ def list_jobs(
         raise typer.Exit(ExitCode.OURS)
 
 
-def _job_filter(labels: list[str] | None, statuses: list[str] | None, since: str | None) -> JobFilter:
+def _job_filter(
+    labels: list[str] | None, statuses: list[str] | None, since: str | None, group: str | None
+) -> JobFilter:
     from executor.jobs.job_list import EVERY_JOB, JobFilter
 
-    if not labels and not statuses and since is None:
+    if not labels and not statuses and since is None and group is None:
         return EVERY_JOB
     return JobFilter(
+        group=group,
         labels=label_values(labels, option="--label"),
         statuses=tuple(_checked_status(each) for each in statuses or ()),
         since=_moment(since) if since is not None else None,
@@ -166,10 +172,11 @@ def status(
     """Show the status of a job.
 
     Shows its phase, the last value of each metric, each of several nodes, and what to do if its agent has
-    died.
+    died. For a group of jobs, the status of each of them.
     """
     from executor.documents.screen import show_blocks
     from executor.documents.status import StatusView, status_as_json, status_blocks
+    from executor.jobs.job_group import GroupNamedError
     from executor.jobs.job_list import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
     from executor.records.environments import SUMMARY_NODES, environments
@@ -179,7 +186,13 @@ def status(
     from executor.records.node_status import with_nodes
     from executor.records.reading import result_of
 
-    record = options.find(job)
+    try:
+        record = options.find(job)
+    except GroupNamedError as named:
+        from executor.commands.group_commands import group_status
+
+        group_status(named.group, options, wait=wait, json_=json_)
+        return
     backend = options.backends.of(record)
     now = wait_for_end(record, backend, on_status=say) if wait else backend.status(record)
     result = result_of(record)

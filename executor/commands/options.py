@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bai_agent.errors import BaiError
+from bai_agent.errors import BaiError, DescriptorError
+from bai_agent.job.outcome import ExitCode
 from bai_agent.job.reserved_space import FULL
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
 from executor.documents.text import plain_text, tell
-from executor.errors import UsageError
+from executor.errors import NotStartedError, UsageError
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
@@ -338,3 +339,18 @@ def silence() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def exit_code_of(error: BaiError) -> ExitCode:
+    """Return the exit code with which an error ends a command."""
+    # Imported here, so that `bai --help` does not wait for it.
+    from executor.planning.request import FindingsError
+
+    if isinstance(error, (FindingsError, UsageError, DescriptorError)):
+        return ExitCode.USAGE
+    if isinstance(error, NotStartedError):
+        return error.outcome.exit_code
+    # Imported now, because these load the whole descriptor.
+    from executor.errors import PlanError, ScriptsError
+
+    return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS

@@ -49,8 +49,9 @@ def report(
     """Make a page of a job, to keep and to show.
 
     The page has plots, figures, machine and software, and how to repeat the job: one HTML file that needs no
-    network. It also works for a running job.
+    network. It also works for a running job. For a group of jobs: its combinations, and a plot of its headline.
     """
+    from executor.jobs.job_group import GroupNamedError
     from executor.report.contents import report_of
 
     if json_ and form not in (None, "json"):
@@ -61,14 +62,32 @@ def report(
         raise UsageError(
             "--open shows a page in a file; leave out --format, or write --format html and another -o"
         )
-    record = options.find(job)
+    try:
+        record = options.find(job)
+    except GroupNamedError as named:
+        from executor.commands.group_commands import group_comparison, write_page
+
+        compared, output = group_comparison(named.group, options), _file(output, kind, job)
+        write_page(compared, kind, output)
+        _tell(output, open_=open_)
+        return
     made = report_of(record, now=now_ms(), prices=options.settings.prices)
     if made.malformed.count:
         say(made.malformed.sentence(f"the metrics of {record.job_id}"))
-    if output is None and kind == "html":
-        output = Path(f"{record.job_id}.html")
-    file = None if output == Path("-") else output
+    file = _file(output, kind, record.job_id)
     _write(made, kind, file)
+    _tell(file, open_=open_)
+
+
+def _file(output: Path | None, kind: str, name: str) -> Path | None:
+    """Return the file to write; None for standard output."""
+    if output is None and kind == "html":
+        return Path(f"{name}.html")
+    return None if output == Path("-") else output
+
+
+def _tell(file: Path | None, *, open_: bool) -> None:
+    """Print the name of the written file, and show it in a browser if that is wanted."""
     if file is not None:
         tell(str(file))
     if file is not None and open_:

@@ -28,6 +28,7 @@ from executor.commands.options import (
     LikeOption,
     OnOption,
     ScriptOption,
+    exit_code_of,
     nobody_reads,
     print_done,
     print_findings,
@@ -80,7 +81,12 @@ def run(
     following; the job continues.
 
     Ctrl-C cancels it, a second Ctrl-C or a closed terminal only ends the following.
+
+    With [matrix] in FILE it runs a group of jobs and compares them; the exit code is the worst of theirs.
     """
+    from executor.commands.group_commands import run_group
+    from executor.planning.request import MatrixError
+
     with ExitStack() as stack:
         job_request = replace(
             _request(
@@ -89,7 +95,18 @@ def run(
             ),
             exclusive=exclusive,
         )  # fmt: skip
-        backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=detach)
+        try:
+            backend, submitted = submit_request(
+                job_request, options, job_id=job_id, json_=json_, returns=detach
+            )
+        except MatrixError as error:
+            if detach:
+                raise UsageError(
+                    f"--detach: {job_request.file} has [matrix], whose jobs `bai` starts one after the other; leave --detach out, and "
+                    "`bai resume GROUP` continues after an interruption"
+                ) from error
+            code = run_group(job_request, options, group_id=job_id, exit_code=exit_code_of, json_=json_)
+            raise typer.Exit(code) from error
     if not detach:
         there = options.for_submitted(backend)
         raise typer.Exit(follow(submitted.record, backend, there, json_=json_, joined=not submitted.new))
@@ -129,10 +146,18 @@ def resume(
 ) -> None:
     """Start the agent of a job again that died.
 
-    The agent continues where the last one stopped; a benchmark that still runs is not started twice.
+    The agent continues where the last one stopped; a benchmark that still runs is not started twice. A group of jobs
+    continues: what has not been started is started, and all are followed to their end.
     """
+    from executor.jobs.job_group import GroupNamedError
 
-    record = options.find(job)
+    try:
+        record = options.find(job)
+    except GroupNamedError as named:
+        from executor.commands.group_commands import continue_group
+
+        code = continue_group(named.group, options, exit_code=exit_code_of, json_=json_)
+        raise typer.Exit(code) from named
     backend = options.backends.of(record)
     # An agent elsewhere is started again by its own machine.
     done = backend.resume(record) if not (follow_ and backend.remote) else ""

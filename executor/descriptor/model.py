@@ -36,6 +36,7 @@ from bai_agent.job.schema.field_types import (
 from bai_agent.light_dataclass import dataclass
 from executor.configuration.job_limits import JobLimits
 from executor.descriptor.ec2_table import Ec2
+from executor.descriptor.matrix_table import MatrixTable
 from executor.descriptor.presets import preset_names, with_presets
 from executor.descriptor.service_tables import CustomParams, MetricTable, ServerTable, SourceTable
 from executor.descriptor.values import (
@@ -287,6 +288,7 @@ class Descriptor(DescriptorTable):
     data: Data = Field(default_factory=Data)
     output: OutputTable = Field(default_factory=OutputTable)
     repeat: RepeatTable | None = None
+    matrix: MatrixTable | None = None
     restart: Restart = Field(default_factory=Restart)
     elastic: Elastic = Field(default_factory=Elastic)
     checkpoint: Checkpoint | None = None

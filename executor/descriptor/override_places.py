@@ -13,7 +13,8 @@ from typing import Any
 from bai_agent.job.schema.field_types import shown
 from bai_agent.job.toml import TomlBoundsError
 from executor.descriptor.findings import Finding, Severity
-from executor.descriptor.overrides import ItemName, Override, overlap, read_value
+from executor.descriptor.key_path import ItemName, overlap
+from executor.descriptor.overrides import Override, read_value
 from executor.descriptor.schema import Schema, schema_at
 from executor.descriptor.toml_text import key_text, toml_value
 

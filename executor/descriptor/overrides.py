@@ -18,29 +18,13 @@ from bai_agent.job.schema.source_schemes import grants_access
 from bai_agent.job.toml import read_toml_text
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.checks.secret_values import looks_secret
+from executor.descriptor.key_path import KeyPath, read_key_path
 from executor.descriptor.toml_text import key_text, toml_value
 from executor.errors import UsageError
 
 _EXAMPLE = "write for example --set limits.max_runtime=2h"
 REDACTED = "***"
 """Replacement in a record for a value that looks like a secret."""
-
-
-_QUOTED = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
-_NAME = rf"(?:\A|\.)[ \t]*(?P<name>[A-Za-z0-9_-]+|{_QUOTED})"
-_ITEM = rf"""(?!\A)\[[ \t]*(?P<item>{_QUOTED}|[^\[\]"'=]+?)[ \t]*\]"""
-_STEP = re.compile(rf"(?:{_NAME}|{_ITEM})[ \t]*")
-
-
-@dataclass(frozen=True)
-class ItemName:
-    """The item of a list of tables with this `name`, or this `id`."""
-
-    name: str
-
-
-KeyPath = tuple[str | int | ItemName, ...]
-"""The path to a key: names of tables and keys, and positions or names of a list's items."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,30 +85,6 @@ def program_overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
     return tuple(found)
 
 
-def read_key_path(text: str) -> tuple[KeyPath, str]:
-    """Return the key at the start of `text`, and the rest: "" or a text that begins with "=".
-
-    Raises ValueError with the position of the mistake.
-    """
-    steps: list[str | int | ItemName] = []
-    position = 0
-    while step := _STEP.match(text, position):
-        steps.append(_read_step(step["name"], step["item"]))
-        position = step.end()
-    rest = text[position:]
-    if not steps or rest[:1] not in ("", "="):
-        raise ValueError(f"a name, a quote or a bracket is missing at character {position + 1}")
-    return tuple(steps), rest
-
-
-def _read_step(name: str | None, item: str | None) -> str | int | ItemName:
-    written = name or item or ""
-    plain = str(read_toml_text(f"name = {written}")["name"]) if written[0] in "\"'" else written
-    if name is not None:
-        return plain
-    return int(written) if re.fullmatch("[0-9]{1,9}", written) else ItemName(plain)
-
-
 def _key_path(text: str, *, where: str) -> tuple[KeyPath, str]:
     try:
         return read_key_path(text)
@@ -147,12 +107,6 @@ def _plain(value: Any, option: str) -> Any:
             f"{option}: {type(value).__name__} is not a type of TOML; give a text, a number, a bool, a list or a dict"
         )
     return value
-
-
-def overlap(one: Sequence[object], other: Sequence[object]) -> bool:
-    """Return whether two paths are equal or one begins with the other."""
-    length = min(len(one), len(other))
-    return one[:length] == other[:length]
 
 
 def read_value(text: str) -> Any:

@@ -193,6 +193,29 @@ class DotPlot(Block):
     """Description for screen readers."""
 
 
+class ScalingLine(NamedTuple):
+    """A line of a scaling plot."""
+
+    name: str
+    points: Sequence[tuple[float, float, str]]
+    """x, y and the text of each point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingPlot(Block):
+    """A number over another one, as lines with a mark at each point. Lengths are in the units of the plot's box."""
+
+    kind = "scaling_plot"
+    title: Phrase
+    width: int
+    height: int
+    lines: Sequence[ScalingLine]
+    texts: Sequence[tuple[float, float, str]]
+    """x, y and the text."""
+    label: str
+    """Description for screen readers."""
+
+
 class Tile(NamedTuple):
     """A headline of a job, with a small line of its values."""
 
@@ -321,4 +344,4 @@ class Renderer(ABC, Generic[Piece]):
         """Yield nothing: only a page shows it."""
         yield from ()
 
-    machines = timeline = tiles = dot_plot = page_only = nothing
+    machines = timeline = tiles = dot_plot = scaling_plot = page_only = nothing

@@ -13,6 +13,7 @@ from bai_agent.job.run_directory import now_ms
 from executor.documents.document import Column, Phrase, Table, Tone
 from executor.documents.text import plain_text, shortened
 from executor.jobs.job_list import ListedJob
+from executor.planning.request import MATRIX
 from executor.quantities import amount, seconds
 from executor.records.job_status import DIED, JobStatus
 
@@ -62,7 +63,7 @@ def _duration(job: ListedJob) -> Phrase:
 
 def _parameters(job: ListedJob) -> Phrase:
     # `--set ml.args=…` is among the arguments.
-    values = [f"{key}={value}" for key, value in job.set.items() if key != "ml.args"]
+    values = [f"{key}={value}" for key, value in job.set.items() if key not in ("ml.args", MATRIX)]
     arms = [", ".join(job.arms)] if job.arms else []
     return Phrase(" ".join([*values, *arms, *map(shlex.quote, job.arguments)]), "soft")
 

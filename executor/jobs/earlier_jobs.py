@@ -23,7 +23,8 @@ from executor.descriptor.job_reference import (
     read_reference,
     refers_to_job,
 )
-from executor.descriptor.overrides import ItemName, Override, overlap
+from executor.descriptor.key_path import ItemName, overlap
+from executor.descriptor.overrides import Override
 from executor.descriptor.service_tables import SourceTable
 from executor.errors import UsageError
 from executor.jobs.job_lookup import find_labelled

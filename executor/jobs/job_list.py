@@ -20,6 +20,7 @@ from executor.backends import Backends
 from executor.jobs.ended_jobs import StartedJob
 from executor.jobs.job_lookup import job_ids, job_names, newest_first, place_of
 from executor.jobs.stream import record_lines
+from executor.planning.request import MATRIX, group_of
 from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import UNREADABLE, JobStatus
 from executor.records.memory_floor import headline_floors, memory_floor_in
@@ -59,11 +60,17 @@ class ListedJob:
     dollars: float | None = None
     """Approximate cost of its machines (USD), if the configuration has the type's price."""
 
+    @property
+    def group(self) -> str | None:
+        """The group that it belongs to; None if it belongs to none."""
+        return group_of(self.status.job_id) if MATRIX in self.set else None
+
     def as_table(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         return {
             **self.status.as_table(),
             "name": self.name,
+            "group": self.group,
             "labels": dict(self.labels),
             "arguments": list(self.arguments),
             "arms": list(self.arms),
@@ -86,9 +93,13 @@ class JobFilter:
     """Any of these: a status ("RUNNING") or an outcome ("failed"), in upper or lower case."""
     since: int | None = None
     """ms UTC: only jobs that were started then or later."""
+    group: str | None = None
+    """Only jobs of this group."""
 
     def may_take(self, job: StartedJob) -> bool:
-        """Return whether a job may match the filter, as far as its start and its end show."""
+        """Return whether a job may match the filter, as far as its id, its start and its end show."""
+        if self.group is not None and group_of(job.job_id) != self.group:
+            return False
         if self.since is not None and job.started < self.since:
             return False
         # A record may have been broken since.
@@ -96,8 +107,10 @@ class JobFilter:
 
     def takes(self, job: ListedJob) -> bool:
         """Return whether labels and status match the filter."""
-        return all(job.labels.get(key) == value for key, value in self.labels.items()) and self._has_status(
-            job.status.status, job.status.outcome
+        return (
+            all(job.labels.get(key) == value for key, value in self.labels.items())
+            and self._has_status(job.status.status, job.status.outcome)
+            and self.group in (None, job.group)
         )
 
     def _has_status(self, *words: str | None) -> bool:

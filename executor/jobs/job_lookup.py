@@ -15,6 +15,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from executor.errors import UsageError
 from executor.jobs.ended_jobs import StartedJob, ended_jobs
+from executor.jobs.job_group import GroupNamedError, find_group
 from executor.planning.request import LAST
 from executor.records.job_status import created
 from executor.records.reading import events_in, result_of
@@ -75,7 +76,7 @@ def started_of(record: JobRecord) -> int:
 
 def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
     """Return the job that `name` means: its id, a unique beginning of its id, "last", or "last:NAME". Raises
-    UsageError, StoreError.
+    UsageError, GroupNamedError, StoreError.
 
     Earlier stores come first. An unreachable store is an error only if the others do not have the job.
     """
@@ -84,6 +85,8 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
         return found
     if name == LAST and failed is None and (jobs := _newest(opened)):
         return jobs[0]
+    if (group := find_group(opened, name)) is not None:
+        raise GroupNamedError(group)
     every, failed = _every(opened, failed)
     meant = [each for each in every if name and each.job_id.startswith(name)]
     if len(meant) == 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bai_agent.errors import BusyError, RecordError, StoreError
+from bai_agent.job.descriptor import is_job_id
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass
@@ -19,7 +20,9 @@ from executor.backends.local.agent import local_agent
 from executor.backends.local.folder_store import check_own
 from executor.backends.local.local_submission import remove_abandoned
 from executor.errors import NextStep, UsageError
+from executor.jobs.job_group import GroupRecord
 from executor.jobs.job_lookup import job_ids
+from executor.planning.request import group_of
 from executor.records.job_status import DIED, JobStatus, is_over, unknown_status
 
 
@@ -45,7 +48,7 @@ def prune_jobs(
     """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs, or may run,
     is not deleted.
 
-    Also deletes the remains of killed submissions. keep: labels; a job with one of them is not deleted. left:
+    Also deletes the remains of killed submissions, and old groups without jobs. keep: labels; a job with one of them is not deleted. left:
     called with the reason if a job is not deleted: its end is unknown, or it is only a link. on_failure:
     called if a job could not be deleted; the others still are.
     """
@@ -81,6 +84,19 @@ def prune_jobs(
             continue
         if freed is not None:
             yield Pruned(job_id, freed)
+    if not dry_run:
+        prune_groups(store, before_ms=before_ms)
+
+
+def prune_groups(store: DirectoryStore, *, before_ms: int) -> None:
+    """Delete the records of groups that were made before `before_ms` (UTC) and have no jobs any more. Raises StoreError."""
+    names = store.folders("")
+    there = {group_of(name) for name in names}
+    for name in names:
+        group = GroupRecord(store, name)
+        if name not in there and is_job_id(name) and (made := group.made()) is not None and made < before_ms:
+            check_own(store.folder, name)
+            store.delete(f"{name}/")
 
 
 def remove_job(record: JobRecord) -> int:

@@ -17,9 +17,10 @@ from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
+from executor.descriptor.key_path import overlap
 from executor.descriptor.model import Script
 from executor.descriptor.override_places import put_overrides
-from executor.descriptor.overrides import REDACTED, Override, overlap, read_overrides
+from executor.descriptor.overrides import REDACTED, Override
 from executor.descriptor.raw_table import at, text_at
 from executor.descriptor.toml_file import parse_toml
 from executor.errors import ScriptsError, UsageError
@@ -70,15 +71,7 @@ def request_like(
             raise UsageError(
                 f"--like {record.job_id}: the value of {key} was a secret and is not kept; add --set {key}=…"
             )
-    again = JobRequest(
-        file=Path(request.file),
-        content=request.descriptor.encode(),
-        on=request.on,
-        arguments=tuple(request.arguments),
-        script=_path(request.script),
-        data_root=_path(request.data_root),
-        overrides=read_overrides(f"{key}={text}" for key, text in values.items()),
-    )
+    again = request.as_request(values)
     digest = request.scripts_sha256
     # With `--script` they name nothing that runs.
     named_anew = again.script is None and any(
@@ -174,10 +167,6 @@ def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
     if again.script is not None:
         return dataclasses.replace(again, script=scripts / again.script.name)
     return dataclasses.replace(again, scripts=scripts)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
 
 
 def fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], JobStore]) -> Path:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 LAST = "last"
 """Name of the newest job in commands."""
+MATRIX = "matrix"
+"""Table of a descriptor that makes a group of jobs. Each of them has `--set matrix={}` in its record, so that `--like` runs it alone."""
+_JOB_OF_GROUP = re.compile(r"(.+)\.\d{3}(?:\.\d+)?")
 UNDRAWN_ID = "drawn-at-submission"
 """Job id in the plan of a launch that is not submitted."""
 
@@ -46,6 +49,10 @@ class FindingsError(BaiError):
 
         super().__init__(render_findings(findings).rstrip())
         self.findings = findings
+
+
+class MatrixError(UsageError):
+    """A descriptor has `[matrix]`, and its reader runs only one job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +147,23 @@ class Submitted:
 
 
 def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
-    """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError."""
+    """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError, and MatrixError if it is one of a group."""
+    descriptor, findings = read_file(job_request)
+    if descriptor.matrix is not None and descriptor.matrix.axes:
+        raise MatrixError(
+            f"{job_request.file}: [matrix] makes several jobs, which only `bai run` starts; --set 'matrix={{}}' runs the file without it"
+        )
+    if (arms := job_request.other_arms) is not None:
+        return _read_other_arms(job_request, arms, descriptor, findings)
+    return descriptor, findings
+
+
+def read_file(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
+    """Return the request's own descriptor, with its warnings. Raises FindingsError, UsageError."""
     check_arguments(job_request.arguments)
     descriptor, findings = load_request(job_request)
     if descriptor is None:
         raise FindingsError(findings)
-    if (arms := job_request.other_arms) is not None:
-        return _read_other_arms(job_request, arms, descriptor, findings)
     return descriptor, findings
 
 
@@ -379,6 +396,12 @@ def draw_job_id(name: str, day: date) -> str:
     """Return a new job id for the benchmark `name`: readable, and unique because of its random part."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "job"
     return f"{slug}-{day:%Y%m%d}-{secrets.token_hex(3)}"
+
+
+def group_of(job_id: str) -> str | None:
+    """Return the group whose jobs have ids of this form; None for an id of another form."""
+    found = _JOB_OF_GROUP.fullmatch(job_id)
+    return None if found is None else found[1]
 
 
 def check_id(job_id: str) -> None:

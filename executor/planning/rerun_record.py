@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.decode import checked
 from bai_agent.job.record import JobRecord
@@ -38,8 +38,19 @@ def keep_request(
     """
     if job_request.service is not None or job_request.other_arms is not None:
         return
+    digest = scripts_digest(scripts, leave_out) if scripts is not None else None
+    table = {**request_table(job_request), "scripts_sha256": digest}
+    try:
+        line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        return  # A path is not UTF-8: the job runs, but `--like` cannot repeat it.
+    record.store.put(record.key(REQUEST), line)
+
+
+def request_table(job_request: JobRequest) -> dict[str, Any]:
+    """Return a request as JSON values, without the checksum of its scripts."""
     content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
-    table = {
+    return {
         "version": 1,
         "file": str(job_request.file.absolute()),
         "descriptor": content.decode(errors="replace"),
@@ -48,13 +59,7 @@ def keep_request(
         "on": job_request.on,
         "script": _absolute(job_request.script),
         "data_root": _absolute(job_request.data_root),
-        "scripts_sha256": scripts_digest(scripts, leave_out) if scripts is not None else None,
     }
-    try:
-        line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:
-        return  # A path is not UTF-8: the job runs, but `--like` cannot repeat it.
-    record.store.put(record.key(REQUEST), line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +73,21 @@ class KeptRequest:
     on: Text | None
     script: Text | None
     data_root: Text | None
-    scripts_sha256: Text | None
+    scripts_sha256: Text | None = None
+
+    def as_request(self, values: Mapping[str, str]) -> JobRequest:
+        """Return the request with these values of `--set`, and the original scripts."""
+        from executor.descriptor.overrides import read_overrides
+
+        return JobRequest(
+            file=Path(self.file),
+            content=self.descriptor.encode(),
+            on=self.on,
+            arguments=tuple(self.arguments),
+            script=None if self.script is None else Path(self.script),
+            data_root=None if self.data_root is None else Path(self.data_root),
+            overrides=read_overrides(f"{key}={text}" for key, text in values.items()),
+        )
 
 
 def kept_request(record: JobRecord) -> KeptRequest | None:

@@ -33,10 +33,14 @@ _MARKS = {"good": "✅ ", "bad": "❌ "}
 
 
 def markdown_report(report: Report) -> str:
-    """Return a report as Markdown; all foreign text in it is shown as text, even if it looks like markup."""
-    title = Title(report.job.job.name or report.job.job.id)
-    lines = Markdown().render(chain([title], job_head(report), job_body(report, plot_data(report))))
-    return "\n".join(lines) + "\n"
+    """Return a report as Markdown."""
+    blocks = chain(job_head(report), job_body(report, plot_data(report)))
+    return markdown_page(report.job.job.name or report.job.job.id, blocks)
+
+
+def markdown_page(title: str, blocks: Iterable[Block]) -> str:
+    """Return a document as Markdown; all foreign text in it is shown as text, even if it looks like markup."""
+    return "\n".join(Markdown().render(chain([Title(title)], blocks))) + "\n"
 
 
 class Markdown(Renderer[str]):

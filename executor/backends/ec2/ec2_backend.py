@@ -75,6 +75,11 @@ class Ec2Backend:
         # Jobs are submitted to the configured bucket, even if another store is named.
         return self._options.settings().store_url if named_store(self._options.store) else None
 
+    def submission_store(self) -> JobStore:
+        from executor.backends.ec2.bucket_store import bucket_store
+
+        return bucket_store(self._settings)
+
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         from executor.backends.ec2.launch.draft import preflight
         from executor.owned_folders import cache_folder

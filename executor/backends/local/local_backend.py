@@ -65,6 +65,11 @@ class LocalBackend:
     def store_option(self) -> str | None:
         return self._options.store
 
+    def submission_store(self) -> DirectoryStore:
+        store = store_at(self._options.store)
+        check_own(store.folder)
+        return store
+
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         from executor.backends.local.local_submission import preflight
 

@@ -45,6 +45,7 @@ from executor.descriptor.checks.secret_values import looks_secret, secret_fix
 from executor.descriptor.checks.server_checks import server
 from executor.descriptor.ec2_table import CAPACITY_BLOCK, ON_DEMAND, read_market
 from executor.descriptor.findings import Finding
+from executor.descriptor.matrix_table import matrix
 from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
 
 _IMAGE = re.compile(r"auto|ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
@@ -250,6 +251,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     result_labels,
     examples,
     repeats,
+    matrix,
     restarts,
     elastic,
     adaptdl,

@@ -191,6 +191,24 @@ def test_the_inference_example_measures_its_server(newcomer: Newcomer) -> None:
     assert (models, data) == ([0, 1], [1, 0])
 
 
+def test_the_sweep_compares_its_combinations(newcomer: Newcomer) -> None:
+    done = subprocess.run(
+        [BAI, "run", EXAMPLES / "sweep" / "benchmark.toml", "--job-id", "sweep", "--json"],
+        env=newcomer.env,
+        cwd=newcomer.home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["combinations"]
+    assert len({(each["set"]["env.vars.KIB"], each["set"]["env.vars.LEVEL"]) for each in rows}) == 6
+    assert all(each["metric"] == "throughput" and each["mean"] > 0 for each in rows)
+
+
 def test_the_failing_example_exits_with_1_and_shows_its_last_lines(newcomer: Newcomer) -> None:
     ended = newcomer.runs("fails")
 

@@ -31,6 +31,10 @@ class Notice:
     def cost(self) -> float | None:
         return self.all_costs.dollars
 
+    def hourly(self) -> float | None:
+        costs = self.all_costs
+        return None if costs.hourly is None else costs.instances * (costs.hourly + costs.volumes)
+
     def warnings(self) -> list[str]:
         found = [hang_warning(self.all_costs)] if self.launch.may_hang else []
         bucket, machines = self.settings.region, self.launch.resolved.region

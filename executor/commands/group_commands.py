@@ -1,0 +1,196 @@
+"""What commands do with a group of jobs, which `[matrix]` makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import BaiError
+from bai_agent.job.record import JobRecord
+from bai_agent.job.run_directory import write_atomic
+from executor.commands.job_options import JobOptions
+from executor.commands.options import print_done, print_findings, print_json, say
+from executor.documents.screen import show_blocks
+from executor.documents.text import tell
+from executor.errors import UsageError
+from executor.jobs.job_group import GroupRecord
+
+# The imports of a run and of a comparison are in the functions: `bai status` needs neither.
+if TYPE_CHECKING:
+    from executor.jobs.group_comparison import GroupComparison, GroupView
+    from executor.planning.request import JobRequest
+
+
+def run_group(
+    job_request: JobRequest,
+    options: JobOptions,
+    *,
+    group_id: str | None,
+    exit_code: Callable[[BaiError], int],
+    json_: bool,
+) -> int:
+    """Make the group of `job_request` and run it; return the worst exit code of its jobs. A group that exists continues."""
+    from executor.jobs.earlier_jobs import use_earlier_jobs
+    from executor.planning.matrix import matrix_plan
+    from executor.planning.plan import task_name
+    from executor.planning.request import check_id, draw_job_id, read_file
+
+    if group_id is not None:
+        check_id(group_id)
+    descriptor, _ = read_file(job_request)
+    drawn = group_id or draw_job_id(task_name(descriptor) or job_request.folder.name, date.today())  # noqa: DTZ011 - a name
+    backend = options.backends.of_request(job_request, descriptor)
+    there = options.for_submitted(backend)
+    group = GroupRecord(backend.submission_store(), drawn)
+    folder = group.store.folder
+    # All jobs take the same artifacts, also if newer jobs end meanwhile.
+    job_request, _ = use_earlier_jobs(job_request, descriptor, options, job_id=None)
+    plan, findings = matrix_plan(job_request, drawn, leave_out=[folder] if folder is not None else ())
+    print_findings(findings)
+    if JobRecord(group.store, drawn).exists():
+        raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
+    if not group.create(plan) and group.plan() != plan:
+        raise UsageError(
+            f'the group "{drawn}" exists already and runs something else than {job_request.file} and the options say now; '
+            f"give another --job-id, or none; `{there.command('resume', drawn)}` continues it"
+        )
+    say(f"the group {drawn} has {len(plan.jobs)} jobs, {plan.max_parallel} at a time")
+    return continue_group(group, there, exit_code=exit_code, json_=json_)
+
+
+def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> None:
+    """Print the combinations of a group, each with the maximum cost of a job. Touches nothing."""
+    from executor.documents.group_document import plan_blocks
+    from executor.jobs.earlier_jobs import use_earlier_jobs
+    from executor.planning.matrix import matrix_plan
+    from executor.planning.request import UNDRAWN_ID, read_request
+
+    plan, findings = matrix_plan(job_request, group_id or UNDRAWN_ID)
+    print_findings(findings)
+    rows = []
+    for jobs in plan.combinations:
+        request = plan.job_request(jobs[0])
+        request, descriptor = use_earlier_jobs(request, read_request(request)[0], options, job_id=None)
+        backend = options.backends.of_request(request, descriptor)
+        with backend.plan(request, descriptor, job_id=jobs[0].job_id, on_progress=say) as planned:
+            if (refusal := planned.refusal()) is not None:
+                say(f"{jobs[0].words}: {refusal}")
+            table = planned.table()
+            rows.append((jobs[0].words, len(jobs), table["cost"]["usd"] if backend.remote else None))
+        if json_:
+            print_json({"set": dict(jobs[0].set), "jobs": len(jobs), "plan": table})
+    if not json_:
+        show_blocks(plan_blocks(rows, max_cost=plan.max_cost))
+
+
+def continue_group(
+    group: GroupRecord, options: JobOptions, *, exit_code: Callable[[BaiError], int], json_: bool
+) -> int:
+    """Run a group to its end and print its comparison; return the worst exit code of its jobs."""
+    from executor.jobs.group_run import GroupListener, GroupRun
+    from executor.view.watch import Interrupts, LeftError
+
+    plan = group.plan()
+    resume = options.command("resume", group.group_id)
+    try:
+        with Interrupts() as interrupts:
+            listener = GroupListener(
+                on_status=say, exit_code=exit_code, cancelling=lambda: interrupts.count > 0
+            )
+            run = GroupRun(group=group, plan=plan, scope=options, listener=listener)
+            code = run.run()
+    except LeftError as left:
+        say(f"no longer following; the running jobs go on, and no further one starts: `{resume}` continues")
+        return left.exit_code
+    _print(group_comparison(group, options), json_=json_)
+    if code:
+        say(f"`{resume}` tries again what was not started")
+    return code
+
+
+def group_status(group: GroupRecord, options: JobOptions, *, wait: bool, json_: bool) -> None:
+    """Print the jobs of a group."""
+    from executor.documents.group_document import group_blocks
+
+    if wait:
+        raise UsageError(
+            f"--wait is for one job; `{options.command('resume', group.group_id)}` follows the group {group.group_id} to its end"
+        )
+    view = _view(group, options)
+    if json_:
+        print_json(view.as_table())
+    else:
+        show_blocks(group_blocks(view))
+
+
+def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: bool) -> None:
+    """Let no further job of a group start, and ask the running ones to end."""
+    first = group.cancel()
+    running = [
+        each for each in _view(group, options).jobs if each.status is not None and each.status.outcome is None
+    ]
+    for each in running:
+        record = group.job(each.job.job_id)
+        print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
+    done = "no further job of it starts" if first else "it was cancelled before"
+    print_done(JobRecord(group.store, group.group_id), done, json_=json_)
+
+
+def compare_group(group: GroupRecord, options: JobOptions, *, output: Path | None, json_: bool) -> None:
+    """Print a row for each combination of a group."""
+    compared = group_comparison(group, options)
+    _print(compared, json_=json_)
+    if output is not None:
+        write_page(compared, "html", output)
+        say(f"{output} shows the group")
+
+
+def group_comparison(group: GroupRecord, options: JobOptions) -> GroupComparison:
+    """Return the numbers of a group. Raises StoreError, RecordError."""
+    from executor.jobs.group_comparison import compared_group
+
+    return compared_group(_view(group, options))
+
+
+def write_page(compared: GroupComparison, form: str, output: Path | None) -> None:
+    """Write the report of a group; None: to standard output. Raises UsageError for a format that it does not have."""
+    from executor.documents.group_document import combination_blocks, job_blocks
+    from executor.report.html import html_page
+    from executor.report.markdown import markdown_page
+
+    blocks = [*combination_blocks(compared), *job_blocks(compared.view)]
+    title = compared.view.group.group_id
+    if form == "csv":
+        raise UsageError("--format csv is for one job; a group has html, md and json")
+    text = (
+        json.dumps(compared.as_table(), ensure_ascii=True) + "\n"
+        if form == "json"
+        else html_page(title, blocks)
+        if form == "html"
+        else markdown_page(title, blocks)
+    )
+    if output is None:
+        tell(text, end="")
+    else:
+        write_atomic(output, text.encode())
+
+
+def _view(group: GroupRecord, options: JobOptions) -> GroupView:
+    from executor.jobs.group_comparison import group_view
+
+    records = [group.job(each.job_id) for each in group.plan().jobs]
+    there = [each for each in records if each.exists()]
+    backend = options.backends.of(JobRecord(group.store, group.group_id))
+    return group_view(group, {each.job_id: each for each in backend.statuses(there)})
+
+
+def _print(compared: GroupComparison, *, json_: bool) -> None:
+    from executor.documents.group_document import combination_blocks
+
+    if json_:
+        print_json(compared.as_table())
+    else:
+        show_blocks(combination_blocks(compared))

@@ -1,0 +1,233 @@
+"""A group of jobs in a store: its plan, and the ledger of its starts.
+
+```
+<group>/group.json         the request, and the jobs in the order in which they start: written once
+<group>/starts/<n>.json    the n-th decision: a job may start, with its maximum cost, or was refused; written once, in order
+<group>/cancel.json        no further job starts
+```
+A decision is made from all earlier ones, and a conditional put makes it the next one or discards it. So several `bai` that run
+a group at the same time neither exceed its bounds nor start a job twice, and a killed one leaves nothing that a later one has to repair:
+a job's id is known before its start, and starting it again is the same job.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from bai_agent.decode import checked
+from bai_agent.errors import DescriptorError, RecordError
+from bai_agent.job.descriptor import Power, is_job_id
+from bai_agent.job.outcome import ExitCode
+from bai_agent.job.record import JobRecord
+from bai_agent.job.record_types import Count, JobResult, Moment, Number, Text
+from bai_agent.job.run_directory import now_ms
+from bai_agent.job.store import JobStore
+from bai_agent.light_dataclass import asdict, dataclass, field
+from executor.errors import UsageError
+from executor.records.reading import result_of
+
+if TYPE_CHECKING:
+    from executor.planning.matrix import GroupPlan, MatrixJob
+
+_PLAN = "group.json"
+_STARTS = "starts/"
+_SHUTDOWN_MS = 120_000
+"""Time that the machines of an ended job are still paid for (ms)."""
+
+
+class GroupNamedError(UsageError):
+    """The name means a group of jobs, and its reader wants one job."""
+
+    def __init__(self, group: GroupRecord) -> None:
+        super().__init__(
+            f"{group.group_id} is a group of jobs, and this command takes one job; `bai status {group.group_id}` lists its jobs"
+        )
+        self.group = group
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """An entry of the ledger."""
+
+    job_id: Text
+    by: Text
+    """Random text of the writer: a put that S3 repeats finds its own entry."""
+    time: Moment
+    bound: Number | None = None
+    """Maximum cost of the job (USD); None if it is not known, as on this machine."""
+    hourly: Number | None = None
+    """Cost of an hour of its machines together (USD); None if it is not known."""
+    refused: Text | None = None
+    """The reason why the job was not started; None if it may run."""
+    exit_code: Count = 0
+    """The refusal's."""
+
+
+@dataclass(frozen=True)
+class GroupRecord:
+    """One group in `store`. Each call asks the store."""
+
+    store: JobStore
+    group_id: str
+
+    @property
+    def _record(self) -> JobRecord:
+        return JobRecord(self.store, self.group_id)
+
+    def job(self, job_id: str) -> JobRecord:
+        return JobRecord(self.store, job_id)
+
+    def exists(self) -> bool:
+        return self.made() is not None
+
+    def made(self) -> int | None:
+        """Return when the group was made (ms UTC, by the store's clock); None if there is no such group. Raises StoreError."""
+        key = self._record.key(_PLAN)
+        return next((each.modified or 0 for each in self.store.find(key) if each.key == key), None)
+
+    def create(self, plan: GroupPlan) -> bool:
+        """Write the plan; return False if the group has one already. Raises StoreError."""
+        return self._record.settle(self._record.key(_PLAN), _line(asdict(plan)))
+
+    def plan(self) -> GroupPlan:
+        """Return the plan. Raises RecordError, StoreError."""
+        from executor.planning.matrix import GroupPlan, check_plan
+
+        key = self._record.key(_PLAN)
+        where = f"{self.store.url}/{key}"
+        found = self._record.read_object(key)
+        if found is None:
+            raise RecordError(f"{where} is missing: there is no such group")
+        plan = checked(GroupPlan, found, where=where)
+        check_plan(plan, self.group_id, where=where)
+        return plan
+
+    def decisions(self, known: Collection[Decision] = ()) -> list[Decision]:
+        """Return the ledger. known: its beginning, which is not read again. Raises RecordError, StoreError."""
+        found = list(known)
+        for each in self.store.find(self._record.key(_STARTS))[len(found) :]:
+            table = self._record.read_listed(each.key)
+            found.append(checked(Decision, table, where=f"{self.store.url}/{each.key}"))
+        return found
+
+    def decide(self, number: int, decision: Decision) -> bool:
+        """Make `decision` the ledger's entry `number`; return False if another one is. Raises RecordError, StoreError."""
+        key = self._record.key(f"{_STARTS}{number:06}.json")
+        if self._record.settle(key, _line(asdict(decision))):
+            return True
+        there = self._record.read_object(key) or {}
+        return there.get("by") == decision.by
+
+    def cancel(self) -> bool:
+        """Let no further job start; return False if that was requested before."""
+        return self._record.cancel(by="bai cancel")
+
+    def cancelled(self) -> bool:
+        return self._record.cancelled()
+
+
+def _line(table: Mapping[str, object]) -> bytes:
+    return json.dumps(table, ensure_ascii=True).encode() + b"\n"
+
+
+def new_decision(job: MatrixJob, **values: float | str | None) -> Decision:
+    """Return an entry for the ledger about `job`."""
+    return Decision(job_id=job.job_id, by=secrets.token_hex(8), time=now_ms(), **values)  # type: ignore[arg-type]
+
+
+def find_group(stores: Iterable[JobStore], name: str) -> GroupRecord | None:
+    """Return the group with this id in the first of the stores that has it. Raises StoreError."""
+    groups = (GroupRecord(store, name) for store in stores if is_job_id(name))
+    return next((each for each in groups if each.exists()), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupState:
+    """What the ledger and the ended jobs say. Pure."""
+
+    plan: GroupPlan
+    decisions: Collection[Decision]
+    ended: Mapping[str, float | None] = field(default_factory=dict)
+    """Ended jobs with their cost (USD); None if it is not known, so that the maximum counts."""
+
+    @property
+    def last(self) -> dict[str, Decision]:
+        """The last decision on each job."""
+        return {each.job_id: each for each in self.decisions}
+
+    @property
+    def started(self) -> dict[str, Decision]:
+        """The jobs that may run, or have run."""
+        return {job_id: each for job_id, each in self.last.items() if each.refused is None}
+
+    @property
+    def running(self) -> list[str]:
+        return [job_id for job_id in self.started if job_id not in self.ended]
+
+    def pending(self, again: Collection[str] = ()) -> list[MatrixJob]:
+        """Return the jobs that are still to start, in order. again: refused jobs that are tried again."""
+        last = self.last
+        return [job for job in self.plan.jobs if job.job_id not in last or job.job_id in again]
+
+    def committed(self, *, without: str | None = None) -> float:
+        """Return the cost of the ended jobs and the maximum cost of the others (USD). without: a job that does not count."""
+        return sum(self.cost(job_id) or 0.0 for job_id in self.started if job_id != without)
+
+    def cost(self, job_id: str) -> float | None:
+        """Return the cost of an ended job, the maximum cost of another one (USD); None if unknown."""
+        known = self.ended.get(job_id)
+        return known if known is not None else self.started[job_id].bound
+
+    def over_cost(self, job: MatrixJob, bound: float | None) -> str | None:
+        """Return the reason why a job of this maximum cost must not start; None if it may."""
+        most = self.plan.max_cost
+        if most is None:
+            return None
+        committed = self.committed(without=job.job_id)
+        if bound is not None and committed + bound <= most:
+            return None
+        cost = f"{bound:,.2f}" if bound is not None else "an unknown amount"
+        return f"max_cost allows {most:,.2f} USD, {committed:,.2f} are spent or reserved, and {job.job_id} may cost {cost}"
+
+
+def job_cost(record: JobRecord, decision: Decision, result: JobResult) -> float | None:
+    """Return the cost of the machines of an ended job (USD), at most its maximum; None if it is not known. Raises StoreError."""
+    if decision.hourly is None or decision.bound is None or result.ended is None or _is_kept(record, result):
+        return None
+    key = record.key("attempts/0/launched.json")
+    launched = next((each.modified for each in record.store.find(key) if each.key == key), None)
+    if launched is None:
+        return None
+    hours = max(0, result.ended + _SHUTDOWN_MS - launched) / 3_600_000
+    return min(decision.bound, hours * decision.hourly)
+
+
+def _is_kept(record: JobRecord, result: JobResult) -> bool:
+    """Return whether machines of an ended job may still be on."""
+    try:
+        end = record.job().end
+    except (DescriptorError, RecordError):
+        return True
+    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
+    return end.power is Power.STAY or (end.keep_on_failure is not None and failed)
+
+
+def ended_costs(
+    group: GroupRecord, state: GroupState, known: Mapping[str, float | None]
+) -> dict[str, float | None]:
+    """Return the ended jobs of a group with their costs. known: those that need not be read again. Raises StoreError."""
+    found = dict(known)
+    for job_id, decision in state.started.items():
+        if job_id not in found and (result := _result(group.job(job_id))) is not None:
+            found[job_id] = job_cost(group.job(job_id), decision, result)
+    return found
+
+
+def _result(record: JobRecord) -> JobResult | None:
+    try:
+        return result_of(record)
+    except RecordError:
+        return None

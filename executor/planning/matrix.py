@@ -1,0 +1,179 @@
+"""The jobs of a group: the combinations of `[matrix]`, in the order in which they start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bai_agent.decode import Rule
+from bai_agent.errors import RecordError
+from bai_agent.job.descriptor import is_job_id, shuffled_blocks
+from bai_agent.job.record_types import Count, Number, Text, Truth
+from bai_agent.light_dataclass import dataclass, replace
+from executor.descriptor.key_path import overlap, read_key_path
+from executor.descriptor.overrides import REDACTED, Override, read_overrides, recorded
+from executor.errors import UsageError
+from executor.planning.request import (
+    MATRIX,
+    JobRequest,
+    find_archive,
+    find_scripts,
+    group_of,
+    read_file,
+    read_request,
+)
+from executor.planning.rerun_record import KeptRequest, request_table, scripts_digest
+
+if TYPE_CHECKING:
+    from executor.descriptor import Descriptor, Finding
+    from executor.descriptor.matrix_table import MatrixTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixJob:
+    """One job of a group."""
+
+    job_id: Text
+    set: dict[Text, Text]
+    """The combination: its value for each key, as the text of `--set`."""
+    scripts_sha256: Text | None = None
+    """Checksum of its scripts; None if it has none."""
+
+    @property
+    def words(self) -> str:
+        return " ".join(f"{key}={text}" for key, text in self.set.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPlan:
+    """The content of `group.json`."""
+
+    request: KeptRequest
+    exclusive: Truth
+    jobs: Annotated[list[MatrixJob], Rule("a list, each a job of the group")]
+    """In the order in which they start."""
+    max_parallel: Count
+    max_cost: Number | None
+    """USD; None without a bound."""
+
+    @property
+    def combinations(self) -> list[list[MatrixJob]]:
+        """The jobs of each combination, in the order of the file."""
+        found: dict[tuple[tuple[str, str], ...], list[MatrixJob]] = {}
+        for job in sorted(self.jobs, key=lambda each: each.job_id):
+            found.setdefault(tuple(job.set.items()), []).append(job)
+        return list(found.values())
+
+    def job_request(self, job: MatrixJob) -> JobRequest:
+        """Return the request of one of the jobs."""
+        paths = [read_key_path(key)[0] for key in (*job.set, MATRIX)]
+        base = {
+            key: text
+            for key, text in self.request.set.items()
+            if not any(overlap(read_key_path(key)[0], path) for path in paths)
+        }
+        request = self.request.as_request({**base, MATRIX: "{}"})
+        mine = (
+            replace(each, option=f"[{MATRIX}] {each.key}", must_count=True)
+            for each in read_overrides(f"{key}={text}" for key, text in job.set.items())
+        )
+        return replace(request, overrides=(*request.overrides, *mine), exclusive=self.exclusive)
+
+
+def matrix_plan(
+    job_request: JobRequest, group_id: str, *, leave_out: Sequence[Path] = ()
+) -> tuple[GroupPlan, list[Finding]]:
+    """Return the group that a request asks for, and the warnings of its jobs.
+
+    leave_out: folders that are not among the scripts. Raises UsageError, ScriptsError, and FindingsError for the first job with mistakes.
+    """
+    content = job_request.content if job_request.content is not None else _content(job_request.file)
+    job_request = replace(job_request, content=content)
+    descriptor, _ = read_file(job_request)
+    table = descriptor.matrix
+    if table is None or not table.axes:
+        raise UsageError(f"{job_request.file}: there is no [matrix] with values in it")
+    _check_overrides(job_request, table)
+    request = KeptRequest(**_kept(request_table(job_request)))
+    combinations = [
+        recorded([_override(key, value) for key, value in each.items()]) for each in table.combinations
+    ]
+    for values in (request.set, *combinations):
+        for key, text in values.items():
+            if text == REDACTED:
+                raise UsageError(
+                    f"{key}: its value is a secret, and a group keeps its values; write it into [env.secrets]"
+                )
+    order = shuffled_blocks(len(combinations), table.rounds, seed=table.seed)
+    jobs = [
+        MatrixJob(
+            job_id=_job_id(group_id, which, place // len(combinations), table.rounds), set=combinations[which]
+        )
+        for place, which in enumerate(order)
+    ]
+    if not is_job_id(jobs[0].job_id):
+        raise UsageError(f"--job-id: {group_id} is too long for a group, whose jobs have longer ids")
+    plan = GroupPlan(
+        request=request,
+        exclusive=job_request.exclusive,
+        jobs=jobs,
+        max_parallel=table.max_parallel,
+        max_cost=table.max_cost,
+    )
+    return _checked(plan, leave_out)
+
+
+def _checked(plan: GroupPlan, leave_out: Sequence[Path]) -> tuple[GroupPlan, list[Finding]]:
+    """Return the plan with the checksums of its scripts, and the warnings of its jobs. Raises as `matrix_plan`."""
+    findings: dict[Finding, None] = {}
+    digests: dict[tuple[tuple[str, str], ...], str | None] = {}
+    for job in plan.jobs:
+        if (key := tuple(job.set.items())) not in digests:
+            request = plan.job_request(job)
+            descriptor, warnings = read_request(request)
+            findings.update(dict.fromkeys(warnings))
+            digests[key] = digest_of(request, descriptor, leave_out)
+    jobs = [replace(job, scripts_sha256=digests[tuple(job.set.items())]) for job in plan.jobs]
+    return replace(plan, jobs=jobs), list(findings)
+
+
+def digest_of(job_request: JobRequest, descriptor: Descriptor, leave_out: Sequence[Path] = ()) -> str | None:
+    """Return the checksum of a request's scripts as they are now; None if it has none. Raises ScriptsError."""
+    origin = find_scripts(job_request, descriptor) or find_archive(job_request, descriptor)
+    return None if origin is None else scripts_digest(origin, leave_out)
+
+
+def check_plan(plan: GroupPlan, group_id: str, *, where: str) -> None:
+    """Raise RecordError unless all jobs of a stored plan are jobs of this group."""
+    for job in plan.jobs:
+        if not is_job_id(job.job_id) or group_of(job.job_id) != group_id:
+            raise RecordError(f"{where}: {job.job_id!r} is not a job of the group")
+
+
+def _check_overrides(job_request: JobRequest, table: MatrixTable) -> None:
+    """Raise UsageError if an option sets a key of the matrix. The artifact of an earlier job is no option's value."""
+    for key in table.axes:
+        for each in job_request.overrides:
+            if each.path[:2] != ("data", "sources") and overlap(read_key_path(key)[0], each.path):
+                raise UsageError(f"{each.option}: [matrix] sets {key} as well; keep one of the two")
+
+
+def _job_id(group_id: str, combination: int, number: int, rounds: int) -> str:
+    return f"{group_id}.{combination + 1:03}" + (f".{number + 1}" if rounds > 1 else "")
+
+
+def _override(key: str, value: Any) -> Override:
+    return Override(option=f"[{MATRIX}] {key}", key=key, path=read_key_path(key)[0], value=value, typed=False)
+
+
+def _kept(table: dict[str, Any]) -> dict[str, Any]:
+    del table["version"]
+    return table
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error
