@@ -23,6 +23,8 @@ VERSION = "2.60.0"
 """Ray's version with which this is known to work."""
 _ADVICE = f"install Ray for the benchmark's Python (the package ray, version {VERSION})"
 _FAILURE = "ray.json"
+_ALONE = "127.0.0.1"
+"""Address of a node that never has others."""
 _PROGRAM = (sys.executable, "-I", "-S", ray_node.__file__)
 
 
@@ -56,8 +58,10 @@ class Ray:
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
         is_head = me.rank == COORDINATOR
         on_this_machine = me.instance_id is None
-        # Ray would take the machine's first address for 127.0.0.1.
-        addresses = [each.address for each in peers] if len(peers) > 1 else [loopback_address(job, me.node)]
+        # Ray would take the machine's first address for that of a node that never has others.
+        addresses = [
+            loopback_address(job, each.node) if each.address == _ALONE else each.address for each in peers
+        ]
         options = {
             "role": "head" if is_head else "worker",
             "address": addresses[me.rank],

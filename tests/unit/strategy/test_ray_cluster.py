@@ -66,6 +66,12 @@ def test_nodes_of_one_machine_share_it_and_have_addresses_of_their_own() -> None
     assert alone != "127.0.0.1"
 
 
+def test_a_first_node_that_is_alone_can_be_reached_by_those_that_join_later() -> None:
+    alone = options(launched(0, peers=PEERS[:1]))
+
+    assert (alone["address"], alone["nodes"]) == ("10.0.0.7", "10.0.0.7")
+
+
 def test_the_token_is_an_expanded_variable_and_no_argument() -> None:
     assert launched(0).env["BAI_RAY_TOKEN"] == "$(BAI_RUN_TOKEN)"
 
