@@ -307,7 +307,7 @@ def _waited(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
     joining = _takeable(seen, policy)[: max(0, seen.desired - len(seen.members))]
-    if not joining or not _runs_well(seen) or policy.absorbs:
+    if not joining or not _runs_well(seen, policy) or policy.absorbs:
         return None
     if len(seen.members) + len(joining) < seen.desired and _joined_now(seen, joining):
         return GoOn()
@@ -320,7 +320,7 @@ def _scaled(seen: GenerationObservation, policy: Policy) -> Decision | None:
     nodes = [*(each.node for each in _left(seen, policy)), *joining]
     kept = set(sorted(nodes)[: seen.desired])
     dropped = tuple(each for each in nodes if each not in kept)
-    if not policy.is_elastic or not dropped or not _runs_well(seen):
+    if not policy.is_elastic or not dropped or not _runs_well(seen, policy):
         return None
     joining = tuple(kept.intersection(joining))
     return _change(seen, policy, joining=joining, why=Change.SCALED, nodes=dropped, planned=True)
@@ -439,7 +439,9 @@ def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: P
     if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
         return False
     first = seen.members[0]
-    return first.end is None and first not in gone and policy.has_enough(len(seen.members) - len(gone))
+    # Nodes that joined later belong to the generation without being members of it.
+    left = len(seen.members) - len(gone) + len(_takeable(seen, policy, at_once=True))
+    return first.end is None and first not in gone and policy.has_enough(left)
 
 
 def _loss(gone: Member, policy: Policy) -> Change:
@@ -526,6 +528,8 @@ def _is_retried(end: MemberEnd, policy: Policy) -> bool:
     return not codes or end.outcome not in _WITH_EXIT_STATUS or end.exit_status in codes
 
 
-def _runs_well(seen: GenerationObservation) -> bool:
-    """Return whether the newest generation has begun, and its benchmark has ended on no node."""
-    return seen.is_at(Stage.RUNNING) and seen.none_ended
+def _runs_well(seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether the newest generation has begun, and its benchmark has ended on no node that it needs."""
+    return seen.is_at(Stage.RUNNING) and all(
+        each.end is None or (policy.absorbs and each.was_lost) for each in seen.members
+    )

@@ -169,9 +169,5 @@ class GenerationObservation:
     def all_ended(self) -> bool:
         return all(each.end is not None for each in self.members)
 
-    @property
-    def none_ended(self) -> bool:
-        return all(each.end is None for each in self.members)
-
     def is_at(self, *stages: Stage) -> bool:
         return self.stage in stages

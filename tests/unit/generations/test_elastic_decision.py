@@ -538,3 +538,19 @@ def test_it_can_be_scaled_down_to_fewer_than_have_joined() -> None:
     assert (decision.members, decision.why, decision.nodes) == ((0, 1, 2), Change.SCALED, (4,))
     # A lost node that comes back is no reason.
     assert decide(replace(what, is_scaled=False), ABSORBS) == GoOn()
+
+
+def test_it_can_be_scaled_down_after_a_node_has_told_its_loss() -> None:
+    gone = Member(node=3, end=MemberEnd(outcome=Outcome.INTERRUPTED, ended_s=900.0))
+
+    decision = started(decide(seen(0, 1, 2, gone, desired=2), ABSORBS))
+
+    assert (decision.members, decision.why, decision.nodes) == ((0, 1), Change.SCALED, (2,))
+
+
+def test_nodes_that_have_joined_count_among_those_that_are_left() -> None:
+    """At least two nodes are needed, and node 2 took the place of node 1."""
+    assert decide(seen(0, lost(1), joined=waiting(2)), ABSORBS) == GoOn()
+    unfit = Waiting(node=2, end=MemberEnd(outcome=Outcome.PREPARE_FAILED, ended_s=900.0))
+    assert decide(seen(0, lost(1), joined=[unfit]), ABSORBS) == EndNode(node=2)
+    assert isinstance(decide(seen(0, lost(1)), ABSORBS), Park)
