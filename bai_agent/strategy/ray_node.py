@@ -201,6 +201,8 @@ class Runner:
             _say(f'"{self._command[0]}" cannot be started: {error.strerror}')
             return 127 if isinstance(error, FileNotFoundError) else 126
         # It gets SIGTERM with our process group, and decides when it ends.
+        if self._is_asked:  # it may have begun a moment too late for that
+            child.terminate()
         return child.wait()
 
     def worker(self) -> int:
@@ -250,18 +252,20 @@ def main() -> int:
     """Run this node's part, as our arguments say."""
     at = sys.argv.index("--")
     options = _options(sys.argv[1:at])
-    folder = _make_folder()
-    lock = os.open(folder, os.O_RDONLY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    node = RayNode(options, folder)
+    parent = _temporary_parent()
+    try:
+        folder = _make_folder(parent)
+        lock = os.open(folder, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        node = RayNode(options, folder)
+    except OSError as error:
+        return _failed(f"Ray cannot have a folder for temporary files in {parent}: {error.strerror}")
     runner = Runner(options, node, sys.argv[at + 1 :])
     signal.signal(signal.SIGTERM, runner.ask)
     try:
         code = runner.head() if options.role == "head" else runner.worker()
-    except RayError as error:
-        _say(str(error))
-        _tell(str(error))
-        code = 1
+    except (RayError, OSError) as error:
+        code = _failed(str(error))
     finally:
         node.end()
         shutil.rmtree(folder, ignore_errors=True)
@@ -285,10 +289,15 @@ def _options(words: list[str]) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _make_folder() -> Path:
-    """Return a new folder of this user alone, and remove those of programs like this one that were killed."""
+def _temporary_parent() -> Path:
+    """Return the folder for temporary files. Ray takes absolute paths alone."""
     wanted = os.environ.get("TMPDIR", "")
-    parent = Path(wanted if 0 < len(os.fsencode(wanted)) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108
+    is_usable = wanted.startswith("/") and len(os.fsencode(wanted)) <= _LONGEST_FOLDER
+    return Path(wanted if is_usable else "/tmp")  # noqa: S108
+
+
+def _make_folder(parent: Path) -> Path:
+    """Return a new folder of this user alone, and remove those of programs like this one that were killed. Raises OSError."""
     for each in parent.glob(f"{_TEMP_PREFIX}*"):
         with suppress(OSError):
             _remove_abandoned(each)
@@ -334,6 +343,13 @@ def _ray_python(env: dict[str, str]) -> str:
         return first[0]
     beside = Path(program).resolve().parent / "python3"
     return str(beside) if beside.exists() else "python3"
+
+
+def _failed(problem: str) -> int:
+    """Say why Ray does not work; return our exit code."""
+    _say(problem)
+    _tell(problem)
+    return 1
 
 
 def _tell(problem: str) -> None:

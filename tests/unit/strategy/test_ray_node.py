@@ -338,3 +338,49 @@ def test_folders_of_killed_programs_are_removed_and_those_in_use_are_not(
     new.rmdir()
     os.killpg(head.child.pid, signal.SIGTERM)
     assert head.wait() == 5
+
+
+@pytest.mark.parametrize(
+    ("folder", "problem"),
+    [("/no-such", "No such file or directory"), ("/dev/null", "Not a directory")],
+)
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, folder: str, problem: str) -> None:
+    note = tmp_path / "note.json"
+    env = {**os.environ, "TMPDIR": folder, ray_node.FAILURE_FILE: str(note)}
+    words = ["--role=head", f"--address={HEAD}", "--port=1", f"--nodes={HEAD}", "--least=1", "--join=1"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", ray_node.__file__, *words, "--share=1", "--", "true"],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+
+    said = f"Ray cannot have a folder for temporary files in {folder}: {problem}"
+    assert (done.returncode, done.stderr) == (1, f"[bai] {said}\n")
+    assert json.loads(note.read_text())["message"] == said
+
+
+@pytest.mark.parametrize("wanted", ["t", "", "/" + "t" * 24])
+def test_a_folder_that_ray_cannot_take_is_not_used(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray takes absolute paths alone."""
+    monkeypatch.setenv("TMPDIR", wanted)
+
+    assert ray_node._temporary_parent() == Path("/tmp")
+
+
+def test_a_command_that_starts_while_the_end_is_asked_for_is_told_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not in the process group yet when the group gets SIGTERM."""
+    ray = WithoutNodes()
+    options = Namespace(nodes=[HEAD], port=ray.port, join=SECONDS, least=1)
+    runner = ray_node.Runner(options, cast(ray_node.RayNode, ray), ["sleep", "600"])
+    popen = subprocess.Popen
+
+    def start(*args: Any, **others: Any) -> subprocess.Popen[bytes]:
+        runner.ask()
+        return popen(*args, **others)
+
+    monkeypatch.setattr(ray_node.subprocess, "Popen", start)
+
+    assert runner.head() == -signal.SIGTERM
