@@ -90,9 +90,19 @@ def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
 
 
 def proposed_nodes(attempt: AttemptRecord, job: Job) -> int | None:
-    """Return the number of nodes of the newest proposal; None if there is none, or somebody has requested a number. Raises StoreError."""
+    """Return the number of nodes of the newest proposal; None if there is none, somebody has requested a number, or the job's end is
+    decided. Raises StoreError."""
     proposals = _proposals(attempt, job)
-    return proposals[-1][1] if proposals and not _requests(attempt, job) else None
+    if not proposals or _requests(attempt, job) or is_ending(attempt):
+        return None
+    return proposals[-1][1]
+
+
+def is_ending(attempt: AttemptRecord) -> bool:
+    """Return whether the nodes have decided that the job ends. Raises StoreError."""
+    control = attempt.control()
+    number = control.newest
+    return number is not None and attempt.decision(number, control).kind is DecisionKind.END
 
 
 def _requests(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:

@@ -10,7 +10,6 @@ from typing import Any
 from bai_agent.errors import RecordError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job
-from bai_agent.job.generation_records import DecisionKind
 from bai_agent.job.launches import LaunchSeen, launches_seen
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
@@ -26,7 +25,7 @@ from executor.backends.ec2.launch.due_machines import (
 )
 from executor.backends.ec2.launch.launch_record import EXPIRED, read_decision, read_launch_table
 from executor.backends.ec2.monitor.job_observation import CONSISTENT
-from executor.records.generation_status import requested_nodes
+from executor.records.generation_status import is_ending, requested_nodes
 
 _OF_CALLER = "UnauthorizedOperation"
 """Code of a refusal for the process that tried; another one, such as the watcher, may launch."""
@@ -251,7 +250,7 @@ def machine_needs(
         refusal=_lasting_refusal(failed),
     )
     due, without = machines_due(seen), machines_due(replace(seen, living=0))
-    if without.any and _is_ending(attempt):
+    if without.any and is_ending(attempt):
         due = without = DueMachines()
     return MachineNeeds(
         launches=launches,
@@ -270,13 +269,6 @@ def _starting(
 ) -> tuple[Instance, ...]:
     later = {each.node for each in launches.later}
     return tuple(each for each in living if each.index in later and each.index not in signs)
-
-
-def _is_ending(attempt: AttemptRecord) -> bool:
-    """Return whether the nodes have decided that the job ends. Raises StoreError, RecordError."""
-    control = attempt.control()
-    number = control.newest
-    return number is not None and attempt.decision(number, control).kind is DecisionKind.END
 
 
 def _lost(attempt: AttemptRecord, launches: JobLaunches, there: Collection[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from elastic_record import ElasticRecord
 
+from bai_agent.job.generation_records import DecisionKind
 from bai_agent.job.run_directory import RunDir, locked
 from executor.backends.backend import BackendOptions
 from executor.backends.local.agent import local_agent
@@ -183,3 +184,16 @@ def test_a_request_of_a_person_ends_the_proposals(one_agent: Agents) -> None:
 
     assert watcher.observe(news=False, cancelling=False) is None
     assert one_agent.started == []
+
+
+def test_no_node_is_started_for_a_proposal_when_the_end_is_decided(one_agent: Agents) -> None:
+    """One node after another has done its work then."""
+    watcher = watcher_of(one_agent)
+    one_agent.made.proposes(2)
+    watcher.observe(news=False, cancelling=False)
+    one_agent.made.decides(0, 0, 1)
+    one_agent.made.decides(1, 0, 1, kind=DecisionKind.END, begins=False)
+    one_agent.end(1)
+
+    assert watcher.observe(news=False, cancelling=False) is None
+    assert one_agent.started == [1]
