@@ -64,7 +64,8 @@ def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     signal.alarm(SECONDS)  # also if the agent is gone
-    del sys.path[0]  # this file's folder: its names are not for other packages
+    if not getattr(sys.flags, "safe_path", False):  # of Python 3.11
+        del sys.path[0]  # this file's folder: its names are not for other packages
     answer = nodes_wanted(**json.loads(sys.argv[1]))
     sys.stdout.write("\n" + MARK + json.dumps(answer) + "\n")
 

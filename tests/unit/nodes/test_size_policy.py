@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -295,3 +297,19 @@ def test_what_is_wrong_is_reported_once_for_all_generations_and_agents(tmp_path:
     )
     assert it.warnings == [failed, ignored]
     assert not it.proposed
+
+
+@pytest.mark.parametrize("safe", ["", "1"])
+def test_the_program_uses_the_benchmarks_own_packages(tmp_path: Path, safe: str) -> None:
+    """With PYTHONSAFEPATH this program's folder, which has an adaptdl.py, is not on the path."""
+    (tmp_path / "numpy.py").write_text("import sys; sys.exit(f'{__file__} {sys.path[0]}')")
+    question = json.dumps({"hints": GOOD, "current": 1, "most": 2, "slots": 1})
+
+    done = subprocess.run(
+        [sys.executable, goodput.__file__, question],
+        env={"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": safe},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stderr.split() == [str(tmp_path / "numpy.py"), str(tmp_path)]
