@@ -381,6 +381,6 @@ def test_a_command_that_starts_while_the_end_is_asked_for_is_told_too(
         runner.ask()
         return popen(*args, **others)
 
-    monkeypatch.setattr(ray_node.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
 
     assert runner.head() == -signal.SIGTERM
