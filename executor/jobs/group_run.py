@@ -112,11 +112,15 @@ class GroupRun:
         self._look()
         for job_id in self._state.running:
             (self._end_job if cancelled else self._follow)(job_id)
-        while not cancelled and self._start_next():
+        while not self._is_to_end() and self._start_next():
             pass
         state = self._state
         waits = not cancelled and not self._over_cost and bool(state.pending(self._again))
         return not state.running and not waits
+
+    def _is_to_end(self) -> bool:
+        """Return whether the group's end was requested, also since the last look: a start may take minutes."""
+        return self._cancelled or self.listener.cancelling() or self.group.cancelled()
 
     def _look(self) -> None:
         """Note the jobs that have ended since the last look."""

@@ -398,6 +398,23 @@ def test_a_cancelled_group_starts_nothing_more_and_ends_what_runs(tmp_path: Path
     assert made.cloud.started == made.order[:2]
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_cancel_during_a_start_lets_no_further_job_start(tmp_path: Path, elsewhere: bool) -> None:
+    made = sweep(tmp_path)
+    submit = made.cloud.submit
+
+    def cancelled_meanwhile(*arguments: Any, **options: Any) -> Submitted:
+        if elsewhere:
+            made.group.cancel()
+        made.cancelling = True
+        return submit(*arguments, **options)
+
+    made.cloud.submit = cancelled_meanwhile  # type: ignore[method-assign]
+
+    assert made.run() == 4
+    assert made.cloud.started == made.order[:1]
+
+
 def test_a_job_without_a_future_result_is_given_up_and_its_cost_counts_on(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 15")
 
