@@ -90,11 +90,11 @@ def continue_group(
     group: GroupRecord, options: JobOptions, *, exit_code: Callable[[BaiError], int], json_: bool
 ) -> int:
     """Run a group to its end and print its comparison; return the worst exit code of its jobs."""
+    from executor.jobs.group_comparison import NOT_STARTED, REFUSED
     from executor.jobs.group_run import GroupListener, GroupRun
     from executor.view.watch import Interrupts, LeftError
 
     plan = group.plan()
-    resume = options.command("resume", group.group_id)
     try:
         with Interrupts() as interrupts:
             listener = GroupListener(
@@ -103,11 +103,15 @@ def continue_group(
             run = GroupRun(group=group, plan=plan, scope=options, listener=listener)
             code = run.run()
     except LeftError as left:
-        say(f"no longer following; the running jobs go on, and no further one starts: `{resume}` continues")
+        # After a Ctrl-C the group is cancelled, or was to be.
+        word, effect = ("cancel", "asks them to end") if interrupts.count > 1 else ("resume", "continues")
+        next_step = f"`{options.command(word, group.group_id)}` {effect}"
+        say(f"no longer following; the running jobs go on, and no further one starts: {next_step}")
         return left.exit_code
-    _print(group_comparison(group, options), json_=json_)
-    if code:
-        say(f"`{resume}` tries again what was not started")
+    compared = group_comparison(group, options)
+    _print(compared, json_=json_)
+    if not compared.view.cancelled and any(each.word in (NOT_STARTED, REFUSED) for each in compared.view.jobs):
+        say(f"`{options.command('resume', group.group_id)}` tries again what was not started")
     return code
 
 

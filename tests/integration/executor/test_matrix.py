@@ -119,6 +119,7 @@ while not os.path.exists(sys.argv[1]):
     assert out.count("CANCELED") == 2
     assert out.count("NOT STARTED") == 4
     assert err.count("the group is cancelled") == 1
+    assert "bai resume" not in err
 
 
 def test_a_combination_that_fails_stops_no_other_and_rounds_give_intervals(
@@ -135,6 +136,7 @@ def test_a_combination_that_fails_stops_no_other_and_rounds_give_intervals(
     ended = cli.bai("run", file, "--json", "--job-id", "r", "--", tmp_path / "ran")
 
     assert ended.code == 1, ended.stderr
+    assert "tries again" not in ended.stderr
     assert len((tmp_path / "ran").read_text().splitlines()) == 8
     (found,) = ended.objects
     rows: list[dict[str, Any]] = found["combinations"]

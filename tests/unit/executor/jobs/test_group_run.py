@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -20,6 +21,8 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.backend import CapacityWait, SubmitListener
+from executor.commands.group_commands import continue_group
+from executor.commands.job_options import JobOptions
 from executor.errors import LaunchError, NoResultError, UndecidedError, UsageError
 from executor.jobs.group_run import GroupListener, GroupRun
 from executor.jobs.job_group import GroupRecord, GroupState
@@ -413,6 +416,35 @@ def test_a_cancel_during_a_start_lets_no_further_job_start(tmp_path: Path, elsew
 
     assert made.run() == 4
     assert made.cloud.started == made.order[:1]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code", "advice"),
+    [
+        ([signal.SIGTERM], 143, "bai resume s` continues"),
+        ([signal.SIGINT, signal.SIGINT], 130, "bai cancel s` asks them to end"),
+    ],
+)
+def test_a_signal_ends_the_following_with_the_command_that_helps(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    numbers: list[signal.Signals],
+    code: int,
+    advice: str,
+) -> None:
+    made = sweep(tmp_path)
+
+    def signalled(group_run: GroupRun) -> None:
+        for each in numbers:
+            signal.raise_signal(each)
+
+    monkeypatch.setattr(GroupRun, "run", signalled)
+
+    ended = continue_group(made.group, JobOptions(), exit_code=lambda error: 2, json_=False)
+
+    assert ended == code
+    assert advice in capsys.readouterr().err
 
 
 def test_a_job_without_a_future_result_is_given_up_and_its_cost_counts_on(tmp_path: Path) -> None:
