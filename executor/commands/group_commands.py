@@ -110,7 +110,9 @@ def continue_group(
         return left.exit_code
     compared = group_comparison(group, options)
     _print(compared, json_=json_)
-    if not compared.view.cancelled and any(each.word in (NOT_STARTED, REFUSED) for each in compared.view.jobs):
+    if not compared.view.cancelled and any(
+        each.word in (NOT_STARTED, REFUSED) for each in compared.view.jobs
+    ):
         say(f"`{options.command('resume', group.group_id)}` tries again what was not started")
     return code
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import product
 from math import prod
 from typing import Annotated, Any
 
@@ -39,12 +38,6 @@ class MatrixTable(DescriptorTable):
     def axes(self) -> dict[str, list[Any]]:
         """The values of each key, in the order of the file; empty if the table makes no group."""
         return {_key(where): values for where, values in _axes(self.model_extra or {})}
-
-    @property
-    def combinations(self) -> list[dict[str, Any]]:
-        """Each combination: a value for each key; the last key changes first."""
-        axes = self.axes
-        return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())] if axes else []
 
 
 def matrix(table: Raw) -> Iterator[RawFinding]:

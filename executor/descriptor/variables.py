@@ -12,6 +12,7 @@ from typing import Any
 
 from executor.descriptor.checks.secret_values import looks_secret, secret_fix
 from executor.descriptor.findings import Finding
+from executor.descriptor.key_path import KeyPath
 from executor.descriptor.override_places import Place, key_types
 from executor.descriptor.overrides import Override
 from executor.descriptor.schema import schema_at
@@ -60,10 +61,36 @@ def expand_variables(
     return changed, findings
 
 
+def expand_value(
+    value: Any, path: KeyPath, variables: Variables, *, file: str, where: Place
+) -> tuple[Any, list[Finding]]:
+    """Return a value that `[matrix]` gives the key at `path`, with its variables replaced, and the mistakes.
+
+    file, where: its place in findings.
+    """
+    findings: list[Finding] = []
+
+    def replaced(node: Any, place: KeyPath, where: Place) -> Any:
+        if isinstance(node, Mapping):
+            return {key: replaced(each, (*place, key), (*where, key)) for key, each in node.items()}
+        if isinstance(node, list):
+            return [replaced(each, (*place, n), (*where, n)) for n, each in enumerate(node)]
+        if not isinstance(node, str) or "${" not in node or not _is_expanded(place):
+            return node
+        try:
+            return _expanded(node, variables, place)
+        except _ReferenceError as error:
+            problem, fix = error.args
+            findings.append(Finding(file=file, path=where, problem=problem, fix=fix))
+            return node
+
+    return replaced(value, path, where), findings
+
+
 def _texts(node: Any, place: Place) -> Iterator[tuple[Place, str]]:
     """Yield the texts that may be expanded, each with its place."""
     if isinstance(node, str):
-        if _is_below(place, _PLACES) and not _is_below(place, _SHELL):
+        if _is_expanded(place):
             yield place, node
         return
     items = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
@@ -71,7 +98,11 @@ def _texts(node: Any, place: Place) -> Iterator[tuple[Place, str]]:
         yield from _texts(value, (*place, step))
 
 
-def _is_below(place: Place, prefixes: tuple[tuple[str, ...], ...]) -> bool:
+def _is_expanded(place: KeyPath) -> bool:
+    return _is_below(place, _PLACES) and not _is_below(place, _SHELL)
+
+
+def _is_below(place: KeyPath, prefixes: tuple[tuple[str, ...], ...]) -> bool:
     return any(
         len(prefix) <= len(place)
         and all(want in (_ITEM, step) for want, step in zip(prefix, place, strict=False))
@@ -79,7 +110,7 @@ def _is_below(place: Place, prefixes: tuple[tuple[str, ...], ...]) -> bool:
     )
 
 
-def _expanded(text: str, variables: Variables, place: Place) -> str:
+def _expanded(text: str, variables: Variables, place: KeyPath) -> str:
     """Return `text` with its references replaced. Raises _ReferenceError."""
     in_arguments, in_variables = _is_below(place, _ARGUMENTS), _is_below(place, _VARIABLES)
     found: list[str] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +11,14 @@ from bai_agent.decode import Rule
 from bai_agent.errors import RecordError
 from bai_agent.job.descriptor import is_job_id, shuffled_blocks
 from bai_agent.job.record_types import Count, Number, Text, Truth
+from bai_agent.job.schema.field_types import shown
 from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.descriptor.overrides import REDACTED, Override, read_overrides, recorded
 from executor.errors import UsageError
 from executor.planning.request import (
     MATRIX,
+    FindingsError,
     JobRequest,
     find_archive,
     find_scripts,
@@ -28,6 +31,8 @@ from executor.planning.rerun_record import KeptRequest, request_table, scripts_d
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.matrix_table import MatrixTable
+
+_KEPT = "{}: its value is a secret, and a group keeps its values; write it into [env.secrets]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +101,10 @@ def matrix_plan(
         raise UsageError(f"{job_request.file}: there is no [matrix] with values in it")
     _check_overrides(job_request, table)
     request = KeptRequest(**_kept(request_table(job_request)))
-    combinations = [
-        recorded([_override(key, value) for key, value in each.items()]) for each in table.combinations
-    ]
-    for values in (request.set, *combinations):
-        for key, text in values.items():
-            if text == REDACTED:
-                raise UsageError(
-                    f"{key}: its value is a secret, and a group keeps its values; write it into [env.secrets]"
-                )
+    for key, text in request.set.items():
+        if text == REDACTED:
+            raise UsageError(_KEPT.format(key))
+    combinations = _combinations(_expanded(table.axes, job_request))
     order = shuffled_blocks(len(combinations), table.rounds, seed=table.seed)
     jobs = [
         MatrixJob(
@@ -122,6 +122,41 @@ def matrix_plan(
         max_cost=table.max_cost,
     )
     return _checked(plan, leave_out)
+
+
+def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, str]]:
+    """Return each combination of values as texts of `--set`; the last key changes first. Raises UsageError."""
+    texts = {
+        key: [recorded([_override(key, value)])[key] for value in values] for key, values in axes.items()
+    }
+    for key, each in texts.items():
+        if REDACTED in each:
+            raise UsageError(_KEPT.format(key))
+        if (same := next((text for text in each if each.count(text) > 1), None)) is not None:
+            raise UsageError(
+                f"[{MATRIX}] {key}: two of its values are {shown(same)}; remove one. rounds = 2 runs all of them twice"
+            )
+    return [dict(zip(texts, values, strict=True)) for values in product(*texts.values())]
+
+
+def _expanded(axes: Mapping[str, Sequence[Any]], job_request: JobRequest) -> Mapping[str, Sequence[Any]]:
+    """Return the values of each key with their variables replaced, as in the rest of the file. Raises FindingsError."""
+    from executor.descriptor.variables import expand_value
+
+    if (variables := job_request.variables) is None:
+        return axes
+    found: dict[str, list[Any]] = {key: [] for key in axes}
+    findings: list[Finding] = []
+    for key, values in axes.items():
+        path, _ = read_key_path(key)
+        for number, each in enumerate(values):
+            where = (MATRIX, key, number)
+            value, mistakes = expand_value(each, path, variables, file=str(job_request.file), where=where)
+            found[key].append(value)
+            findings += mistakes
+    if findings:
+        raise FindingsError(findings)
+    return found
 
 
 def _checked(plan: GroupPlan, leave_out: Sequence[Path]) -> tuple[GroupPlan, list[Finding]]:

@@ -39,6 +39,7 @@ name = "loss"
 units = ""
 pattern = 'loss=(\\S+)'
 """
+TWO_KEYS = '"ml.args" = ["a", "b"]\nhardware.distributed.num_instances = [1, 2]\n'
 
 
 def read(matrix: str) -> tuple[Descriptor | None, list[Finding]]:
@@ -50,18 +51,18 @@ def request(matrix: str) -> JobRequest:
 
 
 def test_keys_with_and_without_quotes_have_their_values_combined_in_the_order_of_the_file() -> None:
-    descriptor, findings = read(
-        '"ml.args" = ["a", "b"]\nhardware.distributed.num_instances = [1, 2]\nmax_parallel = 2\nmax_cost = 40'
-    )
+    descriptor, findings = read(f"{TWO_KEYS}max_parallel = 2\nmax_cost = 40")
 
     assert not has_errors(findings)
     assert descriptor is not None
     assert descriptor.matrix is not None
     assert descriptor.matrix.max_cost == 40
-    assert descriptor.matrix.combinations == [
+    assert descriptor.matrix.axes == {"ml.args": ["a", "b"], "hardware.distributed.num_instances": [1, 2]}
+    plan, _ = matrix_plan(JobRequest(file=FILE, content=f"{BASE}[matrix]\n{TWO_KEYS}".encode()), "g")
+    assert [jobs[0].set for jobs in plan.combinations] == [
         {"ml.args": args, "hardware.distributed.num_instances": nodes}
         for args in ("a", "b")
-        for nodes in (1, 2)
+        for nodes in ("1", "2")
     ]
 
 
@@ -177,6 +178,52 @@ def test_a_variable_of_the_caller_is_expanded_when_the_group_is_made() -> None:
 
     jobs = [read_request(plan.job_request(each))[0].env.vars for jobs in plan.combinations for each in jobs]
     assert jobs == [{"SIZE": "1", "OTHER": "x"}, {"SIZE": "2", "OTHER": "x"}]
+
+
+def test_variables_in_values_of_the_matrix_are_expanded_as_in_the_rest_of_the_file() -> None:
+    matrix = '"ml.args" = ["--lr ${LR} \'${NAME}\'", "b"]\n"env.vars" = [{ A = "${LR}", B = "$${LR}" }]\n"info.description" = ["${LR}"]'
+    given = replace(request(matrix), variables={"LR": "0.1", "NAME": "it's $(HOME)"})
+
+    first, second = [
+        read_request(plan.job_request(each))[0]
+        for plan in [matrix_plan(given, "g")[0]]
+        for each in [jobs[0] for jobs in plan.combinations]
+    ]
+
+    assert first.ml.args == "--lr 0.1 'it'\"'\"'s $$(HOME)'"
+    assert second.ml.args == "b"
+    assert first.env.vars == {"A": "0.1", "B": "${LR}"}
+    assert first.info.description == "${LR}"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("${LR}", "the environment variable LR is not set"),
+        ("${API_TOKEN}", "belongs to a variable named like a secret"),
+        ("${0}", "is not the name of a variable"),
+    ],
+)
+def test_a_variable_of_the_matrix_that_cannot_be_replaced_is_named_with_its_value(
+    value: str, problem: str
+) -> None:
+    given = replace(request(f'"ml.args" = ["a", "{value}"]'), variables={"API_TOKEN": "abc"})
+
+    with pytest.raises(FindingsError) as raised:
+        matrix_plan(given, "g")
+
+    (found,) = raised.value.findings
+    assert found.key == 'matrix."ml.args"[1]'
+    assert problem in found.problem
+    assert "abc" not in str(raised.value)
+
+
+@pytest.mark.parametrize("values", ['["1", 1]', '["${ONE}", "1"]'])
+def test_two_values_that_make_the_same_jobs_are_refused(values: str) -> None:
+    given = replace(request(f'"env.vars.A" = {values}'), variables={"ONE": "1"})
+
+    with pytest.raises(UsageError, match=r'\[matrix\] env\.vars\.A: two of its values are "1"'):
+        matrix_plan(given, "g")
 
 
 def test_what_reads_one_job_refuses_a_matrix() -> None:
