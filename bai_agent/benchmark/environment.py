@@ -37,7 +37,7 @@ _STDBUF_FOLDERS = (
     "/usr/lib/aarch64-linux-gnu/coreutils",
 )
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
-_REFERENCE_IN_VARIABLE = re.compile(r"(\$?)\$\(([^)]*)\)")
+_REFERENCE_IN_VARIABLE = re.compile(r"\$(\$\()|\$\(([^)]*)\)")
 
 
 def find_user(name: str | None) -> User | None:
@@ -96,14 +96,14 @@ def prepare_environment(
 
 def _put_variables(env: dict[str, str], variables: Mapping[str, str], later: Mapping[str, str]) -> None:
     """Put the job's variables into `env`, each with its `$(NAME)` expanded: from `later`, or from `env` as it is before
-    this variable. An unknown name is not replaced, and `$$(NAME)` gives a literal `$(NAME)`."""
+    this variable. An unknown name is not replaced, and `$$(` gives a literal `$(`."""
     for name, text in variables.items():
         env[name] = _expand_in_variable(text, {**env, **later})
 
 
 def _expand_in_variable(text: str, known: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
-        return match[0][1:] if match[1] else known.get(match[2], match[0])
+        return match[1] or known.get(match[2], match[0])
 
     return _REFERENCE_IN_VARIABLE.sub(value, text)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import bai_agent
@@ -125,6 +125,8 @@ def test_a_variable_may_refer_to_others(tmp_path: Path, text: str, value: str) -
 
 
 @given(st.text(st.characters(exclude_characters="\0")))
+@example("a$(b")
+@example("$$(A) $(A $(A)")
 def test_any_value_of_a_variable_can_be_written_literally(text: str) -> None:
     job = _job(env={"MINE": text.replace("$(", "$$(")}, buffering=Buffering.OWN)
 
