@@ -257,7 +257,8 @@ def _row(jobs: Sequence[GroupJob], known: Mapping[str, JobRuns], metric: str) ->
             if values and len(jobs) > 1
             else [each.value for each in values]
         )
-    hourly = next((each.decision.hourly for each in jobs if each.decision is not None), None)
+    prices = (each.decision.hourly for each in jobs if each.decision is not None)
+    hourly = next((each for each in prices if each is not None), None)
     return CombinationRow(
         set=jobs[0].job.set,
         jobs=jobs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store.directory import DirectoryStore
 from executor.documents.group_document import combination_blocks, scaling_plot
 from executor.jobs.group_comparison import GroupComparison, compared_group, group_view, rated
-from executor.jobs.job_group import GroupNamedError, GroupRecord, new_decision
+from executor.jobs.job_group import Decision, GroupNamedError, GroupRecord, new_decision
 from executor.jobs.job_lookup import find_job
 from executor.jobs.prune import prune_groups
 from executor.planning.matrix import matrix_plan
@@ -42,15 +43,22 @@ rounds = 2
 HOUR_MS = 3_600_000
 
 
-def compared(folder: Path, values: dict[str, float], *, units: str = "images/s") -> GroupComparison:
-    """Return a group of which these jobs have ended, an hour after their launch; their machines cost 2 USD an hour."""
+def compared(
+    folder: Path, values: dict[str, float], *, units: str = "images/s", first: Sequence[Decision] = ()
+) -> GroupComparison:
+    """Return a group of which these jobs have ended, an hour after their launch; their machines cost 2 USD an hour.
+
+    first: decisions before theirs.
+    """
     (folder / "b.toml").write_text(SWEEP)
     plan, _ = matrix_plan(JobRequest(file=folder / "b.toml"), "g")
     store = DirectoryStore(folder / "store")
     group = GroupRecord(store, "g")
     assert group.create(plan)
     statuses: dict[str, Any] = {}
-    for number, job in enumerate(each for each in plan.jobs if each.job_id in values):
+    for number, decision in enumerate(first):
+        assert group.decide(number, decision)
+    for number, job in enumerate((each for each in plan.jobs if each.job_id in values), len(first)):
         assert group.decide(number, new_decision(job, bound=100.0, hourly=2.0))
         made = HandmadeJob(store.folder, job.job_id, keeps=True)
         made.measures("loss", values[job.job_id], units=units)
@@ -75,6 +83,19 @@ def test_a_combination_has_its_headline_its_interval_and_its_cost_per_unit(tmp_p
     assert (one.mean, one.half_width, one.state) == (20.0, None, "1 SUCCEEDED, 1 NOT STARTED")
     assert (none.mean, none.dollars, none.per_unit, none.state) == (None, None, None, "2 NOT STARTED")
     json.dumps(found.as_table(), allow_nan=False)
+
+
+def test_a_refused_job_does_not_hide_the_cost_of_the_combinations_other_job(tmp_path: Path) -> None:
+    # given a combination that is refused in the first round
+    values = {"g.001.2": 14.0}
+    (tmp_path / "b.toml").write_text(SWEEP)
+    plan, _ = matrix_plan(JobRequest(file=tmp_path / "b.toml"), "g")
+    refused = next(each for each in plan.jobs if each.job_id == "g.001.1")
+
+    found = compared(tmp_path, values, first=[new_decision(refused, refused="no credentials", exit_code=5)])
+
+    assert found.rows[0].state == "1 REFUSED, 1 SUCCEEDED"
+    assert found.rows[0].per_unit == pytest.approx(2.0 / 3600 / 14)
 
 
 @pytest.mark.parametrize(
