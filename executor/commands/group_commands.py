@@ -52,7 +52,7 @@ def run_group(
     print_findings(findings)
     if JobRecord(group.store, drawn).exists():
         raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
-    if not group.create(plan) and group.plan() != plan:
+    if not group.create(plan) and group.first_plan() != plan:
         raise UsageError(
             f'the group "{drawn}" exists already and runs something else than {job_request.file} and the options say now; '
             f"give another --job-id, or none; `{there.command('resume', drawn)}` continues it"

@@ -142,6 +142,12 @@ def resume(
     follow_: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow it to its end, as `bai run` does.")
     ] = False,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            "--max-cost", metavar="USD", help="For a group of jobs: raise its [matrix] max_cost to this."
+        ),
+    ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Start the agent of a job again that died.
@@ -156,8 +162,12 @@ def resume(
     except GroupNamedError as named:
         from executor.commands.group_commands import continue_group
 
+        if max_cost is not None:
+            named.group.raise_max_cost(max_cost)
         code = continue_group(named.group, options, exit_code=exit_code_of, json_=json_)
         raise typer.Exit(code) from named
+    if max_cost is not None:
+        raise UsageError(f"--max-cost is for a group of jobs, and {record.job_id} is one job")
     backend = options.backends.of(record)
     # An agent elsewhere is started again by its own machine.
     done = backend.resume(record) if not (follow_ and backend.remote) else ""

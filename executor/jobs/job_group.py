@@ -3,6 +3,7 @@
 ```
 <group>/group.json         the request, and the jobs in the order in which they start: written once
 <group>/starts/<n>.json    the n-th decision: a job may start, with its maximum cost, or was refused; written once, in order
+<group>/max_cost.json      a higher max_cost than the plan's, if the user has raised it
 <group>/cancel.json        no further job starts
 ```
 A decision is made from all earlier ones, and a conditional put makes it the next one or discards it. So several `bai` that run
@@ -13,6 +14,7 @@ a job's id is known before its start, and starting it again is the same job.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -25,7 +27,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, JobResult, Moment, Number, Text
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store import JobStore
-from bai_agent.light_dataclass import asdict, dataclass, field
+from bai_agent.light_dataclass import asdict, dataclass, field, replace
 from executor.errors import UsageError
 from executor.records.reading import result_of
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from executor.planning.matrix import GroupPlan, MatrixJob
 
 _PLAN = "group.json"
+_RAISED = "max_cost.json"
 _STARTS = "starts/"
 _SHUTDOWN_MS = 120_000
 """Time that the machines of an ended job are still paid for (ms)."""
@@ -66,6 +69,13 @@ class Decision:
     """The refusal's."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _MaxCost:
+    """The content of `max_cost.json`."""
+
+    usd: Number
+
+
 @dataclass(frozen=True)
 class GroupRecord:
     """One group in `store`. Each call asks the store."""
@@ -93,7 +103,29 @@ class GroupRecord:
         return self._record.settle(self._record.key(_PLAN), _line(asdict(plan)))
 
     def plan(self) -> GroupPlan:
-        """Return the plan. Raises RecordError, StoreError."""
+        """Return the plan, with a raised `max_cost`. Raises RecordError, StoreError."""
+        plan, key = self.first_plan(), self._record.key(_RAISED)
+        found = self._record.read_object(key)
+        if found is None:
+            return plan
+        return replace(plan, max_cost=checked(_MaxCost, found, where=f"{self.store.url}/{key}").usd)
+
+    def raise_max_cost(self, usd: float) -> None:
+        """Let the jobs cost more together (USD). Raises UsageError, RecordError, StoreError.
+
+        Another `bai` that runs the group keeps the lower bound.
+        """
+        before = self.plan().max_cost
+        if before is None:
+            raise UsageError(f"--max-cost: the group {self.group_id} has no max_cost that can be raised")
+        if not before <= usd < math.inf:
+            raise UsageError(
+                f"--max-cost {usd:g}: the group {self.group_id} has {before:,.2f} USD, and max_cost can only be raised"
+            )
+        self.store.put(self._record.key(_RAISED), _line({"usd": usd}))
+
+    def first_plan(self) -> GroupPlan:
+        """Return the plan as it was made. Raises RecordError, StoreError."""
         from executor.planning.matrix import GroupPlan, check_plan
 
         key = self._record.key(_PLAN)

@@ -327,6 +327,29 @@ def test_nothing_is_started_beyond_the_cost_and_that_is_said_once(tmp_path: Path
     assert made.cloud.started == made.order[:3]
 
 
+def test_a_raised_cost_lets_the_rest_start_and_cannot_be_lowered(tmp_path: Path) -> None:
+    # given a group that has reached its cost
+    made = sweep(tmp_path, "max_cost = 9.5")
+    assert made.run() == 2
+    assert made.cloud.started == []
+
+    # when it is raised
+    made.group.raise_max_cost(10.5)
+
+    # then the rest starts
+    assert replace(made, plan=made.group.plan()).run() == 0
+    assert made.cloud.started == made.order
+    assert made.group.first_plan() == made.plan
+    for wrong in (10.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match=r"the group s has 10\.50 USD, and max_cost can only be raised"):
+            made.group.raise_max_cost(wrong)
+
+
+def test_the_cost_of_a_group_without_a_bound_cannot_be_raised(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no max_cost"):
+        sweep(tmp_path).group.raise_max_cost(10.0)
+
+
 def test_the_cost_that_an_ended_job_did_not_take_lets_the_next_one_start(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 11")
 
