@@ -100,6 +100,33 @@ def test_a_single_script_that_is_gone_is_fetched(moto_aws: MotoAws, cli: CliHarn
     assert scripts_of(moto_aws, "one-again") == scripts_of(moto_aws, "one-first") != []
 
 
+def test_a_script_in_place_of_a_descriptor_is_launched_and_its_delivered_copy_runs_here(
+    moto_aws: MotoAws, cli: CliHarness, tmp_path: Path
+) -> None:
+    # given a script with a module beside it, which runs on EC2 without a descriptor
+    folder = tmp_path / "train"
+    folder.mkdir()
+    (folder / "main.py").write_text(
+        "import sys\nfrom values import LOSS\nprint(f'loss: {LOSS}', sys.argv[1:])\n"
+    )
+    (folder / "values.py").write_text(f"LOSS = 0.5  # {tmp_path.name}\n")
+    options = ("--instance-type", "t3.small", "--set", "aws.ec2.image=ami-0deb1200000000001")
+    metric = ("--metric", r"loss=loss: (\S+)", "--set", "host_metrics.enabled=false")
+    submitted(cli, "train/main.py", *options, *metric, "--job-id", "by-script", "--", "--name", "a b", "${X}")
+
+    # when the folder is gone, and the job is repeated here
+    shutil.rmtree(folder)
+    more = ("--on", "local", "--set", "hardware.instance_type=local")
+    answer = cli.bai("run", "--like", "by-script", *more, "--json", env={"HOME": str(tmp_path / "home")})
+
+    # then the delivered copy has run with the same arguments
+    assert len(scripts_of(moto_aws, "by-script")) == 1
+    assert objects(moto_aws, "jobs/by-script/attempts/0/launched.json")
+    assert answer.code == 0, answer.stderr
+    [log] = (tmp_path / "home" / ".bai" / "jobs").glob("*/attempts/0/nodes/0/output.log")
+    assert log.read_text() == "loss: 0.5 ['--name', 'a b', '${X}']\n"
+
+
 def _tar(*members: tuple[str, str]) -> bytes:
     """Return a tar of files, or of links where the content begins with an arrow."""
     content = io.BytesIO()
