@@ -33,6 +33,21 @@ def run_group(
     json_: bool,
 ) -> int:
     """Make the group of `job_request` and run it; return the worst exit code of its jobs. A group that exists continues."""
+    from executor.signals import SignalError, raised_signals
+
+    try:
+        with raised_signals():
+            group, there = _make_group(job_request, options, group_id=group_id)
+    except SignalError as interrupted:
+        say("interrupted before a job was started")
+        return interrupted.exit_code
+    return continue_group(group, there, exit_code=exit_code, json_=json_)
+
+
+def _make_group(
+    job_request: JobRequest, options: JobOptions, *, group_id: str | None
+) -> tuple[GroupRecord, JobOptions]:
+    """Return the group of `job_request`, which is in its store then, and the options that find it."""
     from executor.jobs.earlier_jobs import use_earlier_jobs
     from executor.planning.matrix import matrix_plan
     from executor.planning.plan import task_name
@@ -58,7 +73,7 @@ def run_group(
             f"give another --job-id, or none; `{there.command('resume', drawn)}` continues it"
         )
     say(f"the group {drawn} has {len(plan.jobs)} jobs, {plan.max_parallel} at a time")
-    return continue_group(group, there, exit_code=exit_code, json_=json_)
+    return group, there
 
 
 def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> None:

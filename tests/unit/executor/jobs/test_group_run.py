@@ -21,7 +21,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.backend import CapacityWait, SubmitListener
-from executor.commands.group_commands import continue_group
+from executor.commands.group_commands import continue_group, run_group
 from executor.commands.job_options import JobOptions
 from executor.errors import LaunchError, NoResultError, UndecidedError, UsageError
 from executor.jobs.group_run import GroupListener, GroupRun
@@ -468,6 +468,26 @@ def test_a_signal_ends_the_following_with_the_command_that_helps(
 
     assert ended == code
     assert advice in capsys.readouterr().err
+
+
+def test_an_interruption_while_the_group_is_made_says_that_no_job_was_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("executor.planning.request.read_file", interrupted)
+
+    code = run_group(
+        JobRequest(file=Path("b.toml")),
+        JobOptions(),
+        group_id=None,
+        exit_code=lambda error: 2,
+        json_=False,
+    )
+
+    assert code == 130
+    assert capsys.readouterr().err == "bai: interrupted before a job was started\n"
 
 
 def test_a_job_without_a_future_result_is_given_up_and_its_cost_counts_on(tmp_path: Path) -> None:
