@@ -217,7 +217,8 @@ class GroupRun:
         backend = self.scope.backends.of_request(request, descriptor)
         is_new = job.job_id not in self._state.started
         folder = self.group.store.folder
-        if is_new and digest_of(request, descriptor, [folder] if folder else ()) != job.scripts_sha256:
+        is_made = not is_new and self.group.job(job.job_id).exists()
+        if not is_made and digest_of(request, descriptor, [folder] if folder else ()) != job.scripts_sha256:
             raise UsageError(
                 "its scripts have changed since the group was made; put them back, and resume the group"
             )

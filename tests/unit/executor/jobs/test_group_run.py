@@ -25,7 +25,7 @@ from executor.commands.group_commands import continue_group, run_group
 from executor.commands.job_options import JobOptions
 from executor.errors import LaunchError, NoResultError, UndecidedError, UsageError
 from executor.jobs.group_run import GroupListener, GroupRun
-from executor.jobs.job_group import GroupRecord, GroupState
+from executor.jobs.job_group import GroupRecord, GroupState, new_decision
 from executor.planning.matrix import GroupPlan, matrix_plan
 from executor.planning.request import JobRequest, Submitted
 
@@ -292,8 +292,6 @@ def test_two_that_run_a_group_at_the_same_time_keep_its_bounds_together(tmp_path
 
 def test_a_decision_that_another_bai_made_first_is_discarded(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 25")
-    from executor.jobs.job_group import new_decision
-
     one, two = (new_decision(job, bound=10.0, hourly=1.0) for job in made.plan.jobs[:2])
     assert made.group.decide(0, one)
 
@@ -504,15 +502,33 @@ def test_a_job_without_a_future_result_is_given_up_and_its_cost_counts_on(tmp_pa
     assert any(each.endswith("nothing runs") for each in made.said)
 
 
-def test_scripts_that_change_in_between_are_refused(tmp_path: Path) -> None:
-    scripts = tmp_path / "scripts"
+def sweep_of_scripts(folder: Path) -> tuple[Sweep, Path]:
+    """Return a group with scripts, and their folder."""
+    scripts = folder / "scripts"
     scripts.mkdir()
     (scripts / "train.py").write_text("print(1)")
-    (tmp_path / "sweep.toml").write_text(SWEEP.replace("[matrix]", '[ml.script]\npath = "scripts"\n[matrix]'))
-    plan, _ = matrix_plan(JobRequest(file=tmp_path / "sweep.toml"), "s")
-    store = DirectoryStore(tmp_path / "store")
+    (folder / "sweep.toml").write_text(SWEEP.replace("[matrix]", '[ml.script]\npath = "scripts"\n[matrix]'))
+    plan, _ = matrix_plan(JobRequest(file=folder / "sweep.toml"), "s")
+    store = DirectoryStore(folder / "store")
     GroupRecord(store, "s").create(plan)
-    made = Sweep(Cloud(store), GroupRecord(store, "s"), plan)
+    return Sweep(Cloud(store), GroupRecord(store, "s"), plan), scripts
+
+
+def test_scripts_that_change_after_a_kill_between_decision_and_start_are_refused(tmp_path: Path) -> None:
+    made, scripts = sweep_of_scripts(tmp_path)
+    assert made.group.decide(0, new_decision(made.plan.jobs[0], bound=10.0, hourly=1.0))
+    (scripts / "train.py").write_text("print(2)")
+
+    assert made.run() == 2
+    assert made.cloud.started == []
+
+    (scripts / "train.py").write_text("print(1)")
+    assert made.run() == 0
+    assert sorted(made.cloud.started) == sorted(made.order)
+
+
+def test_scripts_that_change_in_between_are_refused(tmp_path: Path) -> None:
+    made, scripts = sweep_of_scripts(tmp_path)
 
     def edit(seconds: float) -> None:
         (scripts / "train.py").write_text("print(2)")
