@@ -148,16 +148,24 @@ def group_status(group: GroupRecord, options: JobOptions, *, wait: bool, json_: 
 
 
 def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: bool) -> None:
-    """Let no further job of a group start, and ask the running ones to end."""
+    """Let no further job of a group start, and ask the running ones to end. Raises the first error about one of them."""
     first = group.cancel()
     running = [
         each for each in _view(group, options).jobs if each.status is not None and each.status.outcome is None
     ]
+    errors: list[BaiError] = []
     for each in running:
         record = group.job(each.job.job_id)
-        print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
+        try:
+            print_done(record, options.backends.of(record).cancel(record, now=now), json_=json_)
+        except BaiError as error:
+            errors.append(error)
     done = "no further job of it starts" if first else "it was cancelled before"
     print_done(JobRecord(group.store, group.group_id), done, json_=json_)
+    for also in errors[1:]:
+        say(str(also))
+    if errors:
+        raise errors[0]
 
 
 def compare_group(group: GroupRecord, options: JobOptions, *, output: Path | None, json_: bool) -> None:

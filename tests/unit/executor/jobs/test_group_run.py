@@ -21,7 +21,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.backend import CapacityWait, SubmitListener
-from executor.commands.group_commands import continue_group, run_group
+from executor.commands.group_commands import cancel_group, continue_group, run_group
 from executor.commands.job_options import JobOptions
 from executor.errors import LaunchError, NoResultError, UndecidedError, UsageError
 from executor.jobs.group_run import GroupListener, GroupRun
@@ -466,6 +466,29 @@ def test_a_signal_ends_the_following_with_the_command_that_helps(
 
     assert ended == code
     assert advice in capsys.readouterr().err
+
+
+def test_a_job_that_cannot_be_cancelled_keeps_no_other_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = sweep(tmp_path)
+    running = [SimpleNamespace(job=each, status=SimpleNamespace(outcome=None)) for each in made.plan.jobs[:3]]
+    monkeypatch.setattr("executor.commands.group_commands._view", lambda *_: SimpleNamespace(jobs=running))
+    failing = made.order[0]
+
+    def cancel(record: JobRecord, *, now: bool) -> str:
+        if record.job_id == failing:
+            raise LaunchError("EC2 is away", Outcome.CAPACITY)
+        return "cancelling"
+
+    made.cloud.cancel = cancel  # type: ignore[method-assign]
+    options: Any = SimpleNamespace(backends=made.cloud)
+
+    with pytest.raises(LaunchError, match="EC2 is away"):
+        cancel_group(made.group, options, now=True, json_=False)
+
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"{each}: cancelling" for each in made.order[1:3]] + ["s: no further job of it starts"]
 
 
 def test_an_interruption_while_the_group_is_made_says_that_no_job_was_started(
