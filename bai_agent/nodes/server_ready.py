@@ -41,7 +41,7 @@ def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
     words = "it was not asked"
     _pause(ctx, 0.0 if probe is None else probe.initial_delay_seconds, deadline)
     while ctx.clock.monotonic() <= deadline:
-        problem = _ask(ctx, look, timeout_s)
+        problem = _ask(ctx, look, timeout_s, deadline)
         successes = 0 if problem else successes + 1
         if successes >= wanted:
             return
@@ -67,16 +67,18 @@ def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
         ctx.clock.sleep(min(left, _TICK_S))
 
 
-def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float) -> str:
-    """Return why the server is not ready, "" if it is."""
-    end = ctx.clock.monotonic() + timeout_s
+def _ask(ctx: RunContext, look: Callable[[float], str], timeout_s: float, deadline: float) -> str:
+    """Return why the server is not ready, "" if it is; at most until a moment after the deadline."""
+    begun = ctx.clock.monotonic()
+    allowed = min(timeout_s, deadline + _TICK_S - begun)
+    end = begun + allowed
 
     def over() -> bool:
         return ctx.clock.monotonic() > end or ctx.watch.reason() is not None
 
     # On a thread: a timeout of a socket is for each piece of an answer, which may come slowly.
     found = call_with_deadline(partial(look, timeout_s), over=over, name="server probe")
-    return f"no answer within {timeout_s:g} s" if found is None else found
+    return f"no answer within {round(allowed, 1):g} s" if found is None else found
 
 
 def _look(server: Server, peer: Peer) -> tuple[Callable[[float], str], str]:
@@ -110,7 +112,7 @@ def _get(probe: ReadinessProbe, address: str, port: int, path: str, timeout_s: f
     try:
         connection.request("GET", path, headers={"User-Agent": "bai-agent"})
         status = connection.getresponse().status
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         return _said(error)
     finally:
         connection.close()

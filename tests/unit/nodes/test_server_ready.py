@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -120,7 +120,7 @@ def test_an_answer_that_comes_byte_by_byte_is_late(rundir: RunDir) -> None:
         server = Server(
             ports=(slow.getsockname()[1],),
             argv=("serve",),
-            readiness_probe=probe(timeout_seconds=1, initial_delay_seconds=59, period_seconds=3600),
+            readiness_probe=probe(timeout_seconds=1, initial_delay_seconds=50, period_seconds=3600),
         )
         context = make_context(rundir, clock=SteppingClock(step=0.05), tables=JOIN)
         with slow, pytest.raises(RunEndedError, match="no answer within 1 s"):
@@ -128,6 +128,55 @@ def test_an_answer_that_comes_byte_by_byte_is_late(rundir: RunDir) -> None:
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-OpenSSH_9\r\n", "SSH-2.0-OpenSSH_9"),
+        (b"HTTP/1.1 200\x1b[2J OK\r\n\r\n", "HTTP/1.1 200"),
+        (b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n", "more than 100 headers"),
+        (b"HTTP/1.1 " + b"2" * 70_000 + b"\r\n\r\n", "more than 65536 bytes"),
+        (b"", "closed connection without response"),
+    ],
+)
+def test_an_answer_that_is_not_http_is_told_in_printable_words(
+    rundir: RunDir, answer: bytes, words: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as odd:
+
+        def give() -> None:
+            peer, _ = odd.accept()
+            with peer, suppress(OSError):
+                peer.recv(65536)
+                peer.sendall(answer)
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        with pytest.raises(RunEndedError) as ended:
+            wait(rundir, odd.getsockname()[1], probe(initial_delay_seconds=59, period_seconds=3600))
+        thread.join()
+
+    message = ended.value.reason.message
+    assert words in message
+    assert message.isprintable()
+    assert len(message) < 400
+
+
+def test_a_silent_server_is_not_waited_for_beyond_the_limit_however_long_a_probe_may_take(
+    rundir: RunDir,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = Server(
+            ports=(silent.getsockname()[1],),
+            argv=("serve",),
+            readiness_probe=probe(timeout_seconds=86_400, initial_delay_seconds=0),
+        )
+        clock = SteppingClock(step=10)
+        with pytest.raises(RunEndedError, match=r"not ready within limits\.join \(1m\): .* no answer within"):
+            wait_for_server(make_context(rundir, clock=clock, tables=JOIN), server, PEER)
+
+    assert clock.passed < 180
 
 
 def test_without_a_probe_a_connection_is_enough(rundir: RunDir) -> None:
