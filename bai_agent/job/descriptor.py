@@ -34,6 +34,7 @@ from bai_agent.job.schema.field_types import (
     PositiveDuration,
     PositivePercentage,
     RelativeGlob,
+    RequestPath,
     SecretReference,
     Sha256,
     WebAddress,
@@ -959,7 +960,7 @@ class ReadinessProbe(DeclaredTable):
     """An HTTP request that shows that the server is ready: it is answered with a status from 200 to 399. Without this table the
     server is ready when its first port accepts a connection."""
 
-    path: Annotated[FilledText, Example("/ping")]
+    path: Annotated[RequestPath, Example("/ping")]
     """The path of the request."""
     port: Annotated[int | None, in_range(1, 65535), Example(8080)] = None
     """The port. Unset: the server's first."""

@@ -170,6 +170,18 @@ def _web_address(text: str) -> Mistake | None:
 WebAddress = Annotated[str, Check(_web_address)]
 
 
+def _request_path(text: str) -> Mistake | None:
+    if text and text.isascii() and text.isprintable() and " " not in text:
+        return None
+    return (
+        f"{shown(text)} is not the path of a request",
+        'write for example "/ping", and other characters as %20',
+    )
+
+
+RequestPath = Annotated[str, Check(_request_path, {"pattern": "^[!-~]+$"})]
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Return host and port of "host:port". Raises ValueError."""
     host, _, port = text.rpartition(":")

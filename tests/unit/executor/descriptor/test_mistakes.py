@@ -606,6 +606,8 @@ pattern = '(1)'
         ({"ports": "[80, 80]"}, "server.env.ports[1]", "remove one"),
         ({"ports": "[]"}, "server.env.ports", ""),
         ({"ports": "[70000]"}, "server.env.ports[0]", ""),
+        ({"readiness_probe": '{path = "/bereit ü"}'}, "server.env.readiness_probe.path", '"/ping"'),
+        ({"readiness_probe": '{path = "/a\\r\\nb"}'}, "server.env.readiness_probe.path", '"/ping"'),
         ({"start_command": '"serve \'x"'}, "server.env.start_command", "close it"),
         ({"start_command": '"serve > log"'}, "server.env.start_command", "several lines"),
         ({"start_command": '"A=1 serve"'}, "server.env.start_command", "[server.env.vars]"),
