@@ -15,8 +15,14 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
-from executor.backends.ec2.launch.launch import expires_at, launch
-from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, read_launch, write_launch
+from executor.backends.ec2.launch.launch import adopt, expires_at, launch
+from executor.backends.ec2.launch.launch_record import (
+    LAUNCH_WINDOW,
+    LaunchFile,
+    read_decision,
+    read_launch,
+    write_launch,
+)
 from executor.backends.ec2.launch.launch_request import launch_request, server_request
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
 from executor.backends.ec2.session import AwsSession
@@ -498,4 +504,49 @@ def test_a_server_that_is_refused_after_a_lost_answer_is_ended(moto_aws: MotoAws
     with pytest.raises(LaunchError):
         launched(record, file)
 
+    assert on_which(moto_aws) == []
+
+
+def test_a_server_of_an_earlier_attempt_is_ended_if_a_repeat_is_refused(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    launched(record, file)
+    moto_aws.client("s3", "setup").delete_object(
+        Bucket=moto_aws.bucket, Key=f"jobs/{record.key('attempts/0/launched.json')}"
+    )
+    # The earlier attempt was killed before it knew EC2's answer; the rights were taken away since.
+    refusal = {"code": "UnauthorizedOperation", "status": 403}
+    moto_aws.fail("RunInstances", **refusal, match={"InstanceType": "t3.medium"}, times=None)
+
+    with pytest.raises(LaunchError):
+        launched(record, file, begun_before=True)
+
+    assert on_which(moto_aws) == []
+
+
+def test_a_repeat_goes_on_in_the_next_zone_if_the_client_was_ended_for_its_server(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    # The earlier attempt was killed after it had ended the client, and before it recorded the server's refusal.
+    moto_aws.fail(
+        "RunInstances",
+        code="IdempotentInstanceTerminated",
+        zone=f"{REGION}a",
+        match={"InstanceType": "t3.small"},
+        times=None,
+    )
+
+    launched(record, file, begun_before=True)
+
+    assert on_which(moto_aws) == [("t3.small", f"{REGION}b"), ("t3.medium", f"{REGION}b")]
+
+
+def test_a_client_alone_is_not_taken_for_the_whole_launch(moto_aws: MotoAws) -> None:
+    record, file = prepared(moto_aws, serves=True)
+    moto_aws.fail("RunInstances", match={"InstanceType": "t3.medium"}, times=None)
+    with pytest.raises(UndecidedError):
+        launched(record, file)
+
+    # As a submission does that finds a launch which it did not begin itself.
+    assert adopt(record, AwsSession(REGION)) is None
+
+    assert read_decision(record, attempt=0) is None
     assert on_which(moto_aws) == []

@@ -27,7 +27,7 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.inferred_result import write_result
-from executor.backends.ec2.instances import FIRST_NODE_TAG, Instance, find_launch_instances, terminate_one
+from executor.backends.ec2.instances import Instance, find_launch_instances, terminate_one
 from executor.backends.ec2.launch.error_classes import (
     ErrorClass,
     RetryAction,
@@ -65,6 +65,8 @@ _PROFILE_PATIENCE_S = 120.0
 """Seconds for which EC2 may not know a new instance profile.
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html#troubleshoot_general_eventual-consistency"""
 _DEFINITE = (RetryAction.STOP, RetryAction.NEXT_SUBNET)
+_ENDED = "IdempotentInstanceTerminated"
+"""Code of a repeated launch whose machine has been terminated since."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LOOKS_S = (2.0, 4.0)
 """Pauses between looks for machines of a doubtful launch (seconds). EC2 shows new machines some seconds later.
@@ -191,7 +193,7 @@ class _Launcher:
         """Return the machines of a candidate, or its definite refusal."""
         answer, in_doubt = self._ask(candidate, begun_before=begun_before)
         if self.file.server is not None and not isinstance(answer, ErrorClass):
-            answer = self._add_server(candidate, answer, self.file.server)
+            answer = self._add_server(candidate, answer, self.file.server, begun_before=begun_before)
             if isinstance(answer, ErrorClass):
                 return answer
         if isinstance(answer, ErrorClass):
@@ -208,7 +210,12 @@ class _Launcher:
             ) from error
 
     def _add_server(
-        self, candidate: Candidate, client: tuple[str, ...], server: Mapping[str, Any]
+        self,
+        candidate: Candidate,
+        client: tuple[str, ...],
+        server: Mapping[str, Any],
+        *,
+        begun_before: bool,
     ) -> tuple[str, ...] | ErrorClass:
         """Return the machines of a client and of its server, which is launched beside it; a refusal of the server ends the client's."""
         answer, in_doubt = self._ask(candidate, begun_before=True, server=server)
@@ -216,7 +223,7 @@ class _Launcher:
             return (*client, *answer)
         _end_surplus(self.aws, client)
         # EC2 may have accepted it before, and shows that late.
-        for pause in (0.0, *_LOOKS_S) if in_doubt else ():
+        for pause in (0.0, *_LOOKS_S) if in_doubt or begun_before else ():
             self.sleep(pause)
             store = clean_text(self.record.store.url)[:VALUE_LIMIT]
             found = find_launch_instances(
@@ -267,6 +274,9 @@ class _Launcher:
             is_young = self.clock() < begun + _PROFILE_PATIENCE_S
             if is_new_group or (is_unknown_profile(answer) and is_young):
                 return replace(answer, next=RetryAction.BACK_OFF)
+            if self.file.server is not None and answer.code == _ENDED:
+                # An earlier attempt ended it here because the other of the two was refused.
+                return replace(answer, next=RetryAction.NEXT_SUBNET, outcome=Outcome.CAPACITY)
             return answer
         ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
         return tuple(each.get("InstanceId", "") for each in ranked)
@@ -365,7 +375,7 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=store, launch=number)
     if not found:
         return None
-    if _has_server(found, file):
+    if (record.job() if file is None else file).server is not None:
         return _adopt_with_server(record, aws, found, file)
     # One launch has one candidate. If there are several, a living one counts, and the others are surplus.
     candidates = {
@@ -374,12 +384,6 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     accepted = candidates[next((each.id for each in found if each.living), found[0].id)]
     chosen = tuple(each for each, candidate in candidates.items() if candidate == accepted)
     return _decide(record, file, aws, _acceptance(chosen, accepted, file))
-
-
-def _has_server(found: Sequence[Instance], file: LaunchFile | None) -> bool:
-    if file is not None:
-        return file.server is not None
-    return any(FIRST_NODE_TAG in each.tags for each in found)
 
 
 def _adopt_with_server(
