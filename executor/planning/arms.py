@@ -79,6 +79,8 @@ class _Side:
     """`[ml.script]` with absolute paths, so that two folders can be compared."""
     sources: Sequence[SourceTable]
     """`[[data.sources]]` with absolute addresses."""
+    models: Sequence[SourceTable]
+    """`[[server.models]]` with absolute addresses."""
 
     @classmethod
     def read(cls, file: Path, descriptor: Descriptor) -> _Side:
@@ -88,6 +90,10 @@ class _Side:
             descriptor=descriptor,
             script=_located_script(descriptor.ml.script, folder),
             sources=[_located_source(each, folder) for each in descriptor.data.sources],
+            models=[
+                _located_source(each, folder)
+                for each in (descriptor.server.models if descriptor.server is not None else ())
+            ],
         )
 
     @property
@@ -172,7 +178,7 @@ def _shared_files(sides: Sequence[_Side]) -> tuple[Script | None, list[SourceTab
 
 def _check_alike(one: _Side, other: _Side) -> None:
     """Raise UsageError if a key differs that is the same for all arms."""
-    for key, first, second in _differences(_shared(one.descriptor), _shared(other.descriptor)):
+    for key, first, second in _differences(_shared(one), _shared(other)):
         raise UsageError(
             f"{key}: {one.file} says {_shown(first)}, {other.file} says {_shown(second)}; arms are compared on the same machine, "
             "and only ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: "
@@ -283,9 +289,12 @@ def _names(files: Sequence[Path]) -> list[str]:
     )
 
 
-def _shared(descriptor: Descriptor) -> dict[str, Any]:
+def _shared(side: _Side) -> dict[str, Any]:
     """Return the keys that must be the same in all."""
-    table = descriptor.model_dump()
+    table = side.descriptor.model_dump()
+    if side.models:
+        # As a table, so that the item and key that differ are named.
+        table["server"]["models"] = {str(number): vars(each) for number, each in enumerate(side.models, 1)}
     return {
         key: {name: each for name, each in value.items() if name not in _OWN.get(key, ())}
         if isinstance(value, dict)
@@ -304,4 +313,4 @@ def _differences(one: Any, other: Any, key: str = "") -> Iterator[tuple[str, Any
 
 def _shown(value: Any) -> str:
     text = "nothing" if value is None else str(value.value if isinstance(value, Enum) else value)
-    return text if len(text) <= 60 else f"{text[:59]}…"
+    return text if len(text) <= 60 else f"{text[:29]}…{text[-30:]}"

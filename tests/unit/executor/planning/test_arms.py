@@ -148,6 +148,23 @@ def test_hardware_and_the_rest_must_be_the_same(tmp_path: Path) -> None:
             merged(old, version(tmp_path / "new", "2", **tables))
 
 
+def test_models_of_one_relative_path_in_two_folders_are_two_models(tmp_path: Path) -> None:
+    def of(name: str, src: str) -> tuple[Path, Descriptor]:
+        env = {"start_command": "serve", "ports": [80]}
+        server = {
+            "hardware": {"instance_type": "t3.small"},
+            "env": env,
+            "models": [{"src": src, "path": "/models/a"}],
+        }
+        hardware = {"instance_type": "t3.small", "strategy": "inference"}
+        return version(tmp_path / name, name, server=server, hardware=hardware)
+
+    with pytest.raises(UsageError, match=r"server\.models\.1\.src: .*old/model\.bin, .*new/model\.bin;"):
+        merged(of("old", "model.bin"), of("new", "model.bin"))
+    merged(of("old", "../model.bin"), of("new", "../model.bin"))
+    merged(of("old", "s3://bucket/model.bin"), of("new", "s3://bucket/model.bin"))
+
+
 def test_three_files_are_three_arms_in_blocks_of_three(tmp_path: Path) -> None:
     versions = [version(tmp_path / name, name) for name in ("one", "two", "three")]
 
