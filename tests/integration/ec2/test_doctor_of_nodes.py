@@ -46,7 +46,17 @@ class DoctorHarness:
     def found(self, nodes: int, more: str = "", kind: str = "t3.small") -> dict[str, HealthFinding]:
         """Return what was found, by the name of the check."""
         table = f'"{kind}"\nstrategy = "torchrun"\n[hardware.distributed]\nnum_instances = {nodes}\n'
-        self.file.write_text(HELLO.replace('"t3.small"\n', table) + more)
+        return self._found(HELLO.replace('"t3.small"\n', table) + more)
+
+    def found_with_server(self, kind: str) -> dict[str, HealthFinding]:
+        """Return what was found for a client on a t3.small and its server on a `kind`; of several findings of a check the last."""
+        server = f'[server.hardware]\ninstance_type = "{kind}"\n[server.env]\nstart_command = "serve"\nports = [80]\n'
+        return self._found(
+            HELLO.replace('"t3.small"\n', '"t3.small"\nstrategy = "inference"\n') + f"\n{server}"
+        )
+
+    def _found(self, text: str) -> dict[str, HealthFinding]:
+        self.file.write_text(text)
         descriptor, _ = read_request(JobRequest(file=self.file))
         resolved = resolve(descriptor, self.settings, self.session)
         return {
@@ -100,6 +110,24 @@ def test_a_quota_includes_running_machines(account: DoctorHarness) -> None:
     assert short.health is Health.FAILED
     assert "20 vCPUs, of which 6 are in use; the job needs 16 (8 × 2)" in short.sentence
     assert "Service Quotas" in short.todo
+
+
+def test_a_servers_machine_is_examined_like_its_clients(account: DoctorHarness) -> None:
+    account.aws.quotas.vcpus[STANDARD] = 5.0
+
+    found = account.found_with_server("m5.xlarge")
+
+    assert found["quota"].health is Health.FAILED
+    assert "5 vCPUs, of which 0 are in use; the job needs 6 (1 × 2 + 1 × 4)" in found["quota"].sentence
+    assert found["group rights"].health is Health.OK  # the client must reach the server
+    assert "accepted (the server, m5.xlarge)" in found["launch"].sentence
+    tried = [each.parameters for each in account.aws.calls("RunInstances")]
+    assert [each["InstanceType"] for each in tried] == ["t3.small", "m5.xlarge"]
+    assert account.aws.instances() == []
+
+    account.aws.fail("RunInstances", code="OptInRequired", match={"InstanceType": "m5.xlarge"}, times=None)
+    refused = account.found_with_server("m5.xlarge")["launch"]
+    assert (refused.health, "(the server, m5.xlarge)" in refused.sentence) == (Health.FAILED, True)
 
 
 def test_spot_machines_have_a_separate_quota(account: DoctorHarness) -> None:

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Benchmark, Identity, Job, Server, StrategyTable
+from bai_agent.light_dataclass import replace
 from executor.backends.ec2.bundle.bundle import build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES
 from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, unusable
@@ -18,7 +19,7 @@ from executor.backends.ec2.doctor.node_checks import node_findings
 from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.launch.draft import own_group
 from executor.backends.ec2.launch.error_classes import classify_error
-from executor.backends.ec2.launch.launch_request import for_candidate, launch_request
+from executor.backends.ec2.launch.launch_request import for_candidate, launch_request, server_request
 from executor.backends.ec2.launch.resolve import Resolved, ec2_table, launch_region, resolve, type_names
 from executor.backends.ec2.session import AwsSession, aws_session, code_of
 from executor.backends.ec2.staging_bucket import Upload, missing, staging_bucket
@@ -30,6 +31,7 @@ from executor.owned_folders import cache_folder
 from executor.planning.job_defaults import with_defaults
 from executor.planning.request import JobRequest, read_request
 
+_USER_DATA = b"#cloud-config\n"
 _UNCHECKED = "name a descriptor to have its image and its launch tried: bai doctor FILE"
 
 
@@ -61,7 +63,7 @@ def launch_findings(
     )
     yield _bundle(settings, linux_architecture(resolved.image.architecture))
     placement = ec2_table(descriptor).run_instances.get("Placement", {})
-    for kind in resolved.kinds:
+    for kind in (*resolved.kinds, *([resolved.server] if resolved.server is not None else ())):
         tenancy = str(placement.get("Tenancy", "default"))
         yield _price(settings, there, kind.name, operation=resolved.image.operation, tenancy=tenancy)
     yield from request_findings(descriptor, resolved, there, bucket_region=aws.region)
@@ -79,9 +81,7 @@ def request_findings(
     )
     expires = tag_time(datetime.now(timezone.utc) + timedelta(hours=1))
     try:
-        request = launch_request(
-            job, resolved, ec2_table(descriptor), user_data=b"#cloud-config\n", expires=expires
-        )
+        request = launch_request(job, resolved, ec2_table(descriptor), user_data=_USER_DATA, expires=expires)
         group = own_group(job, resolved, request, expires=expires)
     except BaiError as error:
         yield unusable("launch", error)
@@ -94,6 +94,9 @@ def request_findings(
         )
     yield from node_findings(aws, resolved, request, group, bucket_region=bucket_region)
     yield guarded("launch", lambda: _dry_run(request, resolved, aws))
+    if resolved.server is not None:
+        server = server_request(request, resolved.server, user_data=_USER_DATA)
+        yield guarded("launch", lambda: _dry_run(request, resolved, aws, server=server))
 
 
 def _bundle(settings: Settings, architecture: str) -> HealthFinding:
@@ -126,19 +129,32 @@ def _price(settings: Settings, aws: AwsSession, name: str, *, operation: str, te
     return HealthFinding("price", Health.OK, f"{name}: {hourly:,.4f} USD an hour, {origin}")
 
 
-def _dry_run(request: Mapping[str, Any], resolved: Resolved, aws: AwsSession) -> HealthFinding:
-    """Ask EC2 whether these credentials may launch this.
+def _dry_run(
+    request: Mapping[str, Any],
+    resolved: Resolved,
+    aws: AwsSession,
+    *,
+    server: Mapping[str, Any] | None = None,
+) -> HealthFinding:
+    """Ask EC2 whether these credentials may launch this. server: the parameters of the server's request, if that is meant.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
     """
-    nodes, zone = request["MaxCount"], resolved.candidates[0].zone
-    try:
-        aws.no_retry_client().run_instances(
-            **for_candidate(request, resolved.candidates[0], "doctor"), DryRun=True
+    candidate, nodes, of_server = resolved.candidates[0], request["MaxCount"], ""
+    if server is not None:
+        kind = str(server["InstanceType"])
+        request, candidate, of_server = (
+            {**request, **server},
+            replace(candidate, type=kind),
+            f" (the server, {kind})",
         )
+    try:
+        aws.no_retry_client().run_instances(**for_candidate(request, candidate, "doctor"), DryRun=True)
     except ClientError as error:
         if code_of(error) == "DryRunOperation":
             what = "it" if nodes == 1 else f"{nodes:,} machines"
-            return HealthFinding("launch", Health.OK, f"a dry run of {what} in {zone} was accepted")
-        return HealthFinding("launch", Health.FAILED, classify_error(error).sentence)
+            return HealthFinding(
+                "launch", Health.OK, f"a dry run of {what} in {candidate.zone} was accepted{of_server}"
+            )
+        return HealthFinding("launch", Health.FAILED, f"{classify_error(error).sentence}{of_server}")
     return HealthFinding("launch", Health.UNKNOWN, "the server does not say whether it would have launched")

@@ -113,15 +113,21 @@ def node_findings(
 
     own_group: CreateSecurityGroup's parameters; None if the machines get no group of their own.
     """
-    nodes = request["MaxCount"]
+    nodes = _machines(resolved, request)
+    servers = [(resolved.server, 1)] if resolved.server is not None else []
     kinds = {kind.name: kind for kind in resolved.kinds}
     for name, market in dict.fromkeys(each.kind for each in resolved.candidates):
-        yield _quota(aws, kinds[name], nodes, market)
+        yield from _quotas(aws, [(kinds[name], request["MaxCount"]), *servers], market)
     if placement := request.get("Placement", {}):
         yield from _placement(aws, placement, nodes)
-    yield from _efas(resolved.kinds, efa_interfaces(request), nodes)
+    yield from _efas(resolved.kinds, efa_interfaces(request), request["MaxCount"])
     if nodes > 1 or len(request.get("NetworkInterfaces", ())) > 1:
         yield from _network(aws, resolved, request, own_group, bucket_region)
+
+
+def _machines(resolved: Resolved, request: Mapping[str, Any]) -> int:
+    """Return the number of machines of all requests."""
+    return int(request["MaxCount"]) + (resolved.server is not None)
 
 
 def _network(
@@ -132,7 +138,7 @@ def _network(
     bucket_region: str,
 ) -> Iterator[HealthFinding]:
     """Check the network of several machines, or of machines with several interfaces."""
-    nodes, interfaces = request["MaxCount"], request.get("NetworkInterfaces") or [{}]
+    nodes, interfaces = _machines(resolved, request), request.get("NetworkInterfaces") or [{}]
     try:
         ids = dict.fromkeys(each.subnet for each in resolved.candidates)
         subnets: Sequence[Any] = aws.ec2().describe_subnets(SubnetIds=list(ids))["Subnets"]
@@ -151,26 +157,43 @@ def _network(
         yield guarded("group rules", lambda: group_rules(aws, request, subnets, has_efa=has_efa))
 
 
-def _quota(aws: AwsSession, kind: InstanceType, nodes: int, market: str) -> HealthFinding:
+def _quotas(
+    aws: AwsSession, wanted: Sequence[tuple[InstanceType, int]], market: str
+) -> Iterator[HealthFinding]:
+    """Yield a finding about each quota that the machines count against. wanted: types, each with a number of machines."""
+
     def unknown(why: str) -> HealthFinding:
         return HealthFinding("quota", Health.UNKNOWN, why)
 
     if market not in (ON_DEMAND, "spot"):
-        return unknown(f"the machines of a {market} were paid for before, and are not compared with a quota")
-    if kind.vcpus is None:
-        return unknown(f"EC2 does not say how many vCPUs {kind.name} has")
-    try:
-        quota = vcpu_quota(aws, kind.name, spot=market == "spot")
-    except ClientError as error:
-        if code_of(error) in DENIED:
-            return unknown("these credentials may not look at quotas (servicequotas:ListServiceQuotas)")
-        return unknown(str(aws_error(error, doing="reading the quotas")))
-    except FAILURES as error:
-        return unknown(str(aws_error(error, doing="reading the quotas")))
-    if quota is None:
-        return unknown(f"the account has no known vCPU quota for {kind.name}")
-    needed = f"{nodes * kind.vcpus:,} ({nodes:,} × {kind.vcpus})"
-    is_enough = quota.used + nodes * kind.vcpus <= quota.limit
+        yield unknown(f"the machines of a {market} were paid for before, and are not compared with a quota")
+        return
+    needs: dict[VcpuQuota, list[tuple[int, int]]] = {}
+    for kind, nodes in wanted:
+        if kind.vcpus is None:
+            yield unknown(f"EC2 does not say how many vCPUs {kind.name} has")
+            continue
+        try:
+            quota = vcpu_quota(aws, kind.name, spot=market == "spot")
+        except FAILURES as error:
+            if isinstance(error, ClientError) and code_of(error) in DENIED:
+                yield unknown("these credentials may not look at quotas (servicequotas:ListServiceQuotas)")
+            else:
+                yield unknown(str(aws_error(error, doing="reading the quotas")))
+            return
+        if quota is None:
+            yield unknown(f"the account has no known vCPU quota for {kind.name}")
+            continue
+        needs.setdefault(quota, []).append((nodes, kind.vcpus))
+    for quota, parts in needs.items():
+        yield _quota(quota, parts)
+
+
+def _quota(quota: VcpuQuota, parts: Sequence[tuple[int, int]]) -> HealthFinding:
+    """Return the finding about a quota. parts: numbers of machines, each with the vCPUs of one."""
+    vcpus = sum(nodes * each for nodes, each in parts)
+    needed = f"{vcpus:,} ({' + '.join(f'{nodes:,} × {each}' for nodes, each in parts)})"
+    is_enough = quota.used + vcpus <= quota.limit
     return HealthFinding(
         "quota",
         Health.OK if is_enough else Health.FAILED,
