@@ -54,7 +54,9 @@ def artifact_mistake(text: str) -> Mistake | None:
     if reference.artifact is None:
         return f"{shown(text)} names a job and none of its artifacts", _ARTIFACT
     parts = reference.artifact.removesuffix("/").split("/")
-    if reference.artifact and not all(part not in ("", ".", "..") and part.isprintable() for part in parts):
+    if not reference.artifact.isprintable():
+        return f"{shown(text)} has a character that cannot be printed", "rename it"
+    if reference.artifact and not all(part not in ("", ".", "..") for part in parts):
         return (
             f'{shown(text)} has an empty, "." or ".." part',
             f"name a path among the artifacts; {_ARTIFACT}",

@@ -206,11 +206,12 @@ def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
 
 
 def _kept(record: JobRecord, reference: JobReference) -> dict[str, StoredObject]:
-    """Return the job's artifacts by their paths. Raises UsageError if a path would lead out of a folder."""
-    place = record.key("artifacts/")
+    """Return the job's artifacts by their paths. Raises UsageError if the path of one that is meant would lead out of a folder."""
+    place, wanted = record.key("artifacts/"), reference.artifact or ""
     found = {each.key.removeprefix(place): each for each in record.store.find(place)}
     for name in found:
-        if (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
+        is_meant = name.startswith(wanted) if wanted.endswith("/") or not wanted else name == wanted
+        if is_meant and (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
             # Another program wrote it: it could lead to any place on the machine.
             raise UsageError(f"the job {record.job_id} has an artifact that cannot be used: {mistake[0]}")
     return found

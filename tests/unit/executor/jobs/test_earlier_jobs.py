@@ -142,6 +142,18 @@ def test_what_cannot_be_used_is_refused_with_the_key(
     assert words in str(refused.value)
 
 
+def test_an_artifact_with_an_odd_name_is_refused_where_it_is_meant(
+    store: Path, made: Callable[..., HandmadeJob]
+) -> None:
+    made("prep-1", model=b"weights", out__train=b"t")
+    (store / "prep-1/artifacts/out/a\nb").write_text("odd")
+
+    with pytest.raises(UsageError, match="has a character that cannot be printed"):
+        _used(store, "job:prep-1/out/")
+    _, descriptor = _used(store, "job:prep-1/model")
+    assert len(descriptor.data.sources) == 1
+
+
 @pytest.mark.parametrize(
     ("src", "words"),
     [
