@@ -87,7 +87,10 @@ def _same_names(table: Raw) -> Iterator[RawFinding]:
         other = of_client.get(text_at(metric, "name"))
         if other is None:
             continue
-        for key in _SHARED:
-            if metric.get(key) != other.get(key):
-                problem = f'differs from the metric "{metric.get("name")}" of [[output.metrics]]'
-                yield error((*where, key), problem, "make them the same, or give one of them another name")
+        differing = [key for key in _SHARED if metric.get(key) != other.get(key)]
+        if not differing and not metric.get("over_ranks"):
+            problem = f'"{metric.get("name")}" is also a metric of the client: lists and comparisons take the mean of the two'
+            yield warning((*where, "name"), problem, "give one of them another name")
+        for key in differing:
+            problem = f'differs from the metric "{metric.get("name")}" of [[output.metrics]]'
+            yield error((*where, key), problem, "make them the same, or give one of them another name")

@@ -576,6 +576,11 @@ def test_a_mistake_is_named_with_its_key_and_its_remedy(
             "server.output.metrics[0].units",
             "same",
         ),
+        (
+            "[[output.metrics]]\nname = 'x'\nunits = 's'\npattern = '(1)'",
+            "server.output.metrics[0].name",
+            "another name",
+        ),
         ("[[server.models]]\nsrc = 'job:last/m'\npath = '/m'", "server.models[0].src", "write its address"),
         ("[[server.models]]\nsrc = 'gone'\npath = '/m'", "server.models[0].src", "correct the path"),
     ],
