@@ -343,11 +343,13 @@ def _in_a_line(descriptor: Descriptor, *, here: bool, place: str) -> str:
         "a script" if len(lines) != 1 or lines[0].startswith("#!") else f"`{lines[0]} {args}".strip() + "`"
     )
     where = "on this machine" if here else f"on {descriptor.hardware.instance_type} at {place}"
+    server = descriptor.used_server
+    metrics, models = (server.output.metrics, server.models) if server is not None else ([], [])
     counts = [
         f"{count} {noun}{'' if count == 1 else 's'}"
         for count, noun in (
-            (len(descriptor.output.every_metric), "metric"),
-            (len(descriptor.data.sources), "source"),
+            (len([*descriptor.output.every_metric, *metrics]), "metric"),
+            (len([*descriptor.data.sources, *models]), "source"),
         )
         if count
     ]

@@ -306,6 +306,11 @@ class Descriptor(DescriptorTable):
     sagemaker: OtherEngine = None
     """Accepted for another engine; not used here."""
 
+    @property
+    def used_server(self) -> ServerTable | None:
+        """The server that the strategy starts; None if it starts none."""
+        return self.server if self.hardware.strategy == "inference" else None
+
 
 SINKS = frozenset(
     name

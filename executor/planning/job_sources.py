@@ -45,10 +45,8 @@ def job_sources(
         *_scripts(descriptor.ml.script, scripts, folder=folder),
         *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
     )
-    if descriptor.hardware.strategy == "inference" and descriptor.server is not None:
-        models = (
-            _source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.server.models
-        )
+    if (server := descriptor.used_server) is not None:
+        models = (_source(each, folder=folder, data_root=data_root, home=home) for each in server.models)
         of_both = (*of_both, *(replace(each, server=True) for each in models))
     own: list[Source] = []
     for arm in file_arms(descriptor):

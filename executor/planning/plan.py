@@ -470,9 +470,9 @@ def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
 
 
 def _server_metrics(descriptor: Descriptor) -> list[Metric]:
-    if descriptor.hardware.strategy != "inference" or descriptor.server is None:
-        return []
-    return [replace(_metric(each, warmup=None), server=True) for each in descriptor.server.output.metrics]
+    server = descriptor.used_server
+    found = server.output.metrics if server is not None else []
+    return [replace(_metric(each, warmup=None), server=True) for each in found]
 
 
 def _metric(written: MetricTable, *, warmup: timedelta | int | None) -> Metric:

@@ -222,7 +222,9 @@ def examples(table: Raw) -> Iterator[RawFinding]:
 
 def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
     """Return name, units and values that each metric with an example takes from it. Each value has its step and labels."""
-    written = [each for each in descriptor.output.every_metric if each.example is not None]
+    server = descriptor.used_server
+    of_server = server.output.metrics if server is not None else []
+    written = [each for each in (*descriptor.output.every_metric, *of_server) if each.example is not None]
     trials = try_patterns(
         [
             PatternExample(

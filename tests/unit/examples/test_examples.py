@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from executor.descriptor.checks.metric_checks import try_examples
 from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.model import Descriptor
 from executor.descriptor.toml_file import read_toml
@@ -77,3 +78,9 @@ def test_the_files_that_a_descriptor_names_exist(path: Path) -> None:
     assert command[0] == "python3" or os.access(program, os.X_OK)
     if ml.script.requirements is not None:
         assert (scripts / ml.script.requirements).is_file()
+
+
+def test_the_examples_of_a_servers_metrics_are_tried_too() -> None:
+    found = try_examples(read(EXAMPLES / "inference/benchmark.toml"))
+
+    assert {each["name"]: each["values"][0]["value"] for each in found}["compute_time"] == 81.3

@@ -63,7 +63,7 @@ def launch_findings(
     )
     yield _bundle(settings, linux_architecture(resolved.image.architecture))
     placement = ec2_table(descriptor).run_instances.get("Placement", {})
-    for kind in (*resolved.kinds, *([resolved.server] if resolved.server is not None else ())):
+    for kind in resolved.kinds_of_image:
         tenancy = str(placement.get("Tenancy", "default"))
         yield _price(settings, there, kind.name, operation=resolved.image.operation, tenancy=tenancy)
     yield from request_findings(descriptor, resolved, there, bucket_region=aws.region)

@@ -123,7 +123,7 @@ def _automatic(kinds: Sequence[InstanceType]) -> str:
     if len(wanted) > 1:
         raise UsageError(
             f'{" and ".join(wanted.values())} need different images, so "auto" names none; write [aws.ec2] image, '
-            "or leave types out of aws.ec2.instance_types"
+            "or take types that need the same"
         )
     return f"ssm:{next(iter(wanted))}"
 

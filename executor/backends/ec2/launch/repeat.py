@@ -101,7 +101,7 @@ def redraw(
     named = str(file.request.get("ImageId"))
     resolved = replace(
         found,
-        image=found_before(image_reference(descriptor, found.kinds), named, found.image, aws),
+        image=found_before(image_reference(descriptor, found.kinds_of_image), named, found.image, aws),
         candidates=file.candidates
         if set(file.candidates) <= set(found.candidates)
         and _kinds(file.candidates) == _kinds(found.candidates)

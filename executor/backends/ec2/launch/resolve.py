@@ -80,20 +80,25 @@ class Resolved:
         """All types that may be launched, in the order in which they are tried."""
         return (self.kind, *self.other_kinds)
 
+    @property
+    def kinds_of_image(self) -> tuple[InstanceType, ...]:
+        """All types that the image is for: those of `kinds`, and the server's."""
+        return self.kinds if self.server is None else (*self.kinds, self.server)
+
 
 def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Resolved:
     """Look everything up. Raises UsageError for a mistake of the descriptor or configuration, AwsError if AWS fails."""
     ec2 = ec2_table(descriptor)
     types = instance_types(descriptor)
     kinds = [find_type(name, aws, key=key) for name, key in types.items()]
-    image = find_image(image_reference(descriptor, kinds), aws)
+    servers = {key: find_type(name, aws, key=key) for name, key in server_type(descriptor).items()}
+    image = find_image(image_reference(descriptor, [*kinds, *servers.values()]), aws)
     for kind in kinds:
         check_fit(image, kind, key=types[kind.name])
+    for key, each in servers.items():
+        check_fit(image, each, key=key)
     check_processes(descriptor.hardware, kinds)
-    server = None
-    for name, key in server_type(descriptor).items():
-        server = find_type(name, aws, key=key)
-        check_fit(image, server, key=key)
+    server = next(iter(servers.values()), None)
     candidates = find_candidates(
         _hardware(descriptor),
         tuple(types),
@@ -118,7 +123,8 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
     """Return all values that are known without AWS, with placeholders for the rest. Raises UsageError."""
     ec2 = ec2_table(descriptor)
     kinds = [_unresolved_type(name) for name in instance_types(descriptor)]
-    reference = image_reference(descriptor, kinds)
+    servers = [_unresolved_type(name) for name in server_type(descriptor)]
+    reference = image_reference(descriptor, [*kinds, *servers])
     check_processes(descriptor.hardware, kinds)
     return Resolved(
         image=Image(
@@ -135,7 +141,7 @@ def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -
             for kind in kinds
             for subnet, where in _unresolved_places(_hardware(descriptor), ec2.subnets or settings.subnets)
         ),
-        server=next(map(_unresolved_type, server_type(descriptor)), None),
+        server=next(iter(servers), None),
         vpcs=(placeholder("the VPC of the subnets"),),
         **_named(descriptor, settings, region or placeholder("the region")),
     )
@@ -170,9 +176,9 @@ def instance_types(descriptor: Descriptor) -> dict[str, str]:
 
 def server_type(descriptor: Descriptor) -> dict[str, str]:
     """Return the type of the server with the key that names it; empty if the job has no server. Raises UsageError."""
-    if descriptor.hardware.strategy != "inference" or descriptor.server is None:
+    if (server := descriptor.used_server) is None:
         return {}
-    name, key = descriptor.server.hardware.instance_type, "server.hardware.instance_type"
+    name, key = server.hardware.instance_type, "server.hardware.instance_type"
     if _TYPE.fullmatch(name) is None:
         raise UsageError(f'{key}: "{name}" is not an EC2 instance type; write one like "c7i.xlarge"')
     return {name: key}
@@ -181,10 +187,11 @@ def server_type(descriptor: Descriptor) -> dict[str, str]:
 def _hardware(descriptor: Descriptor) -> Hardware:
     """Return `[hardware]`, with the zone of the server if only that is named: both machines are in one subnet."""
     hardware = descriptor.hardware
-    if not server_type(descriptor) or hardware.availability_zone or hardware.aws_zone_id:
+    server = descriptor.used_server
+    if server is None or hardware.availability_zone or hardware.aws_zone_id:
         return hardware
-    server = descriptor.server.hardware if descriptor.server is not None else hardware
-    zones = {"availability_zone": server.availability_zone, "aws_zone_id": server.aws_zone_id}
+    own = server.hardware
+    zones = {"availability_zone": own.availability_zone, "aws_zone_id": own.aws_zone_id}
     return hardware.model_copy(update=zones)
 
 

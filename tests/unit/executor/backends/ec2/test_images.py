@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from executor.backends.ec2.launch.images import InstanceType, image_reference
+from executor.backends.ec2.launch.resolve import unresolved
+from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
+from executor.descriptor.model import Hardware
 from executor.errors import UsageError
 
 
@@ -59,3 +62,21 @@ def test_types_that_need_different_images_have_no_automatic_one() -> None:
 def test_a_name_that_is_not_an_image_is_refused() -> None:
     with pytest.raises(UsageError, match=r'aws\.ec2\.image: "ubuntu" is not an AMI.*or "auto"'):
         _reference("t3.small", image="ubuntu")
+
+
+def test_the_image_is_also_for_the_server() -> None:
+    server = {"hardware": {"instance_type": "inf2.xlarge"}, "env": {"start_command": "serve", "ports": [80]}}
+    descriptor = Descriptor.model_validate(
+        {
+            "spec_version": "0.1.0",
+            "info": {"description": "d"},
+            "hardware": {"instance_type": "c7i.large", "strategy": "inference"},
+            "server": server,
+        }
+    )
+    with pytest.raises(UsageError, match=r"c7i\.large and inf2\.xlarge need different images"):
+        unresolved(descriptor, Settings(), "us-east-1")
+    of_two_sizes = descriptor.model_copy(
+        update={"hardware": Hardware(instance_type="inf2.8xlarge", strategy="inference")}
+    )
+    assert "/neuron/" in unresolved(of_two_sizes, Settings(), "us-east-1").image.id
