@@ -31,6 +31,10 @@ import http.server, sys, threading
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path == "/" and not asked.is_set():
+            # Before the answer, whose end may be the end of all.
+            asked.set()
+            print("loss=7", flush=True)
         self.send_response(200)
         self.end_headers()
         if self.path == "/":
@@ -38,13 +42,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 def end():
     served.wait()
-    print("loss=7", flush=True)
     if sys.argv[2:]:
         print("out of luck", flush=True)
         import os
         os._exit(int(sys.argv[2]))
 
-served = threading.Event()
+asked, served = threading.Event(), threading.Event()
 threading.Thread(target=end, daemon=True).start()
 http.server.ThreadingHTTPServer(("", int(sys.argv[1])), Handler).serve_forever()
 """
@@ -109,6 +112,20 @@ def test_runs_of_the_client_are_repeated_against_one_server(cli: LocalCli) -> No
     records = [[json.loads(line) for line in each.read_text().splitlines()] for each in files]
     values = [[each["value"] for each in some if each["name"] == "loss"] for some in records]
     assert values == [[0.5, 0.5], [7.0]]
+
+
+def test_two_jobs_are_compared_by_metrics_of_the_client_and_of_the_server(cli: LocalCli) -> None:
+    for job_id, loss in (("one", "0.5"), ("two", "0.25")):
+        server = server_table(free_port()).replace('name = "loss"', 'name = "server_loss"')
+        file = cli.descriptor(ASKS.replace("0.5", loss), strategy="inference", more=server)
+        answer = cli.bai("run", file, "--job-id", job_id)
+        assert answer.code == 0, answer.stdout + answer.stderr
+
+    answer = cli.bai("compare", "one", "two", "--json")
+
+    found = json.loads(answer.stdout)["metrics"]
+    values = {each["name"]: (each["a"]["value"], each["b"]["value"]) for each in found}
+    assert (values["loss"], values["server_loss"]) == ((0.5, 0.25), (7.0, 7.0))
 
 
 def test_a_port_that_is_taken_ends_the_job_before_anything_starts(cli: LocalCli) -> None:
