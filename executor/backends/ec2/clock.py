@@ -30,7 +30,9 @@ def store_now(url: str) -> int:
     bucket = url.removeprefix("s3://").partition("/")[0]
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     base = endpoint_of(os.environ) or aws_address(region)
-    return _since_start() + _offset(f"{base}/{bucket}")
+    # The server is asked before this machine's clock is read: the answer may take seconds.
+    offset = _offset(f"{base}/{bucket}")
+    return offset + _since_start()
 
 
 def forget_clocks() -> None:

@@ -17,11 +17,15 @@ HOURS_MS = 2 * 3600 * 1000
 
 
 def test_the_clock_continues_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        store_clock, "send", lambda *args, **options: SimpleNamespace(headers={"Date": SERVER_TIME})
-    )
-    forget_clocks()
     real, slept_ns = time.clock_gettime_ns, 0
+
+    def send(*_: object, **options: object) -> SimpleNamespace:
+        nonlocal slept_ns
+        slept_ns += 3_000_000_000  # the answer takes a while
+        return SimpleNamespace(headers={"Date": SERVER_TIME})
+
+    monkeypatch.setattr(store_clock, "send", send)
+    forget_clocks()
     monkeypatch.setattr(
         time,
         "clock_gettime_ns",
@@ -29,7 +33,7 @@ def test_the_clock_continues_while_the_machine_sleeps(monkeypatch: pytest.Monkey
     )
 
     before = store_now("s3://bucket/jobs")
-    slept_ns = HOURS_MS * 1_000_000
+    slept_ns += HOURS_MS * 1_000_000
     after = store_now("s3://bucket/jobs")
 
     asked = parsedate_to_datetime(SERVER_TIME)
