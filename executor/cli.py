@@ -67,7 +67,7 @@ _COMMANDS = {
     "metrics": _Command("jobs:metrics", "Print a job's metrics: statistics, records, numbers.", tidies=True),
     "report": _Command("report:report", "Make a page of a job, to keep and to show.", tidies=True),
     "compare": _Command(
-        "compare:compare", "Compare runs: whether one side is better, and how sure that is.", tidies=True
+        "compare:compare", "Compare runs: is one side better, and how sure is that?", tidies=True
     ),
     "ab": _Command(
         "compare:ab", "Compare benchmarks that take turns on one machine.", starts=True, tidies=True
@@ -89,9 +89,7 @@ _COMMANDS = {
         "endings:scale", "Change the number of nodes of an elastic job while it runs.", tidies=True
     ),
     "release": _Command("endings:release", "Let the kept machines of a failed job go.", tidies=True),
-    "reap": _Command(
-        "ec2:reap", "Check all jobs on EC2: terminate machines, write results, launch replacements."
-    ),
+    "reap": _Command("ec2:reap", "Check all jobs on EC2 that nobody follows."),
     "setup": _Command("setup:setup", "Set an AWS account up for jobs on EC2, or remove that."),
     "doctor": _Command("ec2:doctor", "Try what a job on EC2 needs."),
     "resume": _Command("runs:resume", "Start the agent of a job again that died.", tidies=True),

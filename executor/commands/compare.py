@@ -73,7 +73,7 @@ def compare(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Compare runs: whether one side is better, and how sure that is.
+    """Compare runs: is one side better, and how sure is that?
 
     A job is one run, or several with [repeat]. A group of jobs alone is compared combination by combination. Exit code 1: a metric that names its better direction is
     worse, or a condition of --fail-if holds; 2: one of these cannot be judged.

@@ -159,9 +159,9 @@ def reap(
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Check all jobs on EC2: terminate machines, write results, launch replacements.
+    """Check all jobs on EC2 that nobody follows.
 
-    Whoever submitted them. Terminates machines whose time is up, that hang after their job's end, or that never ran their user data; writes the results of jobs
+    Terminates machines, whoever submitted their job, whose time is up, that hang after their job's end, or that never ran their user data; writes the results of jobs
     whose machines are gone; launches machines in place of lost ones. Meant for cron too.
     Exit code 5 if a machine cannot be terminated, or something cannot be looked at.
     """

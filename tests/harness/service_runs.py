@@ -283,13 +283,14 @@ def open_service_runs(
 
 @contextmanager
 def open_service_process(
-    folder: Path, broker: Broker, environment: Mapping[str, str], configuration: str
+    folder: Path, broker: Broker, environment: Mapping[str, str], configuration: str, mark: str = ""
 ) -> Iterator[ServiceProcess]:
-    """Give a service the topics of the benchmark service, which one test of a broker may do; at the end it does not run.
+    """Give a service topics of its own, whose names end in `mark`; at the end it does not run.
 
     configuration: lines for its file, the last of them in the table `[service]`.
+    mark: without one they are the topics of the benchmark service, which one test of a broker may use.
     """
-    cli, topics = _configured(folder, broker, environment, configuration, "")
+    cli, topics = _configured(folder, broker, environment, configuration, mark)
     runs = ServiceProcess(cli=cli, broker=broker, topics=topics)
     try:
         yield runs

@@ -46,6 +46,7 @@ def horovod() -> Path:
     return image_python("horovod", [built.stdout.strip(), *_NEEDS])
 
 
+@pytest.mark.timeout(_BUILD_SECONDS + 1200)
 def test_machines_under_horovod_learn_together_and_outlive_their_launcher(
     aws: FakeAws, cli: SandboxCli, kafka: Broker
 ) -> None:

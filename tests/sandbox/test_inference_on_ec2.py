@@ -85,7 +85,9 @@ def test_the_services_inference_job_runs_on_two_machines_of_two_types(kafka: Bro
             f'bucket = "{aws.bucket}"\ninstance_profile = "{PROFILE}"\ns3_endpoint = "{aws.endpoint}"'
             '\n[service]\nlook_interval = "1s"'
         )
-        with open_service_process(folder / "home", kafka, environment, configuration) as service:
+        with open_service_process(
+            folder / "home", kafka, environment, configuration, "-inference"
+        ) as service:
             service.start()
             service.publish("fetcher", event(aws.data_bucket), key=CLIENT)
             service.wait(

@@ -75,7 +75,7 @@ class Served:
 
     def metrics(self, action_id: str) -> list[dict[str, Any]]:
         values = [json.loads(record.value) for record in self.service.broker.read("BAI_METRICS")]
-        return [each for each in values if each["labels"]["action-id"] == action_id]
+        return [each for each in values if each["labels"].get("action-id") == action_id]
 
     def machine(self, action_id: str) -> Machine:
         (launched,) = self.messages("BAI_APP_EXECUTOR", action_id=action_id)
