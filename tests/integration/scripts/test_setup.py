@@ -66,3 +66,32 @@ def test_without_python_or_package_manager_setup_says_what_to_install(clone: Pat
     assert "no Python of version 3.10 or later" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("setup: needs python3-venv; install it with")
     assert not (clone / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("has_sudo", "remedy"),
+    [
+        (False, "run once as root: apt-get update && apt-get install --yes strace"),
+        (True, "run once: sudo apt-get update && sudo apt-get install --yes strace"),
+    ],
+)
+def test_the_command_for_another_user_works_without_package_lists(
+    tmp_path: Path, has_sudo: bool, remedy: str
+) -> None:
+    tools = {"id": "echo 1000", "apt-get": "exit 0"} | ({"sudo": "exit 1"} if has_sudo else {})
+    for name in ("bash", "env", "mktemp", "rm", "sh"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    for name, does in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+
+    done = subprocess.run(
+        [ROOT / "scripts" / "debian-packages", "strace"],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (1, f"setup: needs strace; {remedy}\n")
