@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 BAI = Path(sys.executable).parent / "bai"
@@ -41,18 +42,21 @@ class Newcomer:
         cache = os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip"))
         self.env |= {"HOME": str(home), "PIP_CACHE_DIR": cache}
 
-    def runs(self, example: str, *arguments: str, file: str = "benchmark.toml", job_id: str = "") -> Ended:
-        job_id = job_id or example
-        done = subprocess.run(
-            [BAI, "run", EXAMPLES / example / file, "--job-id", job_id, *arguments],
+    def call(self, *words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
             env=self.env,
-            cwd=self.home,
+            cwd=cwd or self.home,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
         )
+
+    def runs(self, example: str, *arguments: str, file: str = "benchmark.toml", job_id: str = "") -> Ended:
+        job_id = job_id or example
+        done = self.call(BAI, "run", EXAMPLES / example / file, "--job-id", job_id, *arguments)
         job = self.home / ".bai" / "jobs" / job_id
         run = job / "attempts" / "0" / "nodes" / "0"
         assert (run / "result.json").exists(), done.stdout + done.stderr
@@ -82,16 +86,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
 def test_the_api_example_shows_the_learned_values(newcomer: Newcomer) -> None:
     page = (EXAMPLES.parent / "docs" / "api.md").read_text()
     example = page.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run(
-        [sys.executable, "-c", example],
-        env=newcomer.env,
-        cwd=EXAMPLES.parent,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = newcomer.call(sys.executable, "-c", example, cwd=EXAMPLES.parent)
 
     assert done.returncode == 0, done.stderr
     argv, job, ended, accuracy = done.stdout.splitlines()
@@ -126,16 +121,7 @@ def test_script_mode_runs_its_entry_point(newcomer: Newcomer) -> None:
 
 
 def test_a_training_uses_the_data_that_the_job_before_prepared(newcomer: Newcomer) -> None:
-    too_early = subprocess.run(
-        [BAI, "run", EXAMPLES / "prepare" / "train.toml"],
-        env=newcomer.env,
-        cwd=newcomer.home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    too_early = newcomer.call(BAI, "run", EXAMPLES / "prepare" / "train.toml")
     prepared = newcomer.runs("prepare")
     trained = newcomer.runs("prepare", file="train.toml", job_id="trained")
 
@@ -173,7 +159,10 @@ def test_the_network_example_measures_every_pair_of_nodes(newcomer: Newcomer) ->
 
 
 def test_the_inference_example_measures_its_server(newcomer: Newcomer) -> None:
-    ended = newcomer.runs("inference")
+    port = free_port()
+    # The example's own port may be another program's.
+    arguments = f"server.env.start_command_args=models/digits-model.json {port}"
+    ended = newcomer.runs("inference", "--set", f"server.env.ports=[{port}]", "--set", arguments)
 
     assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded"), ended.shown
     assert len(ended.values["latency"]) == 10
@@ -192,16 +181,7 @@ def test_the_inference_example_measures_its_server(newcomer: Newcomer) -> None:
 
 
 def test_the_sweep_compares_its_combinations(newcomer: Newcomer) -> None:
-    done = subprocess.run(
-        [BAI, "run", EXAMPLES / "sweep" / "benchmark.toml", "--job-id", "sweep", "--json"],
-        env=newcomer.env,
-        cwd=newcomer.home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = newcomer.call(BAI, "run", EXAMPLES / "sweep" / "benchmark.toml", "--job-id", "sweep", "--json")
 
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["combinations"]

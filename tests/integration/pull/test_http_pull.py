@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from server_certificates import certificate_from
 
 from bai_agent.errors import PullError, PullStopped
 from bai_agent.job.descriptor import Source, SourceKind
@@ -295,22 +296,8 @@ def test_a_server_that_does_not_speak_tls_is_named(
 @pytest.fixture
 def stranger(tmp_path: Path, site: Site) -> Iterator[str]:
     """An HTTPS server whose certificate nobody has signed."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    make = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    subprocess.run([*make, "-keyout", key, "-out", certificate], check=True, capture_output=True, timeout=60)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
+    context.load_cert_chain(certificate_from(datetime.now(timezone.utc), tmp_path))
 
     class Quiet(ThreadingHTTPServer):
         daemon_threads = True

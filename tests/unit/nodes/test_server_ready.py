@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 from run_contexts import ScriptedStopSource, SteppingClock, make_context
+from server_certificates import certificate_from
 
 from bai_agent.job.descriptor import Limits, ReadinessProbe, Server
 from bai_agent.job.outcome import Outcome
@@ -37,8 +40,8 @@ class Answers:
 
 
 @contextmanager
-def serving(answers: Answers) -> Iterator[int]:
-    """Run an HTTP server; yield its port."""
+def serving(answers: Answers, certificate: Path | None = None) -> Iterator[int]:
+    """Run an HTTP server, or an HTTPS server with the certificate; yield its port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -49,6 +52,12 @@ def serving(answers: Answers) -> Iterator[int]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(
+                server.socket, server_side=True, do_handshake_on_connect=False
+            )
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -69,6 +78,14 @@ def wait(rundir: RunDir, port: int, found: ReadinessProbe | None) -> SteppingClo
     context = make_context(rundir, clock=clock, tables=JOIN)
     wait_for_server(context, Server(ports=(port,), argv=("serve",), readiness_probe=found), PEER)
     return clock
+
+
+def test_a_server_may_have_a_certificate_of_its_own(rundir: RunDir, tmp_path: Path) -> None:
+    answers = Answers(200)
+    with serving(answers, certificate_from(datetime.now(timezone.utc), tmp_path)) as port:
+        wait(rundir, port, probe(scheme="HTTPS"))
+
+    assert answers.paths == ["/ping"]
 
 
 def test_the_server_is_asked_again_until_it_answers_well(rundir: RunDir) -> None:
