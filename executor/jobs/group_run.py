@@ -149,8 +149,14 @@ class GroupRun:
         if not record.exists():
             self._lose(job_id, ExitCode.CANCELLED, "it was not started")
             return
-        if not record.cancelled():
-            self.scope.backends.of(record).cancel(record, now=False)
+        try:
+            if not record.cancelled():
+                self.scope.backends.of(record).cancel(record, now=False)
+        except BaiError as error:
+            if isinstance(error, StoreError):
+                raise  # the store is asked again for a while
+            self._lose(job_id, ExitCode.OURS, str(error))
+            return
         self._observe(job_id)
 
     def _observe(self, job_id: str) -> None:

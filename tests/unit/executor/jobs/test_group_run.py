@@ -422,6 +422,30 @@ def test_a_cancelled_group_starts_nothing_more_and_ends_what_runs(tmp_path: Path
     assert made.cloud.started == made.order[:2]
 
 
+def test_a_running_job_that_cannot_be_cancelled_lets_the_others_end(tmp_path: Path) -> None:
+    made = sweep(tmp_path)
+    made.cloud.steps = 1000
+    failing, other = made.order[:2]
+    cancel = made.cloud.cancel
+
+    def cancel_one(record: JobRecord, *, now: bool) -> str:
+        if record.job_id == failing:
+            raise LaunchError("EC2 is away", Outcome.CAPACITY)
+        return cancel(record, now=now)
+
+    def cancel_then(seconds: float) -> None:
+        made.cancelling = True
+        made.cloud.pass_time(seconds)
+
+    made.cloud.cancel = cancel_one  # type: ignore[method-assign]
+
+    code = made.run(sleep=cancel_then)
+
+    assert code >= 4
+    assert JobRecord(made.cloud.store, other).cancelled()
+    assert any(each.startswith(failing) and "EC2 is away" in each for each in made.said)
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_cancel_during_a_start_lets_no_further_job_start(tmp_path: Path, elsewhere: bool) -> None:
     made = sweep(tmp_path)
