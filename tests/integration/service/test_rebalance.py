@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+from kafka import KafkaProducer
 from kafka_brokers import Broker
 
 from bai_agent.job.descriptor import Kafka
@@ -15,33 +18,45 @@ from executor.configuration.service_config import ServiceTable
 from executor.service.broker import Rebalance, open_consumer
 
 _PARTITIONS = 3
+_LONGEST_POLL_MS = 120_000
 
 
 def test_a_rebalance_lasts_until_partitions_are_assigned(kafka: Broker) -> None:
     table = _table_of_new_topics(kafka)
+    address = Kafka(brokers=(kafka.address,))
     first_rebalance, second_rebalance = Rebalance(), Rebalance()
-    first = open_consumer(Kafka(brokers=(kafka.address,)), table, first_rebalance)
-    try:
+    with _open(address, table, first_rebalance) as first:
         assert first_rebalance.seconds is not None
-        _poll(first, until=lambda: first_rebalance.seconds is None)
+        _publish(kafka, table)
+        first.poll(timeout_ms=_LONGEST_POLL_MS)
+        assert first_rebalance.seconds is None
         # At once all of both topics: what is there was known before the group was joined.
         assert len(first.assignment()) == 2 * _PARTITIONS
 
-        second = open_consumer(Kafka(brokers=(kafka.address,)), table, second_rebalance)
-        try:
+        with _open(address, table, second_rebalance) as second:
             assert second_rebalance.seconds is not None
-            _poll(
-                first,
-                second,
-                until=lambda: bool(second.assignment()) and len(first.assignment()) < 2 * _PARTITIONS,
-            )
+            shared = threading.Event()
+            with ThreadPoolExecutor(1) as pool:
+                polling = pool.submit(
+                    _poll_until, first, lambda: shared.is_set() and first_rebalance.seconds is None
+                )
+                second.poll(timeout_ms=_LONGEST_POLL_MS)
+                shared.set()
+                _publish(kafka, table)
+                polling.result()
             assert {first_rebalance.seconds, second_rebalance.seconds} == {None}
+            assert second.assignment()
             assert not first.assignment() & second.assignment()
             assert len(first.assignment() | second.assignment()) == 2 * _PARTITIONS
-        finally:
-            second.close(autocommit=False, timeout_ms=3000)
+
+
+@contextmanager
+def _open(address: Kafka, table: ServiceTable, rebalance: Rebalance) -> Iterator[Any]:
+    consumer = open_consumer(address, table, rebalance)
+    try:
+        yield consumer
     finally:
-        first.close(autocommit=False, timeout_ms=3000)
+        consumer.close(autocommit=False, timeout_ms=3000)
 
 
 def _table_of_new_topics(kafka: Broker) -> ServiceTable:
@@ -53,9 +68,20 @@ def _table_of_new_topics(kafka: Broker) -> ServiceTable:
     return replace(table, group=f"group-{name}", topics=topics)
 
 
-def _poll(*consumers: Any, until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not until():
-        assert time.monotonic() < deadline
-        for consumer in consumers:
-            consumer.poll(timeout_ms=100)
+def _publish(kafka: Broker, table: ServiceTable) -> None:
+    """End the polls of both topics' consumers by a record for each partition.
+
+    A poll that ended by its time in the middle of a join could lose the assignment (`Rebalance`).
+    """
+    producer = KafkaProducer(bootstrap_servers=kafka.address)
+    try:
+        for topic in (table.topics.fetcher, table.topics.cmd_submit):
+            for partition in range(_PARTITIONS):
+                producer.send(topic, b"{}", partition=partition).get(timeout=60)
+    finally:
+        producer.close(timeout=20)
+
+
+def _poll_until(consumer: Any, ended: Callable[[], bool]) -> None:
+    while not ended():
+        consumer.poll(timeout_ms=_LONGEST_POLL_MS)
