@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from agent_runs import wait_until
 
 from bai_agent.benchmark.prepared_shim import PreparedShim
 from bai_agent.job.run_directory import RunDir
@@ -38,13 +39,20 @@ def shims(folder: Path) -> list[int]:
     return [each.pid for each in psutil.Process().children() if str(folder) in each.cmdline()]
 
 
+def started_shim(folder: Path) -> int:
+    """Return the shim once it is seen: its command line is empty for a moment after its start."""
+    wait_until(lambda: shims(folder))
+    (shim,) = shims(folder)
+    return shim
+
+
 def end(child: subprocess.Popen[bytes]) -> None:
     child.kill()
     child.communicate(timeout=60)
 
 
 def test_a_waiting_shim_that_died_is_replaced(prepared: PreparedShim, tmp_path: Path) -> None:
-    (first,) = shims(tmp_path)
+    first = started_shim(tmp_path)
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
 
@@ -57,7 +65,7 @@ def test_a_waiting_shim_that_died_is_replaced(prepared: PreparedShim, tmp_path: 
 
 def test_a_shim_that_is_not_needed_is_ended(tmp_path: Path) -> None:
     prepared = PreparedShim(RunDir(tmp_path))
-    assert shims(tmp_path) != []
+    assert started_shim(tmp_path)
 
     prepared.close()
     prepared.close()
