@@ -136,8 +136,9 @@ def test_each_job_of_the_page_has_a_plan_on_ec2(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('region = "us-west-2"\n')
     own = {"HOME": str(tmp_path), "BAI_CONFIG": str(tmp_path / "config.toml")}
     ours, theirs = (CliHarness(where, {**kept, **own}) for where in (ROOT, folder))
-    # A descriptor of the page uses what this job keeps.
-    assert ours.bai("run", "examples/prepare/benchmark.toml").code == 0
+    # Descriptors of the page use what these jobs keep.
+    for name in ("prepare", "workshop"):
+        assert ours.bai("run", f"examples/{name}/benchmark.toml").code == 0
     assert len(PLANNED) > 8
 
     for row, span in PLANNED:
