@@ -360,6 +360,22 @@ def test_no_place_beyond_the_limits_is_launched_in(
     assert len(account.aws.calls("RunInstances")) == 1
 
 
+def test_nothing_is_launched_with_tags_of_others(account: WatchedAccount) -> None:
+    account.lost()
+    file = read_launch(JobRecord(account.store, "job"))
+    assert file is not None
+    marked = json.loads(
+        json.dumps(file.request["TagSpecifications"]).replace(account.store.url, "s3://another/jobs")
+    )
+    account.submit_otherwise(TagSpecifications=marked)
+
+    done = account.watch()
+
+    assert account.machines() == []
+    assert 'may not launch with the tag bai:store="s3://another/jobs"' in done.log
+    assert len(account.aws.calls("RunInstances")) == 1
+
+
 def test_in_another_region_it_ends_machines_and_writes_results_and_launches_none(
     account: WatchedAccount,
 ) -> None:

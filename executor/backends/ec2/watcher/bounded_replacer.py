@@ -59,7 +59,7 @@ class BoundedReplacer(Replacer):
                 f"version {json.dumps(file.bai)} of `bai` launched it, and the watcher is of {__version__}: `bai setup` updates it"
             )
         check_job_bytes(self.record, job)
-        self.limits.check(file, aws.ec2())
+        self.limits.check(file, aws.ec2(), store=self.record.store.url)
         boot = self._boot(job, file)
         return self._first_launch(file, decision, boot, [])
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.instances import plain_errors
+from executor.backends.ec2.instances import JOB_TAG, STORE_TAG, plain_errors, read_tags
 from executor.backends.ec2.launch.launch_record import LaunchFile
+from executor.backends.ec2.tags import sanitised
 from executor.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ class LaunchLimits:
     dollars_a_day: float
     """Most that the machines launched in a day (UTC) may cost until they must be gone."""
 
-    def check(self, file: LaunchFile, ec2: EC2Client) -> None:
-        """Raise UsageError unless a launch is within the limits; its price is not checked here. Raises
-        BaiError."""
-        found = [*self._beyond(file.request), *self._beyond_places(file)]
+    def check(self, file: LaunchFile, ec2: EC2Client, *, store: str) -> None:
+        """Raise UsageError unless a launch of a job in `store`, a URL, is within the limits; its price is not
+        checked here. Raises BaiError."""
+        found = [*self._beyond(file.request), *self._beyond_places(file), *_of_others(file, store)]
         owner = _owner(ec2, str(file.request.get("ImageId")))
         if not found and not set(owner) & set(self.owners):
             found = [
@@ -82,6 +83,21 @@ class LaunchLimits:
 
     def _has_type(self, name: str) -> bool:
         return any(fnmatch.fnmatchcase(name, each) for each in self.types)
+
+
+def _of_others(file: LaunchFile, store: str) -> Sequence[str]:
+    """Return tags of machines, volumes and the job's own security group that name another job or store."""
+    ours = sanitised({JOB_TAG: file.job_id, STORE_TAG: store})
+    marked = [
+        *file.request.get("TagSpecifications", ()),
+        *(file.security_group or {}).get("TagSpecifications", ()),
+    ]
+    return [
+        f'the tag {key}="{tags.get(key, "")}"'
+        for tags in map(read_tags, marked)
+        for key, value in ours.items()
+        if tags.get(key) != value
+    ]
 
 
 def read_limits(environment: Mapping[str, str]) -> LaunchLimits:

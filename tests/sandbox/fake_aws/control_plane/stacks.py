@@ -24,8 +24,8 @@ from moto.utilities.utils import get_partition
 from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call
 
-Allows = Callable[[str, str, dict[str, Any]], str | None]
-"""Type of a resource, "create" or "delete", its properties → why the caller may not, in IAM's words."""
+Allows = Callable[[str, str, str, dict[str, Any]], str | None]
+"""Stack, type of a resource, "create" or "delete", its properties → why the caller may not, in IAM's words."""
 
 PLACEMENT_GROUPS: dict[str, dict[str, str]] = defaultdict(dict)
 """Account → name of a placement group that a stack has made → its strategy."""
@@ -309,7 +309,7 @@ def _create_if_allowed(
         return None
     kind = resource_json["Type"]
     properties = parsing.clean_json(resource_json.get("Properties", {}), resources_map)
-    reason = _reason(logical_id, kind, "create", properties)
+    reason = _reason(str(resources_map["AWS::StackName"]), logical_id, kind, "create", properties)
     if reason is not None:
         raise _NotMadeError(logical_id, kind, reason)
     try:
@@ -366,7 +366,7 @@ def _delete_if_allowed(backend: CloudFormationBackend, name_or_stack_id: str) ->
         if name not in stack.resource_map._parsed_resources:
             continue
         properties = parsing.clean_json(template.get("Properties", {}), stack.resource_map)
-        reason = _reason(name, template["Type"], "delete", properties)
+        reason = _reason(stack.name, name, template["Type"], "delete", properties)
         if reason is None and template["Type"] == "AWS::S3::Bucket":
             bucket = s3_backends[backend.account_id]["aws"].buckets[properties["BucketName"]]
             reason = "The bucket you tried to delete is not empty" if bucket.keys else None
@@ -394,11 +394,11 @@ def _parameters(stack: Stack) -> list[dict[str, str]]:
     ]
 
 
-def _reason(logical_id: str, kind: str, verb: str, properties: dict[str, Any]) -> str | None:
+def _reason(stack: str, logical_id: str, kind: str, verb: str, properties: dict[str, Any]) -> str | None:
     if logical_id in FAILURES:
         return FAILURES[logical_id]
     allows: Allows | None = getattr(_caller, "allows", None)
-    return allows(kind, verb, properties) if allows else None
+    return allows(stack, kind, verb, properties) if allows else None
 
 
 def _add_event(stack: Stack, resource: str, kind: str, status: str, reason: str) -> None:

@@ -63,8 +63,8 @@ class Policies:
         """Return what an identity may have a stack make."""
         policy = self._of.get(identity)
 
-        def allows(kind: str, verb: str, properties: dict[str, Any]) -> str | None:
-            return None if policy is None else lacking(policy, self.around, kind, verb, properties)
+        def allows(stack: str, kind: str, verb: str, properties: dict[str, Any]) -> str | None:
+            return None if policy is None else lacking(policy, self.around, stack, kind, verb, properties)
 
         return allows
 

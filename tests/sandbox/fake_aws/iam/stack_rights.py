@@ -49,11 +49,11 @@ def rights(kind: str, verb: str) -> tuple[str, ...]:
 
 
 def lacking(
-    policy: Policy, around: Surroundings, kind: str, verb: str, properties: dict[str, Any]
+    policy: Policy, around: Surroundings, stack: str, kind: str, verb: str, properties: dict[str, Any]
 ) -> str | None:
-    """Return in IAM's words what `policy` does not allow of what a resource's handler needs; None if it allows all."""
+    """Return in IAM's words what `policy` does not allow of what a handler needs for a resource of `stack`; None if it allows all."""
     for action in rights(kind, verb):
-        for permission in _permissions(action, around, kind, properties):
+        for permission in _permissions(action, around, stack, kind, properties):
             if not policy.allows(permission):
                 return (
                     f"User: arn:aws:iam::{around.account}:user/somebody is not authorized to perform: {action} "
@@ -83,10 +83,14 @@ _MADE = {
     "AWS::EC2::VPCEndpoint": ("vpc-endpoint", "CreateVpcEndpoint"),
 }
 """Type of a resource → its kind, and the call that makes it with its tags; others are security groups."""
+_MAKES_GROUPS = ("CreateSecurityGroup",)
+"""A resource has no tag before it is there."""
+_EFS_CREATES = "elasticfilesystem:CreateAction"
+"""https://docs.aws.amazon.com/efs/latest/ug/using-tags-efs.html"""
 
 
 def _permissions(
-    action: str, around: Surroundings, kind: str, properties: dict[str, Any]
+    action: str, around: Surroundings, stack: str, kind: str, properties: dict[str, Any]
 ) -> list[Permission]:
     """Return all that one action asks of IAM."""
     service, _, name = action.partition(":")
@@ -96,7 +100,7 @@ def _permissions(
             Permission(
                 action=action,
                 resource=f"arn:aws:ec2:{where}:{each}/{each}-1",
-                context=_of_network(each, properties),
+                context=_of_network(each, stack, properties) if name not in _MAKES_GROUPS else {},
             )
             for each in _USED[name]
         ]
@@ -105,7 +109,9 @@ def _permissions(
         context = {"ec2:CreateAction": call}
         return [Permission(action=action, resource=f"arn:aws:ec2:{where}:{made}/{made}-1", context=context)]
     if service == "elasticfilesystem" and not name.startswith(("CreateFileSystem", "Describe")):
-        return [Permission(action=action, resource=f"arn:aws:elasticfilesystem:{where}:file-system/fs-1")]
+        context = _of_stack(stack) if name != "TagResource" else {_EFS_CREATES: "CreateFileSystem"}
+        resource = f"arn:aws:elasticfilesystem:{where}:file-system/fs-1"
+        return [Permission(action=action, resource=resource, context=context)]
     if kind == "AWS::Lambda::EventSourceMapping" and service == "lambda":
         function = str(properties["FunctionName"]).rpartition(":")[2]
         context = {"lambda:FunctionArn": f"arn:aws:lambda:{where}:function:{function}"}
@@ -114,8 +120,15 @@ def _permissions(
     return [_permission(action, around, properties)]
 
 
-def _of_network(kind: str, properties: dict[str, Any]) -> dict[str, str]:
+def _of_stack(stack: str) -> dict[str, str]:
+    """Return the tag that CloudFormation gives what it makes: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/aws-properties-resource-tags.html"""
+    return {"aws:ResourceTag/aws:cloudformation:stack-name": stack}
+
+
+def _of_network(kind: str, stack: str, properties: dict[str, Any]) -> dict[str, str]:
     """Return what IAM knows of a resource of EC2."""
+    if kind == "security-group":
+        return _of_stack(stack)
     if kind == "placement-group":
         return {"ec2:PlacementGroupStrategy": str(properties["Strategy"])}
     if kind == "vpc-endpoint":

@@ -24,6 +24,7 @@ https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html,
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/cloudformation-limits.html"""
 REGIONS = {"aws": "eu-central-1", "aws-cn": "cn-north-1", "aws-us-gov": "us-gov-west-1"}
 LONGEST = {"Name": "n" * 40, "BucketName": "b" * 63}
+OF_A_STACK = "aws:ResourceTag/aws:cloudformation:stack-name"
 POLICIES = {"UserPolicy": "user", "ExecutorPolicy": "executor", "ServicePolicy": "serve"}
 
 
@@ -176,31 +177,33 @@ def test_the_setup_policy_allows_what_cloudformation_does_for_the_user() -> None
     given = {"ACCOUNT": ACCOUNT, "NAME": "bai", "BUCKET": "exchange"}
     text = policy_text("setup", given, region="eu-central-1")
     policy = evaluated(text)
-    resources = [each for name in TEMPLATES for each in parsed(name)["Resources"].values()]
-    assert {"AWS::S3::Bucket", "AWS::IAM::Role"} <= {each["Type"] for each in resources}
-    for each in resources:
+    resources = [(f"bai-{name}", each) for name in TEMPLATES for each in parsed(name)["Resources"].values()]
+    assert {"AWS::S3::Bucket", "AWS::IAM::Role"} <= {each["Type"] for _, each in resources}
+    for stack, each in resources:
         plain = words("aws", **names)
         properties = substituted(each["Properties"], plain)
         properties |= {"Bucket": "exchange", "BucketName": "exchange", "Roles": ["bai-instance"]}
         for verb in ("create", "read", "update", "delete"):
             assert rights(each["Type"], verb) or verb in ("read", "update")
-            assert lacking(policy, around, each["Type"], verb, properties) is None
+            assert lacking(policy, around, stack, each["Type"], verb, properties) is None
     assert length(json.loads(text)) <= MANAGED
     for statement in json.loads(text)["Statement"]:
         if statement["Sid"] in (
             "MakeTheBucket",
             "MakeRolesAndPolicies",
             "MakeGroups",
+            "ChangeGroupsAndFileSystemsOfTheStacks",
             "MakeThePlacementGroup",
             "MakeTheEndpoint",
             "ConnectTheEndpoint",
-            "ChangeFileSystems",
+            "TagTheNewFileSystem",
         ):
             smaller = policy.without(statement["Sid"])
             assert any(
                 lacking(
                     smaller,
                     around,
+                    stack,
                     each["Type"],
                     "create",
                     {
@@ -209,7 +212,7 @@ def test_the_setup_policy_allows_what_cloudformation_does_for_the_user() -> None
                         "Roles": ["bai-instance"],
                     },
                 )
-                for each in resources
+                for stack, each in resources
             )
 
 
@@ -223,6 +226,12 @@ def test_the_setup_policy_allows_what_cloudformation_does_for_the_user() -> None
         ("ec2:CreateVpcEndpoint", "arn:aws:ec2:eu-central-1:123456789012:vpc-endpoint/*", {"ec2:VpceServiceName": "com.amazonaws.eu-central-1.dynamodb"}),
         ("ec2:DeleteVpcEndpoints", "arn:aws:ec2:eu-central-1:123456789012:vpc-endpoint/vpce-1", {"ec2:VpceServiceName": "com.amazonaws.vpce.eu-central-1.vpce-svc-1"}),
         ("elasticfilesystem:DeleteFileSystem", "arn:aws:elasticfilesystem:eu-central-1:999999999999:file-system/fs-1", {}),
+        ("elasticfilesystem:DeleteFileSystem", "arn:aws:elasticfilesystem:eu-central-1:123456789012:file-system/fs-1", {}),
+        ("elasticfilesystem:CreateMountTarget", "arn:aws:elasticfilesystem:eu-central-1:123456789012:file-system/fs-1", {OF_A_STACK: "payroll-data"}),
+        ("elasticfilesystem:TagResource", "arn:aws:elasticfilesystem:eu-central-1:123456789012:file-system/fs-1", {}),
+        ("ec2:AuthorizeSecurityGroupIngress", "arn:aws:ec2:eu-central-1:123456789012:security-group/sg-1", {}),
+        ("ec2:DeleteSecurityGroup", "arn:aws:ec2:eu-central-1:123456789012:security-group/sg-1", {OF_A_STACK: "payroll-account"}),
+        ("ec2:CreateNetworkInterface", "arn:aws:ec2:eu-central-1:123456789012:security-group/sg-1", {}),
         ("iam:PassRole", "arn:aws:iam::123456789012:role/admin", {"iam:PassedToService": "ec2.amazonaws.com"}),
         ("lambda:CreateEventSourceMapping", "*", {"lambda:FunctionArn": "arn:aws:lambda:eu-central-1:123456789012:function:payroll"}),
         ("lambda:DeleteEventSourceMapping", "arn:aws:lambda:eu-central-1:123456789012:event-source-mapping:1", {"lambda:FunctionArn": "arn:aws:lambda:eu-central-1:123456789012:function:payroll"}),
@@ -278,6 +287,33 @@ def test_the_watcher_may_do_what_is_documented_within_its_parameters(partition: 
     assert all(each["Resource"] != ["*"] for each in launches)
 
 
+@pytest.mark.parametrize("tags", [{}, {"bai:store": "s3://another/jobs"}], ids=["no-store", "other-store"])
+def test_the_watcher_launches_nothing_for_another_bucket(tags: dict[str, str]) -> None:
+    given = {
+        "ACCOUNT": ACCOUNT,
+        "BUCKET": "exchange",
+        "ROLE": "bai-instance",
+        "TYPES": "t3.small",
+        "GROUPS": "sg-1",
+    }
+    policy = evaluated(policy_text("watcher", given, region="eu-central-1"))
+
+    def allows(kind: str, tags: dict[str, str]) -> bool:
+        of_job = {"bai:job-id": "job", "bai:expires": "2026-11-21T00:00:00Z", **tags}
+        key = "aws:ResourceTag/" if kind == "security-group" else "aws:RequestTag/"
+        context = {key + each: value for each, value in of_job.items()}
+        profile = f"arn:aws:iam::{ACCOUNT}:instance-profile/bai-instance"
+        more = {"ec2:InstanceType": "t3.small", "ec2:InstanceProfile": profile, "ec2:SecurityGroupID": "sg-2"}
+        resource = f"arn:aws:ec2:eu-central-1:{ACCOUNT}:{kind}/{kind}-1"
+        return policy.allows(
+            Permission(action="ec2:RunInstances", resource=resource, context={**context, **more})
+        )
+
+    for kind in ("instance", "volume", "security-group"):
+        assert allows(kind, {"bai:store": "s3://exchange/jobs"})
+        assert not allows(kind, tags)
+
+
 def test_the_watcher_runs_once_at_a_time_and_its_messages_wait_long_enough() -> None:
     resources = {name: each["Properties"] for name, each in parsed(WATCHER)["Resources"].items()}
 
@@ -305,7 +341,7 @@ def test_the_watcher_setup_policy_allows_what_cloudformation_does_for_the_user()
             properties["Code"] = {"S3Bucket": "exchange", "S3Key": "agent/watcher-1.zip"}
             properties["Role"] = f"arn:aws:iam::{ACCOUNT}:role/bai-watcher"
         for verb in ("create", "read", "update", "delete"):
-            assert lacking(policy, around, each["Type"], verb, properties) is None
+            assert lacking(policy, around, "bai-watcher", each["Type"], verb, properties) is None
             used |= set(rights(each["Type"], verb))
     assert length(json.loads(text)) <= MANAGED
     allowed = {action for each in json.loads(text)["Statement"] for action in each["Action"]}
