@@ -26,7 +26,16 @@ end() {
     finish "$@"
 }
 
+# The network file systems of an agent that did not come to its end: their servers may be gone, and a shutdown would wait for them.
+unmount() {
+    [ -r "${run:-}/mounts" ] || return 0
+    while read -r target; do
+        bounded 10 umount -l "$target" </dev/null
+    done <"$run/mounts"
+}
+
 finish() {
+    unmount
     print "BAI-END $*"
     if [ "${power:-off}" = stay ]; then
         { printf '' >"$state/stays"; } 2>/dev/null
@@ -72,6 +81,7 @@ terminated() {
         done
         kill -KILL "$agent" 2>/dev/null
     fi
+    unmount
     print "BAI-END terminated"
     exit 0
 }

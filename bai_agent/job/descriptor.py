@@ -27,6 +27,7 @@ from bai_agent.job.schema.field_types import (
     Md5,
     MetricName,
     Mode,
+    MountTarget,
     Namespace,
     OwnFolder,
     Pattern,
@@ -411,6 +412,78 @@ class Source(WrittenSource):
     for both."""
     server: bool = False
     """Whether it is for the server of `[server]`, and not for its client. Scripts are for both."""
+
+
+class MountType(str, Enum):
+    """How a network file system is mounted."""
+
+    EFS = "efs"
+    """Amazon EFS with TLS, by the program mount.efs."""
+    NFS = "nfs"
+    """NFS version 4, by the program mount.nfs."""
+
+    @property
+    def program(self) -> str:
+        """The program by which `mount` mounts it."""
+        return f"mount.{self.value}"
+
+    @property
+    def package(self) -> str:
+        """The package of that program, for people."""
+        if self is MountType.EFS:
+            return "amazon-efs-utils"
+        return "nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)"
+
+
+_NFS_SRC = re.compile(r"(?P<server>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
+_EFS_SRC = re.compile(r"fs-[0-9a-f]{8,40}:/[^\s\x00-\x1f\x7f]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount(DeclaredTable):
+    """A network file system. It is mounted on each machine before the pull, and unmounted at the job's end: see
+    [data.md](data.md#network-file-systems)."""
+
+    type: Annotated[MountType, Example("efs")]
+    """`efs`: Amazon EFS, encrypted with TLS, by the package amazon-efs-utils. `nfs`: NFS version 4."""
+    src: Annotated[str, Example("fs-0123456789abcdef0:/")]
+    """The file system: `fs-…:/FOLDER` with `efs`, `SERVER:/EXPORT` with `nfs`."""
+    target: Annotated[MountTarget, Example("/efs")]
+    """The absolute path of the folder where it is mounted: a new or an empty one."""
+    iam: Annotated[bool, Example(True)] = False
+    """With `efs`: whether the machine identifies itself with its role, as the file system's policy may require."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        if self.type is MountType.EFS and not _EFS_SRC.fullmatch(self.src):
+            problem = f"{shown(self.src)} is not a file system of EFS and a folder in it"
+            yield "src", (problem, 'write for example "fs-0123456789abcdef0:/"')
+        if self.type is MountType.NFS and not _NFS_SRC.fullmatch(self.src):
+            problem = f"{shown(self.src)} is not a server and its export"
+            yield "src", (problem, 'write for example "10.0.0.5:/export"')
+        elif self.type is MountType.NFS and _EFS_SRC.fullmatch(self.src):
+            problem = f"{shown(self.src)} names no server, but a file system of EFS"
+            yield "src", (problem, 'write type = "efs", or its DNS name: "fs-….efs.REGION.amazonaws.com:/"')
+        if self.iam and self.type is not MountType.EFS:
+            yield "iam", ("is for efs", "remove it")
+
+    @property
+    def server(self) -> str | None:
+        """Name or address of the NFS server. None for EFS, whose server mount.efs finds."""
+        found = _NFS_SRC.fullmatch(self.src) if self.type is MountType.NFS else None
+        return found["server"].strip("[]") if found is not None else None
+
+    def contains(self, path: str) -> bool:
+        """Return whether an absolute path is the mount's target or below it."""
+        return path == self.target or path.startswith(f"{self.target}/")
+
+
+def overlapping_target(targets: Sequence[str]) -> tuple[int, str] | None:
+    """Return the index of the first target that is, contains or is in an earlier one, with that one; None if there is none."""
+    for index, target in enumerate(targets):
+        for earlier in targets[:index]:
+            if f"{target}/".startswith(f"{earlier}/") or earlier.startswith(f"{target}/"):
+                return index, earlier
+    return None
 
 
 class OfRun(str, Enum):
@@ -1047,6 +1120,7 @@ class Job:
     strategy: StrategyTable = StrategyTable()
     limits: Limits = Limits()
     sources: tuple[Source, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     metrics: tuple[Metric, ...] = ()
     results: tuple[Results, ...] = ()
     host_metrics: HostMetrics = HostMetrics()
@@ -1071,6 +1145,8 @@ class Job:
         for source in self.sources:
             if source.arm is not None and source.arm not in arms:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is none of [[repeat.arms]]')
+        if (overlap := overlapping_target([each.target for each in self.mounts])) is not None:
+            raise ValueError(f"[[mounts]] target {self.mounts[overlap[0]].target} and {overlap[1]} overlap")
         if self.restart.max_restarts and self.strategy.max_restarts:
             raise ValueError("[restart] and [strategy] max_restarts say the same; keep that of [restart]")
         self._check_elastic()

@@ -135,6 +135,8 @@ class RunDir:
         # Apart from the shim's files, because the benchmark's user writes there.
         return self.path / ("launcher" if self.generation == 0 else f"launcher-{self.generation}")
 
+    mounts = _Place("mounts")
+    """Targets of `[[mounts]]`, each in a line, written before something is mounted there; deleted after the run."""
     ssh = _Place("ssh")
     """Key and configuration of ssh or sshd, if nodes use SSH; deleted after the run."""
     shim_lock = _Place("shim.lock", of_generation=True)

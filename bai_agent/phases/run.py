@@ -92,6 +92,7 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
         start_monitor(ctx)
         _wait_until_alone(ctx)
         begin_environment(ctx)
+        _mount(ctx)
         _do(ctx, "pull", phases.pull)
         _do(ctx, "join", phases.join)
         if ctx.monitor is not None:
@@ -135,6 +136,7 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
     publish_result(
         ctx.job, ctx.rundir, ctx.record, ctx.uploader, rank=ctx.node.rank, deadline=ctx.drain_deadline()
     )
+    _unmount(ctx.job, ctx.rundir)
     if ctx.node_store is None:
         _tidy(ctx.job, ctx.rundir, ctx.outcome)
     return ctx.outcome
@@ -161,6 +163,7 @@ def finish_publishing(
         uploader.start()
     deadline = CLOCK.monotonic() + job.limits.drain.total_seconds()
     publish_result(job, rundir, record, uploader, rank=rank, deadline=deadline)
+    _unmount(job, rundir)
     if node_store is None:
         _tidy(job, rundir, outcome)
 
@@ -306,6 +309,37 @@ def _begin(ctx: RunContext) -> None:
         ctx.warn(sentence)
 
 
+def _mount(ctx: RunContext) -> None:
+    """Mount the job's network file systems, unless an earlier agent has in this boot. Raises RunEndedError.
+
+    Nodes that share a machine leave it to its first one, and wait for that one in `join`.
+    """
+    if not ctx.job.mounts or not _is_first_here(ctx) or "run" in ctx.events.finished_phases():
+        return
+    # Imported here, as in `_unmount`: most jobs have none.
+    from bai_agent.machine.network_mounts import mount_all
+
+    try:
+        mount_all(ctx.job.mounts, ctx.rundir.mounts, stopping=ctx.watch.stopping)
+    except SetupError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+    if reason := ctx.watch.reason():
+        raise RunEndedError(reason)
+
+
+def _unmount(job: Job, rundir: RunDir) -> None:
+    """Unmount what an agent has mounted for this node: after the artifacts and the result, which may be read from there."""
+    if job.mounts:
+        from bai_agent.machine.network_mounts import unmount_all
+
+        unmount_all(rundir.mounts)
+
+
+def _is_first_here(ctx: RunContext) -> bool:
+    """Return whether no other node of the job on this machine comes before this one."""
+    return ctx.node.rank == 0 or ctx.node.instance_id is not None
+
+
 def _pull(ctx: RunContext) -> None:
     """Pull data and scripts, and install the scripts' requirements."""
     deadline = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
@@ -355,17 +389,24 @@ def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
 
 
 def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return the sources that this node pulls. Absolute paths on a shared machine are pulled by its first node alone.
+    """Return the sources that this node pulls. Absolute paths on a shared machine are pulled by its first node alone, and paths on
+    a shared file system by the job's.
 
     If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
     """
     # A server and its client have different sources.
-    everything = ctx.node.rank == 0 or ctx.node.instance_id is not None or ctx.job.server is not None
+    everything = _is_first_here(ctx) or ctx.job.server is not None
     found: dict[Source, None] = {}
     for job, rundir in workspaces(ctx.job, ctx.rundir):
         folders = _folders(job, rundir)
         for source in job.sources:
             if not everything and Path(source.path).is_absolute():
+                continue
+            if (
+                ctx.node.rank
+                and ctx.job.server is None
+                and any(mount.contains(source.path) for mount in ctx.job.mounts)
+            ):
                 continue
             if rundir.arm is not None:
                 slash = "/" if source.path.endswith("/") else ""

@@ -350,7 +350,13 @@ def _in_a_line(descriptor: Descriptor, *, here: bool, place: str) -> str:
         for count, noun in (
             (len([*descriptor.output.every_metric, *metrics]), "metric"),
             (len([*descriptor.data.sources, *models]), "source"),
+            (len(descriptor.mounts), "mount"),
         )
         if count
     ]
-    return f"runs {command} {where}" + (f", with {' and '.join(counts)}" if counts else "")
+    return f"runs {command} {where}" + (f", with {_listed(counts)}" if counts else "")
+
+
+def _listed(words: Sequence[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last

@@ -18,6 +18,7 @@ from bai_agent.job.descriptor import (
     HostMetrics,
     Kafka,
     LogLines,
+    Mount,
     Prometheus,
     Restart,
     Results,
@@ -286,6 +287,7 @@ class Descriptor(DescriptorTable):
     env: Env = Field(default_factory=Env)
     ml: Ml = Field(default_factory=Ml)
     data: Data = Field(default_factory=Data)
+    mounts: list[Mount] = Field(default_factory=list)
     output: OutputTable = Field(default_factory=OutputTable)
     repeat: RepeatTable | None = None
     matrix: MatrixTable | None = None

@@ -133,6 +133,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
             strategy=strategy,
         ),
         sources=sources,
+        mounts=tuple(descriptor.mounts),
         metrics=plan_metrics(descriptor),
         results=tuple(descriptor.output.results),
         host_metrics=descriptor.host_metrics,
@@ -172,6 +173,15 @@ def one_node_note(descriptor: Descriptor) -> str | None:
     many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
     note = f"{hardware.strategy}: this machine stands for {distributed.num_instances.most} nodes, as one node with {many}"
     return note if distributed.num_instances.least is None else f"{note}, and the job is not elastic here"
+
+
+def mount_notes(job: Job) -> list[str]:
+    """Return what each of `[[mounts]]` of a job on EC2 needs that is not known before the launch."""
+    return [
+        f"mounts: {each.src} at {each.target}; the image needs {each.type.package}, and the security group of the file system must "
+        "let the machines reach TCP port 2049"
+        for each in job.mounts
+    ]
 
 
 def nodes_on_this_machine(descriptor: Descriptor) -> int:

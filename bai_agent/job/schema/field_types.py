@@ -305,6 +305,26 @@ def _absolute(text: str) -> Mistake | None:
 AbsolutePath = Annotated[str, Check(_absolute)]
 
 
+_SYSTEM_FOLDERS = re.compile(
+    r"/(bin|boot|dev|etc|lib(32|64|x32)?|proc|run|sbin|sys|usr)(/.*)?|/(home|opt|root|tmp|var)|/var/(lib|log|tmp)"
+)
+"""The system's own folders, most of them with all that is in them."""
+
+
+def _mount_target(text: str) -> Mistake | None:
+    fix = 'write an absolute path of letters, digits, ".", "_" and "-", for example "/efs"'
+    if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", text):
+        return f"{shown(text)} is not the path of a folder to mount at", fix
+    if {".", ".."} & set(text.split("/")):
+        return f'{shown(text)} has a "." or ".." in it', fix
+    if _SYSTEM_FOLDERS.fullmatch(text):
+        return f"{shown(text)} is a folder of the system", 'write a folder of its own, for example "/efs"'
+    return None
+
+
+MountTarget = Annotated[str, Check(_mount_target, {"pattern": r"^(/[A-Za-z0-9._-]+)+$"})]
+
+
 def _percentage(value: object) -> float:
     """Return a text such as "2%" as a share, 0.02."""
     found = (

@@ -191,7 +191,7 @@ def _unwritable(error: OSError) -> StoreError:
 
 
 def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-    """Return warnings about secrets and programs that this machine does not have."""
+    """Return warnings about secrets, programs and rights that this machine does not have."""
     file = str(job_request.file)
     found = [
         Finding(
@@ -202,6 +202,10 @@ def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
             severity=Severity.WARNING,
         )
         for path, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ)
+    ]
+    found += [
+        Finding(file=file, path=path, problem=problem, fix=fix, severity=Severity.WARNING)
+        for path, problem, fix in _unmountable(descriptor)
     ]
     if (program := missing_program(descriptor)) is not None:
         found.append(
@@ -214,6 +218,21 @@ def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
             )
         )
     return found
+
+
+def _unmountable(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Yield path, problem and fix of each of `[[mounts]]` that cannot be mounted here."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/sbin", "/usr/sbin"])
+    for index, mount in enumerate(descriptor.mounts):
+        if os.geteuid() != 0:
+            yield (
+                ("mounts", index),
+                "only root may mount, and you are not root here",
+                "run it as root, or with --on ec2",
+            )
+        elif shutil.which(mount.type.program, path=path) is None:
+            problem = f"there is no {mount.type.program} here"
+            yield ("mounts", index, "type"), problem, f"install the package {mount.type.package}"
 
 
 def missing_program(descriptor: Descriptor) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from bai_agent.job.descriptor import overlapping_target
 from executor.descriptor.checks.command_checks import (
     command_given,
     command_words,
@@ -205,6 +206,15 @@ def _volumes(table: Raw) -> Iterator[RawFinding]:
             )
 
 
+def _mounts(table: Raw) -> Iterator[RawFinding]:
+    """Check that the targets of `[[mounts]]` do not overlap."""
+    found = [(where, text_at(mount, "target")) for where, mount in items(table, "mounts")]
+    written = [(where, target) for where, target in found if target]
+    if (overlap := overlapping_target([target for _, target in written])) is not None:
+        where, target = written[overlap[0]]
+        yield error((*where, "target"), f'"{target}" overlaps with "{overlap[1]}"', "write separate folders")
+
+
 def _secrets(table: Raw) -> Iterator[RawFinding]:
     for where in (("env", "vars"), ("server", "env", "vars")):
         for name, value in at(table, *where).items():
@@ -238,6 +248,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     _market,
     _network,
     _volumes,
+    _mounts,
     _secrets,
     references,
     variable_references,

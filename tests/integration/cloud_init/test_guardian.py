@@ -89,6 +89,19 @@ def test_an_agent_that_dies_is_restarted(machine: GuardianJail) -> None:
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
+def test_file_systems_of_a_crashed_agent_are_unmounted_before_the_power_off(
+    tmp_path: Path, shell: str
+) -> None:
+    with GuardianJail(tmp_path, shell=shell) as machine:
+        machine.program("usr/local/bin/umount", '#!/bin/dash\necho "umount $*" >>/dev/calls\n')
+        lists = "open(run + '/mounts', 'w').write('/efs\\n/data/shared\\n')"
+        machine.cloud_init(boot(machine.services, agent=f"{lists}\nsys.exit(1)"))
+
+        assert machine.last_words() == "agent-crashed 1"
+        assert machine.calls("umount") == ["-l /efs", "-l /data/shared"]
+
+
+@pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
 def test_an_agent_that_hangs_is_restarted(tmp_path: Path, shell: str) -> None:
     # Given an agent that lives for a while, hangs, and goes on when it is started again
     beat = "open(run + '/heartbeat.json', 'w').write(f'{each}\\n')"

@@ -308,6 +308,22 @@ def test_validate_says_where_the_file_would_run(
     assert answer.stdout.splitlines()[-1].endswith(f"runs `true` {where}")
 
 
+def test_validate_and_plan_say_what_a_mount_needs(cli: LocalCli) -> None:
+    file = cli.folder / "benchmark.toml"
+    mount = '[[mounts]]\ntype = "efs"\nsrc = "fs-0123456789abcdef0:/"\ntarget = "/efs"\n'
+    file.write_text(f"{cli.bai('init').stdout}\n{mount}")
+
+    here = cli.bai("validate", file)
+    there = cli.bai("plan", file, "--on", "ec2", "--instance-type", "m5.large")
+
+    assert here.code == 0
+    assert "mounts[0]" in here.stdout
+    assert ("there is no mount.efs here" if os.geteuid() == 0 else "only root may mount") in here.stdout
+    assert "with 2 metrics and 1 mount\n" in here.stdout
+    assert there.code == 0
+    assert "mounts: fs-0123456789abcdef0:/ at /efs; the image needs amazon-efs-utils" in there.stderr
+
+
 def test_validate_names_secrets_that_are_not_set_here(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     kafka = """

@@ -90,6 +90,14 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
     ("more", "message"),
     [
         (
+            "[[mounts]]\ntype = 'nfs'\nsrc = 'a:/'\ntarget = '/x'\n[[mounts]]\ntype = 'nfs'\nsrc = 'b:/'\ntarget = '/x/y'",
+            r"\[\[mounts\]\] target /x/y and /x overlap",
+        ),
+        (
+            "[[mounts]]\ntype = 'nfs'\nsrc = 'a:/'\ntarget = '/etc'",
+            r'target: "/etc" is a folder of the system',
+        ),
+        (
             "[limits]\nmax_runtimes = '1h'",
             r'job\.toml: \[limits\] has no key "max_runtimes"; did you mean "max_runtime"\?',
         ),

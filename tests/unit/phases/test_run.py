@@ -17,11 +17,12 @@ from agent_runs import events_of, records_of
 from run_contexts import InstantExtractor, ScriptedStopSource, SteppingClock, make_context
 
 from bai_agent.benchmark.stopping import end_lost
-from bai_agent.job.descriptor import Benchmark, Limits, Metric, Source
+from bai_agent.job.descriptor import Benchmark, Limits, Metric, Mount, MountType, Source
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.machine.readiness import Node
 from bai_agent.phases import run as phases_run
 from bai_agent.phases.run import Phases, finish_publishing, run
 from bai_agent.run.extractor import ExtractorProcess
@@ -282,6 +283,34 @@ def test_a_result_that_was_not_published_is_published_later(rundir: RunDir, reco
         finish_publishing(ctx.job, rundir, record, None, rank=0, outcome=outcome)
 
     assert record.result() == read_json(rundir.result)
+
+
+def test_mounts_of_an_agent_that_was_killed_at_its_end_are_unmounted_by_the_next_one(
+    rundir: RunDir, record: JobRecord
+) -> None:
+    mount = Mount(type=MountType.NFS, src="server:/x", target="/bai-test-of-mounts")
+    ctx = make_context(rundir, tables={"mounts": (mount,)})
+    rundir.mounts.write_text(f"{mount.target}\n")
+    write_json(rundir.result, {"outcome": Outcome.SUCCEEDED.value})
+
+    finish_publishing(ctx.job, rundir, record, None, rank=0, outcome=Outcome.SUCCEEDED)
+
+    assert not rundir.mounts.exists()
+
+
+def test_a_path_on_a_mount_is_pulled_by_the_jobs_first_node_alone(rundir: RunDir) -> None:
+    mount = Mount(type=MountType.NFS, src="server:/x", target="/shared")
+    sources = tuple(
+        Source(src="s3://b/k", path=path) for path in ("/shared", "/shared/a", "/shared-not", "own")
+    )
+
+    def pulled(rank: int, **tables: Any) -> list[str]:
+        tables = {"mounts": (mount,), "sources": sources, **tables}
+        node = Node(rank=rank, instance_id="i-1")
+        return [each.path for each in phases_run._sources(make_context(rundir, tables=tables, node=node))]
+
+    assert pulled(0) == ["/shared", "/shared/a", "/shared-not", "own"]
+    assert pulled(1) == ["/shared-not", "own"]
 
 
 @pytest.mark.parametrize(("outcome", "stays"), [(Outcome.SUCCEEDED, False), (Outcome.FAILED, True)])

@@ -34,6 +34,7 @@ from executor.descriptor import Descriptor
 from executor.errors import AwsCredentialsError, UsageError
 from executor.owned_folders import cache_folder
 from executor.planning.job_defaults import DefaultValue, notes_of
+from executor.planning.plan import mount_notes
 from executor.planning.request import UNDRAWN_ID, JobRequest
 from executor.planning.scripts_folder import ScriptsSurvey
 from executor.quantities import size
@@ -67,6 +68,7 @@ class Ec2Plan:
         warned = [hang_warning(self.cost)] if self.launch.may_hang else []
         if self.launch.shortened is not None:
             warned.append(self.launch.shortened)
+        found += mount_notes(self.launch.job)
         return [*found, *notes_of(self.defaults), *(f"warning: {each}" for each in warned)]
 
     def refusal(self) -> str | None:

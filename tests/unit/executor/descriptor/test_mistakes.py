@@ -1087,3 +1087,66 @@ def test_each_node_starts_one_process_on_each_machine(tmp_path: Path, processes:
     )
     assert "starts the command once on each machine" in finding.problem
     assert findings_of(tmp_path, f"{text}{table}1\n") == []
+
+
+MOUNT = """
+[[mounts]]
+type = "{type}"
+src = "{src}"
+target = "{target}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("mount", "key", "problem"),
+    [
+        ({"target": "/"}, "target", "is not the path of a folder to mount at"),
+        ({"target": "efs"}, "target", "is not the path of a folder to mount at"),
+        ({"target": "/a b"}, "target", "is not the path of a folder to mount at"),
+        ({"target": "/efs/"}, "target", "is not the path of a folder to mount at"),
+        ({"target": "/efs/../etc"}, "target", 'has a "." or ".." in it'),
+        ({"target": "/usr/local/efs"}, "target", "is a folder of the system"),
+        ({"target": "/var/lib"}, "target", "is a folder of the system"),
+        ({"target": "/tmp"}, "target", "is a folder of the system"),
+        ({"src": "server"}, "src", "is not a server and its export"),
+        ({"src": "-o:/x"}, "src", "is not a server and its export"),
+        ({"src": "fs-0123456789abcdef0:/"}, "src", "names no server, but a file system of EFS"),
+        ({"type": "efs"}, "src", "is not a file system of EFS and a folder in it"),
+        ({"type": "smb"}, "type", '"smb" is not one of the choices'),
+    ],
+)
+def test_a_mount_names_a_server_and_a_folder_of_its_own(
+    tmp_path: Path, mount: dict[str, str], key: str, problem: str
+) -> None:
+    found = only(
+        tmp_path, GOOD + MOUNT.format(**{"type": "nfs", "src": "server:/x", "target": "/x", **mount})
+    )
+
+    assert found.key == f"mounts[0].{key}"
+    assert problem in found.problem
+
+
+@pytest.mark.parametrize(
+    ("src", "target"),
+    [("10.0.0.5:/x", "/data/efs-1"), ("[fd00::1]:/", "/mnt"), ("a.b.example:/x,ro", "/tmp/x")],
+)
+def test_a_mount_may_have_any_server_and_a_folder_below_that_of_others(
+    tmp_path: Path, src: str, target: str
+) -> None:
+    assert findings_of(tmp_path, GOOD + MOUNT.format(type="nfs", src=src, target=target)) == []
+
+
+@pytest.mark.parametrize("targets", [("/a", "/a"), ("/a/b", "/a"), ("/a", "/a/b/c")])
+def test_mounts_do_not_overlap(tmp_path: Path, targets: tuple[str, str]) -> None:
+    mounts = "".join(MOUNT.format(type="nfs", src="server:/x", target=each) for each in targets)
+
+    found = only(tmp_path, GOOD + mounts)
+
+    assert found.key == "mounts[1].target"
+    assert found.problem == f'"{targets[1]}" overlaps with "{targets[0]}"'
+
+
+def test_the_role_of_the_machine_is_for_efs(tmp_path: Path) -> None:
+    nfs = MOUNT.format(type="nfs", src="server:/x", target="/x") + "iam = true\n"
+
+    assert only(tmp_path, GOOD + nfs).key == "mounts[0].iam"

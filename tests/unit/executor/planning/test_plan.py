@@ -32,7 +32,7 @@ from executor.descriptor import Descriptor
 from executor.errors import PlanError, UsageError
 from executor.planning.job_sources import script_folder
 from executor.planning.job_toml import job_toml
-from executor.planning.plan import PlanInputs, one_node_note, plan
+from executor.planning.plan import PlanInputs, mount_notes, one_node_note, plan
 from executor.planning.request import check_start
 from executor.planning.scripts_folder import ScriptsOrigin
 
@@ -575,3 +575,21 @@ def test_an_unknown_home_folder_is_refused() -> None:
 
     with pytest.raises(PlanError, match="~/x"):
         plan(given, PlanInputs(folder=FOLDER, job_id="j", client_id="c"))
+
+
+def test_mounts_are_planned_as_written_and_their_needs_are_noted() -> None:
+    efs = {"type": "efs", "src": "fs-0123456789abcdef0:/", "target": "/efs", "iam": True}
+    nfs = {"type": "nfs", "src": "10.0.0.5:/x", "target": "/data"}
+
+    job = planned(mounts=[efs, nfs], data_root=Path("/elsewhere"))
+
+    assert [(each.src, each.target, each.iam) for each in job.mounts] == [
+        ("fs-0123456789abcdef0:/", "/efs", True),
+        ("10.0.0.5:/x", "/data", False),
+    ]
+    first, second = mount_notes(job)
+    assert first == (
+        "mounts: fs-0123456789abcdef0:/ at /efs; the image needs amazon-efs-utils, and the security group of the file system must "
+        "let the machines reach TCP port 2049"
+    )
+    assert "the image needs nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)" in second

@@ -1,0 +1,231 @@
+"""Network file systems of a job: mounted before the pull, unmounted at its end, by another agent too after a kill.
+
+A file of the run directory lists the targets before anything is mounted there. The guardian unmounts what it still lists before
+the machine powers off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from stat import S_ISDIR, S_ISLNK, S_ISVTX, S_IWGRP, S_IWOTH
+
+from bai_agent.benchmark.children import Stopped, wait_within
+from bai_agent.errors import SetupError
+from bai_agent.job.descriptor import Mount, MountType
+from bai_agent.machine.host_facts import mounts
+from bai_agent.runtime.clock import call_with_deadline
+
+log = logging.getLogger(__name__)
+
+MOUNT_SECONDS = 60.0
+"""Seconds for the server to answer, and to mount its file system."""
+NFS_PORT = 2049
+_OPTIONS = "soft,timeo=150,retrans=2,nosuid,nodev"
+"""soft: calls fail when the server is gone, and a power-off does not wait for it. timeo: 15 s, the least that EFS recommends:
+https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
+"""
+_HELPER_FOLDERS = ("/sbin", "/usr/sbin")
+"""Folders of mount's helpers: mount(8)."""
+_MOST_WORDS = 300
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+"""Flags of umount2(2)."""
+
+
+def mount_all(
+    wanted: Sequence[Mount],
+    record: Path,
+    *,
+    stopping: Callable[[], bool],
+    seconds: float = MOUNT_SECONDS,
+    port: int = NFS_PORT,
+) -> None:
+    """Mount what is not mounted yet, or return once `stopping()`. Raises SetupError.
+
+    record: the file that lists the targets, in the run directory. seconds: time for each of them.
+    """
+    listed = _listed(record)
+    for mount in wanted:
+        if mount.target in listed and is_mounted(mount.target):
+            continue
+        where = f'[[mounts]] "{mount.src}" at {mount.target}'
+        deadline = time.monotonic() + seconds
+        try:
+            _require_rights(mount, where)
+            _make_target(mount.target, where, run_directory=record.parent)
+            if mount.server is not None:
+                _require_server(
+                    mount.server, where, deadline=deadline, seconds=seconds, port=port, stopping=stopping
+                )
+            if mount.target not in listed:
+                with record.open("a") as file:
+                    file.write(f"{mount.target}\n")
+            _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
+        except Stopped:
+            return
+        log.info("mounted %s at %s", mount.src, mount.target)
+
+
+def unmount_all(record: Path) -> None:
+    """Unmount all that `record` lists, without waiting for servers or open files, and delete it."""
+    for target in reversed(_listed(record)):
+        if is_mounted(target) and (problem := _detach(target)) is not None:
+            log.warning("%s cannot be unmounted: %s", target, problem)
+    record.unlink(missing_ok=True)
+
+
+def is_mounted(target: str) -> bool:
+    """Return whether a file system is mounted at `target`. Does not ask its server."""
+    return any(fields[1] == target for fields in mounts(Path("/")))
+
+
+def mount_arguments(mount: Mount) -> list[str]:
+    """Return the command that mounts it; no shell reads it."""
+    first = "vers=4" if mount.type is MountType.NFS else "tls,iam" if mount.iam else "tls"
+    return ["mount", "-t", mount.type.value, "-o", f"{first},{_OPTIONS}", mount.src, mount.target]
+
+
+def _listed(record: Path) -> list[str]:
+    try:
+        return record.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _require_rights(mount: Mount, where: str) -> None:
+    """Raise SetupError if this process may not mount, or the file system's program is missing."""
+    if os.geteuid() != 0:
+        raise SetupError(
+            f"{where} cannot be mounted: only root may mount, and the agent runs as user {os.geteuid()}."
+        )
+    program = mount.type.program
+    if shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_HELPER_FOLDERS])) is None:
+        other = (
+            ', or write type = "nfs" and the DNS name of the file system'
+            if mount.type is MountType.EFS
+            else ""
+        )
+        raise SetupError(
+            f"{where} cannot be mounted: there is no {program} on this machine. Install the package {mount.type.package}{other}."
+        )
+
+
+def _make_target(target: str, where: str, *, run_directory: Path) -> None:
+    """Make the folder, or check that it is empty and a folder to mount at. Raises SetupError."""
+    own = os.path.realpath(run_directory)
+    if f"{own}/".startswith(f"{target}/") or target.startswith(f"{own}/"):
+        raise SetupError(
+            f"{where} cannot be mounted: the folder contains the run directory {own}, or is in it."
+        )
+    path = Path("/")
+    try:
+        for part in Path(target).parts[1:]:
+            path /= part
+            with suppress(FileExistsError):
+                path.mkdir(0o755)
+            _require_folder(path, where, is_target=str(path) == target)
+        if is_mounted(target):
+            raise SetupError(f"{where} cannot be mounted: another file system is mounted there.")
+        if next(path.iterdir(), None) is not None:
+            raise SetupError(
+                f"{where} cannot be mounted: the folder is not empty. Name a new or an empty one."
+            )
+    except OSError as error:
+        raise SetupError(f"{where} cannot be mounted: {path}: {error.strerror}.") from error
+
+
+def _require_folder(path: Path, where: str, *, is_target: bool) -> None:
+    """Raise SetupError unless it is a folder, and what is in it can only be replaced by root if it is above the target."""
+    status = path.lstat()
+    if S_ISLNK(status.st_mode) or not S_ISDIR(status.st_mode):
+        what = "a link" if S_ISLNK(status.st_mode) else "not a folder"
+        raise SetupError(f"{where} cannot be mounted: {path} is {what}.")
+    is_open = status.st_mode & (S_IWGRP | S_IWOTH) and not status.st_mode & S_ISVTX
+    if not is_target and (status.st_uid != 0 or is_open):
+        raise SetupError(
+            f'{where} cannot be mounted: another user could replace folders in {path}. Name a folder elsewhere, for example "/efs".'
+        )
+
+
+def _require_server(
+    server: str, where: str, *, deadline: float, seconds: float, port: int, stopping: Callable[[], bool]
+) -> None:
+    """Raise SetupError unless the server accepts a connection: the mount itself does not say in time why it hangs."""
+
+    def connect() -> bool:
+        with socket.create_connection((server, port), timeout=max(0.1, deadline - time.monotonic())):
+            return True
+
+    try:
+        answered = call_with_deadline(
+            connect, over=lambda: stopping() or time.monotonic() >= deadline, name=f"NFS server {server}"
+        )
+    except socket.gaierror as error:
+        raise SetupError(
+            f'{where} cannot be mounted: the server "{server}" has no address ({error.strerror}).'
+        ) from error
+    except TimeoutError:
+        answered = None
+    except OSError as error:
+        raise SetupError(
+            f"{where} cannot be mounted: {server} refuses connections to port {port} ({error.strerror})."
+        ) from error
+    if answered is None:
+        if stopping():
+            raise Stopped
+        raise SetupError(_silent(where, seconds))
+
+
+def _silent(where: str, seconds: float) -> str:
+    return (
+        f"{where} cannot be mounted: its server did not answer within {seconds:.0f} s. The server's security group, or its "
+        f"firewall, must let this machine reach TCP port {NFS_PORT}."
+    )
+
+
+def _mount(
+    mount: Mount, where: str, *, deadline: float, seconds: float, stopping: Callable[[], bool]
+) -> None:
+    # A file and not a pipe: the TLS process of mount.efs goes on, and would keep a pipe open.
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(
+                mount_arguments(mount),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,
+            )
+            code = wait_within(child, deadline=deadline, stopping=stopping)
+        except OSError as error:
+            raise SetupError(
+                f"{where} cannot be mounted: mount cannot be started ({error.strerror})."
+            ) from error
+        except subprocess.TimeoutExpired:
+            raise SetupError(_silent(where, seconds)) from None
+        output.seek(0)
+        said = " ".join(output.read(1 << 16).decode(errors="replace").split())[-_MOST_WORDS:]
+    if code != 0 and "timed out" in said.lower():
+        raise SetupError(_silent(where, seconds))
+    if code != 0:
+        raise SetupError(f"{where} cannot be mounted: {said or f'mount ended with {code}'}")
+
+
+def _detach(target: str) -> str | None:
+    """Unmount lazily; return why that is impossible, None if it is done."""
+    import ctypes  # only a job with mounts pays for it
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(os.fsencode(target), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
+        return None
+    return os.strerror(ctypes.get_errno())
