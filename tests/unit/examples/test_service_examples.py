@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from executor.configuration.config import VARIABLES, read_settings
-from executor.configuration.service_config import ServiceTable
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "service"
@@ -137,20 +136,6 @@ def test_compose_has_the_brokers_that_the_service_is_given() -> None:
     assert f"INSIDE://{bai['environment']['KAFKA_BOOTSTRAP_SERVERS']}" in advertised
     assert kafka["environment"]["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"
     assert (EXAMPLES / bai["build"]).resolve() == ROOT
-
-
-def test_the_services_patch_is_whole_and_names_our_engine() -> None:
-    text = (EXAMPLES / "benchmark-service.patch").read_text()
-    (engine,) = ServiceTable().engine_ids
-    for part in text.split("diff --git ")[1:]:
-        added = 0
-        for head, body in re.findall(r"^@@ -(.*?) @@[^\n]*\n((?:[ +-].*\n|\n)+)", part, re.MULTILINE):
-            before, after = (int(each.split(",")[1]) for each in head.split(" +"))
-            lines = body.splitlines()
-            assert sum(not each.startswith("+") for each in lines) == before
-            assert sum(not each.startswith("-") for each in lines) == after
-            added += sum(each.startswith("+") and f'"{engine}"' in each for each in lines)
-        assert added == 1, part
 
 
 def test_fluent_bit_reads_the_documented_path() -> None:
