@@ -26,6 +26,7 @@ from bai_agent.errors import (
     NoSpaceError,
     PullError,
     PullStopped,
+    RecordError,
     SetupError,
     StoreError,
     StoreRefusedError,
@@ -36,9 +37,10 @@ from bai_agent.generations.checkpoint_marker import (
     CheckpointMarker,
     CheckpointRecord,
     checkpoint_number,
+    marker_digest,
 )
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Checkpoint
+from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import CheckpointEvent, CheckpointSummary, RestoreEvent
@@ -82,9 +84,10 @@ def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
     members. Raises RunEndedError."""
     generation, name = ctx.rundir.generation, ctx.begins_with
     at = checkpoint_number(name) if name is not None else None
-    restore(ctx, None if at is None else _insist(ctx, lambda: checkpoint_record(ctx).marker(at)))
+    if not _has_origin_here(ctx):
+        restore(ctx, None if at is None else _insist(ctx, lambda: checkpoint_record(ctx).marker(at)))
     elastic.restored = generation
-    if at is None:
+    if at is None and (generation == 0 or not ctx.resumed):
         return
     elastic.waits_to_launch = True
     elastic.look_now()
@@ -100,13 +103,30 @@ def restore_newest(ctx: RunContext) -> None:
     checkpoint, marker = ctx.job.checkpoint, None
     if checkpoint is not None and not checkpoint.shared and ctx.rundir.generation:
         marker = _insist(ctx, lambda: checkpoint_record(ctx).newest(before=ctx.rundir.generation))
-    restore(ctx, marker)
+    if not _has_origin_here(ctx):
+        restore(ctx, marker)
+
+
+def restore_origin(ctx: RunContext) -> None:
+    """Restore the checkpoint of another job from which this one begins, unless it has its own by now. Raises RunEndedError.
+
+    It is part of the pull, so that the nodes of a job launch together.
+    """
+    is_new = ctx.job.strategy.nodes == 1 or not _insist(ctx, lambda: checkpoint_record(ctx).numbers())
+    if is_new:
+        restore(ctx, None)
+
+
+def _has_origin_here(ctx: RunContext) -> bool:
+    """Return whether this agent has restored another job's checkpoint for the first generation."""
+    return ctx.rundir.generation == 0 and bool(ctx.resumed)
 
 
 def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
 
-    If the files of a checkpoint do not match its marker, the previous one is restored, with a warning.
+    If the files of a checkpoint do not match its marker, the previous one is restored, with a warning. Before the
+    job's first one is that of the job from which it begins, if any.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -128,6 +148,8 @@ def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
             ctx.resumed = next(iter(ctx.shared_checkpoints), "")
         elif marker is not None:
             bytes_brought = _restore(ctx, folder, user, marker)
+        if not ctx.resumed and checkpoint.origin is not None:
+            bytes_brought = _restore_origin(ctx, folder, user, checkpoint.origin)
     _tell(ctx, bytes_brought, ctx.clock.monotonic() - begun)
 
 
@@ -236,7 +258,11 @@ def _user(ctx: RunContext) -> User | None:
 
 
 def _is_first(ctx: RunContext) -> bool:
-    return ctx.job.strategy.nodes == 1 or members_of(ctx.rundir).peers[0].node == ctx.node.rank
+    if ctx.job.strategy.nodes == 1:
+        return True
+    if not ctx.rundir.of_generation(0).peers.exists() and not ctx.rundir.peers.exists():
+        return ctx.node.rank == 0  # the nodes have not met yet
+    return members_of(ctx.rundir).peers[0].node == ctx.node.rank
 
 
 def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
@@ -303,21 +329,11 @@ def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
 def _restore(ctx: RunContext, folder: Path, user: User | None, newest: CheckpointMarker) -> int:
     """Restore `newest`, or the last checkpoint before it whose files are complete; return the number of
     restored bytes."""
-    record, checkpoint = checkpoint_record(ctx), ctx.job.checkpoint
-    assert checkpoint is not None
-    if Path(checkpoint.path).is_absolute() and ctx.node.instance_id is None and not _is_first(ctx):
-        # If several nodes share a machine, the first one restores the folder that all share.
+    record = checkpoint_record(ctx)
+    if _is_restored_by_first(ctx):
         ctx.resumed = newest.name
         return 0
-    restorer = Restorer(
-        folder=folder,
-        user=user,
-        record=record,
-        store=ctx.job.store,
-        manifest=ctx.rundir.checkpoint_pulled,
-        deadline=ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds(),
-        stopping=ctx.watch.stopping,
-    )
+    restorer = _restorer(ctx, folder, user, record)
     older = iter(_insist(ctx, lambda: list(islice(record.markers(before=newest.at), _TRIED))))
     marker: CheckpointMarker | None = newest
     while marker is not None:
@@ -330,6 +346,55 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
         instead = f"{marker.name} is taken instead" if marker is not None else "there is none before it"
         ctx.warn(f"The files of {wanted.name} differ from its marker: {instead}.")
     return 0
+
+
+def _restore_origin(ctx: RunContext, folder: Path, user: User | None, origin: CheckpointOrigin) -> int:
+    """Restore the checkpoint of another job; return the number of restored bytes. Raises CheckpointError if it has changed."""
+    if _is_restored_by_first(ctx):
+        ctx.resumed = origin.title
+        return 0
+    assert ctx.record is not None  # the job descriptor has a store
+    record = CheckpointRecord(AttemptRecord(JobRecord(ctx.record.store, origin.job), origin.attempt))
+    marker = _insist(ctx, lambda: _origin_marker(record, origin))
+    restorer = _restorer(ctx, folder, user, record)
+    is_there = restorer.is_there(marker)
+    if not is_there and not _insist(ctx, lambda: restorer.restore(marker)):
+        raise CheckpointError(f"the files of {origin.title} differ from its marker")
+    ctx.resumed, ctx.restored = origin.title, marker
+    return 0 if is_there else marker.bytes
+
+
+def _origin_marker(record: CheckpointRecord, origin: CheckpointOrigin) -> CheckpointMarker:
+    """Return the marker of `origin`. Raises CheckpointError if it is gone or another one, StoreError."""
+    at = checkpoint_number(origin.name)
+    if at is None:
+        raise CheckpointError(f'[checkpoint.origin] name "{origin.name}" is not the name of a checkpoint')
+    try:
+        marker = record.marker(at)
+    except RecordError as error:
+        raise CheckpointError(f"{origin.title}: {error}") from error
+    if marker_digest(marker) != origin.sha256:
+        raise CheckpointError(f"{origin.title} is another one than when this job was submitted")
+    return marker
+
+
+def _is_restored_by_first(ctx: RunContext) -> bool:
+    """Return whether the first node restores the folder, because several nodes share the machine and the folder."""
+    assert ctx.job.checkpoint is not None
+    is_shared = Path(ctx.job.checkpoint.path).is_absolute() and ctx.node.instance_id is None
+    return is_shared and not _is_first(ctx)
+
+
+def _restorer(ctx: RunContext, folder: Path, user: User | None, record: CheckpointRecord) -> Restorer:
+    return Restorer(
+        folder=folder,
+        user=user,
+        record=record,
+        store=ctx.job.store,
+        manifest=ctx.rundir.checkpoint_pulled,
+        deadline=ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds(),
+        stopping=ctx.watch.stopping,
+    )
 
 
 def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
@@ -351,8 +416,8 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:
     generation = ctx.rundir.generation
     told = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
-    # A missing checkpoint is reported once.
-    if generation == 0 or (not ctx.resumed and told):
+    # A missing checkpoint is reported once. A job begins with another job's alone.
+    if not ctx.resumed and (generation == 0 or told):
         return
     marker = ctx.restored
     ctx.events.add(

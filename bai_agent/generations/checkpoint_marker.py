@@ -8,6 +8,7 @@ meanwhile, their checksums differ from the marker's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator
@@ -183,6 +184,11 @@ def marker_bytes(marker: CheckpointMarker) -> bytes:
     """Return a marker from the bytes of its object."""
     # ASCII: a name that is not UTF-8 has lone surrogates.
     return json.dumps(asdict(marker)).encode("ascii") + b"\n"
+
+
+def marker_digest(marker: CheckpointMarker) -> str:
+    """Return a checksum of a checkpoint: its files with their sums, and their place in the record."""
+    return hashlib.sha256(marker_bytes(marker)).hexdigest()
 
 
 def read_marker(table: object, at: CheckpointNumber, *, where: str) -> CheckpointMarker:

@@ -1008,7 +1008,7 @@ def _interval(every: timedelta | None) -> Mistake | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint(DeclaredTable):
+class WrittenCheckpoint(DeclaredTable):
     """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and restored
     before a restart."""
 
@@ -1026,6 +1026,41 @@ class Checkpoint(DeclaredTable):
         elif self.shared and ":" in self.path:
             problem = f'{shown(self.path)} has a ":", which separates the folders in BAI_CHECKPOINTS'
             yield "path", (problem, "name the folder by a path without one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOrigin:
+    """The checkpoint of another job in the same job store, from which a job begins."""
+
+    job: str
+    """The job's id."""
+    name: str
+    """The checkpoint's name: "checkpoint-0-3"."""
+    sha256: str
+    """SHA-256 of its marker, which has the sums of its files."""
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if not is_job_id(self.job):
+            raise ValueError(f'job "{self.job}" is not a job id')
+
+    @property
+    def title(self) -> str:
+        """Name in `BAI_RESUMED` and for people: "train-1/checkpoint-0-3"."""
+        return f"{self.job}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(WrittenCheckpoint):
+    """The `[checkpoint]` table: the folder of the benchmark's checkpoints."""
+
+    origin: CheckpointOrigin | None = None
+    """Unset: the job begins without a checkpoint."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        yield from super().mistakes()
+        if self.shared and self.origin is not None:
+            yield "origin", ("is for a folder that is copied, and shared = true copies none", "remove one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1151,6 +1186,8 @@ class Job:
             raise ValueError("[restart] and [strategy] max_restarts say the same; keep that of [restart]")
         self._check_elastic()
         self._check_server()
+        if self.checkpoint is not None and self.checkpoint.origin is not None and self.store is None:
+            raise ValueError("[checkpoint.origin] is a job in the job store, and [store] is missing")
         if self.repeat is None:
             return
         if self.restart.max_restarts:

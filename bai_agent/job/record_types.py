@@ -186,7 +186,8 @@ class RestoreEvent(RunEvent):
     def sentence(self) -> str:
         if self.name is None:
             return f"There is no checkpoint yet: generation {self.generation} begins without one."
-        return f"Generation {self.generation} goes on from {self.name}."
+        begins = f"Generation {self.generation}" if self.generation else "The job"
+        return f"{begins} goes on from {self.name}."
 
 
 @dataclass(frozen=True, kw_only=True)

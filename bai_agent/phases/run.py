@@ -380,6 +380,11 @@ def _pull(ctx: RunContext) -> None:
         raise RunEndedError(StopReason(Outcome.PULL_FAILED, str(error))) from error
     if reason := ctx.watch.reason():
         raise RunEndedError(reason)
+    checkpoint = ctx.job.checkpoint
+    if checkpoint is not None and checkpoint.origin is not None and newest_begun(ctx) is None:
+        from bai_agent.checkpoint.generation_checkpoints import restore_origin
+
+        restore_origin(ctx)
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:

@@ -129,7 +129,7 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
     """Check a file, and its backend if that is this machine or was requested."""
     from executor.descriptor import has_errors
     from executor.descriptor.override_places import expected_origins, name_flag, name_option
-    from executor.jobs.earlier_jobs import without_artifacts
+    from executor.jobs.earlier_jobs import without_earlier_jobs
     from executor.planning.request import load_request
 
     descriptor, findings = load_request(request)
@@ -144,7 +144,7 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
         backend = backends.of_request(request, descriptor)
         here = not backend.remote
         origins = expected_origins(request.overrides)
-        checked = without_artifacts(descriptor)
+        checked = without_earlier_jobs(descriptor)
         found = [name_option(each, origins) for each in backend.preflight(request, checked)]
         if request.flags is not None:
             found = [name_flag(each, request.flags) for each in found]

@@ -60,6 +60,15 @@ FileOrNoneArgument = Annotated[
     str | None,
     typer.Argument(metavar="FILE", help=f"{_SCRIPT_TOO}; none with --like."),
 ]
+ResumeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--resume",
+        metavar="JOB",
+        help="Run what JOB ran, as --like does, from the newest checkpoint of JOB, which has ended.",
+        autocompletion=job_ids_of,
+    ),
+]
 LikeOption = Annotated[
     str | None,
     typer.Option(

@@ -27,6 +27,7 @@ from executor.commands.options import (
     JsonOption,
     LikeOption,
     OnOption,
+    ResumeOption,
     ScriptOption,
     exit_code_of,
     nobody_reads,
@@ -58,6 +59,7 @@ def run(
     file: FileOrNoneArgument = None,
     arguments: ArgumentsArgument = None,
     like: LikeOption = None,
+    resume: ResumeOption = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
     data_root: DataRootOption = None,
@@ -90,8 +92,8 @@ def run(
     with ExitStack() as stack:
         job_request = replace(
             _request(
-                file, like, arguments, options, keys, flags, on=on, script=script, data_root=data_root,
-                stack=stack,
+                file, _again(like, resume), arguments, options, keys, flags, on=on, script=script,
+                data_root=data_root, stack=stack,
             ),
             exclusive=exclusive,
         )  # fmt: skip
@@ -119,6 +121,7 @@ def submit(
     file: FileOrNoneArgument = None,
     arguments: ArgumentsArgument = None,
     like: LikeOption = None,
+    resume: ResumeOption = None,
     job_id: JobIdOption = None,
     script: ScriptOption = None,
     json_: JsonOption = False,
@@ -131,7 +134,15 @@ def submit(
     """
     with ExitStack() as stack:
         job_request = _request(
-            file, like, arguments, options, keys, flags, on="ec2", script=script, stack=stack
+            file,
+            _again(like, resume),
+            arguments,
+            options,
+            keys,
+            flags,
+            on="ec2",
+            script=script,
+            stack=stack,
         )
         submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
 
@@ -252,9 +263,30 @@ def _unprinted(error: OSError, goes_on: str) -> int:
     return NOBODY_READS if unwritten is None else ExitCode.OURS
 
 
+@dataclass(frozen=True)
+class _Again:
+    """The job whose request is made again, and the option that names it."""
+
+    job: str
+    resumes: bool
+    """Whether it begins from that job's newest checkpoint."""
+
+    @property
+    def option(self) -> str:
+        return f"{'--resume' if self.resumes else '--like'} {self.job}"
+
+
+def _again(like: str | None, resume: str | None) -> _Again | None:
+    """Return the job that `--like` or `--resume` names. Raises UsageError."""
+    if like is not None and resume is not None:
+        raise UsageError(f"--like {like} and --resume {resume} exclude each other; --resume is enough")
+    named = resume if resume is not None else like
+    return None if named is None else _Again(named, resume is not None)
+
+
 def _request(
     file: str | None,
-    like: str | None,
+    again: _Again | None,
     arguments: list[str] | None,
     options: JobOptions,
     keys: KeyOptions,
@@ -265,14 +297,14 @@ def _request(
     stack: ExitStack,
     data_root: Path | None = None,
 ) -> JobRequest:
-    """Return the request: of FILE or a script, or of the job `like` with the options of the command line.
+    """Return the request: of FILE or a script, or that of another job with the options of the command line.
 
     stack: files that it names may be removed at its end.
     """
     from executor.planning.request import JobRequest
 
-    if like is None and file is None:
-        raise UsageError("nothing to run: name FILE or --like JOB")
+    if again is None and file is None:
+        raise UsageError("nothing to run: name FILE, --like JOB or --resume JOB")
     given = JobRequest(
         file=Path(file or ""),
         on=on,
@@ -281,25 +313,30 @@ def _request(
         script=script,
         overrides=keys.overrides(),
     )
-    if like is None:
+    if again is None:
         return requested(given, flags)
     if flags != ScriptOptions():
-        raise UsageError("--metric, --preset and --emit-toml are for a script; leave them out with --like")
+        raise UsageError(
+            f"--metric, --preset and --emit-toml are for a script; leave them out with {again.option}"
+        )
     if file is not None and "--" not in sys.argv:
         raise UsageError(
-            f"--like {like} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
+            f"{again.option} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
     # Without FILE the first argument is in its place.
     more = (file, *given.arguments) if file is not None else ()
-    return _rerun_request(like, replace(given, arguments=more), options, stack)
+    return _rerun_request(again, replace(given, arguments=more), options, stack)
 
 
-def _rerun_request(like: str, given: JobRequest, options: JobOptions, stack: ExitStack) -> JobRequest:
-    """Return the request of the job `like` with the options of the command line."""
-    from executor.jobs.rerun import request_like
+def _rerun_request(named: _Again, given: JobRequest, options: JobOptions, stack: ExitStack) -> JobRequest:
+    """Return the request of the job `named` with the options of the command line."""
+    from executor.jobs.rerun import from_checkpoint, request_like
 
+    record = options.find(named.job)
+    if named.resumes:
+        given = replace(given, overrides=(*from_checkpoint(record), *given.overrides))
     again = request_like(
-        options.find(like),
+        record,
         stack=stack,
         open_store=lambda url: next(options.backends.stores(url)),
         overrides=given.overrides,

@@ -1,4 +1,4 @@
-"""References to other jobs in a descriptor: `job:last/model.pt`, `job:label=stage=prepare/`, `job:ID`."""
+"""References to other jobs in a descriptor: `job:last/model.pt`, `job:label=stage=prepare/`, and `job:ID` for its checkpoint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from bai_agent.light_dataclass import dataclass
 _MARK = "job:"
 _LABEL = "label="
 _ARTIFACT = 'write "job:last/model.pt" for an artifact, or "job:last/" for all of them'
+_JOB = 'write "job:ID", or "job:last" for the newest job'
 FORMS = "`job:JOB/path` and `job:JOB/folder/` (artifacts of a job that succeeded)"
 """Examples of such addresses, for the reference."""
 
@@ -49,7 +50,7 @@ def read_reference(text: str) -> JobReference:
 def artifact_mistake(text: str) -> Mistake | None:
     """Return the mistake in a reference to an artifact; None if there is none."""
     reference = read_reference(text)
-    if (mistake := _name_mistake(text, reference)) is not None:
+    if (mistake := _name_mistake(text, reference, fix=_ARTIFACT)) is not None:
         return mistake
     if reference.artifact is None:
         return f"{shown(text)} names a job and none of its artifacts", _ARTIFACT
@@ -64,9 +65,24 @@ def artifact_mistake(text: str) -> Mistake | None:
     return None
 
 
-def _name_mistake(text: str, reference: JobReference) -> Mistake | None:
+def job_mistake(text: str) -> Mistake | None:
+    """Return the mistake in a reference to a job itself; None if there is none."""
+    if not refers_to_job(text):
+        return f"{shown(text)} names no job", _JOB
+    reference = read_reference(text)
+    if (mistake := _name_mistake(text, reference, fix=_JOB)) is not None:
+        return mistake
+    if reference.artifact is not None:
+        return (
+            f"{shown(text)} names an artifact, and the job's checkpoint is meant",
+            f'write "{_MARK}{reference.job}"',
+        )
+    return None
+
+
+def _name_mistake(text: str, reference: JobReference, *, fix: str) -> Mistake | None:
     if not reference.job.isprintable() or not reference.job:
-        return f"{shown(text)} names no job", _ARTIFACT
+        return f"{shown(text)} names no job", fix
     if reference.label is not None and not all(reference.label):
-        return f"{shown(text)} names no label", 'write "job:label=KEY=VALUE/path"'
+        return f"{shown(text)} names no label", 'write "job:label=KEY=VALUE"'
     return None

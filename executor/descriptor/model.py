@@ -7,12 +7,12 @@ advice of findings are made from them.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from bai_agent.job.descriptor import (
-    Checkpoint,
     CloudWatch,
     Elastic,
     HostMetrics,
@@ -23,9 +23,10 @@ from bai_agent.job.descriptor import (
     Restart,
     Results,
     SinkTable,
+    WrittenCheckpoint,
     WrittenRepeat,
 )
-from bai_agent.job.schema.declared import Example
+from bai_agent.job.schema.declared import Example, Mistake
 from bai_agent.job.schema.field_types import (
     AbsolutePath,
     RelativeGlob,
@@ -44,6 +45,7 @@ from executor.descriptor.values import (
     ArmName,
     DescriptorTable,
     FolderPath,
+    JobText,
     Label,
     NodeCount,
     NodeRange,
@@ -263,6 +265,25 @@ class RepeatTable(WrittenRepeat):
     arms: tuple[ArmTable, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckpointTable(WrittenCheckpoint):
+    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and restored before a restart: see
+    [checkpoints.md](checkpoints.md)."""
+
+    from_: Annotated[JobText | None, Field(alias="from"), Example("job:last")] = None
+    """An earlier job that has ended, also as failed or cancelled: `job:ID`, `job:last`, `job:last:NAME` or `job:label=KEY=VALUE`. This
+    job begins from its newest checkpoint."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        yield from super().mistakes()
+        if self.shared and self.from_ is not None:
+            problem = "is for a folder that is copied, and nothing is copied with shared = true"
+            yield (
+                "from",
+                (problem, "remove one of them; the benchmark may read the other job's folder itself"),
+            )
+
+
 class AwsTable(DescriptorTable):
     """Tables of the engines on AWS."""
 
@@ -293,7 +314,7 @@ class Descriptor(DescriptorTable):
     matrix: MatrixTable | None = None
     restart: Restart = Field(default_factory=Restart)
     elastic: Elastic = Field(default_factory=Elastic)
-    checkpoint: Checkpoint | None = None
+    checkpoint: CheckpointTable | None = None
     limits: JobLimits = Field(default_factory=JobLimits)
     host_metrics: HostMetrics = Field(default_factory=HostMetrics)
     kafka: Kafka | None = None

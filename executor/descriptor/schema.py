@@ -49,9 +49,8 @@ class _Generator(GenerateJsonSchema):
 
 
 def _described(schema: Schema, table: type) -> Schema:
-    fields = getattr(table, "model_fields", {})
     for name, text in _field_texts(table).items():
-        key = (fields[name].alias if name in fields else None) or name
+        key = name.removesuffix("_")  # a key that is a word of Python has another name there
         if key in schema["properties"]:
             schema["properties"][key]["description"] = text
     return schema

@@ -23,7 +23,7 @@ from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenA
 from bai_agent.job.schema.field_types import inside, no_tilde, shown, written_duration
 from bai_agent.job.schema.source_schemes import SCHEMES, schemes_text
 from bai_agent.light_dataclass import dataclass
-from executor.descriptor.job_reference import FORMS, artifact_mistake, refers_to_job
+from executor.descriptor.job_reference import FORMS, artifact_mistake, job_mistake, refers_to_job
 
 
 class DescriptorTable(BaseModel):
@@ -202,6 +202,9 @@ SourceText = Annotated[
         },
     ),
 ]
+
+
+JobText = Annotated[str, Check(job_mistake)]
 
 
 def _target(text: str) -> Mistake | None:

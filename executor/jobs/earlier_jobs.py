@@ -1,4 +1,4 @@
-"""Artifacts of earlier jobs as sources: `job:last/model.pt` becomes the artifact of one job, with its checksum."""
+"""Earlier jobs in a descriptor: `job:last/model.pt` becomes the artifact of one job, with its checksum, and so does a checkpoint."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from executor.descriptor.key_path import ItemName, overlap
 from executor.descriptor.overrides import Override
 from executor.descriptor.service_tables import SourceTable
 from executor.errors import UsageError
-from executor.jobs.job_lookup import find_labelled
+from executor.jobs.earlier_checkpoints import KEY, find_checkpoint, without_origin
+from executor.jobs.job_lookup import find_reference
 from executor.planning.arms import FileArm
 from executor.records.reading import result_of
 
@@ -52,21 +53,24 @@ class ArtifactSource(SourceTable):
     endpoint: str | None = None
 
 
-def without_artifacts(descriptor: Descriptor) -> Descriptor:
-    """Return the descriptor without sources that are artifacts of other jobs, which a check alone does not look up."""
+def without_earlier_jobs(descriptor: Descriptor) -> Descriptor:
+    """Return the descriptor without artifacts and checkpoints of other jobs, which a check alone does not look up."""
     kept = [each for each in descriptor.data.sources if not refers_to_job(each.src)]
-    return _with_sources(descriptor, kept)
+    return without_origin(_with_sources(descriptor, kept))
 
 
 def use_earlier_jobs(
     job_request: JobRequest, descriptor: Descriptor, scope: JobScope, *, job_id: str | None
 ) -> tuple[JobRequest, Descriptor]:
-    """Return the request and its descriptor with artifacts of single jobs in place of references such as `job:last/model.pt`.
+    """Return the request and its descriptor with artifacts and the checkpoint of single jobs in place of references such as
+    `job:last/model.pt`.
 
-    The request names the jobs by their ids, so that `--like` uses the same artifacts. job_id: the id that was
+    The request names the jobs by their ids, so that `--like` uses the same ones. job_id: the id that was
     given; if that job exists, its record says which jobs were meant. Raises UsageError, StoreError.
     """
-    if not any(refers_to_job(each.src) for each in _every_source(descriptor)):
+    checkpoint = descriptor.checkpoint
+    has_origin = checkpoint is not None and checkpoint.from_ is not None
+    if not has_origin and not any(refers_to_job(each.src) for each in _every_source(descriptor)):
         return job_request, descriptor
     meant = _meant_before(job_id, scope)
     sources: list[SourceTable] = []
@@ -76,10 +80,18 @@ def use_earlier_jobs(
         found, src = _resolved(each, scope, key=key, before=meant.get(key))
         sources += found
         if src != each.src:
-            path = ("data", "sources", index, "src")
-            pinned.append(Override(option=f"--set {key}", key=key, path=path, value=src, typed=False))
+            pinned.append(_pin(key, ("data", "sources", index, "src"), src))
     used = _with_arms(_with_sources(descriptor, sources), scope)
+    if checkpoint is not None and has_origin:
+        table, src = find_checkpoint(checkpoint, scope, before=meant.get(KEY))
+        used = used.model_copy(update={"checkpoint": table})
+        if src != checkpoint.from_:
+            pinned.append(_pin(KEY, ("checkpoint", "from"), src))
     return replace(job_request, overrides=_pinned(job_request.overrides, pinned, descriptor)), used
+
+
+def _pin(key: str, path: tuple[str | int, ...], src: str) -> Override:
+    return Override(option=f"--set {key}", key=key, path=path, value=src, typed=False)
 
 
 def _pinned(
@@ -164,8 +176,7 @@ def _resolved(
 
 def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
     """Return the job of the reference. Raises UsageError if it does not exist or has not succeeded."""
-    label = reference.label
-    record = find_labelled(scope.stores(), *label) if label is not None else scope.find(reference.job)
+    record = find_reference(reference, scope.stores())
     result = result_of(record)
     if result is None:
         raise UsageError(

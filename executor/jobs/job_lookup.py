@@ -13,6 +13,7 @@ from bai_agent.errors import BaiError, RecordError, StoreError
 from bai_agent.job.descriptor import Identity, is_job_id
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
+from executor.descriptor.job_reference import JobReference
 from executor.errors import UsageError
 from executor.jobs.ended_jobs import StartedJob, ended_jobs
 from executor.jobs.job_group import GroupNamedError, find_group
@@ -174,6 +175,12 @@ def find_labelled(stores: Iterable[JobStore], key: str, value: str) -> JobRecord
         hint = _hint(value, values, f"`bai list --label {key}={value}` shows none")
         raise UsageError(f"there is no job with the label {key}={value}; {hint}")
     return found
+
+
+def find_reference(reference: JobReference, stores: Iterable[JobStore]) -> JobRecord:
+    """Return the job that a descriptor refers to. Raises UsageError, StoreError."""
+    label = reference.label
+    return find_labelled(stores, *label) if label is not None else find_job(stores, reference.job)
 
 
 def _first(

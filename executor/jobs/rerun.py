@@ -82,6 +82,21 @@ def request_like(
     return _with_scripts(again, record, digest, stack=stack, open_store=open_store)
 
 
+def from_checkpoint(record: JobRecord) -> list[Override]:
+    """Return the values with which a request like that of the job `record` begins from its newest checkpoint. Raises UsageError."""
+    from executor.descriptor.overrides import read_overrides
+
+    job = record.job()
+    if job.checkpoint is None:
+        raise UsageError(
+            f"--resume {record.job_id}: the job has no [checkpoint], so none was kept; --like {record.job_id} runs it from the beginning"
+        )
+    values = [f"checkpoint.from=job:{record.job_id}"]
+    if job.strategy.is_supervised:  # its descriptor need not have the table
+        values.append(f"checkpoint.path={job.checkpoint.path}")
+    return read_overrides(values)
+
+
 def _with_scripts(
     again: JobRequest,
     record: JobRecord,

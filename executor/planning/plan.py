@@ -48,6 +48,7 @@ from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.descriptor.values import as_label
 from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, FileArm, file_arms
+from executor.planning.checkpoints import plan_checkpoint
 from executor.planning.job_sources import Uploaded, job_sources, moved
 from executor.planning.scripts_folder import ScriptsOrigin
 
@@ -140,7 +141,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         repeat=_repeat(descriptor, inputs),
         restart=_restart(descriptor, strategy),
         elastic=_elastic(descriptor, strategy),
-        checkpoint=_checkpoint(descriptor, strategy),
+        checkpoint=_checkpoint(descriptor, strategy, inputs.store),
         server=_server(descriptor),
         output=Output(
             artifacts=tuple(descriptor.output.artifacts), discard_stdout=descriptor.output.discard_stdout
@@ -348,10 +349,10 @@ def _elastic(descriptor: Descriptor, strategy: StrategyTable) -> Elastic:
     return replace(elastic, pause=_ADAPTDL_PAUSE) if is_due else elastic
 
 
-def _checkpoint(descriptor: Descriptor, strategy: StrategyTable) -> Checkpoint | None:
-    if descriptor.checkpoint is None and strategy.is_supervised:
-        return Checkpoint(path=_ADAPTDL_FOLDER)
-    return descriptor.checkpoint
+def _checkpoint(descriptor: Descriptor, strategy: StrategyTable, store: Store | None) -> Checkpoint | None:
+    if descriptor.checkpoint is not None:
+        return plan_checkpoint(descriptor.checkpoint, store)
+    return Checkpoint(path=_ADAPTDL_FOLDER) if strategy.is_supervised else None
 
 
 def _restart(descriptor: Descriptor, strategy: StrategyTable) -> Restart:

@@ -1,10 +1,16 @@
-"""Files of a folder of checkpoints, as a benchmark has saved them a while ago."""
+"""Files of a folder of checkpoints, as a benchmark has saved them a while ago, and as an agent has kept them."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
+
+from bai_agent.generations.checkpoint_marker import CheckpointFile, CheckpointMarker, CheckpointRecord
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.record import JobRecord
 
 
 def save(path: Path, content: str, *, age_s: float = 10.0) -> None:
@@ -20,3 +26,23 @@ def saved(folder: Path) -> dict[str, str]:
     return {
         each.relative_to(folder).as_posix(): each.read_text() for each in folder.rglob("*") if each.is_file()
     }
+
+
+def keep_checkpoint(record: JobRecord, files: Mapping[str, str], *, number: int = 0) -> CheckpointMarker:
+    """Write a checkpoint of a job's first generation into its record."""
+    checkpoints = CheckpointRecord(AttemptRecord(record, 0))
+    marker = CheckpointMarker(
+        generation=0,
+        number=number,
+        node=0,
+        slot=number % 3,
+        files=[
+            CheckpointFile(name=name, size=len(text), sha256=hashlib.sha256(text.encode()).hexdigest())
+            for name, text in files.items()
+        ],
+        time=1,
+    )
+    for place, text in enumerate(files.values()):
+        record.store.put(checkpoints.file_key(marker, place), text.encode())
+    assert checkpoints.write(marker)
+    return marker

@@ -159,6 +159,9 @@ def _this_machine(table: Raw) -> Iterator[_Refusal]:
             if refers_to_job(src):
                 problem = "names an artifact of another job, which may be of another client"
             yield (*where, "src"), problem, fix
+    if "from" in at(table, "checkpoint"):
+        problem = "names the checkpoint of another job, which may be of another client"
+        yield ("checkpoint", "from"), problem, "leave it out"
     for name, reference in at(table, "env", "secrets").items():
         if isinstance(reference, str) and reference.partition(":")[0].strip().lower() == "env":
             fix = 'put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME"'

@@ -232,6 +232,27 @@ MISTAKES = [
     ),
     ("checkpoints never", "[checkpoint]\npath = 'out'\nevery = 'never'", "checkpoint.every", 'or "off"'),
     ("hasty checkpoints", "[checkpoint]\npath = 'out'\nevery = '10ms'", "checkpoint.every", 'or "off"'),
+    *(
+        (
+            f"a checkpoint from {written}",
+            f"[checkpoint]\npath = 'out'\nfrom = '{written}'",
+            "checkpoint.from",
+            fix,
+        )
+        for written, fix in (
+            ("train-1", 'write "job:ID", or "job:last"'),
+            ("job:", 'write "job:ID", or "job:last"'),
+            ("job:label=stage", 'write "job:label=KEY=VALUE"'),
+            ("job:last/model.pt", 'write "job:last"'),
+            ("job:../../etc", 'write "job:.."'),
+        )
+    ),
+    (
+        "a checkpoint for a shared folder",
+        "[checkpoint]\npath = '/fsx'\nshared = true\nfrom = 'job:last'",
+        "checkpoint.from",
+        "remove one of them",
+    ),
     (
         "checkpoints of runs",
         "[checkpoint]\npath = 'out'\n[repeat]\nruns = 3",

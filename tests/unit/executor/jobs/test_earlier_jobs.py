@@ -14,7 +14,7 @@ from executor.descriptor import load_text
 from executor.descriptor.model import Descriptor
 from executor.descriptor.overrides import read_overrides, recorded
 from executor.errors import UsageError
-from executor.jobs.earlier_jobs import use_earlier_jobs, without_artifacts
+from executor.jobs.earlier_jobs import use_earlier_jobs, without_earlier_jobs
 from executor.jobs.scope import JobScope
 from executor.planning.request import JobRequest
 
@@ -177,4 +177,4 @@ def test_a_malformed_reference_is_a_mistake_of_the_descriptor(src: str, words: s
 def test_a_check_leaves_out_the_artifacts_of_other_jobs() -> None:
     descriptor = _descriptor('src = "job:last/model"\npath = "/a"', 'src = "https://host/b"\npath = "/b"')
 
-    assert [each.src for each in without_artifacts(descriptor).data.sources] == ["https://host/b"]
+    assert [each.src for each in without_earlier_jobs(descriptor).data.sources] == ["https://host/b"]

@@ -102,6 +102,12 @@ def test_an_artifact_of_another_job_is_refused() -> None:
     assert "data.sources[0].src: names an artifact of another job" in refusal({"data": {"sources": sources}})
 
 
+def test_the_checkpoint_of_another_job_is_refused() -> None:
+    checkpoint = {"path": "checkpoints", "from": "job:last"}
+
+    assert "checkpoint.from: names the checkpoint of another job" in refusal({"checkpoint": checkpoint})
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [

@@ -1,0 +1,84 @@
+"""Checkpoints of earlier jobs: `[checkpoint] from = "job:last"` becomes the checkpoint of one job, with its checksum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bai_agent.errors import RecordError
+from bai_agent.generations.checkpoint_marker import CheckpointMarker, CheckpointRecord, marker_digest
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import CheckpointOrigin
+from bai_agent.job.record import JobRecord
+from bai_agent.job.schema.declared import as_kind
+from bai_agent.light_dataclass import replace
+from executor.descriptor.job_reference import read_reference, refers_to_job
+from executor.errors import UsageError
+from executor.jobs.job_lookup import find_reference
+from executor.planning.checkpoints import FoundCheckpoint
+from executor.records.reading import result_of
+
+if TYPE_CHECKING:
+    from executor.descriptor.model import CheckpointTable, Descriptor
+    from executor.jobs.scope import JobScope
+
+KEY = "checkpoint.from"
+
+
+def find_checkpoint(
+    written: CheckpointTable, scope: JobScope, *, before: str | None
+) -> tuple[FoundCheckpoint, str]:
+    """Return the table with the checkpoint that its key `from` means, and that key's value with the job's id.
+
+    before: the value that the same job was given when it was submitted before, if it was. Raises UsageError, StoreError.
+    """
+    src = before if before is not None and refers_to_job(before) else written.from_ or ""
+    try:
+        record = find_reference(read_reference(src), scope.stores())
+        origin = _newest(record)
+    except (UsageError, RecordError) as error:
+        raise UsageError(f'{KEY}: "{written.from_}": {error}') from error
+    return as_kind(FoundCheckpoint, written, origin=origin, store=record.store.url), f"job:{record.job_id}"
+
+
+def without_origin(descriptor: Descriptor) -> Descriptor:
+    """Return the descriptor without the checkpoint of another job, which a check alone does not look up."""
+    if descriptor.checkpoint is None:
+        return descriptor
+    return descriptor.model_copy(update={"checkpoint": replace(descriptor.checkpoint, from_=None)})
+
+
+def _newest(record: JobRecord) -> CheckpointOrigin:
+    """Return the newest complete checkpoint of an ended job, or the one that it began from. Raises UsageError."""
+    job_id = record.job_id
+    if result_of(record) is None:
+        raise UsageError(
+            f"the job {job_id} has not ended; wait for it with `bai status {job_id} --wait`, or end it with `bai cancel {job_id}`"
+        )
+    job = record.job()
+    checkpoint, attempt = job.checkpoint, job.job.attempt
+    if checkpoint is None:
+        raise UsageError(f"the job {job_id} has no [checkpoint], so none was kept")
+    if checkpoint.shared:
+        raise UsageError(
+            f"the job {job_id} has its checkpoints in the shared folder {checkpoint.path}, and none in its record; read them there"
+        )
+    found = _complete(record, attempt)
+    if found is not None:
+        return CheckpointOrigin(job=job_id, name=found.name, sha256=marker_digest(found), attempt=attempt)
+    if checkpoint.origin is None:
+        raise UsageError(f"the job {job_id} has kept no complete checkpoint")
+    # It ended before it kept one of its own.
+    earlier = JobRecord(record.store, checkpoint.origin.job)
+    if not any(
+        each.name == checkpoint.origin.name and marker_digest(each) == checkpoint.origin.sha256
+        for each in CheckpointRecord(AttemptRecord(earlier, checkpoint.origin.attempt)).markers()
+    ):
+        raise UsageError(
+            f"the job {job_id} has kept no checkpoint of its own, and {checkpoint.origin.title}, from which it began, is gone"
+        )
+    return checkpoint.origin
+
+
+def _complete(record: JobRecord, attempt: int) -> CheckpointMarker | None:
+    checkpoints = CheckpointRecord(AttemptRecord(record, attempt))
+    return next((each for each in checkpoints.markers() if checkpoints.has_files(each)), None)

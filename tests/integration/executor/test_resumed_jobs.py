@@ -1,0 +1,74 @@
+"""`bai run --resume JOB`: a new job goes on from the newest checkpoint of one that was killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from local_cli import PATIENCE, LocalCli
+
+_COUNTS = """
+import os, sys, time
+folder, resumed = os.environ["BAI_CHECKPOINT_DIR"], os.environ["BAI_RESUMED"]
+step = int(open(f"{folder}/step").read()) if resumed else 0
+print(f"pid {os.getpid()}", flush=True)
+print(f"from {resumed or '-'} at {step}", flush=True)
+for _ in range(int(sys.argv[1])):
+    step += 1
+    with open(f"{folder}/new", "w") as file:
+        file.write(str(step))
+    os.rename(f"{folder}/new", f"{folder}/step")
+    time.sleep(0.2)
+print(f"ended at {step}")
+"""
+_CHECKPOINT = '[checkpoint]\npath = "checkpoints"\nevery = "1s"\n'
+
+
+def _await_checkpoint(signs: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not list(signs.glob("checkpoint-*.json")):
+        assert time.monotonic() < deadline, "no checkpoint was kept"
+        time.sleep(0.05)
+
+
+def _start(text: str) -> tuple[str, int]:
+    """Return the checkpoint and the step from which a benchmark says that it began."""
+    found = re.search(r"from (\S+) at (\d+)", text)
+    assert found is not None, text
+    return found[1], int(found[2])
+
+
+def test_a_killed_job_is_continued_by_new_jobs(cli: LocalCli) -> None:
+    file = cli.descriptor(_COUNTS, more=_CHECKPOINT)
+    many = "ml.args=600"
+    started = cli.bai("run", "--detach", file, "--job-id", "first", "--set", many)
+    assert started.code == 0, started.stderr
+    cli.await_output("first", "from - at 0")
+    _await_checkpoint(cli.store / "first/attempts/0/signs")
+
+    early = cli.bai("run", "--resume", "first")
+    pid = re.search(r"pid (\d+)", cli.output("first"))
+    assert pid is not None
+    os.kill(int(pid[1]), signal.SIGKILL)
+    assert cli.bai("status", "first", "--wait").code == 6
+    file.write_text("what the file says by now is of no account")
+    resumed = cli.bai("run", "--resume", "first", "--job-id", "second", "--set", "ml.args=3")
+    again = cli.bai("run", "--like", "second", "--job-id", "third")
+    onwards = cli.bai("run", "--resume", "last", "--job-id", "fourth", "--set", "ml.args=1")
+
+    assert early.code == 2
+    assert 'checkpoint.from: "job:first": the job first has not ended' in early.stderr
+    assert [each.code for each in (resumed, again, onwards)] == [0, 0, 0], resumed.stderr + onwards.stderr
+    name, step = _start(cli.output("second"))
+    assert re.fullmatch(r"first/checkpoint-0-\d+", name)
+    assert step > 0
+    assert f"The job goes on from {name}." in resumed.stderr + resumed.stdout
+    assert f"ended at {step + 3}" in cli.output("second")
+    # Repeated, it begins where it began; resumed, where that ended.
+    assert _start(cli.output("third")) == (name, step)
+    assert _start(cli.output("fourth"))[1] == step + 3
+    assert cli.record("fourth").job().set["checkpoint.from"] == "job:third"
+    assert cli.result("second")["checkpoints"]["restored"] == 1
