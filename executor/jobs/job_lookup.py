@@ -8,18 +8,22 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError, RecordError, StoreError
 from bai_agent.job.descriptor import Identity, is_job_id
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
-from executor.descriptor.job_reference import JobReference
 from executor.errors import UsageError
 from executor.jobs.ended_jobs import StartedJob, ended_jobs
 from executor.jobs.job_group import GroupNamedError, find_group
 from executor.planning.request import LAST
 from executor.records.job_status import created
 from executor.records.reading import events_in, result_of
+
+if TYPE_CHECKING:
+    # Looking at jobs does not load descriptors.
+    from executor.descriptor.job_reference import JobReference
 
 _AT_ONCE = 16
 """Jobs that are read in parallel; in a bucket each takes several requests."""

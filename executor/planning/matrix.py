@@ -187,10 +187,11 @@ def check_plan(plan: GroupPlan, group_id: str, *, where: str) -> None:
 
 
 def _check_overrides(job_request: JobRequest, table: MatrixTable) -> None:
-    """Raise UsageError if an option sets a key of the matrix. The artifact of an earlier job is no option's value."""
+    """Raise UsageError if an option sets a key of the matrix. What an earlier job has is no option's value."""
     for key in table.axes:
         for each in job_request.overrides:
-            if each.path[:2] != ("data", "sources") and overlap(read_key_path(key)[0], each.path):
+            is_earlier = each.path[:2] in (("data", "sources"), ("checkpoint", "from"))
+            if not is_earlier and overlap(read_key_path(key)[0], each.path):
                 raise UsageError(f"{each.option}: [matrix] sets {key} as well; keep one of the two")
 
 

@@ -166,7 +166,7 @@ def test_a_job_that_cannot_be_repeated_gives_one_sentence(cli: LocalCli, folder:
         "and the run has changed the copy that the job kept; put them back"
     )
     assert "name one of them" in cli.bai("run", "--like", first, folder / "b.toml").stderr
-    assert "nothing to run: name FILE or --like JOB" in cli.bai("run").stderr
+    assert "nothing to run: name FILE, --like JOB or --resume JOB" in cli.bai("run").stderr
     path = cli.store / first / "request.json"
     table = json.loads(path.read_text())
     path.write_text(json.dumps({**table, "arguments": "x"}))
