@@ -82,7 +82,7 @@ def request_like(
     return _with_scripts(again, record, digest, stack=stack, open_store=open_store)
 
 
-def from_checkpoint(record: JobRecord) -> list[Override]:
+def from_checkpoint(record: JobRecord) -> Sequence[Override]:
     """Return the values with which a request like that of the job `record` begins from its newest checkpoint. Raises UsageError."""
     from executor.descriptor.overrides import read_overrides
 
