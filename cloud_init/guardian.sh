@@ -9,6 +9,7 @@ max_starts=6
 agent=
 own_python=
 keep_seconds=0
+keep_success_seconds=0
 nodes=1
 launch=0
 first_node=0
@@ -20,8 +21,9 @@ spare='{ echo 0 >/proc/self/oom_score_adj; } 2>/dev/null; exec "$@"'
 end() {
     { printf '%s\n' "$*" >"$state/ended"; } 2>/dev/null
     case $* in
-    "done 0" | "done 4") ;; # succeeded, cancelled
-    *) keep ;;
+    "done 4") ;; # cancelled
+    "done 0") keep "$keep_success_seconds" ;;
+    *) keep "$keep_seconds" ;;
     esac
     finish "$@"
 }
@@ -44,12 +46,12 @@ finish() {
     power_off
 }
 
-# A failed machine stays to be looked into, until it is released or its time is over.
+# A machine stays for $1 s to be looked into, until it is released or its time is over.
 keep() {
-    [ "$keep_seconds" -gt 0 ] || return 0
-    say "keeping this machine for $keep_seconds s, or until it is released"
+    [ "$1" -gt 0 ] || return 0
+    say "keeping this machine for $1 s, or until it is released"
     now
-    until=$((now + keep_seconds * 100))
+    until=$((now + $1 * 100))
     while [ "$now" -lt "$until" ] && ! released; do
         rest 15
         now
@@ -330,7 +332,7 @@ if [ ! -r "$state/settings" ]; then
     say "$state/settings is not there; cloud-init may have failed to write it"
     end no-settings
 fi
-# Words of the shell, quoted: power, keep_seconds, nodes, launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
+# Words of the shell, quoted: power, keep_seconds, keep_success_seconds, nodes, launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
 # shellcheck source=/dev/null
 . "$state/settings"
 run=$root/jobs/$job_id

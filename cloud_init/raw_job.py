@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import shlex
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,8 @@ def _prepare(bundle: str) -> None:
         "region": store.region or _region(),
         "store_url": store.url if store.url.startswith("s3://") else "",
         "s3_endpoint": store.endpoint or "",
-        "keep_seconds": str(int((job.end.keep_on_failure or timedelta()).total_seconds())),
+        "keep_seconds": str(int(job.end.keep_time(None).total_seconds())),
+        "keep_success_seconds": str(int(job.end.keep_time(0).total_seconds())),
         "nodes": str(job.strategy.nodes),
         "power": "stay" if stays else "off",
     }

@@ -144,8 +144,9 @@ class Boot:
     """Time from the first boot to the machine's forced end."""
     init_commands: tuple[str, ...] = ()
     """Lines of shell that run once each before the agent."""
-    keep_on_failure: timedelta | None = None
-    """Time for which a machine is kept for inspection after a failed job; None: not at all."""
+    keep_after_failure: timedelta = timedelta()
+    keep_after_success: timedelta = timedelta()
+    """Times for which a machine is kept for inspection after a job that failed, and one that succeeded."""
     nodes: int = 1
     """Number of the job's nodes."""
     launch: int = 0
@@ -229,7 +230,8 @@ def guardian_settings(boot: Boot) -> dict[str, str | int | None]:
         "region": boot.region,
         "store_url": boot.store_url,
         "s3_endpoint": boot.s3_endpoint,
-        "keep_seconds": int((boot.keep_on_failure or timedelta()).total_seconds()),
+        "keep_seconds": int(boot.keep_after_failure.total_seconds()),
+        "keep_success_seconds": int(boot.keep_after_success.total_seconds()),
         "nodes": boot.nodes,
         "launch": boot.launch,
         "first_node": boot.first_node,

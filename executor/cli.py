@@ -88,7 +88,7 @@ _COMMANDS = {
     "scale": _Command(
         "endings:scale", "Change the number of nodes of an elastic job while it runs.", tidies=True
     ),
-    "release": _Command("endings:release", "Let the kept machines of a failed job go.", tidies=True),
+    "release": _Command("endings:release", "Let the kept machines of a job go.", tidies=True),
     "reap": _Command("ec2:reap", "Check all jobs on EC2 that nobody follows."),
     "setup": _Command("setup:setup", "Set an AWS account up for jobs on EC2, or remove that."),
     "doctor": _Command("ec2:doctor", "Try what a job on EC2 needs."),

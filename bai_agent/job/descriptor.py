@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Annotated, Literal
 
+from bai_agent.job.outcome import ExitCode
 from bai_agent.job.schema.declared import Check, DeclaredTable, Example, Mistake, MistakeError, WrittenAs
 from bai_agent.job.schema.field_types import (
     AbsolutePath,
@@ -1134,6 +1135,15 @@ class End:
     power: Power = Power.STAY
     keep_on_failure: timedelta | None = None
     """How long a machine is kept for inspection if the job did not succeed; unset: not at all."""
+    keep_after: timedelta | None = None
+    """How long a machine is kept after a job that was not cancelled, also if it succeeded; unset: not at all."""
+
+    def keep_time(self, exit_code: object) -> timedelta:
+        """Return how long machines are kept after a job with this exit code. None and what is no exit code: it failed."""
+        if exit_code == ExitCode.CANCELLED:
+            return timedelta()
+        after = self.keep_after or timedelta()
+        return after if exit_code == ExitCode.SUCCEEDED else max(after, self.keep_on_failure or timedelta())
 
 
 @dataclass(frozen=True, kw_only=True)

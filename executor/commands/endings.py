@@ -74,9 +74,9 @@ def scale(
 
 
 def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) -> None:
-    """Let the kept machines of a failed job go.
+    """Let the kept machines of a job go.
 
-    These are machines on EC2 that keep_on_failure keeps for inspection. They power off within a minute.
+    These are machines on EC2 that keep_on_failure or keep_after keeps for inspection. They power off within a minute.
     """
 
     record = options.find(job)

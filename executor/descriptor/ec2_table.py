@@ -158,6 +158,8 @@ class Ec2(DescriptorTable):
     volume: Volume | None = None
     keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
     """Time to keep a failed job's instances for inspection. Unset: not at all."""
+    keep_after: Duration | None = Field(default=None, examples=["30m"])
+    """Time to keep the instances of any job that was not cancelled, also after a success. After a failure the longer time counts. Unset: not at all."""
     init_commands: list[str] = Field(default_factory=list, examples=[["apt-get install -y libopenmpi-dev"]])
     """Shell commands that run as root on each instance before the benchmark."""
     run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned), AfterValidator(_as_json)] = Field(

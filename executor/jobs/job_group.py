@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from bai_agent.decode import checked
 from bai_agent.errors import DescriptorError, RecordError
 from bai_agent.job.descriptor import Power, is_job_id
-from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, JobResult, Moment, Number, Text
 from bai_agent.job.run_directory import now_ms
@@ -243,8 +242,7 @@ def _is_kept(record: JobRecord, result: JobResult) -> bool:
         end = record.job().end
     except (DescriptorError, RecordError):
         return True
-    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
-    return end.power is Power.STAY or (end.keep_on_failure is not None and failed)
+    return end.power is Power.STAY or bool(end.keep_time(result.exit_code))
 
 
 def ended_costs(

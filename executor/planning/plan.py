@@ -438,7 +438,9 @@ def _words(code: str | None) -> tuple[str, ...]:
 
 def _end(descriptor: Descriptor) -> End:
     ec2 = descriptor.aws.ec2
-    return End(power=Power.OFF, keep_on_failure=ec2.keep_on_failure if ec2 else None)
+    if ec2 is None:
+        return End(power=Power.OFF)
+    return End(power=Power.OFF, keep_on_failure=ec2.keep_on_failure, keep_after=ec2.keep_after)
 
 
 def _check_remote(descriptor: Descriptor) -> None:

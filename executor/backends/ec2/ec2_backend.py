@@ -218,8 +218,8 @@ class Ec2Backend:
     def _keeps_nothing(self, record: JobRecord) -> str | None:
         """Return the reason why the job keeps no machine and will keep none; None if it keeps one, or may."""
         monitor = self._monitor(record)
-        if monitor.job.end.keep_on_failure is None:
-            return "it keeps no machine to look into (keep_on_failure is not set)"
+        if not monitor.job.end.keep_time(None):
+            return "it keeps no machine to look into (neither keep_on_failure nor keep_after is set)"
         if result_of(record) is None:
             return None
         try:

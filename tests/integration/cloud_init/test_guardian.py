@@ -289,7 +289,7 @@ def test_an_agent_that_does_not_listen_is_not_waited_for(machine: GuardianJail) 
 
 
 def test_a_failed_machine_is_kept_until_it_is_released(machine: GuardianJail) -> None:
-    wanted = boot(machine.services, agent="end(1)", keep_on_failure=timedelta(hours=1))
+    wanted = boot(machine.services, agent="end(1)", keep_after_failure=timedelta(hours=1))
     machine.cloud_init(wanted)
     machine.wait(lambda: "keeping this machine for 3600 s" in machine.console())
     machine.wait(lambda: machine.calls("sleep").count("15") > 2)
@@ -300,13 +300,23 @@ def test_a_failed_machine_is_kept_until_it_is_released(machine: GuardianJail) ->
 
 
 def test_a_kept_machine_powers_off_when_its_time_is_over(machine: GuardianJail) -> None:
-    machine.cloud_init(boot(machine.services, agent="end(1)", keep_on_failure=timedelta(seconds=1)))
+    machine.cloud_init(boot(machine.services, agent="end(1)", keep_after_failure=timedelta(seconds=1)))
     assert machine.last_words() == "done 1"
 
 
-@pytest.mark.parametrize("code", [0, 4])
-def test_a_job_that_succeeded_or_was_cancelled_keeps_nothing(machine: GuardianJail, code: int) -> None:
-    machine.cloud_init(boot(machine.services, agent=f"end({code})", keep_on_failure=timedelta(hours=1)))
+def test_a_machine_is_kept_after_a_success_if_the_job_says_so(machine: GuardianJail) -> None:
+    times = {"keep_after_failure": timedelta(hours=1), "keep_after_success": timedelta(seconds=1)}
+    machine.cloud_init(boot(machine.services, agent="end(0)", **times))
+    assert machine.last_words() == "done 0"
+    assert machine.console().count("keeping this machine for 1 s, or until it is released") == 1
+
+
+@pytest.mark.parametrize(("code", "success"), [(0, timedelta()), (4, timedelta(hours=1))])
+def test_a_job_that_succeeded_or_was_cancelled_keeps_nothing(
+    machine: GuardianJail, code: int, success: timedelta
+) -> None:
+    times = {"keep_after_failure": timedelta(hours=1), "keep_after_success": success}
+    machine.cloud_init(boot(machine.services, agent=f"end({code})", **times))
     assert machine.last_words() == f"done {code}"
     assert "keeping" not in machine.console()
 
@@ -352,7 +362,7 @@ def test_without_its_settings_the_guardian_still_ends_the_machine(machine: Guard
 
 
 def test_no_secret_is_on_console_or_disk_or_in_the_log(machine: GuardianJail) -> None:
-    wanted = boot(machine.services, agent="end(1)", keep_on_failure=timedelta(seconds=1))
+    wanted = boot(machine.services, agent="end(1)", keep_after_failure=timedelta(seconds=1))
     machine.cloud_init(wanted)
     machine.last_words()
     files = [path for path in (machine.root / "var/lib/bai").rglob("*") if path.is_file()]

@@ -14,13 +14,19 @@ HUNG = timedelta(minutes=6)
 
 
 def ended(
-    cli: Ec2Cli, job_id: str = "digits-1", *, keeps: bool = False, failed: bool = False, count: int = 1
+    cli: Ec2Cli,
+    job_id: str = "digits-1",
+    *,
+    keeps: bool = False,
+    failed: bool = False,
+    count: int = 1,
+    end: str = "",
 ) -> tuple[JobRecord, list[str]]:
-    """Bring a job that has just ended and whose machines are still on; return it and them."""
+    """Bring a job that has just ended and whose machines are still on; return it and them. end: more of `[end]`."""
     made = cli.handmade(job_id, keeps=keeps, nodes=count)
     if not keeps:
         file = made.store.folder / job_id / "job.toml"
-        file.write_text(f'{file.read_text()}\n[end]\npower = "off"\n')
+        file.write_text(f'{file.read_text()}\n[end]\npower = "off"\n{end}\n')
     made.ends(*(("failed", 1) if failed else ()))
     machines = cli.launch(job_id, count=count)
     record = cli.bring(made, launched=machines)
@@ -107,6 +113,20 @@ def test_a_kept_machine_is_terminated_after_its_time_or_release(cli: Ec2Cli) -> 
 
     assert early == ("running", "terminated")
     assert cli.state(first) == "terminated"
+
+
+def test_a_machine_that_is_kept_after_a_success_is_named_and_terminated_later(cli: Ec2Cli) -> None:
+    record, (machine,) = ended(cli, end='keep_after = "1h"')
+    cli.age(record, timedelta(minutes=20))
+
+    (seen,) = cli.bai("status", "digits-1", "--json").objects
+    assert cli.bai("reap").code == 0
+    early = cli.state(machine)
+    cli.age(record, timedelta(minutes=46))
+    assert cli.bai("reap").code == 0
+
+    assert f"{machine} is kept for inspection until " in seen["machine"]
+    assert (early, cli.state(machine)) == ("running", "terminated")
 
 
 def test_a_refused_machine_does_not_keep_the_others(cli: Ec2Cli) -> None:

@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Better, Checkpoint, Unpack
+from bai_agent.job.descriptor import Better, Checkpoint, End, Unpack
 from bai_agent.job.descriptor_file import job_table, parse_job, read_job
 from bai_agent.job.schema.tables import read_table
 
@@ -72,6 +72,26 @@ def test_a_lost_node_of_an_elastic_job_is_missed_sooner_unless_the_job_says_when
 
     assert job.limits.peer_silence == timedelta(seconds=silence)
     assert again == job
+
+
+@pytest.mark.parametrize(
+    ("end", "success", "failure"),
+    [
+        (End(), 0, 0),
+        (End(keep_on_failure=timedelta(minutes=30)), 0, 30),
+        (End(keep_after=timedelta(minutes=10)), 10, 10),
+        (End(keep_on_failure=timedelta(minutes=30), keep_after=timedelta(minutes=10)), 10, 30),
+        (End(keep_on_failure=timedelta(minutes=10), keep_after=timedelta(minutes=30)), 30, 30),
+    ],
+)
+def test_machines_are_kept_for_a_time_that_depends_on_the_end(end: End, success: int, failure: int) -> None:
+    kept = {code: end.keep_time(code) for code in (0, 1, 3, 4, 5, 6, None, "x")}
+
+    assert kept == {
+        0: timedelta(minutes=success),
+        4: timedelta(),
+        **dict.fromkeys((1, 3, 5, 6, None, "x"), timedelta(minutes=failure)),
+    }
 
 
 @pytest.mark.parametrize(

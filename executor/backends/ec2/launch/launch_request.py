@@ -19,6 +19,7 @@ from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
 from bai_agent.job.descriptor import SERVER_NODE, Job, Source, SourceKind, Unpack
+from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, replace
 from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
 from executor.backends.ec2.instances import FIRST_NODE_TAG
@@ -193,7 +194,8 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str, first_nod
         s3_endpoint=job.store.endpoint if job.store else None,
         deadman=deadman(job),
         init_commands=tuple(ec2.init_commands),
-        keep_on_failure=ec2.keep_on_failure,
+        keep_after_failure=job.end.keep_time(None),
+        keep_after_success=job.end.keep_time(ExitCode.SUCCEEDED),
         nodes=job.strategy.nodes,
         first_node=first_node,
     )
@@ -220,7 +222,8 @@ def boot_limit(ec2: Ec2) -> timedelta:
     kept.
     """
     commands = len(ec2.init_commands) * _INIT_COMMAND
-    return _BOOT + commands + (ec2.keep_on_failure or timedelta())
+    kept = max(ec2.keep_on_failure or timedelta(), ec2.keep_after or timedelta())
+    return _BOOT + commands + kept
 
 
 def deadman(job: Job) -> timedelta:

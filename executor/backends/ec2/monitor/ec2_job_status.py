@@ -10,7 +10,7 @@ from functools import cache
 
 from bai_agent.errors import BaiError, DescriptorError, RecordError
 from bai_agent.job.descriptor import Power
-from bai_agent.job.outcome import ExitCode, Status
+from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
 from executor.backends.ec2.instances import Instance, find_instances, instances_by_id
@@ -202,12 +202,12 @@ def kept_machines(
     there = _kept(monitor, result)
     if not there:
         return None, None
-    kept = monitor.job.end.keep_on_failure
+    kept = monitor.job.end.keep_time(result.exit_code)
     which = f"{', '.join(each.id for each in there)} {_is_are(there)}"
     first, aws = there[0], monitor.aws(monitor.region)
     hourly, _ = price(first.type, settings.prices, aws, operation=first.operation, tenancy=first.tenancy)
     cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
-    if kept is None:
+    if not kept:
         return f'{which} still there, as [end] power = "stay" has it{cost}', None
     release = NextStep(("release", record.job_id), f"lets {'it' if len(there) == 1 else 'them'} go")
     return f"{which} kept for inspection{_until(monitor, result, kept)}{cost}", release
@@ -216,8 +216,7 @@ def kept_machines(
 def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
     """Return the machines that the job keeps; none if EC2 cannot be asked."""
     end = monitor.job.end
-    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
-    if end.power is not Power.STAY and (end.keep_on_failure is None or not failed):
+    if end.power is not Power.STAY and not end.keep_time(result.exit_code):
         return []
     try:
         return [each for each in monitor.instances() if each.living]

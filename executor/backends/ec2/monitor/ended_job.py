@@ -14,7 +14,6 @@ from functools import partial
 from bai_agent.errors import BaiError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Power
-from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record_types import JobResult
 from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.instances import Instance, terminate
@@ -105,8 +104,7 @@ def _sort(
 
 def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
     """Return the time for which the machines are kept after the job's end."""
-    failed = result.exit_code not in (ExitCode.SUCCEEDED, ExitCode.CANCELLED)
-    return (monitor.job.end.keep_on_failure if failed else None) or timedelta()
+    return monitor.job.end.keep_time(result.exit_code)
 
 
 def _is_watched(monitor: JobMonitor, now: datetime) -> bool:

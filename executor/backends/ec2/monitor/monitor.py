@@ -17,7 +17,7 @@ from bai_agent.errors import BaiError, DescriptorError, MissingObjectError, Reco
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job, Power
 from bai_agent.job.generation_records import DecisionKind
-from bai_agent.job.outcome import ExitCode, Outcome
+from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.backends.ec2.clock import store_now
@@ -350,18 +350,18 @@ class JobMonitor:
     def _is_kept(self, node: int, now: int) -> bool:
         """Return whether the machine of a node that has ended stays on. Raises StoreError."""
         end = self.job.end
-        if end.power is Power.STAY or end.keep_on_failure is None:
+        if end.power is Power.STAY or not end.keep_time(None):
             return end.power is Power.STAY
         try:
             result = self._node_object("result.json", node) or {}
         except RecordError:  # it has not succeeded, as far as is known
             result = {}
-        if result.get("exit_code") in (ExitCode.SUCCEEDED, ExitCode.CANCELLED):
+        if not (kept := end.keep_time(result.get("exit_code"))):
             return False
         if (released := self.age(self.record.key("release.json"), now)) is not None:
             return released <= POWER_OFF
         ended = self.age(self.record.node(node, attempt=self.attempt).key("result.json"), now) or timedelta()
-        return ended <= end.keep_on_failure + POWER_OFF
+        return ended <= kept + POWER_OFF
 
     def _launch_age(self, now: int) -> timedelta | None:
         if self.launch is None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job.descriptor import Job, Kafka, Power, SourceKind, Store, Unpack
+from bai_agent.job.descriptor import End, Job, Kafka, Power, SourceKind, Store, Unpack
 from executor.backends.ec2.launch.launch_request import deadman
 from executor.backends.ec2.local_files import local_files
 from executor.backends.ec2.local_files import pack as pack_folder
@@ -54,11 +54,13 @@ def planned(
 
 
 def test_an_instance_has_a_fixed_environment_a_limit_and_an_end() -> None:
-    job = planned(aws={"ec2": {"image": "ami-1", "keep_on_failure": "30m"}})
+    job = planned(aws={"ec2": {"image": "ami-1", "keep_on_failure": "30m", "keep_after": "10m"}})
 
     assert not job.benchmark.inherit_env
     assert job.limits.max_runtime == timedelta(hours=24)
-    assert (job.end.power, job.end.keep_on_failure) == (Power.OFF, timedelta(minutes=30))
+    assert job.end == End(
+        power=Power.OFF, keep_on_failure=timedelta(minutes=30), keep_after=timedelta(minutes=10)
+    )
     assert job.store == Store(url="s3://b/jobs", region="eu-west-1")
 
 

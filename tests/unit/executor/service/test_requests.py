@@ -120,6 +120,7 @@ def test_the_checkpoint_of_another_job_is_refused() -> None:
         ({"aws.ec2.security_groups": ["sg-1"]}, "aws.ec2.security_groups"),
         ({"aws.ec2.public_ip": True}, "aws.ec2.public_ip"),
         ({"aws.ec2.keep_on_failure": "1h"}, "aws.ec2.keep_on_failure"),
+        ({"aws.ec2.keep_after": "1h"}, "aws.ec2.keep_after"),
         ({"mounts": [{"type": "nfs", "src": "10.0.0.5:/others", "target": "/x"}]}, "mounts"),
         ({"kafka": {"brokers": ["evil:9092"]}}, "kafka"),
         ({"log_lines": {"path": "/etc/cron.d/x"}}, "log_lines"),
