@@ -56,10 +56,12 @@ def plan(
     """
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
-    with _for_a_program():
-        job_request, descriptor, backend = _read(job_request, jobs, on_progress, job_id=job_id)
-        with backend.plan(job_request, descriptor, job_id=job_id, on_progress=on_progress) as planned:
-            return planned.table()
+    with (
+        _for_a_program(),
+        _read(job_request, jobs, on_progress, job_id=job_id) as (job_request, descriptor, backend),
+        backend.plan(job_request, descriptor, job_id=job_id, on_progress=on_progress) as planned,
+    ):
+        return planned.table()
 
 
 def submit(
@@ -86,11 +88,11 @@ def submit(
     job_request = _request(file, on, arguments, data_root, script, set)
     jobs = _jobs(store, profile, region, bucket)
     with _for_a_program():
-        job_request, descriptor, backend = _read(job_request, jobs, on_progress, job_id=job_id)
         listener = SubmitListener(
             on_submit=lambda drawn: on_progress(f"the job is {drawn}"), on_progress=on_progress
         )
-        return backend.submit(job_request, descriptor, job_id=job_id, listener=listener).record.job_id
+        with _read(job_request, jobs, on_progress, job_id=job_id) as (job_request, descriptor, backend):
+            return backend.submit(job_request, descriptor, job_id=job_id, listener=listener).record.job_id
 
 
 def status(
@@ -226,16 +228,18 @@ def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucke
     return JobScope(store=named, profile=profile, region=region, bucket=bucket)
 
 
+@contextmanager
 def _read(
     job_request: JobRequest, jobs: JobScope, on_progress: OnProgress, *, job_id: str | None
-) -> tuple[JobRequest, Descriptor, Backend]:
-    """Return the request with the jobs that it refers to, its descriptor and its backend; report warnings."""
+) -> Iterator[tuple[JobRequest, Descriptor, Backend]]:
+    """Give the request with what it refers to, its descriptor and its backend; report warnings."""
     from executor.descriptor import render_findings
-    from executor.jobs.earlier_jobs import use_earlier_jobs
+    from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request
 
     descriptor, findings = read_request(job_request)
     if findings:
         on_progress(render_findings(findings).rstrip())
     backend = jobs.backends.of_request(job_request, descriptor)
-    return *use_earlier_jobs(job_request, descriptor, jobs, job_id=job_id), backend
+    with resolved_request(job_request, descriptor, jobs, job_id=job_id) as resolved:
+        yield *resolved, backend

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -46,6 +47,15 @@ def new_owned_folder(
             if folder.is_dir():
                 return folder
     raise last or FileNotFoundError(None, "new folders go away at once", str(parent))
+
+
+def scratch_folder(prefix: str, *, stack: ExitStack) -> Path:
+    """Return a new folder for temporary files, which `stack` removes at its end. Raises OSError."""
+    parent = Path(tempfile.gettempdir())
+    remove_unowned(parent, prefix=prefix, user=os.getuid())
+    folder = new_owned_folder(parent, prefix=prefix, stack=stack)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def remove_unowned(parent: Path, *, prefix: str = "", user: int | None = None) -> None:

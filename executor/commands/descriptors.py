@@ -34,6 +34,7 @@ from executor.documents.text import tell
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from executor.backends.backend import Backend
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.presets import Preset, PresetUse
     from executor.planning.request import JobRequest
@@ -241,10 +242,8 @@ def plan(
     For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, prints what would be
     launched, and its maximum cost. With [matrix] in FILE, each combination with its maximum cost. Touches nothing.
     """
-    from executor.documents.trial import use_text
-    from executor.errors import UsageError
-    from executor.jobs.earlier_jobs import use_earlier_jobs
-    from executor.planning.request import JobRequest, MatrixError, new_job_id, read_request
+    from executor.jobs.resolved_request import resolved_request
+    from executor.planning.request import JobRequest, MatrixError, read_request
 
     given = JobRequest(
         file=file,
@@ -266,7 +265,33 @@ def plan(
         return
     print_findings(findings)
     backend = options.backends.of_request(job_request, descriptor)
-    job_request, descriptor = use_earlier_jobs(job_request, descriptor, options, job_id=job_id)
+    with resolved_request(job_request, descriptor, options, job_id=job_id) as (job_request, descriptor):
+        _show_plan(
+            backend,
+            job_request,
+            descriptor,
+            job_id=job_id,
+            user_data=user_data,
+            show_user_data=show_user_data,
+            json_=json_,
+        )
+
+
+def _show_plan(
+    backend: Backend,
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    *,
+    job_id: str | None,
+    user_data: bool,
+    show_user_data: bool,
+    json_: bool,
+) -> None:
+    """Print the plan of one job, or its user data."""
+    from executor.documents.trial import use_text
+    from executor.errors import UsageError
+    from executor.planning.request import new_job_id
+
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:

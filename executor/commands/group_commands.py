@@ -48,7 +48,7 @@ def _make_group(
     job_request: JobRequest, options: JobOptions, *, group_id: str | None
 ) -> tuple[GroupRecord, JobOptions]:
     """Return the group of `job_request`, which is in its store then, and the options that find it."""
-    from executor.jobs.earlier_jobs import use_earlier_jobs
+    from executor.jobs.resolved_request import resolved_request
     from executor.planning.matrix import matrix_plan
     from executor.planning.plan import task_name
     from executor.planning.request import check_id, draw_job_id, read_file
@@ -61,9 +61,9 @@ def _make_group(
     there = options.for_submitted(backend)
     group = GroupRecord(backend.submission_store(), drawn)
     folder = group.store.folder
-    # All jobs take the same artifacts, also if newer jobs end meanwhile.
-    job_request, _ = use_earlier_jobs(job_request, descriptor, options, job_id=None)
-    plan, findings = matrix_plan(job_request, drawn, leave_out=[folder] if folder is not None else ())
+    # All jobs take the same artifacts and the same commit, also if there are newer ones meanwhile.
+    with resolved_request(job_request, descriptor, options, job_id=None) as (job_request, _):
+        plan, findings = matrix_plan(job_request, drawn, leave_out=[folder] if folder is not None else ())
     print_findings(findings)
     if JobRecord(group.store, drawn).exists():
         raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
@@ -79,7 +79,7 @@ def _make_group(
 def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> None:
     """Print the combinations of a group, each with the maximum cost of a job. Touches nothing."""
     from executor.documents.group_document import plan_blocks
-    from executor.jobs.earlier_jobs import use_earlier_jobs
+    from executor.jobs.resolved_request import resolved_request
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import UNDRAWN_ID, read_request
 
@@ -88,9 +88,12 @@ def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | 
     rows = []
     for jobs in plan.combinations:
         request = plan.job_request(jobs[0])
-        request, descriptor = use_earlier_jobs(request, read_request(request)[0], options, job_id=None)
+        descriptor = read_request(request)[0]
         backend = options.backends.of_request(request, descriptor)
-        with backend.plan(request, descriptor, job_id=jobs[0].job_id, on_progress=say) as planned:
+        with (
+            resolved_request(request, descriptor, options, job_id=None) as resolved,
+            backend.plan(*resolved, job_id=jobs[0].job_id, on_progress=say) as planned,
+        ):
             if (refusal := planned.refusal()) is not None:
                 say(f"{jobs[0].words}: {refusal}")
             table = planned.table()

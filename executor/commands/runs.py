@@ -361,7 +361,7 @@ def submit_request(
 
     A signal ends it with a message that says what may run, and how to check and end it.
     """
-    from executor.jobs.earlier_jobs import use_earlier_jobs
+    from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request
     from executor.signals import SignalError, raised_signals
 
@@ -375,9 +375,9 @@ def submit_request(
                 raise UsageError(
                     "--exclusive: an instance has no other jobs; leave it out, or add `--on local`"
                 )
-            job_request, descriptor = use_earlier_jobs(job_request, descriptor, options, job_id=job_id)
             listener = submission.listener()
-            submitted = backend.submit(job_request, descriptor, job_id=job_id, listener=listener)
+            with resolved_request(job_request, descriptor, options, job_id=job_id) as resolved:
+                submitted = backend.submit(*resolved, job_id=job_id, listener=listener)
     except SignalError as interrupted:
         say(submission.interruption())
         raise typer.Exit(interrupted.exit_code) from interrupted

@@ -45,6 +45,8 @@ from executor.descriptor.values import (
     ArmName,
     DescriptorTable,
     FolderPath,
+    GitAddress,
+    GitRef,
     JobText,
     Label,
     NodeCount,
@@ -180,6 +182,13 @@ class Script(DescriptorTable):
     is its path in the command."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
     """An archive with the scripts, relative to this file; the benchmark service's form of `path`."""
+    git: GitAddress | None = Field(default=None, examples=["https://github.com/group/repository"])
+    """The https address of a git repository, whose files are the scripts' folder, in place of `path`. Without a user or a token: it
+    must be public."""
+    ref: GitRef | None = Field(default=None, examples=["v1.2"])
+    """A branch, a tag or a full commit of that repository. It is resolved to a commit at submission. Unset: the default branch."""
+    folder: RelativePath | None = Field(default=None, examples=["benchmarks/resnet"])
+    """A folder of that repository, which alone is the scripts' folder. Unset: all of it."""
     requirements: RelativePath | None = Field(default=None, examples=["requirements.txt"])
     """A pip requirements file in that folder. It is installed before the run, outside its timing, into a venv of the job."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -21,7 +22,7 @@ from pydantic import (
 
 from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenAs
 from bai_agent.job.schema.field_types import inside, no_tilde, shown, written_duration
-from bai_agent.job.schema.source_schemes import SCHEMES, schemes_text
+from bai_agent.job.schema.source_schemes import SCHEMES, scheme_of, schemes_text
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.job_reference import FORMS, artifact_mistake, job_mistake, refers_to_job
 
@@ -204,6 +205,38 @@ SourceText = Annotated[
 ]
 
 
+def _git_address(text: str) -> Mistake | None:
+    example = 'write for example "https://host/group/repository"'
+    if scheme_of(text) != "https" or not text.startswith("https://"):
+        return f"{shown(text)} is not an https address", example
+    if not text.isascii() or not text.isprintable() or " " in text:
+        return f"{shown(text)} has a character that no address has", example
+    try:
+        parts = urlsplit(text)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return f"{shown(text)} has an invalid host or port", example
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        # The whole address may be a secret.
+        return (
+            "has a user, a token or parameters, and the address is kept with the job",
+            f"{example}, without them",
+        )
+    return None if has_host and parts.path.strip("/") else (f"{shown(text)} names no repository", example)
+
+
+_REF = re.compile(r"(?![-+.])(?!.*(\.\.|@\{|//|\.lock$))[^\x00-\x20\x7f~^:?*\[\\]+")
+"""Names of branches and tags, and commits: https://git-scm.com/docs/git-check-ref-format."""
+
+
+def _git_ref(text: str) -> Mistake | None:
+    if _REF.fullmatch(text) and text.isprintable() and text != "@":
+        return None
+    return f"{shown(text)} is not the name of a branch, a tag or a commit", 'write for example "v1.2"'
+
+
+GitAddress = Annotated[str, Check(_git_address)]
+GitRef = Annotated[str, Check(_git_ref)]
 JobText = Annotated[str, Check(job_mistake)]
 
 

@@ -72,33 +72,34 @@ def use_earlier_jobs(
     has_origin = checkpoint is not None and checkpoint.from_ is not None
     if not has_origin and not any(refers_to_job(each.src) for each in _every_source(descriptor)):
         return job_request, descriptor
-    meant = _meant_before(job_id, scope)
+    meant = given_before(job_id, scope)
     sources: list[SourceTable] = []
-    pinned: list[Override] = []
+    pins: list[Override] = []
     for index, each in enumerate(descriptor.data.sources):
         key = f"data.sources[{index}].src"
         found, src = _resolved(each, scope, key=key, before=meant.get(key))
         sources += found
         if src != each.src:
-            pinned.append(_pin(key, ("data", "sources", index, "src"), src))
+            pins.append(pin(key, ("data", "sources", index, "src"), src))
     used = _with_arms(_with_sources(descriptor, sources), scope)
     if checkpoint is not None and has_origin:
         table, src = find_checkpoint(checkpoint, scope, before=meant.get(KEY))
         used = used.model_copy(update={"checkpoint": table})
         if src != checkpoint.from_:
-            pinned.append(_pin(KEY, ("checkpoint", "from"), src))
-    return replace(job_request, overrides=_pinned(job_request.overrides, pinned, descriptor)), used
+            pins.append(pin(KEY, ("checkpoint", "from"), src))
+    return replace(job_request, overrides=pinned(job_request.overrides, pins, descriptor)), used
 
 
-def _pin(key: str, path: tuple[str | int, ...], src: str) -> Override:
+def pin(key: str, path: tuple[str | int, ...], src: str) -> Override:
+    """Return the value that a reference in the descriptor stood for."""
     return Override(option=f"--set {key}", key=key, path=path, value=src, typed=False)
 
 
-def _pinned(
-    given: Sequence[Override], pinned: Sequence[Override], descriptor: Descriptor
+def pinned(
+    given: Sequence[Override], pins: Sequence[Override], descriptor: Descriptor
 ) -> tuple[Override, ...]:
     """Return the overrides with the addresses that name single jobs in place of those that were given."""
-    places = {each.path: each for each in pinned}
+    places = {each.path: each for each in pins}
     kept = []
     for each in given:
         place = tuple(
@@ -108,7 +109,7 @@ def _pinned(
             return tuple(given)  # The whole list was given, and a part of it cannot be given as well.
         if place not in places:
             kept.append(each)
-    return (*kept, *pinned)
+    return (*kept, *pins)
 
 
 def _position(item: ItemName, descriptor: Descriptor) -> int | ItemName:
@@ -148,7 +149,7 @@ def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
     return descriptor.model_copy(update={"repeat": replace(descriptor.repeat, arms=arms)})
 
 
-def _meant_before(job_id: str | None, scope: JobScope) -> dict[str, str]:
+def given_before(job_id: str | None, scope: JobScope) -> dict[str, str]:
     """Return the values that the job of this id, if it exists, was given in place of its descriptor's."""
     if job_id is None:
         return {}

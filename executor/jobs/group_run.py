@@ -15,8 +15,8 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, field
 from executor.backends.backend import CapacityWait, LaunchNotice, SubmitListener, Watcher
 from executor.errors import NotStartedError, UsageError
-from executor.jobs.earlier_jobs import use_earlier_jobs
 from executor.jobs.job_group import Decision, GroupRecord, GroupState, ended_costs, new_decision
+from executor.jobs.resolved_request import resolved_request
 from executor.jobs.scope import JobScope
 from executor.jobs.wait import RetryWindow
 from executor.planning.matrix import GroupPlan, MatrixJob, digest_of
@@ -228,17 +228,17 @@ class GroupRun:
             raise UsageError(
                 "its scripts have changed since the group was made; put them back, and resume the group"
             )
-        request, descriptor = use_earlier_jobs(request, descriptor, self.scope, job_id=job.job_id)
-        if is_new and not backend.remote:
-            self._decide(job, None, None)
-            self._say(job.job_id, "starting")
         listener = SubmitListener(
             on_plan=lambda notice: self._reserve(job, notice),
             on_progress=partial(self._say, job.job_id),
             on_launch=on_launch,
             on_wait=_wait_elsewhere,
         )
-        backend.submit(request, descriptor, job_id=job.job_id, listener=listener)
+        with resolved_request(request, descriptor, self.scope, job_id=job.job_id) as resolved:
+            if is_new and not backend.remote:
+                self._decide(job, None, None)
+                self._say(job.job_id, "starting")
+            backend.submit(*resolved, job_id=job.job_id, listener=listener)
 
     def _reserve(self, job: MatrixJob, notice: LaunchNotice) -> None:
         """Reserve the maximum cost of a job before its launch."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -21,17 +19,17 @@ from executor.descriptor.key_path import overlap
 from executor.descriptor.model import Script
 from executor.descriptor.override_places import put_overrides
 from executor.descriptor.overrides import REDACTED, Override
-from executor.descriptor.raw_table import at, text_at
+from executor.descriptor.raw_table import Raw, at, text_at
 from executor.descriptor.toml_file import parse_toml
 from executor.errors import ScriptsError, UsageError
-from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.owned_folders import scratch_folder
 from executor.planning.job_sources import script_archive, script_folder
 from executor.planning.request import JobRequest
 from executor.planning.rerun_record import kept_request, kept_scripts, scripts_digest
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _SCRATCH = ".bai-like-"
-_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
+_SCRIPTS = tuple(("ml", "script", key) for key in ("path", "script", "git", "ref", "folder"))
 """Keys that name the scripts."""
 _SECONDS = 600.0
 """Longest time for all steps together (seconds)."""
@@ -136,20 +134,31 @@ def _with_scripts(
                 return _fetched(with_copy, sources[0], digest, stack=stack, open_store=open_store)
             except (StoreError, PullError, ScriptsError, OSError) as error:
                 where = f"and those that the job used cannot be had: {error}"
+    if _names_repository(again):
+        return again  # the kept request names their commit
     raise UsageError(
         f"--like {record.job_id}: its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
     )
 
 
-def _origin(again: JobRequest) -> ScriptsOrigin | None:
-    """Return the original folder of the scripts, even if other files of the request are gone; None if it is not known."""
-    if again.script is not None:
-        return ScriptsOrigin(path=again.script, member=again.script.name, is_folder=again.script.is_dir())
+def _script_table(again: JobRequest) -> Raw:
+    """Return `[ml.script]`, even if other files of the request are gone."""
     table, _ = parse_toml(again.content or b"", file=str(again.file))
     if table is None:
-        return None
+        return {}
     put_overrides(table, again.overrides, file=str(again.file))
-    named, folder = at(table, "ml", "script"), again.file.absolute().parent
+    return at(table, "ml", "script")
+
+
+def _names_repository(again: JobRequest) -> bool:
+    return again.script is None and bool(text_at(_script_table(again), "git"))
+
+
+def _origin(again: JobRequest) -> ScriptsOrigin | None:
+    """Return the original folder of the scripts; None if it is not known."""
+    if again.script is not None:
+        return ScriptsOrigin(path=again.script, member=again.script.name, is_folder=again.script.is_dir())
+    named, folder = _script_table(again), again.file.absolute().parent
     try:
         script = Script(path=text_at(named, "path") or None, script=text_at(named, "script") or None)
     except ValueError:
@@ -166,10 +175,7 @@ def _fetched(
     open_store: Callable[[str], JobStore],
 ) -> JobRequest:
     """Return the request with the scripts that a job elsewhere used, brought here. Raises StoreError, PullError, ScriptsError, OSError."""
-    parent = Path(tempfile.gettempdir())
-    remove_unowned(parent, prefix=_SCRATCH, user=os.getuid())
-    folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
-    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder = scratch_folder(_SCRATCH, stack=stack)
     scripts = fetch_scripts(source, folder, open_store=open_store)
     if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
         raise PullError(f"what {source.src} holds is not what the job's record says")

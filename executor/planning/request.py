@@ -114,11 +114,11 @@ class JobRequest:
     content: bytes | None = None
     """Text of the file, if an earlier job is run again; None: the file's text now."""
     scripts: Path | None = None
-    """Copy of the scripts' folder that the earlier job kept, in place of the descriptor's scripts."""
+    """Copy of the scripts' folder that the earlier job kept, or the files of a commit, in place of the descriptor's scripts."""
     of_copy: bool = False
-    """Whether `scripts` or `script` is such a copy, so that no folder's commit describes it."""
+    """Whether `scripts` or `script` is such a copy or such files, so that no folder's commit describes it."""
     git: Git | None = None
-    """Commit of such a copy; None if unknown."""
+    """Their commit; None if unknown."""
     other_arms: OtherArms | None = None
     """Other descriptors that are compared with `file` in one job."""
     exclusive: bool = False

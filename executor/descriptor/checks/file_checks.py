@@ -32,14 +32,22 @@ def script_table(table: Raw, folder: Path) -> Iterator[RawFinding]:
     place = ("ml", "script")
     if path:
         yield from _script_folder(path, folder, requirements)
-    if path and archive:
-        yield error((*place, "script"), "is given in addition to path", "keep one of the two")
+    named = [key for key in ("path", "script", "git") if text_at(script, key)]
+    if len(named) > 1:
+        yield error((*place, named[1]), f"is given in addition to {named[0]}", "keep one of the two")
     elif archive and not _is_file(folder / archive):
         fix = "name an archive, or a folder with path"
         yield error((*place, "script"), f"{folder / archive} is not a file", fix)
-    elif requirements and not path and not archive:
+    elif requirements and not named:
         problem = "is missing: it names the folder of the requirements"
         yield error((*place, "path"), problem, 'add path = "."')
+    for key in ("ref", "folder"):
+        if key in script and "git" not in named:
+            yield error(
+                (*place, key),
+                "is for a repository, and git is missing",
+                "add its address as git, or remove it",
+            )
 
 
 def _script_folder(path: str, folder: Path, requirements: str) -> Iterator[RawFinding]:

@@ -36,6 +36,11 @@ _NOT_YOURS: Mapping[Where, str] = {
         "script",
         "path",
     ): "names a folder of the machine that submits; send the scripts along with --script",
+    (
+        "ml",
+        "script",
+        "git",
+    ): "names a repository, which the service does not fetch; send the scripts along with --script",
     ("env", "user"): _CONFIGURED,
     ("aws", "ec2", "instance_profile"): _CONFIGURED,
     ("aws", "ec2", "subnets"): _CONFIGURED,

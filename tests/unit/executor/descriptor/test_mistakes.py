@@ -233,6 +233,28 @@ MISTAKES = [
     ("checkpoints never", "[checkpoint]\npath = 'out'\nevery = 'never'", "checkpoint.every", 'or "off"'),
     ("hasty checkpoints", "[checkpoint]\npath = 'out'\nevery = '10ms'", "checkpoint.every", 'or "off"'),
     *(
+        (f"scripts from {written}", f"[ml.script]\n{written}", f"ml.script.{key}", fix)
+        for written, key, fix in (
+            ("git = 'http://host/r'", "git", "https://host/group/repository"),
+            ("git = 'git@host:group/r.git'", "git", "https://host/group/repository"),
+            ("git = 'ssh://host/r'", "git", "https://host/group/repository"),
+            ("git = 'https://TOKEN@host/r'", "git", "without them"),
+            ("git = 'https://host/r?private_token=T'", "git", "without them"),
+            ("git = 'https://host/'", "git", "https://host/group/repository"),
+            ("git = 'https://host:port/r'", "git", "https://host/group/repository"),
+            ("git = 'https://host/a b'", "git", "https://host/group/repository"),
+            ("git = 'https://host/r'\nref = '--upload-pack=touch x'", "ref", 'for example "v1.2"'),
+            ("git = 'https://host/r'\nref = '+main:main'", "ref", 'for example "v1.2"'),
+            ("git = 'https://host/r'\nref = 'a..b'", "ref", 'for example "v1.2"'),
+            ("git = 'https://host/r'\nref = ''", "ref", 'for example "v1.2"'),
+            ("git = 'https://host/r'\nfolder = '../x'", "folder", ""),
+            ("git = 'https://host/r'\nfolder = '/etc'", "folder", ""),
+            ("git = 'https://host/r'\npath = '.'", "git", "keep one of the two"),
+            ("ref = 'v1'", "ref", "add its address as git"),
+            ("folder = 'src'", "folder", "add its address as git"),
+        )
+    ),
+    *(
         (
             f"a checkpoint from {written}",
             f"[checkpoint]\npath = 'out'\nfrom = '{written}'",

@@ -112,6 +112,7 @@ def test_the_checkpoint_of_another_job_is_refused() -> None:
     ("changes", "key"),
     [
         ({"ml.script": {"path": "/"}}, "ml.script.path"),
+        ({"ml.script": {"git": "https://host/r"}}, "ml.script.git"),
         ({"ml.script": {"path": "."}}, "ml.script.path"),
         ({"env.user": "root"}, "env.user"),
         ({"env.secrets": {"TOKEN": "env:AWS_SECRET_ACCESS_KEY"}}, "env.secrets.TOKEN"),

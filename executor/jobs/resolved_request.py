@@ -1,0 +1,94 @@
+"""A request whose references outside its files have been looked up: other jobs, and a commit of a repository."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bai_agent.job.descriptor import Git
+from executor.descriptor.key_path import overlap, read_key_path
+from executor.errors import UsageError
+from executor.jobs.earlier_jobs import given_before, pin, pinned, use_earlier_jobs
+from executor.owned_folders import scratch_folder
+from executor.planning.arms import file_arms
+
+if TYPE_CHECKING:
+    from executor.descriptor.model import Descriptor, Script
+    from executor.jobs.scope import JobScope
+    from executor.planning.request import JobRequest
+
+_SCRATCH = ".bai-git-"
+_REF = "ml.script.ref"
+
+
+@contextmanager
+def resolved_request(
+    job_request: JobRequest, descriptor: Descriptor, scope: JobScope, *, job_id: str | None
+) -> Iterator[tuple[JobRequest, Descriptor]]:
+    """Give the request and its descriptor with single jobs, and with the files of one commit, in place of references.
+
+    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same ones. Fetched files exist until
+    the end. job_id: the id that was given; if that job exists, its record says what was meant. Raises UsageError, StoreError.
+    """
+    with ExitStack() as stack:
+        job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
+        yield _use_commit(job_request, descriptor, scope, job_id=job_id, stack=stack), descriptor
+
+
+def _use_commit(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    scope: JobScope,
+    *,
+    job_id: str | None,
+    stack: ExitStack,
+) -> JobRequest:
+    """Return the request with the files of the commit that `[ml.script] git` and `ref` mean as its scripts. Raises UsageError."""
+    if any(arm.script is not None and arm.script.git is not None for arm in file_arms(descriptor)):
+        raise UsageError(
+            "ml.script.git: files that are compared in one job cannot have repositories of their own; compare commits with "
+            '[matrix] "ml.script.ref" = [ … ]'
+        )
+    script = descriptor.ml.script
+    has_others = job_request.script is not None or job_request.scripts is not None
+    if script is None or script.git is None or has_others or _differs_in_group(descriptor):
+        return job_request
+    # Imported here: few jobs have their scripts in a repository.
+    from executor.planning.git_fetch import COMMIT, fetch_files
+
+    ref = given_before(job_id, scope).get(_REF, script.ref)
+    try:
+        files = fetch_files(
+            script.git, ref, script.folder, scratch_folder(_SCRATCH, stack=stack), environment=os.environ
+        )
+        _check_requirements(script, files.folder)
+    except UsageError as error:
+        raise UsageError(f'ml.script.git: "{script.git}": {error}') from error
+    except OSError as error:
+        raise UsageError(f"ml.script.git: {error.filename or script.git}: {error.strerror}") from error
+    overrides = job_request.overrides
+    if script.ref != files.commit:
+        overrides = pinned(overrides, [pin(_REF, ("ml", "script", "ref"), files.commit)], descriptor)
+    branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
+    return dataclasses.replace(
+        job_request,
+        overrides=overrides,
+        scripts=files.folder,
+        of_copy=True,
+        git=Git(commit=files.commit, branch=branch),
+    )
+
+
+def _differs_in_group(descriptor: Descriptor) -> bool:
+    """Return whether each job of a group has scripts of its own."""
+    axes = descriptor.matrix.axes if descriptor.matrix is not None else ()
+    return any(overlap(read_key_path(key)[0], ("ml", "script")) for key in axes)
+
+
+def _check_requirements(script: Script, folder: Path) -> None:
+    if script.requirements is not None and not (folder / script.requirements).is_file():
+        raise UsageError(f"it has no file {script.requirements}, which requirements names; correct it")

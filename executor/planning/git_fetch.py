@@ -1,0 +1,173 @@
+"""Fetches the files of one commit of a repository, by https alone, and without running anything that the repository names.
+
+No configuration of the user or the system counts, so neither credentials nor helpers for them, hooks, filters (LFS) or other
+addresses are used. Submodules are not fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+from bai_agent.light_dataclass import dataclass
+from executor.errors import UsageError
+
+FETCH_SECONDS = 600.0
+"""Longest time of a fetch, and of the check-out of its files."""
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_LONGEST_ERROR = 300
+_SETTINGS = (
+    "protocol.allow=never",
+    "protocol.https.allow=always",
+    "credential.helper=",
+    "core.hooksPath=/dev/null",
+    "core.attributesFile=/dev/null",
+    "core.fsmonitor=false",
+    "core.symlinks=true",
+    "submodule.recurse=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    # A server that sends nothing is given up earlier.
+    "http.lowSpeedLimit=1",
+    "http.lowSpeedTime=60",
+)
+_PASSED_ON = (
+    "PATH", "TMPDIR", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy",
+    "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR",
+)  # fmt: skip
+"""Variables of the caller that git gets: where it is found, and how the server is reached and checked."""
+_LOGIN = re.compile(
+    r"could not read (Username|Password)|terminal prompts disabled|Authentication failed|error: 40[13]"
+)
+_NO_REPOSITORY = re.compile(r"repository '.*' not found|error: 404|not valid: is this a git repository")
+_NO_REF = re.compile(r"couldn't find remote ref|not our ref|unadvertised object|no such remote ref", re.I)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GitFiles:
+    """The files of a commit, or of one of its folders."""
+
+    commit: str
+    folder: Path
+
+
+class _GitError(Exception):
+    """A command of git failed; the message is what it printed."""
+
+
+def fetch_files(
+    address: str, ref: str | None, folder: str | None, place: Path, *, environment: Mapping[str, str]
+) -> GitFiles:
+    """Bring the files of the commit that `ref` means into the empty folder `place`.
+
+    address: https. ref: branch, tag or full commit; None: the default branch. folder: the one that is wanted, relative;
+    None: all files. environment: the caller's. Raises UsageError, OSError.
+    """
+    repository = _Repository(
+        place, address, deadline=time.monotonic() + FETCH_SECONDS, environment=environment
+    )
+    try:
+        commit = repository.fetch(ref)
+        return GitFiles(commit=commit, folder=repository.check_out(commit, folder))
+    except FileNotFoundError as error:
+        if error.filename != "git":
+            raise
+        raise UsageError(
+            "the program git is not installed; install it, or name a folder with path"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"the repository did not arrive within {FETCH_SECONDS:g} s; clone it, and name the folder with path"
+        ) from error
+    except _GitError as error:
+        raise UsageError(_reason(str(error), ref)) from error
+
+
+class _Repository:
+    """A new repository without configuration, and the folder for its files."""
+
+    def __init__(self, place: Path, address: str, *, deadline: float, environment: Mapping[str, str]) -> None:
+        self._git, self._files, self._home = place / "git", place / "files", place / "home"
+        self._address = address
+        self._deadline = deadline
+        self._environment = {
+            **{name: environment[name] for name in _PASSED_ON if name in environment},
+            "HOME": str(self._home),
+            "LC_ALL": "C",
+            "GIT_DIR": str(self._git),
+            "GIT_ALLOW_PROTOCOL": "https",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_ATTR_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_LITERAL_PATHSPECS": "1",
+        }
+
+    def fetch(self, ref: str | None) -> str:
+        """Fetch the commit that `ref` means; return it."""
+        self._home.mkdir()
+        self._files.mkdir()
+        self._ask("init", "--quiet", "--template=")
+        options = ("--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules")
+        self._ask("fetch", *options, "--", self._address, ref or "HEAD")
+        return self._ask("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
+
+    def check_out(self, commit: str, folder: str | None) -> Path:
+        """Write the files of a commit, or of one of its folders; return the folder that has them. Raises UsageError."""
+        wanted = PurePosixPath(folder or ".")
+        try:
+            kind = self._ask("cat-file", "-t", f"{commit}:{'' if folder is None else wanted}").strip()
+        except _GitError:
+            kind = ""
+        if kind != "tree":
+            raise UsageError(f"the commit {commit} has no folder {wanted}")
+        self._ask(
+            "--work-tree", str(self._files), "checkout", "--quiet", "--force", commit, "--", str(wanted)
+        )
+        # The ignore files of folders above do not count.
+        (self._files / wanted / ".git").mkdir(exist_ok=True)
+        return self._files / wanted
+
+    def _ask(self, *arguments: str) -> str:
+        """Run git in a session of its own, all of which ends with it. Raises _GitError, TimeoutExpired, OSError."""
+        settings = [part for each in _SETTINGS for part in ("-c", each)]
+        with subprocess.Popen(
+            ["git", *settings, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self._home,
+            env=self._environment,
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=max(0.0, self._deadline - time.monotonic()))
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        if process.returncode:
+            raise _GitError(errors.decode(errors="replace"))
+        return output.decode(errors="replace")
+
+
+def _reason(printed: str, ref: str | None) -> str:
+    """Return why a fetch failed, from what git printed."""
+    if _NO_REF.search(printed):
+        wanted = f'branch, tag or full commit "{ref}"' if ref is not None else "default branch"
+        return f"the repository has no {wanted}; correct ref"
+    if _LOGIN.search(printed):
+        return "the repository does not exist or needs a login, and bai has none; clone it, and name the folder with path"
+    if _NO_REPOSITORY.search(printed):
+        return "there is no repository; correct the address"
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    last = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+    shown = "".join(each if each.isprintable() else "?" for each in last)[:_LONGEST_ERROR]
+    return f"the repository cannot be fetched: {shown or 'git failed and said nothing'}"

@@ -1,0 +1,230 @@
+"""Files of a commit from a real server, over https: what is fetched, what never is, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from git_server import GitServer, Repository, git_server
+
+import executor.planning.git_fetch
+from executor.errors import ScriptsError, UsageError
+from executor.planning.git_fetch import GitFiles, fetch_files
+from executor.planning.scripts_folder import survey_scripts
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
+    with git_server(tmp_path_factory.mktemp("repositories")) as server:
+        yield server
+
+
+@pytest.fixture
+def repository(server: GitServer, request: pytest.FixtureRequest) -> Repository:
+    return Repository(server.folder / request.node.name / "bench")
+
+
+def _fetch(
+    server: GitServer,
+    repository: Repository,
+    place: Path,
+    ref: str | None = None,
+    folder: str | None = None,
+    **environment: str,
+) -> GitFiles:
+    address = f"{server.url}/{repository.folder.relative_to(server.folder)}"
+    place.mkdir()
+    return fetch_files(
+        address,
+        ref,
+        folder,
+        place,
+        environment={"PATH": os.environ["PATH"], **server.environment, **environment},
+    )
+
+
+def _read(found: GitFiles) -> dict[str, str]:
+    files = survey_scripts(found.folder).files
+    return {str(each.path): (found.folder / each.path).read_text() for each in files}
+
+
+def test_a_branch_a_tag_a_commit_or_nothing_means_one_commit(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    first = repository.commit({"train.py": "1", "lib/a.py": "a"})
+    repository.git("tag", "--annotate", "--message=m", "v1")
+    second = repository.commit({"train.py": "2"})
+    repository.git("branch", "feature/x", first)
+
+    found = {
+        ref: _fetch(server, repository, tmp_path / str(number), ref)
+        for number, ref in enumerate([None, "main", "v1", "feature/x", first, second])
+    }
+
+    assert {ref: each.commit for ref, each in found.items()} == {
+        None: second,
+        "main": second,
+        "v1": first,
+        "feature/x": first,
+        first: first,
+        second: second,
+    }
+    assert _read(found[None]) == {"train.py": "2", "lib/a.py": "a"}
+    assert _read(found["v1"]) == {"train.py": "1", "lib/a.py": "a"}
+
+
+def test_a_folder_of_the_repository_comes_alone(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit({"other.py": "o", ".gitignore": "*", "bench/resnet/train.py": "t"})
+
+    found = _fetch(server, repository, tmp_path / "place", folder="bench/resnet")
+
+    assert _read(found) == {"train.py": "t"}
+    assert not (found.folder.parents[1] / "other.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("ref", "folder", "says"),
+    [
+        ("v9", None, 'the repository has no branch, tag or full commit "v9"'),
+        ("0" * 40, None, 'the repository has no branch, tag or full commit "' + "0" * 40),
+        (None, "gone", "has no folder gone"),
+        (None, "train.py", "has no folder train.py"),
+        (None, "link", "has no folder link"),
+    ],
+)
+def test_what_the_repository_lacks_is_named(
+    server: GitServer, repository: Repository, tmp_path: Path, ref: str | None, folder: str | None, says: str
+) -> None:
+    (repository.folder / "link").symlink_to("/etc")
+    repository.commit({"train.py": "1"})
+
+    with pytest.raises(UsageError) as error:
+        _fetch(server, repository, tmp_path / "place", ref, folder)
+    assert says in str(error.value)
+
+
+def test_a_missing_repository_is_named(server: GitServer, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^there is no repository; correct the address$"):
+        fetch_files(
+            f"{server.url}/gone", None, None, tmp_path, environment={**os.environ, **server.environment}
+        )
+
+
+def test_no_login_is_used_or_asked_for(server: GitServer, tmp_path: Path) -> None:
+    private = Repository(server.folder / "private" / "bench")
+    private.commit({"train.py": "1"})
+    home = tmp_path / "home"
+    home.mkdir()
+    helper = home / "helper"
+    helper.write_text("#!/bin/sh\ntouch $0.used\nprintf 'username=user\\npassword=password\\n'\n")
+    helper.chmod(0o755)
+    (home / ".gitconfig").write_text(f"[credential]\nhelper = {helper}\n")
+    (home / ".netrc").write_text("machine 127.0.0.1 login user password password\n")
+
+    with pytest.raises(UsageError, match="does not exist or needs a login, and bai has none"):
+        _fetch(
+            server,
+            private,
+            tmp_path / "place",
+            HOME=str(home),
+            XDG_CONFIG_HOME=str(home),
+            GIT_ASKPASS=str(helper),
+            GIT_CONFIG_COUNT="1",
+            GIT_CONFIG_KEY_0="credential.helper",
+            GIT_CONFIG_VALUE_0=str(helper),
+        )
+    assert not (home / "helper.used").exists()
+
+
+def test_neither_hooks_filters_submodules_nor_other_addresses_of_the_user_count(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    inner = Repository(server.folder / "inner")
+    inner.commit({"inner.py": "i"})
+    repository.commit({"train.py": "1", ".gitattributes": "*.bin filter=lfs\n", "model.bin": "pointer"})
+    module = f'[submodule "inner"]\npath = inner\nurl = {server.url}/inner\n'
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{inner.git('rev-parse', 'HEAD')},inner")
+    (repository.folder / ".gitmodules").write_text(module)
+    (repository.folder / "inner").mkdir()
+    repository.git("add", ".gitmodules")
+    repository.git("commit", "--quiet", "--message=m")
+    home = tmp_path / "home"
+    templates = home / "templates/hooks"
+    templates.mkdir(parents=True)
+    hook = templates / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {home}/hooked\n")
+    hook.chmod(0o755)
+    (home / ".gitconfig").write_text(
+        f"[init]\ntemplateDir = {home}/templates\n[core]\nhooksPath = {templates}\n"
+        f'[filter "lfs"]\nsmudge = touch {home}/smudged\nrequired = true\n'
+        '[url "https://example.invalid/"]\ninsteadOf = https://127.0.0.1\n[submodule]\nrecurse = true\n'
+    )
+
+    found = _fetch(
+        server, repository, tmp_path / "place", HOME=str(home), GIT_TEMPLATE_DIR=str(home / "templates")
+    )
+
+    files = _read(found)
+    assert (files["train.py"], files["model.bin"]) == ("1", "pointer")
+    assert not any(name.startswith("inner/") for name in files)
+    assert not (home / "hooked").exists()
+    assert not (home / "smudged").exists()
+
+
+def test_a_link_out_of_the_folder_is_refused_as_in_a_folder_of_this_machine(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    (repository.folder / "key").symlink_to("/etc/passwd")
+    repository.commit({"train.py": "1"})
+
+    found = _fetch(server, repository, tmp_path / "place")
+
+    with pytest.raises(ScriptsError, match="a link out of the folder, to /etc/passwd"):
+        survey_scripts(found.folder)
+
+
+def test_only_https_is_spoken(tmp_path: Path) -> None:
+    local = Repository(tmp_path / "local")
+    local.commit({"train.py": "1"})
+    place = tmp_path / "place"
+    place.mkdir()
+
+    with pytest.raises(UsageError, match="transport 'file' not allowed"):
+        fetch_files(local.folder.as_uri(), None, None, place, environment=os.environ)
+
+
+def test_a_server_that_is_not_trusted_is_refused(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    repository.commit({"train.py": "1"})
+    environment = {"PATH": os.environ["PATH"], "GIT_SSL_NO_VERIFY": "1"}
+
+    with pytest.raises(UsageError, match=r"cannot be fetched: fatal: unable to access .*certificate"):
+        fetch_files(
+            f"{server.url}/{repository.folder.relative_to(server.folder)}",
+            None,
+            None,
+            tmp_path,
+            environment=environment,
+        )
+
+
+def test_a_server_that_hangs_is_given_up(
+    server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor.planning.git_fetch, "FETCH_SECONDS", 1.0)
+    server.hangs = True
+    try:
+        with pytest.raises(UsageError, match="did not arrive within 1 s"):
+            _fetch(server, repository, tmp_path / "place")
+    finally:
+        server.hangs = False
+
+
+def test_without_git_a_sentence_says_so(server: GitServer, repository: Repository, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^the program git is not installed; install it"):
+        _fetch(server, repository, tmp_path / "place", PATH=str(tmp_path))

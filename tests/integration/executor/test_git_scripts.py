@@ -1,0 +1,118 @@
+"""`[ml.script] git`: a job whose scripts are a commit of a repository."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from git_server import GitServer, Repository, git_server
+from local_cli import LocalCli
+
+_TRAIN = "print('version', {})\n"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[GitServer]:
+    folder = tmp_path / "repositories"
+    folder.mkdir()
+    with git_server(folder) as server:
+        yield server
+
+
+@pytest.fixture
+def repository(server: GitServer) -> Repository:
+    return Repository(server.folder / "bench")
+
+
+@pytest.fixture
+def git_cli(cli: LocalCli, server: GitServer) -> LocalCli:
+    return replace(cli, environment={**cli.environment, **server.environment})
+
+
+def _descriptor(cli: LocalCli, server: GitServer, more: str = "") -> Path:
+    before, _, _ = cli.descriptor("").read_text().partition("[ml]")
+    path = cli.folder / "b.toml"
+    path.write_text(
+        f"{before}[ml]\nbenchmark_code = 'python3 $(BAI_SCRIPTS_PATH)/train.py'\n"
+        f"[ml.script]\ngit = '{server.url}/bench'\nfolder = 'src'\n{more}"
+    )
+    return path
+
+
+def test_a_job_runs_a_commit_and_is_repeated_with_it(
+    git_cli: LocalCli, server: GitServer, repository: Repository
+) -> None:
+    commit = repository.commit({"src/train.py": _TRAIN.format(1)})
+    file = _descriptor(git_cli, server, "ref = 'main'\n")
+
+    first = git_cli.bai("run", file, "--job-id", "first")
+    later = repository.commit({"src/train.py": _TRAIN.format(2)})
+    # The branch has moved, but the job of this id exists with the commit from before.
+    same = git_cli.bai("run", file, "--job-id", "first")
+    new = git_cli.bai("run", file, "--job-id", "new")
+    again = git_cli.bai("run", "--like", "first", "--job-id", "again")
+    # Without the copies of the scripts that the jobs kept, the commit is fetched again.
+    shutil.rmtree(git_cli.rundir("first").scripts)
+    fetched = git_cli.bai("run", "--like", "first", "--job-id", "fetched")
+    other = git_cli.bai("run", "--like", "first", "--job-id", "other", "--set", "ml.script.ref=main")
+
+    assert [each.code for each in (first, same, new, again, fetched, other)] == [0] * 6, first.stderr
+    outputs = {name: git_cli.output(name) for name in ("first", "new", "again", "fetched", "other")}
+    one, two = "version 1\n", "version 2\n"
+    assert outputs == {"first": one, "new": two, "again": one, "fetched": one, "other": two}
+    for name, used in (("first", commit), ("again", commit), ("fetched", commit), ("other", later)):
+        job = git_cli.record(name).job()
+        assert job.git is not None
+        assert (job.git.commit, job.set["ml.script.ref"]) == (used, used), name
+    assert not list(Path(git_cli.environment.get("TMPDIR", "/tmp")).glob(".bai-git-*/files"))
+
+
+def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, repository: Repository) -> None:
+    repository.commit({"src/train.py": _TRAIN.format(1)})
+    repository.git("tag", "v1")
+    repository.commit({"src/train.py": _TRAIN.format(2)})
+    file = _descriptor(git_cli, server, "[matrix]\n'ml.script.ref' = ['v1', 'main']\n")
+
+    done = git_cli.bai("run", file, "--job-id", "sweep")
+
+    assert done.code == 0, done.stderr
+    assert sorted(git_cli.output(f"sweep.00{number}") for number in (1, 2)) == ["version 1\n", "version 2\n"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (
+            "ref = 'v9'\n",
+            r'ml.script.git: "https://127.0.0.1:\d+/bench": the repository has no branch, tag or full commit "v9"',
+        ),
+        ("requirements = 'r.txt'\n", "it has no file r.txt, which requirements names"),
+    ],
+)
+def test_what_the_repository_lacks_is_said_before_anything_starts(
+    git_cli: LocalCli, server: GitServer, repository: Repository, more: str, says: str
+) -> None:
+    repository.commit({"src/train.py": _TRAIN.format(1)})
+
+    refused = git_cli.bai("run", _descriptor(git_cli, server, more))
+
+    assert refused.code == 2
+    assert re.search(says, refused.stderr), refused.stderr
+    assert not list(git_cli.store.glob("*/job.toml"))
+
+
+def test_two_files_with_repositories_of_their_own_are_not_compared_in_one_job(
+    git_cli: LocalCli, server: GitServer, repository: Repository
+) -> None:
+    repository.commit({"src/train.py": _TRAIN.format(1)})
+    first = _descriptor(git_cli, server, "ref = 'main'\n").rename(git_cli.folder / "a.toml")
+    second = _descriptor(git_cli, server)
+
+    refused = git_cli.bai("ab", first, second)
+
+    assert refused.code == 2
+    assert "cannot have repositories of their own; compare commits with [matrix]" in refused.stderr
