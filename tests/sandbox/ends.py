@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from sandbox.fake_aws import Machine
@@ -45,3 +46,14 @@ def wait_inside(machine: Machine, condition: str) -> None:
     machine.wait_for("agent start 1")
     done = machine.run(["sh", "-c", f"until {condition}; do sleep 0.1; done 2>/dev/null"], seconds=300)
     assert done.returncode == 0, done.stderr
+
+
+def seconds_on(machines: list[Machine]) -> float:
+    """Return the seconds that these machines, all of which are off, are paid for: a minute at least of each."""
+    return sum(max(60.0, each.timings["off"]) for each in machines)
+
+
+def planned_seconds(cli: SandboxCli, file: Path) -> float:
+    """Return the bound that `bai plan` states."""
+    planned = cli.bai("plan", file, "--on", "ec2", "--json").objects[0]
+    return float(planned["cost"]["instance_hours"]) * 3600

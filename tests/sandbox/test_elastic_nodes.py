@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
-from pathlib import Path
 
 from stand_in_training import TRAINS
 
-from sandbox.ends import RUN, wait_inside
-from sandbox.fake_aws import Machine
+from sandbox.ends import RUN, planned_seconds, seconds_on, wait_inside
 from sandbox.sandbox_cli import SandboxCli
 from sandbox.torchrun_nodes import described, follow, wait_for_machines, wait_off
 
@@ -197,17 +195,6 @@ def test_after_all_spot_machines_lose_power_new_ones_continue_from_the_last_chec
     launching = [call.identity for call in cli.aws.calls if call.action == "RunInstances"]
     assert launching == ["user"] * 4
     assert seconds_on(cli.aws.machines) <= planned_seconds(cli, file)
-
-
-def seconds_on(machines: list[Machine]) -> float:
-    """Return the seconds that these machines, all of which are off, are paid for: a minute at least of each."""
-    return sum(max(60.0, each.timings["off"]) for each in machines)
-
-
-def planned_seconds(cli: SandboxCli, file: Path) -> float:
-    """Return the bound that `bai plan` states."""
-    planned = cli.bai("plan", file, "--on", "ec2", "--json").objects[0]
-    return float(planned["cost"]["instance_hours"]) * 3600
 
 
 def first_step(log: str, *, generation: int) -> int:

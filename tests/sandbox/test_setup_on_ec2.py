@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from sandbox.ends import planned_seconds, seconds_on
 from sandbox.fake_aws import FakeAws
 from sandbox.fake_aws.iam.identities import INSTANCE, SETUP
 from sandbox.fake_aws.iam.policy import read_policy
@@ -34,7 +35,8 @@ def test_an_account_is_set_up_runs_a_job_and_is_left_empty(aws: FakeAws, tmp_pat
     aws.policies.attach("user", read_policy(json.dumps(user)))
     aws.policies.around = replace(aws.policies.around, roles={"mine-instance": "mine-instance"})
 
-    machine = cli.submit(cli.descriptor("until [ -e /var/go ]; do sleep 0.1; done\necho done"))
+    file = cli.descriptor("until [ -e /var/go ]; do sleep 0.1; done\necho done")
+    machine = cli.submit(file)
     machine.wait_for("agent start 1")
     refused = administrator.bai("setup", "--remove", "--yes", "--name", "mine", "--delete-data")
     assert refused.code == 2
@@ -43,6 +45,7 @@ def test_an_account_is_set_up_runs_a_job_and_is_left_empty(aws: FakeAws, tmp_pat
     machine.wait_off()
     assert cli.status()["status"] == "SUCCEEDED"
     assert "done" in cli.bai("logs", "job").stdout
+    assert seconds_on([machine]) <= planned_seconds(cli, file)
 
     removed = administrator.bai("setup", "--remove", "--yes", "--name", "mine", "--delete-data")
 

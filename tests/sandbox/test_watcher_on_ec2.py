@@ -10,7 +10,7 @@ from typing import Any
 import watcher_calls
 from stand_in_training import TRAINS
 
-from sandbox.ends import RUN, wait_inside
+from sandbox.ends import RUN, planned_seconds, seconds_on, wait_inside
 from sandbox.fake_aws import Machine
 from sandbox.fake_aws.fake_aws import PROFILE, REGION
 from sandbox.sandbox_cli import SandboxCli
@@ -80,6 +80,7 @@ def test_a_machine_that_loses_its_power_is_replaced_by_the_watcher_alone(
     launching = [call.identity for call in cli.aws.calls if call.action == "RunInstances"]
     assert launching == ["user", "watcher"]
     assert f"{fourth.instance_id} was launched for it" in called.log
+    assert seconds_on(cli.aws.machines) <= planned_seconds(cli, file)
 
 
 def _machines(cli: SandboxCli, count: int) -> list[Machine]:
