@@ -36,12 +36,20 @@ CAPACITY_BLOCK = {
         "*",
     ): "only a job in a capacity block asks when it ends"
 }
+HANGS = {
+    (
+        "SeeInstances",
+        "ec2:DescribeInstanceStatus",
+        "*",
+    ): "EC2's check is asked for only if a machine has been silent for a quarter of an hour"
+}
 SEVERAL_NODES = "the machines of a job of several nodes find each other there"
 _REPORTS = ("artifacts", *(f"attempts/*/{name}" for name in ("control", "ended", "joined", "nodes", "signs")))
 UNSEEN = {
     "user": {
         **UPLOADS,
         **CAPACITY_BLOCK,
+        **HANGS,
         (
             "ReadJobs",
             "s3:GetObject",
@@ -53,7 +61,7 @@ UNSEEN = {
             "arn:aws:s3:::BUCKET",
         ): "rules are asked for only of a bucket that keeps versions",
     },
-    "executor": {**UPLOADS, **CAPACITY_BLOCK},
+    "executor": {**UPLOADS, **CAPACITY_BLOCK, **HANGS},
     "instance": {
         **{
             (

@@ -193,6 +193,10 @@ class MotoAws:
 
         self.answered = grow_old
 
+    def cut_off(self, instance_id: str, *, since: datetime) -> None:
+        """Let EC2's own check not reach a machine."""
+        self._ec2_rules.unreachable[instance_id] = since
+
     def show_console(self, console: bytes) -> None:
         """Let all consoles show this."""
         self._fleet.console = console

@@ -132,6 +132,28 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
         ]
 
 
+def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
+    """Return for how long EC2 has not reached machines, by id: the instance status check, once a minute. Only
+    machines for which it fails are listed. Raises BaiError.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
+    """
+    with plain_errors("describing the status of the instances"):
+        try:
+            answer = ec2.describe_instance_status(InstanceIds=list(ids))
+        except ClientError as error:
+            if code_of(error) != "InvalidInstanceID.NotFound":
+                raise
+            return {}
+    now = _answered(answer)
+    return {
+        each["InstanceId"]: now - check["ImpairedSince"]
+        for each in answer["InstanceStatuses"]
+        for check in each["InstanceStatus"].get("Details", ())
+        if check.get("Status") == "failed" and now is not None and check.get("ImpairedSince") is not None
+    }
+
+
 def fetch_console(ec2: EC2Client, instance_id: str) -> str:
     """Return an instance's console: the newest 64 KiB, or EC2's last copy if there is nothing newer. Raises
     BaiError."""

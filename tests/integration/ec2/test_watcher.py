@@ -179,10 +179,11 @@ def test_an_event_about_a_lost_machine_brings_another_one(account: WatchedAccoun
 
 def test_jobs_that_hang_or_never_boot_are_ended_within_fifteen_minutes(account: WatchedAccount) -> None:
     # Given a job whose machine hangs in its power-off, and one whose machine boots without its user data
-    hangs, _ = account.submit("hangs", more="")
+    short = '\n[limits]\nmax_runtime = "1m"\n'
+    hangs, _ = account.submit("hangs", more=short)
     account.begin(hangs, "hangs")
     account.end("hangs")
-    account.submit("boots-not", more="")
+    account.submit("boots-not", more=short)
     account.aws.show_console(NEVER)
     account.watch()
     assert len(account.machines()) == 2
@@ -194,6 +195,16 @@ def test_jobs_that_hang_or_never_boot_are_ended_within_fifteen_minutes(account: 
     assert account.machines() == []
     assert account.outcome("hangs") == "succeeded"
     assert account.outcome("boots-not") == "boot_failed"
+    # Neither has cost more than its plan allows.
+    planned = account.cli.bai("plan", "b.toml", "--on", "ec2", "--json").objects[0]
+    found = account.aws.client("ec2", SETUP).describe_instances()["Reservations"]
+    ages = [
+        datetime.now(timezone.utc) - each["LaunchTime"]
+        for reservation in found
+        for each in reservation["Instances"]
+    ]
+    assert len(ages) == 2
+    assert timedelta(minutes=15) < max(ages) <= timedelta(hours=planned["cost"]["instance_hours"])
 
 
 def test_a_completely_hanging_machine_is_ended_within_fifteen_minutes_and_replaced_once(
@@ -216,6 +227,32 @@ def test_a_completely_hanging_machine_is_ended_within_fifteen_minutes_and_replac
     assert account.machines() == [other]
     assert other != hung
     assert account.outcome() is None
+
+
+def test_a_single_machine_that_hangs_is_ended_if_ec2_does_not_reach_it_either(
+    account: WatchedAccount,
+) -> None:
+    # Given two jobs of one machine that give no more signs of life; EC2's own check reaches one of the machines
+    unreachable, _ = account.submit("hangs", more="")
+    account.begin(unreachable, "hangs")
+    reachable, _ = account.submit("cut-off", more="")
+    account.begin(reachable, "cut-off")
+    account.age(timedelta(minutes=16))
+    now = datetime.now(timezone.utc)
+    account.aws.cut_off(unreachable, since=now - timedelta(minutes=14))
+    account.watch()
+    assert set(account.machines()) == {unreachable, reachable}
+
+    account.aws.cut_off(unreachable, since=now - timedelta(minutes=16))
+    denied = {"code": "UnauthorizedOperation", "status": 403, "identity": "user", "times": None}
+    account.aws.fail("DescribeInstanceStatus", **denied)
+    assert "describing the status of the instances" in account.cli.bai("status", "hangs").stdout
+    assert set(account.machines()) == {unreachable, reachable}
+    done = account.watch()
+
+    assert account.machines() == [reachable]
+    assert (account.outcome("hangs"), account.outcome("cut-off")) == ("lost", None)
+    assert f"{unreachable} has given no sign of life for 16m" in done.log
 
 
 def test_a_silent_boot_is_ended_at_its_limit(account: WatchedAccount) -> None:

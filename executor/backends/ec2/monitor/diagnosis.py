@@ -40,6 +40,7 @@ from executor.backends.ec2.monitor.job_observation import (
     CONSISTENT,
     OVERDUE,
     STALE,
+    UNREACHABLE,
     Diagnosis,
     JobStage,
     Observation,
@@ -89,6 +90,7 @@ def _rules(observation: Observation) -> Sequence[_Rule]:
         _machines_leave,
         _machines_overdue,
         _machines_hang,
+        _machine_unreachable,
         _peers_end,
         _boots_without_us,
         _starts,
@@ -178,6 +180,20 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
         # Their agents make the result.
         return Diagnosis(JobStage.SILENT, sentence, terminate=hung + observation.stopped)
     return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index), observation)
+
+
+def _machine_unreachable(observation: Observation) -> Diagnosis | None:
+    """Judge the only machine of a job, which neither gives a sign of life nor answers EC2's own check."""
+    for each in observation.working if observation.nodes == 1 else ():
+        silence = observation.signs.get(each.index, timedelta())
+        failing = observation.failing.get(each.id, timedelta())
+        if min(silence, failing) > UNREACHABLE:
+            sentence = (
+                f"{each.id} has given no sign of life for {span(silence)}, and EC2 has not reached it for {span(failing)}: "
+                "it hangs, or has lost its network; it is terminated."
+            )
+            return ended(InferredOutcome(Outcome.LOST, sentence, rank=each.index), observation)
+    return None
 
 
 def _peers_end(observation: Observation) -> Diagnosis | None:

@@ -23,6 +23,11 @@ of this."""
 OVERDUE = timedelta(minutes=15)
 """Time after its expiry within which a machine ends by itself; it may keep a failed benchmark for
 inspection."""
+UNREACHABLE = timedelta(minutes=15)
+"""Time without a sign of life and with EC2's failed check after which the only machine of a fixed job is lost.
+
+Silence alone does not prove that: an agent that has no other nodes continues without the job store.
+"""
 POWER_OFF = timedelta(minutes=5)
 """Silence after the end of its part or its job that means a hanging shutdown. Services usually get 90 s
 each."""
@@ -95,6 +100,8 @@ class Observation:
     """Consoles of machines without a sign of life, if they were read."""
     unreadable: Mapping[str, BaiError] = field(default_factory=dict)
     """Why others were not."""
+    failing: Mapping[str, timedelta] = field(default_factory=dict)
+    """Id of a silent machine that EC2 does not reach → time for which it has not."""
     boot_limit: timedelta | None = None
     """Age by which a machine must have given a sign of life or ended; None if unknown."""
     cancelled: timedelta | None = None

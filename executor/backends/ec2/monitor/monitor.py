@@ -24,6 +24,7 @@ from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import InferredOutcome, write_result
 from executor.backends.ec2.instances import (
     Instance,
+    failing_checks,
     fetch_console,
     find_instances,
     instances_by_id,
@@ -42,6 +43,7 @@ from executor.backends.ec2.monitor.diagnosis import diagnose
 from executor.backends.ec2.monitor.job_observation import (
     POWER_OFF,
     STALE,
+    UNREACHABLE,
     Diagnosis,
     ElasticState,
     JobStage,
@@ -97,6 +99,12 @@ class JobMonitor:
         if ask and (silent := _silent(observation, found.stage)):
             consoles, unreadable = read_consoles(self.aws(self.region).ec2(), silent)
             found = diagnose(replace(observation, consoles=consoles, unreadable=unreadable))
+        if ask and (ids := _may_hang(observation, found.stage)):
+            try:
+                failing = failing_checks(self.aws(self.region).ec2(), ids)
+            except BaiError as error:
+                return _with_needs(found, needs, f"({error})"), needs
+            found = diagnose(replace(observation, failing=failing))
         return _with_needs(found, needs, why), needs
 
     def reconcile(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
@@ -425,6 +433,13 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
         JobStage.GONE: [*gone, *booting],
     }.get(stage, [])
     return [each for each in found if each.state != "pending"][:_CONSOLES]
+
+
+def _may_hang(observation: Observation, stage: JobStage) -> list[str]:
+    """Return the id of the only machine of a fixed job that has been silent for so long that EC2's check of it decides."""
+    if stage is not JobStage.SILENT or observation.elastic is not None or observation.nodes > 1:
+        return []
+    return [each.id for each in observation.working if observation.silence > UNREACHABLE]
 
 
 def _with_needs(found: Diagnosis, needs: MachineNeeds | None, why: str) -> Diagnosis:

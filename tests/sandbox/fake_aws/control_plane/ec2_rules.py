@@ -29,6 +29,8 @@ class Ec2Rules:
         """The code of all images' charges, which moto does not tell; None: none is told."""
         self.is_sold = False
         """Whether all images are of the Marketplace."""
+        self.unreachable: dict[str, datetime] = {}
+        """Machine that the instance status check does not reach → since when."""
         self._asked = threading.local()
         self._run = fleet.backend.run_instances
         # moto launches as many as are asked for at least.
@@ -43,9 +45,34 @@ class Ec2Rules:
             return self._run_instances(call, ask)
         if call.parameters.get("DryRun") == "true":
             return _dry_run()
+        if call.action == "DescribeInstanceStatus":
+            return self._status(call)
         if call.action == "DescribeImages" and self.operation is not None:
             return self._with_operation(ask())
         return ask()
+
+    def _status(self, call: Call) -> Answer:
+        """Return https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstanceStatus.html, which lists running machines alone."""
+        asked = [value for name, value in call.parameters.items() if name.startswith("InstanceId.")]
+        if unknown := [each for each in asked if not self._fleet.knows(each)]:
+            message = f"The instance ID '{unknown[0]}' does not exist"
+            return error("ec2", 400, "InvalidInstanceID.NotFound", message)
+        there = {each.id for each in self._fleet.backend.all_running_instances()}
+        items = [
+            f"<item><instanceId>{each}</instanceId><instanceStatus>{self._check(each)}</instanceStatus></item>"
+            for each in asked
+            if each in there
+        ]
+        return ec2(call.action, f"<instanceStatusSet>{''.join(items)}</instanceStatusSet>")
+
+    def _check(self, instance_id: str) -> str:
+        since = self.unreachable.get(instance_id)
+        status, check = ("ok", "passed") if since is None else ("impaired", "failed")
+        moment = "" if since is None else f"<impairedSince>{since:%Y-%m-%dT%H:%M:%S.000Z}</impairedSince>"
+        return (
+            f"<status>{status}</status><details><item><name>reachability</name><status>{check}</status>"
+            f"{moment}</item></details>"
+        )
 
     def _with_operation(self, answer: Answer) -> Answer:
         sold = "<item><productCode>1a2b</productCode><type>marketplace</type></item>" if self.is_sold else ""

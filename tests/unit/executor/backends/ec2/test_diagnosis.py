@@ -110,6 +110,37 @@ def test_each_observation_has_a_stage_and_a_sentence(found: Diagnosis, stage: Jo
     assert found.inferred is None
 
 
+HOUR, QUARTER = timedelta(hours=1), timedelta(minutes=15)
+
+
+@pytest.mark.parametrize(
+    ("silence", "failing", "ends"),
+    [
+        (HOUR, HOUR, True),
+        (HOUR, QUARTER, False),
+        (QUARTER, HOUR, False),
+        (HOUR, None, False),
+        (None, HOUR, False),
+    ],
+)
+def test_a_single_machine_is_lost_if_agent_and_ec2s_check_are_silent(
+    silence: timedelta | None, failing: timedelta | None, ends: bool
+) -> None:
+    signs = {} if silence is None else {0: silence}
+    checks = {} if failing is None else {"i-0": failing}
+
+    found = judged(machine(), signs=signs, failing=checks)
+
+    if ends:
+        assert found.inferred is not None
+        assert found.inferred.outcome is Outcome.LOST
+        assert [each.id for each in found.terminate] == ["i-0"]
+        assert "EC2 has not reached it for 1h" in found.sentence
+    else:
+        assert found.inferred is None
+        assert found.terminate == ()
+
+
 REFUSED = InferredOutcome(Outcome.CAPACITY, "There is no room.")
 PAST = NOW - timedelta(hours=1)
 
@@ -423,6 +454,7 @@ def facts(draw: st.DrawFn) -> Observation:
         signs=draw(st.dictionaries(st.integers(0, 2), ages, max_size=3)),
         done=frozenset(draw(st.sets(st.integers(0, 2)))),
         consoles=draw(st.dictionaries(st.sampled_from(["i-0", "i-1", "i-2"]), consoles, max_size=3)),
+        failing=draw(st.dictionaries(st.sampled_from(["i-0", "i-1", "i-2"]), ages, max_size=3)),
         cancelled=draw(st.none() | ages),
         boot_limit=draw(st.none() | ages),
     )
