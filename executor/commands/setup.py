@@ -236,8 +236,6 @@ class _Setup:
         before = setup.present()
         network = setup.network()
         wanted = self._choices(setup, before, network)
-        if wanted.watcher is not None and (before is None or before.watcher is None):
-            setup.check_executions()
         spot = self.given.ask("Make the account's role for spot instances?", self.given.spot, default=False)
         changes = setup.propose(wanted)
         archive = self._archive(wanted)
@@ -439,6 +437,8 @@ class _Setup:
             types=given.watcher_types or there.types,
             owners=given.watcher_owners or there.owners,
             dollars_a_day=given.watcher_dollars or there.dollars_a_day,
+            # Its own execution no longer counts as one that can be reserved.
+            reserved=(before is not None and before.reserved) or setup.can_reserve(),
         )
 
     def _configure(self, values: Mapping[str, Any]) -> None:

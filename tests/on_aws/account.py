@@ -38,7 +38,6 @@ _OWN = (
 )
 """Variables of the person that would lead jobs elsewhere."""
 _NOT_ALLOWED = (
-    "Concurrent executions",
     "InsufficientInstanceCapacity",
     "MaxSpotInstanceCountExceeded",
     "PendingVerification",

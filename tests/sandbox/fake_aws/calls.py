@@ -13,6 +13,7 @@ from sandbox.fake_aws.iam.identities import ANONYMOUS, Identities
 _CREDENTIAL = re.compile(r"Credential=([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 _PRESIGNED = re.compile(r"([^/]+)/\d{8}/([^/]+)/([^/]+)/aws4_request")
 
+_LAMBDA = re.compile(r"GET /[0-9-]+/(?:functions/([\w-]+)|account-settings)/?")
 _DELETED = re.compile(r"<Key>([^<]*)</Key>")
 
 _BUCKET_ACTIONS = {
@@ -88,6 +89,8 @@ def read_call(environ: dict[str, object], body: bytes, identities: Identities, n
     )
     if service == "s3":
         _read_s3(call, environ, query, body)
+    elif service == "lambda":
+        _read_lambda(call, environ)
     elif "HTTP_X_AMZ_TARGET" in environ:
         _read_json(call, str(environ["HTTP_X_AMZ_TARGET"]), body)
     else:
@@ -116,6 +119,15 @@ def _read_s3(call: Call, environ: dict[str, object], query: dict[str, str], body
     call.action = plain.get(method, method)
     if call.action == "PutObject" and "HTTP_X_AMZ_COPY_SOURCE" in environ:
         call.action = "CopyObject"
+
+
+def _read_lambda(call: Call, environ: dict[str, object]) -> None:
+    """Read the calls that `bai` makes: https://docs.aws.amazon.com/lambda/latest/api/API_Operations.html"""
+    found = _LAMBDA.fullmatch(f"{environ['REQUEST_METHOD']} {environ.get('PATH_INFO', '')}")
+    if found and found[1]:
+        call.action, call.parameters = "GetFunction", {"FunctionName": found[1]}
+    elif found:
+        call.action = "GetAccountSettings"
 
 
 def _read_json(call: Call, target: str, body: bytes) -> None:

@@ -62,7 +62,7 @@ def test_only_an_answer_of_a_real_account_holds(error: Exception, answer: Answer
 @pytest.mark.parametrize(
     "said",
     [
-        'bai: the quota "Concurrent executions" of Lambda is 10 in eu-central-1',
+        "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 1",
         "decreases account's UnreservedConcurrentExecution below its minimum value of [10]",
     ],
 )

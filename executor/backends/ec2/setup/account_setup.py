@@ -26,7 +26,7 @@ from executor.backends.ec2.staging_bucket import staging_bucket
 from executor.backends.ec2.tags import tag_time
 from executor.backends.ec2.watcher.archive import WatcherArchive
 from executor.configuration.config import Settings
-from executor.errors import AwsError, UsageError
+from executor.errors import AwsError
 
 _PROFILE_KNOWN_S = 180.0
 """Seconds for EC2 to know a new instance profile: usually ten."""
@@ -34,7 +34,6 @@ _PROFILE_LOOK_S = 3.0
 _IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _TRIED_TYPE = "t3.micro"
 _SPOT = "spot.amazonaws.com"
-_EXECUTIONS, _EXECUTIONS_CODE = "Concurrent executions", "L-B99A9384"
 _UNRESERVED = 100
 """Executions that AWS leaves to functions without reserved ones: https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html"""
 
@@ -48,6 +47,8 @@ class WatcherChoices:
     owners: str = "amazon"
     """Owners of images."""
     dollars_a_day: str = "50"
+    reserved: bool = True
+    """Whether an execution of the function is reserved."""
 
     def parameters(
         self, choices: Choices, *, code: str, groups: Sequence[str], subnets: Sequence[str]
@@ -62,6 +63,7 @@ class WatcherChoices:
             "Owners": self.owners,
             "Types": self.types,
             "DollarsADay": self.dollars_a_day,
+            "Reserved": "yes" if self.reserved else "no",
         }
 
 
@@ -182,7 +184,10 @@ class AccountSetup:
             return None
         given = state.parameters
         return WatcherChoices(
-            types=given["Types"], owners=given["Owners"], dollars_a_day=given["DollarsADay"]
+            types=given["Types"],
+            owners=given["Owners"],
+            dollars_a_day=given["DollarsADay"],
+            reserved=given.get("Reserved", "yes") == "yes",
         )
 
     @cached_property
@@ -283,26 +288,22 @@ class AccountSetup:
             "watcher up again, with its limits"
         )
 
-    def check_executions(self) -> None:
-        """Raise UsageError if the account can reserve no execution for a watcher. If the quota is unknown,
-        the failure of the stack reports it."""
-        quotas = self.aws.service_quotas().get_paginator("list_service_quotas")
+    def can_reserve(self) -> bool:
+        """Return whether the account can reserve an execution for a watcher. If not, or if that is unknown, say so:
+        then two may run at a time, which costs nothing and launches nothing twice."""
+        why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
-            pages = list(quotas.paginate(ServiceCode="lambda"))
-        except FAILURES:
-            return
-        values = (
-            each["Value"] for page in pages for each in page["Quotas"] if each["QuotaName"] == _EXECUTIONS
+            limits = self.aws.functions().get_account_settings()["AccountLimit"]
+            free = limits["UnreservedConcurrentExecutions"]
+            if free > _UNRESERVED:
+                return True
+            why = f"{why}, and {free:,} are not reserved"
+        except FAILURES as error:
+            why = f"{why}, and whether there are more is unknown ({error})"
+        self.say(
+            f"no execution is reserved for the watcher, so two may run at a time, which is harmless: {why}"
         )
-        limit = next(values, None)
-        if limit is not None and limit <= _UNRESERVED:
-            region = self.aws.region
-            raise UsageError(
-                f'the quota "{_EXECUTIONS}" of Lambda is {limit:,.0f} in {region}; a watcher needs one execution of its own, and AWS '
-                f"leaves {_UNRESERVED} to other functions. Ask for more, which is free and may take a day: `aws service-quotas "
-                f"request-service-quota-increase --service-code lambda --quota-code {_EXECUTIONS_CODE} --desired-value 1000 "
-                f"--region {region}`; or set up without --watcher"
-            )
+        return False
 
     def remove_watcher(self) -> bool:
         """Delete the watcher; return whether there was one."""

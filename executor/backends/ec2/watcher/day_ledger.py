@@ -1,25 +1,29 @@
-"""The maximum cost of the watcher's launches of a day: objects `DAY/LAUNCH=MICRODOLLARS` in a folder that
+"""The maximum cost of the watcher's launches of a day: objects `DAY/LAUNCH~TRY=MICRODOLLARS` in a folder that
 only the watcher writes.
 
-The lowest amount of a launch counts, because objects are not deleted. A launch that EC2 refused has an object
-with 0. If the watcher is killed between the refusal and that object, the launch counts until the end of the
-day.
+The lowest amount of a try counts, because objects are not deleted, and the highest try of a launch. A launch that EC2
+refused has an object with 0 for each try. Two executions of the watcher may reserve at the same time: each looks again
+after it has noted its amount, so at least one of the two sees the other. If the watcher is killed before it has given an
+amount back, the launch counts until the end of the day.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 import threading
+from collections import defaultdict
 from datetime import datetime
 
 from bai_agent.job.store import JobStore
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import dataclass, field
 from executor.errors import UsageError
 
 FOLDER = "watcher/spent"
 """The folder in the bucket. The folder is not below `jobs/`, where others write."""
 _MICRO = 1_000_000
-_RESERVING = threading.Lock()
+_Amounts = dict[str, dict[str, int]]
+"""Launch → its tries that are noted → microdollars."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,33 +34,55 @@ class DayLedger:
     """The folder."""
     most: float
     """Most USD a day (UTC)."""
+    _reserving: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    """A check has several threads, which need not refuse each other's launches."""
 
     def reserve(self, launch: str, dollars: float, *, now: datetime) -> None:
         """Reserve the cost of a launch, once. Raises UsageError if those of this day would cost more than the
         limit."""
-        # The function has one execution at a time, and a check has several threads.
-        with _RESERVING:
+        with self._reserving:
             self._reserve(launch, math.ceil(dollars * _MICRO), day=_day(now))
 
     def give_back(self, launch: str, *, now: datetime) -> None:
         """Record that a launch costs nothing."""
-        self.store.put(f"{_day(now)}{launch}=0", b"")
+        day = _day(now)
+        for each, amount in self._noted(day).get(launch, {}).items():
+            if amount:
+                self.store.put(f"{day}{each}=0", b"")
 
     def _reserve(self, launch: str, amount: int, *, day: str) -> None:
-        reserved: dict[str, int] = {}
-        for each in self.store.find(day):
-            name, _, written = each.key.removeprefix(day).rpartition("=")
-            if name and written.isdecimal():
-                reserved[name] = min(int(written), reserved.get(name, int(written)))
-        if launch in reserved:
+        noted = self._noted(day)
+        present = max(noted.pop(launch, {}).values(), default=0)
+        self._check(noted, present or amount)
+        if present:
             return
-        spent = sum(reserved.values())
+        ours = f"{launch}~{secrets.token_hex(4)}"
+        self.store.put(f"{day}{ours}={amount}", b"")
+        others = self._noted(day)
+        others.pop(launch, None)
+        try:
+            self._check(others, amount)
+        except UsageError:
+            self.store.put(f"{day}{ours}=0", b"")
+            raise
+
+    def _check(self, others: _Amounts, amount: int) -> None:
+        """Raise UsageError if a launch of this amount exceeds the limit in addition to the others."""
+        spent = sum(max(tries.values()) for tries in others.values())
         if amount + spent > math.floor(self.most * _MICRO):
             raise UsageError(
                 f"the watcher may spend {self.most:,.2f} USD a day, the machines of this day cost {spent / _MICRO:,.2f} at most, and "
                 f"another one {amount / _MICRO:,.2f}; `bai setup --watcher` sets its limits"
             )
-        self.store.put(f"{day}{launch}={amount}", b"")
+
+    def _noted(self, day: str) -> _Amounts:
+        found: _Amounts = defaultdict(dict)
+        for each in self.store.find(day):
+            name, _, written = each.key.removeprefix(day).rpartition("=")
+            if name and written.isdecimal():
+                tries = found[name.partition("~")[0]]
+                tries[name] = min(int(written), tries.get(name, int(written)))
+        return found
 
 
 def _day(now: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 from xml.sax.saxutils import escape
 
 from sandbox.fake_aws.answers import Answer, ec2, error
@@ -12,7 +13,7 @@ from sandbox.fake_aws.calls import Call
 
 
 class Quotas:
-    """Answers ListServiceQuotas, as a rule of the control plane."""
+    """Answers ListServiceQuotas, and GetAccountSettings of Lambda, as a rule of the control plane."""
 
     def __init__(self) -> None:
         self.vcpus: dict[str, float] = {
@@ -22,23 +23,28 @@ class Quotas:
             "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests": 5.0,
         }
         """By a quota's name: https://docs.aws.amazon.com/ec2/latest/instancetypes/ec2-instance-quotas.html"""
-        self.executions = 1000.0
-        """Of functions at a time: https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html"""
+        self.executions = 1000
+        """Of functions at a time, none of which is reserved: https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html"""
 
     def __call__(self, call: Call, ask: Callable[[], Answer]) -> Answer:
+        if (call.service, call.action) == ("lambda", "GetAccountSettings"):
+            most = dict.fromkeys(("ConcurrentExecutions", "UnreservedConcurrentExecutions"), self.executions)
+            return _json({"AccountLimit": most})
         if (call.service, call.action) != ("servicequotas", "ListServiceQuotas"):
             return ask()
         service = call.parameters["ServiceCode"]
-        values = self.vcpus if service == "ec2" else {"Function and layer storage": 75.0}
-        if service == "lambda":
-            values["Concurrent executions"] = self.executions
+        values = self.vcpus if service == "ec2" else {}
         # Two pages, as EC2 has more quotas than one holds.
         rows = [{"ServiceCode": service, "QuotaName": name, "Value": value} for name, value in values.items()]
         second = call.parameters.get("NextToken") == "second"
         page = {"Quotas": rows[1:]} if second else {"Quotas": rows[:1], "NextToken": "second"}
-        body = json.dumps(page).encode()
-        headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
-        return Answer(status="200 OK", headers=headers, body=body)
+        return _json(page)
+
+
+def _json(content: Any) -> Answer:
+    body = json.dumps(content).encode()
+    headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
+    return Answer(status="200 OK", headers=headers, body=body)
 
 
 class PlacementGroups:

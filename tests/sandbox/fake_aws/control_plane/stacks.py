@@ -224,6 +224,7 @@ def _changes(change_set: ChangeSet) -> list[Change]:
     resources, after = change_set.stack.resource_map, _resources(change_set)
     before, wanted = _active(resources), _active(after)
     changed = set(resources.build_resource_diff(change_set.template_dict, change_set.parameters)["Modify"])
+    changed |= _with_other_conditions(resources, after)
     found = [
         *(("Add", name) for name in wanted if name not in before),
         *(("Modify", name) for name in wanted if name in before and name in changed),
@@ -233,6 +234,14 @@ def _changes(change_set: ChangeSet) -> list[Change]:
     return [
         Change(action=action, logical_resource_id=name, resource_type=kinds[name]) for action, name in found
     ]
+
+
+def _with_other_conditions(before: Any, after: Any) -> set[str]:
+    """Return the resources with an Fn::If whose condition has changed; moto compares them by their own parameters alone."""
+    was, now = before.lazy_condition_map, after.lazy_condition_map
+    turned = [f'{{"Fn::If": ["{each}",' for each in now if each not in was or was[each] != now[each]]
+    resources: dict[str, Any] = after._resource_json_map or {}
+    return {name for name, each in resources.items() if any(one in json.dumps(each) for one in turned)}
 
 
 def _resources(change_set: ChangeSet) -> Any:

@@ -126,6 +126,8 @@ def needed(call: Call, around: Surroundings) -> list[Permission]:
     if kind == ("lambda", "GetFunction"):
         arn = f"arn:aws:lambda:{around.region}:{around.account}:function:{call.parameters['FunctionName']}"
         return [Permission(action="lambda:GetFunction", resource=arn)]
+    if kind == ("lambda", "GetAccountSettings"):
+        return [Permission(action="lambda:GetAccountSettings")]
     if kind == ("pricing", "GetProducts"):
         return [Permission(action="pricing:GetProducts")]
     if kind == ("servicequotas", "ListServiceQuotas"):
