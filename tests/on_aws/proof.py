@@ -46,7 +46,7 @@ class Step:
     minutes: int = 10
     """Longest time; after it the step has failed."""
     needs_real: str = ""
-    """What an emulated account cannot answer; empty if it can."""
+    """Why an emulated account does not answer it; empty if it does."""
     runs_anyway: bool = False
     """Whether it is tried there all the same, for the sake of its own code."""
     gpu: bool = False

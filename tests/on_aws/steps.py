@@ -538,6 +538,7 @@ STEPS = (
         machines=2,
         type="c7i.large",
         minutes=40,
+        needs_real="its image has no PyTorch; tests/sandbox/test_torch_on_ec2.py brings one, and trains on two machines",
     ),
     Step(
         name="mpi",
@@ -652,6 +653,7 @@ STEPS = (
         machines=2,
         type="c7i.large",
         minutes=50,
+        needs_real="its image has no PyTorch; tests/sandbox/test_elastic_nodes.py replaces machines of another training",
     ),
     Step(
         name="gpu",
