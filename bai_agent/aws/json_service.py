@@ -30,6 +30,8 @@ _LATER_CODES = (
 )
 _ENDPOINT_NAMES = {"logs": "CLOUDWATCH_LOGS"}
 """Names of services in `AWS_ENDPOINT_URL_…` that differ from their host's."""
+_HOSTS = {"ecr": "api.ecr"}
+"""Hosts of services whose names differ from that in a signature."""
 
 
 def ask(
@@ -115,7 +117,7 @@ def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:
         if environment.get(name):
             return environment[name].rstrip("/") + "/"
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return f"https://{service}.{region}.{suffix}/"
+    return f"https://{_HOSTS.get(service, service)}.{region}.{suffix}/"
 
 
 def _problem(answer: Answer) -> tuple[str, str]:

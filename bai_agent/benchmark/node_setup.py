@@ -49,6 +49,8 @@ def set_up_node(
     serves: others log in to it, and it does not log in to them; None: both. may_install: this machine is the job's alone.
     """
     _require_free(setup.ports)
+    if job.benchmark.container is not None:
+        return NodeFacts()  # the programs are the image's
     user = find_user(job.benchmark.user)
     # The programs found depend neither on secrets nor on the other nodes.
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bai_agent.benchmark.children import kill
+from bai_agent.benchmark.container import Container, contained, find_container, own_environment
 from bai_agent.benchmark.environment import (
     command,
     expand,
@@ -69,6 +70,8 @@ class Order:
     """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
     """Prefix of a command around a run."""
+    contained: bool = False
+    """Whether the command is a container's, whose engine changes the user."""
     arms: tuple[Order, ...] = ()
     """Command of each arm of `repeat`."""
     listens_at: str | None = None
@@ -109,8 +112,14 @@ def make_order(
         cwd=working_folder(job, rundir, scripts=scripts),
         user=find_user(job.benchmark.user),
     )
+    container = find_container(job)
+    base: Mapping[str, str] = os.environ
+    inherits = job
+    if container is not None:
+        base = container.environment
+        inherits = replace(job, benchmark=replace(job.benchmark, inherit_env=True))
     env = prepare_environment(
-        job, rundir, node=node, scripts=scripts, secrets=secrets, base=os.environ, user=place.user
+        inherits, rundir, node=node, scripts=scripts, secrets=secrets, base=base, user=place.user
     )
     make_folder(rundir.work, private=rundir.path)
     if job.strategy.process_logs:
@@ -122,13 +131,15 @@ def make_order(
     env |= place.launch_environment(starts, env, token=token)
     if isinstance(starts.ssh, SshFrom):
         argv = _serve(job, starts.ssh, place, env=env, secrets=secrets)
-    else:
+    elif container is None:
         argv = meet_needs(starts, command=words, env=env, cwd=place.cwd, user=place.user)
+    else:
+        argv = starts.argv
     for arm in arms:
         words = command(_job_of_arm(job, arm), file := _script_of_arm(rundir, arm), env=env)
         make_command_executable(words, scripts=scripts, cwd=place.cwd, user=place.user)
         place.give(file)
-    return Order(
+    order = Order(
         argv=argv,
         env=env,
         cwd=place.cwd,
@@ -143,6 +154,22 @@ def make_order(
         hosts=starts.ssh.hosts if isinstance(starts.ssh, SshTo) else (),
         server=starts.server,
     )
+    return order if container is None else _in_container(order, container, job, rundir)
+
+
+def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) -> Order:
+    """Return the order that starts the commands of `order` in the container."""
+    words, env = contained(
+        container,
+        job,
+        rundir,
+        env=own_environment(order.env, job, container),
+        cwd=order.cwd,
+        user=order.user,
+    )
+    # The folder may be the image's.
+    cwd = order.cwd if order.cwd.is_dir() else rundir.work
+    return replace(order, argv=(*words, *order.argv), env=env, cwd=cwd, on_each_node=words, contained=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +322,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
         "discard_stdout": order.discard_stdout,
+        "contained": order.contained,
         "listens_at": order.listens_at,
         "repeat": order.repeat and _repeat_table(order.repeat, order),
         "files": {

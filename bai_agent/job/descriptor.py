@@ -21,6 +21,7 @@ from bai_agent.job.schema.field_types import (
     DurationOrOff,
     ExitStatus,
     FilledText,
+    ImageName,
     JsonPathText,
     LabelName,
     ListenAddress,
@@ -290,6 +291,8 @@ class Benchmark:
     requirements: str | None = None
     """A requirements file, relative to the scripts' folder, installed into a venv of the job."""
     user: str | None = None
+    container: ImageName | None = None
+    """Image of the container, by podman, in which the command runs."""
     buffering: Buffering = Buffering.LINE
     exclusive: bool = False
     """Whether the run begins only when no other job runs on this machine, and makes other exclusive jobs
@@ -301,6 +304,10 @@ class Benchmark:
         for text in (*self.argv, self.script or "", *self.env.values()):
             if "\0" in text:
                 raise ValueError("a NUL character cannot be passed to a process")
+        if self.container is not None and (self.python is not None or self.requirements is not None):
+            raise ValueError(
+                "container excludes python and requirements: the image has its own Python and packages"
+            )
         for name in (*self.env, *self.secrets):
             if not _ENVIRONMENT_NAME.fullmatch(name):
                 raise ValueError(f'"{name}" is not a name of an environment variable')
@@ -843,6 +850,9 @@ class Output:
                 )
 
 
+CONTAINER_STRATEGIES = ("single_node", "each_node", "torchrun")
+"""Strategies of jobs with a container: the others start programs of ours, or a server for other nodes, with the benchmark."""
+
 ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
@@ -1198,6 +1208,7 @@ class Job:
         self._check_server()
         if self.checkpoint is not None and self.checkpoint.origin is not None and self.store is None:
             raise ValueError("[checkpoint.origin] is a job in the job store, and [store] is missing")
+        self._check_container()
         if self.repeat is None:
             return
         if self.restart.max_restarts:
@@ -1248,6 +1259,12 @@ class Job:
             raise ValueError("[strategy] nodes must be 2 for the strategy inference: a client and its server")
         if self.restart_policy.max_restarts or self.checkpoint is not None:
             raise ValueError("[restart] and [checkpoint] are not for the strategy inference")
+
+    def _check_container(self) -> None:
+        if self.benchmark.container is not None and self.strategy.name not in CONTAINER_STRATEGIES:
+            raise ValueError(
+                f"[benchmark] container is for the strategies {', '.join(CONTAINER_STRATEGIES)}, not for {self.strategy.name}"
+            )
 
     @property
     def is_elastic(self) -> bool:

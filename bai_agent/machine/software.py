@@ -88,8 +88,10 @@ def benchmark_environment(
 
 def find_python(job: Job, *, env: Mapping[str, str], cwd: Path) -> str | None:
     """Return the benchmark's Python: the first one that its command or its script's first line names, else the `python3`
-    on its PATH; None if there is none.
+    on its PATH; None if there is none, or if it is in a container's image.
     """
+    if job.benchmark.container is not None:
+        return None
     words = list(job.benchmark.argv)
     first = (job.benchmark.script or "").partition("\n")[0]
     if first.startswith("#!"):

@@ -127,6 +127,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
             _follow(ctx, started, output, look_for_transport, earlier_s=earlier_s)
         if state(ctx.rundir) is not State.EXITED:
             _end_unwatched(ctx, started)
+        _remove_container(ctx)
         _keep_output(ctx, output)
         look_for_transport(ended=True)
         _warn_of_missing_files(ctx)
@@ -361,6 +362,16 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
     ctx.reason = ctx.reason or ctx.watch.reason()
     end_lost(ctx.rundir, started=started)
     ctx.events.add(StopEvent(reason=Outcome.LOST.value, message=message))
+
+
+def _remove_container(ctx: RunContext) -> None:
+    if ctx.job.benchmark.container is None:
+        return
+    # Imported here: most jobs have no container.
+    from bai_agent.benchmark.container import remove_container
+
+    if (warning := remove_container(ctx.rundir)) is not None:
+        ctx.warn(warning)
 
 
 def _keep_output(ctx: RunContext, output: OpenFile) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from bai_agent import __version__
+from bai_agent.benchmark.children import Stopped
 from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.stopping import end_without_order
@@ -349,6 +350,8 @@ def _pull(ctx: RunContext) -> None:
         ctx.events.add(PullEvent(**vars(progress)))
 
     try:
+        if ctx.job.benchmark.container is not None:
+            _bring_image(ctx, deadline)
         user = find_user(ctx.job.benchmark.user)
         if sources := _sources(ctx):
             from bai_agent.pull import pull
@@ -372,7 +375,7 @@ def _pull(ctx: RunContext) -> None:
                 cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
                 install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
                 ctx.events.add(RequirementsEvent(path=required, done=True))
-    except PullStopped:
+    except (PullStopped, Stopped):
         pass
     except NoSpaceError as error:
         raise RunEndedError(StopReason(Outcome.DISK_FULL, str(error))) from error
@@ -385,6 +388,20 @@ def _pull(ctx: RunContext) -> None:
         from bai_agent.checkpoint.generation_checkpoints import restore_origin
 
         restore_origin(ctx)
+
+
+def _bring_image(ctx: RunContext, deadline: float) -> None:
+    """Bring the image of the benchmark's container, before the nodes meet. Raises RunEndedError, Stopped."""
+    # Imported here: most jobs have no container.
+    from bai_agent.benchmark.container import bring_image
+
+    on_instance = ctx.node.instance_id is not None
+    try:
+        bring_image(
+            ctx.job, ctx.rundir, deadline=deadline, stopping=ctx.watch.stopping, on_instance=on_instance
+        )
+    except SetupError as error:
+        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:

@@ -216,6 +216,7 @@ class Shim:
             output=self._output,
             discard_stdout=order["discard_stdout"],
             members=self._memory.members if self._memory is not None else -1,
+            contained=order["contained"],
         )
         self._pid = child.pid
         self._loop.watch(child)

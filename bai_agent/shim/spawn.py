@@ -25,6 +25,10 @@ switches, and the time (monotonic seconds). The error follows as JSON if the exe
 """
 
 
+REPORT = "BAI_REPORT"
+"""Variable with the descriptor to which `container_run.py` reports a container that did not start."""
+
+
 class CannotRunError(Exception):
     """The command could not be executed. `not_found`: the command does not exist."""
 
@@ -48,8 +52,10 @@ class Spawned:
         output: int,
         discard_stdout: bool = False,
         members: int = -1,
+        contained: bool = False,
     ) -> None:
-        """members: an open `cgroup.procs` of the group to enter; -1 to stay in the shim's."""
+        """members: an open `cgroup.procs` of the group to enter; -1 to stay in the shim's. contained: the command is
+        `container_run.py`, which lets the container engine change the user."""
         gate, self._gate = os.pipe()
         self.errors, errors = os.pipe()
         shim = os.getpid()
@@ -71,15 +77,18 @@ class Spawned:
                 os.dup2(os.open(os.devnull, os.O_WRONLY) if discard_stdout else output, 1)
                 os.dup2(output, 2)
                 os.umask(umask)
-                _become(user, shim)
+                _become(None if contained else user, shim)
                 _enter(cwd)
+                if contained:
+                    os.set_inheritable(errors, True)
+                    env = {**env, REPORT: str(errors)}
                 _execute(argv, env, errors)
         except CannotRunError as error:
-            _report(errors, error.number, str(error), not_found=error.not_found)
+            report(errors, error.number, str(error), not_found=error.not_found)
         except OSError as error:
-            _report(errors, error.errno or errno.EIO, f"The benchmark could not be started: {error}.")
+            report(errors, error.errno or errno.EIO, f"The benchmark could not be started: {error}.")
         except ValueError as error:
-            _report(
+            report(
                 errors,
                 errno.EINVAL,
                 f"The benchmark's command or environment is not text that can be passed: {error}.",
@@ -252,6 +261,7 @@ def _report_usage(descriptor: int) -> None:
     os.write(descriptor, USAGE.pack(0, *figures, time.monotonic()))
 
 
-def _report(descriptor: int, number: int, message: str, *, not_found: bool = False) -> None:
+def report(descriptor: int, number: int, message: str, *, not_found: bool = False) -> None:
+    """Tell the shim why the command was not executed."""
     content = json.dumps({"errno": number, "message": message[:4000], "not_found": not_found}).encode()
     os.write(descriptor, content)

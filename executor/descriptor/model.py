@@ -29,6 +29,7 @@ from bai_agent.job.descriptor import (
 from bai_agent.job.schema.declared import Example, Mistake
 from bai_agent.job.schema.field_types import (
     AbsolutePath,
+    ImageName,
     RelativeGlob,
     RelativePath,
     SecretReference,
@@ -151,14 +152,17 @@ class Env(DescriptorTable):
     """The environment of the benchmark."""
 
     docker_image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The benchmark service's key for the image. It is used here if it is an AMI (`ami-…` or `ssm:/…`); no containers are
-    started."""
+    """The benchmark service's key for the image. It is used here if it is an AMI (`ami-…` or `ssm:/…`); no container is started
+    for it: write `container`."""
     image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The image, for any engine. `[aws.ec2] image` comes before it."""
+    """The image of the machine, for any engine. `[aws.ec2] image` comes before it."""
+    container: ImageName | None = Field(default=None, examples=["registry.example/train:1"])
+    """The image of a container in which podman runs the command: [containers.md](containers.md). For `single_node`,
+    `each_node` and `torchrun`."""
     privileged: bool = False
-    """Accepted; has no effect outside a container."""
+    """Accepted; has no effect."""
     extended_shm: bool = True
-    """Accepted; has no effect outside a container, where all of /dev/shm is available."""
+    """Accepted; has no effect: all of /dev/shm is available."""
     python: AbsolutePath | None = Field(default=None, examples=["/opt/pytorch/bin/python"])
     """Absolute path of the Python whose folder comes first on PATH."""
     user: str | None = Field(default=None, min_length=1, examples=["ubuntu"])
@@ -169,7 +173,7 @@ class Env(DescriptorTable):
     secrets: dict[VariableName, SecretReference] = Field(
         default_factory=dict, examples=[{"HF_TOKEN": "env:HF_TOKEN"}]
     )
-    """Environment variables with secret values, which are never written to disk: `env:NAME` (this
+    """Environment variables with secret values, which `bai` never writes to disk: `env:NAME` (this
     machine's environment, local runs only), `ssm:NAME`, `secretsmanager:NAME`."""
 
 

@@ -287,6 +287,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
         requirements=ml.script.requirements if ml.script else None,
         cwd=ml.cwd,
         user=env.user,
+        container=env.container,
         buffering=Buffering(descriptor.output.buffering),
     )
 

@@ -89,11 +89,12 @@ class LocalCli(CliHarness):
         limits: str = 'grace = "20s"',
         strategy: str = "single_node",
         more: str = "",
+        interpreter: str = sys.executable,
     ) -> Path:
-        """Write a benchmark descriptor whose benchmark is `code` (Python). `more`: tables at its end."""
+        """Write a benchmark descriptor whose benchmark is `code`, by default Python. `more`: tables at its end."""
         path = self.folder / "benchmark.toml"
         path.write_text(
-            _DESCRIPTOR.format(python=sys.executable, code=code, limits=limits, strategy=strategy, more=more)
+            _DESCRIPTOR.format(python=interpreter, code=code, limits=limits, strategy=strategy, more=more)
         )
         return path
 

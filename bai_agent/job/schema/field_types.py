@@ -304,6 +304,19 @@ def _absolute(text: str) -> Mistake | None:
 
 AbsolutePath = Annotated[str, Check(_absolute)]
 
+_IMAGE = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+
+
+def _image(text: str) -> Mistake | None:
+    if _IMAGE.fullmatch(text) and len(text) <= 512:
+        return None
+    return f"{shown(text)} is not the name of an image", 'write for example "registry.example/train:1"'
+
+
+ImageName = Annotated[str, Check(_image)]
+
 
 _SYSTEM_FOLDERS = re.compile(
     r"/(bin|boot|dev|etc|lib(32|64|x32)?|proc|run|sbin|sys|usr)(/.*)?|/(home|opt|root|tmp|var)|/var/(lib|log|tmp)"

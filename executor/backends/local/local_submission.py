@@ -207,6 +207,12 @@ def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
         Finding(file=file, path=path, problem=problem, fix=fix, severity=Severity.WARNING)
         for path, problem, fix in _unmountable(descriptor)
     ]
+    if descriptor.env.container is not None and shutil.which("podman") is None:
+        problem, fix = "podman is not on PATH here", "install the package podman before `bai run`"
+        missing = Finding(
+            file=file, path=("env", "container"), problem=problem, fix=fix, severity=Severity.WARNING
+        )
+        found.append(missing)
     if (program := missing_program(descriptor)) is not None:
         found.append(
             Finding(
@@ -239,8 +245,8 @@ def missing_program(descriptor: Descriptor) -> str | None:
     """Return the command's program if it must be on PATH and is not; None otherwise."""
     ml = descriptor.ml
     program = _program_on_path(ml.benchmark_code or "")
-    # Requirements may bring programs of their own.
-    if program is None or (ml.script is not None and ml.script.requirements):
+    # Requirements may bring programs of their own, and a container has its own.
+    if program is None or (ml.script is not None and ml.script.requirements) or descriptor.env.container:
         return None
     python = descriptor.env.python
     folders = [str(Path(python).expanduser().parent)] if python else []

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job.descriptor import overlapping_target
+from bai_agent.job.descriptor import CONTAINER_STRATEGIES, overlapping_target
 from executor.descriptor.checks.command_checks import (
     command_given,
     command_words,
@@ -104,6 +104,23 @@ def _labels(table: Raw) -> Iterator[RawFinding]:
             yield error(("info", "labels", name), problem, "choose another name")
 
 
+def _container(table: Raw) -> Iterator[RawFinding]:
+    env, script = at(table, "env"), at(table, "ml", "script")
+    if not text_at(env, "container"):
+        return
+    strategy = text_at(at(table, "hardware"), "strategy") or "single_node"
+    if strategy not in CONTAINER_STRATEGIES:
+        problem = f"is for {', '.join(CONTAINER_STRATEGIES)}, and the strategy is {strategy}"
+        yield error(("env", "container"), problem, "remove it, or use one of these strategies")
+    own = "the image has its own Python and packages"
+    if text_at(env, "python"):
+        fix = "remove it; name the Python of the image in [ml] benchmark_code"
+        yield error(("env", "python"), f"is not for a container: {own}", fix)
+    if text_at(script, "requirements"):
+        fix = "remove it, and install them in the image"
+        yield error(("ml", "script", "requirements"), f"is not for a container: {own}", fix)
+
+
 def _image(table: Raw) -> Iterator[RawFinding]:
     env, ec2 = at(table, "env"), at(table, "aws", "ec2")
     image = text_at(env, "docker_image")
@@ -115,9 +132,11 @@ def _image(table: Raw) -> Iterator[RawFinding]:
     ):
         fix = 'add image = "auto", or an AMI, to [aws.ec2] before it runs on EC2'
         yield warning(("aws", "ec2", "image"), f'"{image}" is not an AMI', fix)
+    if env.get("container"):
+        return
     if engine in ("default", "local") and image and not _IMAGE.fullmatch(image):
-        problem = "no container is started here: the benchmark runs with this machine's own software"
-        fix = "install what it needs; [env] python names a Python to use"
+        problem = "no container is started for it: the benchmark runs with this machine's own software"
+        fix = "install what it needs; or write the image as [env] container"
         yield warning(("env", "docker_image"), problem, fix)
 
 
@@ -240,6 +259,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     command_words,
     plain_secrets,
     shell_syntax,
+    _container,
     _image,
     _scheduling,
     server,

@@ -42,6 +42,7 @@ _NOT_YOURS: Mapping[Where, str] = {
         "git",
     ): "names a repository, which the service does not fetch; send the scripts along with --script",
     ("env", "user"): _CONFIGURED,
+    ("env", "container"): "would start an image from a registry of the sender's choice",
     ("aws", "ec2", "instance_profile"): _CONFIGURED,
     ("aws", "ec2", "subnets"): _CONFIGURED,
     ("aws", "ec2", "security_groups"): _CONFIGURED,

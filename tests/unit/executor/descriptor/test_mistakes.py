@@ -981,6 +981,51 @@ def test_an_ambiguous_value_is_a_warning(tmp_path: Path, text: str, key: str) ->
 
 
 @pytest.mark.parametrize(
+    ("tables", "key", "advice"),
+    [
+        (
+            "[env]\ncontainer = '--privileged'",
+            "env.container",
+            'write for example "registry.example/train:1"',
+        ),
+        (
+            "[env]\ncontainer = 'docker-archive:/x'",
+            "env.container",
+            'write for example "registry.example/train:1"',
+        ),
+        ("[env]\ncontainer = 'r/t:1'\npython = '/opt/python'", "env.python", "name the Python of the image"),
+        (
+            "[env]\ncontainer = 'r/t:1'\n[ml.script]\npath = '.'\nrequirements = 'r.txt'",
+            "ml.script.requirements",
+            "install them in the image",
+        ),
+        (
+            "[env]\ncontainer = 'r/t:1'\n[hardware.distributed]\nnum_instances = 2",
+            "env.container",
+            "use one of these strategies",
+        ),
+    ],
+)
+def test_a_container_that_cannot_be_started_is_named(
+    tmp_path: Path, tables: str, key: str, advice: str
+) -> None:
+    for name in ("r.txt", "train.py") if "ml.script" in tables else ():
+        (tmp_path / name).touch()
+    text = GOOD.replace('"local"', '"local"\nstrategy = "mpi"') if "num_instances" in tables else GOOD
+
+    finding = only(tmp_path, f"{text}{tables}\n")
+
+    assert (finding.key, finding.severity) == (key, Severity.ERROR)
+    assert advice in finding.fix
+
+
+def test_a_container_needs_neither_an_ami_nor_a_program_of_this_machine(tmp_path: Path) -> None:
+    engine = GOOD.replace('"d"', '"d"\nexecution_engine = "local"')
+
+    assert findings_of(tmp_path, f"{engine}[env]\ncontainer = 'r/t:1'\ndocker_image = 'r/t:1'\n") == []
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "benchmark_code = 'train --seed $(SEED)'\n[env.vars]\nSEED = 7",

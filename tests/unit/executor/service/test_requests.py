@@ -115,6 +115,7 @@ def test_the_checkpoint_of_another_job_is_refused() -> None:
         ({"ml.script": {"git": "https://host/r"}}, "ml.script.git"),
         ({"ml.script": {"path": "."}}, "ml.script.path"),
         ({"env.user": "root"}, "env.user"),
+        ({"env.container": "evil.example/miner:1"}, "env.container"),
         ({"env.secrets": {"TOKEN": "env:AWS_SECRET_ACCESS_KEY"}}, "env.secrets.TOKEN"),
         ({"aws.ec2.instance_profile": "admin"}, "aws.ec2.instance_profile"),
         ({"aws.ec2.subnets": ["subnet-1"]}, "aws.ec2.subnets"),

@@ -14,6 +14,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.local import local_submission as submission
 from executor.backends.local.local_submission import job_draft, remove_abandoned
+from executor.descriptor import load
 from executor.errors import UsageError
 from executor.jobs.job_lookup import job_ids
 from executor.planning.request import JobRequest, Submitted, read_request
@@ -148,6 +149,23 @@ def test_files_of_a_killed_submission_are_removed_by_the_next(
     submit(job_request, store, job_id="three")
 
     assert {name.partition("/")[0] for name in everything(store)} == {"two", "three"}
+
+
+@pytest.mark.parametrize("has_podman", [False, True])
+def test_a_container_is_warned_of_if_podman_is_missing(
+    job_request: JobRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_podman: bool
+) -> None:
+    job_request.file.write_text(_DESCRIPTOR.replace("[ml]", "[env]\ncontainer = 'r/t:1'\n[ml]"))
+    (tmp_path / "bin").mkdir()
+    if has_podman:
+        (tmp_path / "bin" / "podman").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    descriptor, _ = load(job_request.file)
+    assert descriptor is not None
+
+    found = submission.preflight(job_request, descriptor)
+
+    assert [each.key for each in found] == ([] if has_podman else ["env.container"])
 
 
 def test_a_folder_that_is_not_a_job_but_has_its_name_is_reported(

@@ -1,0 +1,166 @@
+"""Runs a benchmark's container for the shim: `python -I -S container_run.py PIDFILE PODMAN ARGUMENT...`.
+
+The engine is its child, and the engine's monitor with all processes of the container become its children, so that nothing is
+left when it has ended. It makes the container look like a plain command: the processes have the cgroup in which this process
+counts memory, SIGTERM reaches each of them, and it ends with the container's code or by the signal that ended the container.
+
+Standard library only, as the shim.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from bai_agent.shim.memory_group import own_memory_group
+from bai_agent.shim.proc import Process, all_processes, descendants, send_signal
+from bai_agent.shim.spawn import REPORT, report
+
+_ENGINE_FAILED = (125, 126, 127)
+"""Codes of podman if the container did not start; those of a program in it, too."""
+_SIGNAL = 128
+"""A code above is that of a process which was ended by a signal."""
+_TICK_S = 0.02
+_CALM_S = 0.5
+"""Seconds between two looks at the processes of a container that has run for a while."""
+_SETTLE_S = 2.0
+"""Seconds in which the engine may put processes of a container that starts into a cgroup of its own."""
+_REMOVAL_S = 15.0
+"""Seconds for the engine's monitor to remove the container and to end."""
+_PR_SET_CHILD_SUBREAPER = 36
+_HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+
+
+class ContainerRun:
+    """One container, from its start to the end of its monitor."""
+
+    def __init__(self, pidfile: str, argv: list[str]) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+        self._pidfile = pidfile
+        if os.path.exists(pidfile):
+            os.unlink(pidfile)
+        self._engine = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            # It would pass on a signal to the first process alone, and would not wait for the others.
+            start_new_session=True,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, ()),
+        )
+        self._begun = 0.0
+        """Time when the container's first process was seen (monotonic clock). 0 before."""
+        self._is_told = False
+        self._to_tell = False
+
+    @property
+    def started(self) -> bool:
+        """Whether the container's first process was started."""
+        return os.path.exists(self._pidfile)
+
+    def wait(self) -> int:
+        """Wait for the container's end; return the engine's status: a code, or a negative signal."""
+        status: int | None = None
+        while status is None:
+            self._look()
+            arrived = signal.sigtimedwait(_HEEDED, self._pause())
+            if arrived is not None and arrived.si_signo != signal.SIGCHLD:
+                self._to_tell = True
+            status = self._reap()
+        limit = time.monotonic() + (_REMOVAL_S if status >= 0 else 0.0)
+        while self._reap() != _CHILDLESS and time.monotonic() < limit:
+            signal.sigtimedwait([signal.SIGCHLD], _TICK_S)
+        return status
+
+    def _pause(self) -> float:
+        is_calm = (
+            self._begun and time.monotonic() > self._begun + _SETTLE_S and self._to_tell == self._is_told
+        )
+        return _CALM_S if is_calm else _TICK_S
+
+    def _look(self) -> None:
+        """Put new processes into our cgroup, and pass on the order to end, once there are processes."""
+        if self._pause() == _CALM_S:
+            return
+        contained = self._contained()
+        if contained and not self._begun and self.started:
+            self._begun = time.monotonic()
+        _take_into_own_group(contained)
+        if self._to_tell and not self._is_told and self._begun and contained:
+            self._is_told = True
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                for process in contained:
+                    send_signal(process, number)
+
+    def _contained(self) -> list[Process]:
+        """Return the processes of the container: all that the monitor, our other child, is an ancestor of."""
+        processes = all_processes()
+        monitors = {
+            each.pid for each in processes if each.parent == os.getpid() and each.pid != self._engine.pid
+        }
+        return descendants(monitors, processes) if monitors else []
+
+    def _reap(self) -> int | None:
+        """Reap our children; return the engine's status if it was among them, or `_CHILDLESS` if there are none."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return _CHILDLESS
+            if pid == 0:
+                return None
+            if pid == self._engine.pid:
+                self._engine.returncode = code = os.waitstatus_to_exitcode(status)
+                return code
+
+
+_CHILDLESS = -1000
+"""No signal has this number."""
+
+
+def _take_into_own_group(contained: list[Process]) -> None:
+    """Let memory and out-of-memory kills of the container count as the benchmark's, and the limits of our cgroup hold for it."""
+    found = own_memory_group()
+    if found is None:
+        return
+    for process in contained:
+        if own_memory_group(f"/proc/{process.pid}") == found:
+            continue
+        try:
+            with open(f"{found[0]}/cgroup.procs", "w", encoding="ascii") as file:
+                file.write(str(process.pid))
+        except OSError:  # it has ended, or only root may do that
+            continue
+
+
+def main() -> None:
+    """Run the container of the command line, and end as it has ended."""
+    to_shim = int(os.environ.pop(REPORT, "-1"))
+    if to_shim >= 0:
+        os.set_inheritable(to_shim, False)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    run = ContainerRun(sys.argv[1], sys.argv[2:])
+    status = run.wait()
+    if status in _ENGINE_FAILED and not run.started and to_shim >= 0:
+        message = f"The container was not started: podman ended with code {status}; its message is the end of the output."
+        report(to_shim, errno.ENOEXEC, message, not_found=status == _ENGINE_FAILED[-1])
+    number = -status if status < 0 else status - _SIGNAL
+    if number in set(map(int, signal.valid_signals())):
+        # A core of this process would hide that of the benchmark.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.kill(os.getpid(), number)
+    os._exit(status if status >= 0 else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""What podman is asked for; a stand-in of it records its arguments and answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bai_agent.benchmark import container
+from bai_agent.benchmark.container import (
+    Container,
+    bring_image,
+    contained,
+    find_container,
+    find_podman,
+    own_environment,
+    remove_container,
+)
+from bai_agent.errors import SetupError
+from bai_agent.files.user_rights import User
+from bai_agent.job.descriptor import Benchmark, Identity, Job, Mount, MountType, Source, SourceKind
+from bai_agent.job.run_directory import RunDir
+
+ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"
+TOKEN = "QVdTOnMzY3JldA=="
+
+_STAND_IN = """\
+#!{python}
+import json, os, sys
+from pathlib import Path
+files = {{word: [Path(word.partition("=")[2]).read_text(), oct(Path(word.partition("=")[2]).stat().st_mode)]
+         for word in sys.argv if word.startswith("--authfile=")}}
+with open({calls!r}, "a") as file:
+    file.write(json.dumps([sys.argv[1:], dict(os.environ), files]) + "\\n")
+{answer}
+"""
+INSPECTED = 'print(json.dumps([{"Id": "abc", "Config": {"Env": ["PATH=/image/bin", "SAYS=a=b"]}}]))'
+USUAL = f"""
+if "--version" in sys.argv: print("podman version 4.9.3")
+elif "exists" in sys.argv: sys.exit(1)
+elif "inspect" in sys.argv: {INSPECTED}
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Return a function that makes a podman with an answer (Python), and returns the file of its calls."""
+    monkeypatch.setattr(container, "_GPU", tmp_path / "no-gpu")
+
+    def make(answer: str = USUAL) -> Path:
+        folder, calls = tmp_path / "bin", tmp_path / "calls.jsonl"
+        folder.mkdir(exist_ok=True)
+        (folder / "podman").write_text(
+            _STAND_IN.format(python=sys.executable, calls=str(calls), answer=answer)
+        )
+        (folder / "podman").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        return calls
+
+    return make
+
+
+def job(**benchmark: object) -> Job:
+    table = {"argv": ("train",), "container": "registry.example/train:1", **benchmark}
+    return Job(job=Identity(id="j"), benchmark=Benchmark(**table))  # type: ignore[arg-type]
+
+
+def rundir(folder: Path) -> RunDir:
+    (folder / "run").mkdir(exist_ok=True)
+    return RunDir(folder / "run")
+
+
+def brought(folder: Path, one: Job, *, seconds: float = 60.0) -> None:
+    bring_image(
+        one, rundir(folder), deadline=time.monotonic() + seconds, stopping=lambda: False, on_instance=False
+    )
+
+
+def words_of(
+    folder: Path, one: Job, env: dict[str, str], user: User | None = None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    found = Container(podman="/bin/podman", image="abc", environment={})
+    return contained(found, one, rundir(folder), env=env, cwd=folder / "run" / "work", user=user)
+
+
+def test_gpus_are_given_to_the_engine_by_cdi(
+    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = stand_in(USUAL)
+    gpu, folder = tmp_path / "nvidiactl", tmp_path / "cdi"
+    gpu.touch()
+    folder.mkdir()
+    monkeypatch.setattr(container, "_GPU", gpu)
+    monkeypatch.setattr(container, "_CDI_FOLDERS", (folder,))
+    with pytest.raises(SetupError, match=r"does not know the GPUs .* run `sudo nvidia-ctk cdi generate"):
+        brought(tmp_path, job())
+    (folder / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
+    brought(tmp_path, job())
+
+    found = find_container(job())
+    assert found is not None
+    words, env = contained(found, job(), rundir(tmp_path), env={}, cwd=tmp_path / "run" / "work", user=None)
+    subprocess.run([*words, "train"], env=env, check=True, timeout=60)
+
+    argv = json.loads(calls.read_text().splitlines()[-1])[0]
+    assert "--device=nvidia.com/gpu=all" in argv
+    assert argv[-2:] == ["abc", "train"]
+
+
+def test_values_of_variables_are_no_arguments_unless_the_engine_would_obey_them(tmp_path: Path) -> None:
+    env = {"TOKEN": "s3cret", "PATH": "/image/bin", "LD_PRELOAD": "/image/x.so", "XDG_X": "1"}
+
+    words, given = words_of(tmp_path, job(), env)
+
+    assert {"--env=TOKEN", "--env=PATH=/image/bin", "--env=LD_PRELOAD=/image/x.so"} <= set(words)
+    assert "s3cret" not in " ".join(words)
+    assert given["TOKEN"] == "s3cret"
+    assert given["PATH"] == os.environ["PATH"]
+    assert given.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
+
+
+def test_a_secret_that_the_engine_would_obey_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"\[env.secrets\] HTTPS_PROXY"):
+        words_of(tmp_path, job(secrets={"HTTPS_PROXY": "env:X"}), {"HTTPS_PROXY": "http://u:p@h"})
+
+
+def test_the_user_and_its_groups_are_the_container_s(tmp_path: Path) -> None:
+    user = User(name="u", uid=7, gid=8, groups=(8, 9), home="/home/u")
+
+    words, _ = words_of(tmp_path, job(), {}, user)
+    plain, _ = words_of(tmp_path, job(), {})
+
+    assert {"--user=7:8", "--group-add=9"} <= set(words)
+    assert "--group-add=8" not in words
+    assert "--user=0:0" in plain
+
+
+def test_the_job_s_folders_and_its_data_have_the_same_paths_inside(tmp_path: Path) -> None:
+    data, efs = tmp_path / "data", tmp_path / "efs"
+    (data / "y").mkdir(parents=True)
+    paths = (str(data), str(data / "y"), "relative")
+    one = Job(
+        job=Identity(id="j"),
+        benchmark=job().benchmark,
+        sources=tuple(Source(kind=SourceKind.DATA, src="s3://b/k", path=path) for path in paths),
+        mounts=(Mount(type=MountType.NFS, src="h:/x", target=str(efs)),),
+    )
+    with pytest.raises(SetupError, match=f"{efs} does not exist on this machine"):
+        words_of(tmp_path, one, {})
+    efs.mkdir()
+
+    words, _ = words_of(tmp_path, one, {})
+
+    mounts = [each.removeprefix("--mount=") for each in words if each.startswith("--mount=")]
+    # The first is how Python's output is buffered.
+    assert mounts[1:] == [f"type=bind,src={each},dst={each}" for each in (tmp_path / "run", data, efs)]
+
+
+def test_a_path_that_podman_would_split_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a,readonly"
+    folder.mkdir()
+    with pytest.raises(SetupError, match="a comma"):
+        words_of(folder, job(), {})
+
+
+def test_variables_of_this_machine_s_account_and_loader_are_not_the_image_s() -> None:
+    env = {"HOME": "/root", "LD_PRELOAD": "libstdbuf.so", "SAYS": "hello", "USER": "x"}
+
+    assert own_environment(env, job(), Container(podman="p", image="i", environment={})) == {"SAYS": "hello"}
+    kept = own_environment(
+        env, job(env={"USER": "x"}), Container(podman="p", image="i", environment={"HOME": "/h"})
+    )
+    assert set(kept) == {"HOME", "SAYS", "USER"}
+
+
+def test_the_image_s_id_and_variables_are_found(stand_in: Callable[[str], Path]) -> None:
+    stand_in(USUAL)
+
+    found = find_container(job())
+
+    assert found is not None
+    assert (found.image, found.environment) == ("abc", {"PATH": "/image/bin", "SAYS": "a=b"})
+    assert find_container(job(container=None)) is None
+
+
+@pytest.mark.parametrize(
+    "answer", ["print('[]')", "print('{')", 'print(\'[{"Id": 1, "Config": 3}]\')', "sys.exit(125)"]
+)
+def test_an_image_that_cannot_be_inspected_is_named(stand_in: Callable[[str], Path], answer: str) -> None:
+    stand_in(USUAL.replace(INSPECTED, answer))
+
+    with pytest.raises(SetupError, match=r'image "registry.example/train:1" cannot be found on this machine'):
+        find_container(job())
+
+
+def test_a_missing_podman_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(SetupError, match=r"podman is not on this machine; install the package podman .*dnf"):
+        brought(tmp_path, job())
+
+
+@pytest.mark.parametrize("version", ["podman version 3.4.4", "?"])
+def test_an_old_podman_is_refused(stand_in: Callable[[str], Path], version: str) -> None:
+    stand_in(f"print({version!r})")
+
+    with pytest.raises(SetupError, match=r"4\.1 is the oldest that works"):
+        find_podman()
+
+
+def test_an_engine_without_rights_is_refused_with_its_own_words(
+    tmp_path: Path, stand_in: Callable[[str], Path]
+) -> None:
+    stand_in(
+        USUAL.replace("sys.exit(1)", "print('Error: cannot clone: Operation not permitted'); sys.exit(125)")
+    )
+
+    with pytest.raises(SetupError, match=r"podman does not work on this machine: .*Operation not permitted"):
+        brought(tmp_path, job())
+
+
+def test_a_pull_that_hangs_ends_at_the_deadline(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
+    stand_in(USUAL + "elif 'pull' in sys.argv: import time; time.sleep(600)\n")
+
+    with pytest.raises(SetupError, match=r"could not be pulled within limits.pull_timeout"):
+        brought(tmp_path, job(), seconds=0.5)
+
+
+def test_the_login_at_ecr_is_a_private_file_that_is_removed(
+    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = stand_in(USUAL)
+    asked = []
+
+    def login(service: str, target: str, question: object, **more: object) -> object:
+        asked.append((service, target, more["region"]))
+        return {"authorizationData": [{"authorizationToken": TOKEN}]}
+
+    monkeypatch.setattr("bai_agent.aws.registry_login.ask", login)
+
+    brought(tmp_path, job(container=ECR))
+
+    argv, _, files = json.loads(calls.read_text().splitlines()[-1])
+    ((text, mode),) = files.values()
+    assert argv[:2] == ["pull", "--quiet"]
+    assert argv[-1] == ECR
+    assert json.loads(text) == {"auths": {ECR.partition("/")[0]: {"auth": TOKEN}}}
+    assert mode == oct(0o100600)
+    assert asked == [("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken", "eu-west-1")]
+    assert TOKEN not in " ".join(argv)
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_role_that_may_not_log_in_is_named_with_the_policy(
+    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(USUAL)
+    monkeypatch.setattr("bai_agent.aws.registry_login.ask", lambda *_, **__: {"authorizationData": []})
+
+    with pytest.raises(
+        SetupError, match=r"authorizationToken; the role .*AmazonEC2ContainerRegistryReadOnly"
+    ):
+        brought(tmp_path, job(container=ECR))
+
+
+def test_a_container_that_cannot_be_removed_is_a_warning(
+    tmp_path: Path, stand_in: Callable[[str], Path]
+) -> None:
+    stand_in(USUAL + "elif 'rm' in sys.argv: print('Error: it is busy'); sys.exit(125)\n")
+
+    assert remove_container(rundir(tmp_path)) == "The container could not be removed: 'it is busy'"
+    stand_in(USUAL)
+    assert remove_container(rundir(tmp_path)) is None
