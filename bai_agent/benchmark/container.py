@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.benchmark.children import wait_within
@@ -25,6 +26,7 @@ from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import RunDir
 from bai_agent.light_dataclass import dataclass
+from bai_agent.shim.container_run import CIDFILE, PIDFILE
 from bai_agent.shim.proc import RUN_MARKER
 
 _RUN = SHIM.with_name("container_run.py")
@@ -33,6 +35,7 @@ _OLDEST = (4, 1)
 _ANSWER_S = 120.0
 """Seconds for an answer of the engine, whose storage other containers may have locked."""
 _REMOVAL_S = 60.0
+_CGROUPS = Path("/sys/fs/cgroup")
 _GPU = Path("/dev/nvidiactl")
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _GPU_DEVICES = "nvidia.com/gpu"
@@ -144,7 +147,8 @@ def contained(
         "--rm",
         "--replace",
         f"--name={_name(rundir)}",
-        f"--pidfile={_pidfile(rundir)}",
+        f"--pidfile={rundir.shim_folder / PIDFILE}",
+        f"--cidfile={rundir.shim_folder / CIDFILE}",
         "--pull=never",
         "--log-driver=passthrough",
         "--cgroups=no-conmon",
@@ -171,7 +175,7 @@ def contained(
         "-I",
         "-S",
         str(_RUN),
-        _pidfile(rundir),
+        str(rundir.shim_folder),
         container.podman,
         *_GLOBAL,
         "run",
@@ -191,11 +195,26 @@ def remove_container(rundir: RunDir) -> str | None:
     """
     try:
         done = _ask(
-            find_podman(), ["rm", "--force", "--ignore", "--time=0", _name(rundir)], timeout_s=_REMOVAL_S
+            find_podman(),
+            [*_GLOBAL, "rm", "--force", "--ignore", "--time=0", _name(rundir)],
+            timeout_s=_REMOVAL_S,
         )
     except SetupError as error:
         return str(error)
+    _remove_cgroups(rundir)
     return None if done.code == 0 else f"The container could not be removed: {_last_words(done.text)}"
+
+
+def _remove_cgroups(rundir: RunDir) -> None:
+    """Remove the empty cgroups that podman leaves if its monitor was killed."""
+    with suppress(OSError, ValueError), (rundir.shim_folder / CIDFILE).open() as file:
+        name = file.read(100)
+        if re.fullmatch(r"[0-9a-f]{64}", name):
+            # Version 2 and version 1, which has a hierarchy for each controller.
+            for above in ("", "*/"):
+                for folder in _CGROUPS.glob(f"{above}libpod_parent/libpod-{name}"):
+                    with suppress(OSError):
+                        folder.rmdir()
 
 
 _GLOBAL = ("--cgroup-manager=cgroupfs",)
@@ -204,10 +223,6 @@ _GLOBAL = ("--cgroup-manager=cgroupfs",)
 
 def _name(rundir: RunDir) -> str:
     return "bai-" + hashlib.sha256(os.fsencode(rundir.shim_folder)).hexdigest()[:20]
-
-
-def _pidfile(rundir: RunDir) -> str:
-    return str(rundir.shim_folder / "container.pid")
 
 
 def _mounts(job: Job, rundir: RunDir) -> Iterable[str]:

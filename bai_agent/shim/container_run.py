@@ -1,4 +1,4 @@
-"""Runs a benchmark's container for the shim: `python -I -S container_run.py PIDFILE PODMAN ARGUMENT...`.
+"""Runs a benchmark's container for the shim: `python -I -S container_run.py FOLDER PODMAN ARGUMENT...`.
 
 The engine is its child, and the engine's monitor with all processes of the container become its children, so that nothing is
 left when it has ended. It makes the container look like a plain command: the processes have the cgroup in which this process
@@ -25,6 +25,8 @@ from bai_agent.shim.memory_group import own_memory_group
 from bai_agent.shim.proc import Process, all_processes, descendants, send_signal
 from bai_agent.shim.spawn import REPORT, report
 
+PIDFILE, CIDFILE = "container.pid", "container.id"
+"""Files in FOLDER to which podman writes the first process and the id of the container."""
 _ENGINE_FAILED = (125, 126, 127)
 """Codes of podman if the container did not start; those of a program in it, too."""
 _SIGNAL = 128
@@ -43,11 +45,12 @@ _HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 class ContainerRun:
     """One container, from its start to the end of its monitor."""
 
-    def __init__(self, pidfile: str, argv: list[str]) -> None:
+    def __init__(self, folder: str, argv: list[str]) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
-        self._pidfile = pidfile
-        if os.path.exists(pidfile):
-            os.unlink(pidfile)
+        self._pidfile = f"{folder}/{PIDFILE}"
+        for earlier in (self._pidfile, f"{folder}/{CIDFILE}"):
+            if os.path.exists(earlier):
+                os.unlink(earlier)
         self._engine = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

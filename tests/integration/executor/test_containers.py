@@ -18,6 +18,8 @@ from local_cli import LocalCli, open_local_cli
 from own_podman import IMAGE, own_podman, podman
 from small_cgroups import small_cgroup
 
+from bai_agent.shim.container_run import CIDFILE
+
 pytestmark = pytest.mark.root
 
 _ENV = """\
@@ -62,10 +64,12 @@ class ContainerCli(LocalCli):
         )
 
     def assert_nothing_is_left(self, job_id: str) -> None:
-        """No container, and no process of the job or of the engine's monitor."""
+        """No container, no cgroup of it, and no process of the job or of the engine's monitor."""
         listed = podman(dict(self.podman), "ps", "--all", "--quiet")
         assert (listed.returncode, listed.stdout) == (0, b""), listed
         assert not processes_of(str(self.store / job_id))
+        name = (self.rundir(job_id).path / CIDFILE).read_text()
+        assert not list(Path("/sys/fs/cgroup").glob(f"*/libpod_parent/libpod-{name}"))
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from bai_agent.shim import container_run
+from bai_agent.shim.container_run import PIDFILE
 from bai_agent.shim.spawn import REPORT
 
 PATIENCE = 60.0
 
 
 def start(folder: Path, engine: str, *words: str, **options: Any) -> subprocess.Popen[bytes]:
-    ours = [sys.executable, "-I", "-S", container_run.__file__, str(folder / "pid")]
+    ours = [sys.executable, "-I", "-S", container_run.__file__, str(folder)]
     return subprocess.Popen([*ours, "sh", "-c", engine, str(folder), *words], **options)
 
 
@@ -36,13 +37,13 @@ def start(folder: Path, engine: str, *words: str, **options: Any) -> subprocess.
     ],
 )
 def test_the_container_s_code_or_signal_is_its_own(tmp_path: Path, code: int, ended: int) -> None:
-    with start(tmp_path, f"touch {tmp_path}/pid; exit {code}") as child:
+    with start(tmp_path, f"touch {tmp_path}/{PIDFILE}; exit {code}") as child:
         assert child.wait(PATIENCE) == ended
 
 
 @pytest.mark.parametrize(("code", "not_found"), [(125, False), (126, False), (127, True)])
 def test_a_container_that_was_not_started_is_reported(tmp_path: Path, code: int, not_found: bool) -> None:
-    (tmp_path / "pid").write_text("of an earlier run")
+    (tmp_path / PIDFILE).write_text("of an earlier run")
     reader, writer = os.pipe()
     with start(tmp_path, f"exit {code}", pass_fds=[writer], env={**os.environ, REPORT: str(writer)}) as child:
         os.close(writer)
@@ -68,7 +69,7 @@ touch "$0/removed"
 """As conmon: in a session of its own, its parent gone, and ended a moment after the container."""
 _ENGINE = """
 (setsid sh -c "$2" "$0" "$1" &)
-touch "$0/pid"
+touch "$0/container.pid"
 until [ -s "$0/code" ]; do sleep 0.05; done
 exit $(cat "$0/code")
 """
