@@ -98,11 +98,8 @@ def find_podman() -> str:
     return podman
 
 
-def find_container(job: Job) -> Container | None:
-    """Return the container of the job, whose image was brought; None if the job has none. Raises SetupError."""
-    name = job.benchmark.container
-    if name is None:
-        return None
+def find_container(name: str) -> Container:
+    """Return the container of an image, which was brought. Raises SetupError."""
     podman = find_podman()
     try:
         said = ask([podman, "image", "inspect", name], env=os.environ, timeout_s=_ANSWER_S)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bai_agent.benchmark.children import kill
-from bai_agent.benchmark.container import Container, contained, find_container, own_environment
 from bai_agent.benchmark.environment import (
     command,
     expand,
@@ -37,6 +37,9 @@ from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir, make_folder
 from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, SshFrom, SshTo
+
+if TYPE_CHECKING:
+    from bai_agent.benchmark.container import Container
 
 OOM_SCORE_ADJ = 500
 """How much likelier than the agent the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
@@ -112,7 +115,7 @@ def make_order(
         cwd=working_folder(job, rundir, scripts=scripts),
         user=find_user(job.benchmark.user),
     )
-    container = find_container(job)
+    container = _find_container(job)
     base: Mapping[str, str] = os.environ
     inherits = job
     if container is not None:
@@ -157,8 +160,19 @@ def make_order(
     return order if container is None else _in_container(order, container, job, rundir)
 
 
+def _find_container(job: Job) -> Container | None:
+    if job.benchmark.container is None:
+        return None
+    # Imported here, as below: most jobs have no container.
+    from bai_agent.benchmark.container import find_container
+
+    return find_container(job.benchmark.container)
+
+
 def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) -> Order:
     """Return the order that starts the commands of `order` in the container."""
+    from bai_agent.benchmark.container import contained, own_environment
+
     words, env = contained(
         container,
         job,

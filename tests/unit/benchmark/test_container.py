@@ -103,8 +103,7 @@ def test_gpus_are_given_to_the_engine_by_cdi(
     (folder / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     brought(tmp_path, job())
 
-    found = find_container(job())
-    assert found is not None
+    found = find_container("registry.example/train:1")
     words, env = contained(found, job(), rundir(tmp_path), env={}, cwd=tmp_path / "run" / "work", user=None)
     subprocess.run([*words, "train"], env=env, check=True, timeout=60)
 
@@ -182,11 +181,9 @@ def test_variables_of_this_machine_s_account_and_loader_are_not_the_image_s() ->
 def test_the_image_s_id_and_variables_are_found(stand_in: Callable[[str], Path]) -> None:
     stand_in(USUAL)
 
-    found = find_container(job())
+    found = find_container("registry.example/train:1")
 
-    assert found is not None
     assert (found.image, found.environment) == ("abc", {"PATH": "/image/bin", "SAYS": "a=b"})
-    assert find_container(job(container=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -196,7 +193,7 @@ def test_an_image_that_cannot_be_inspected_is_named(stand_in: Callable[[str], Pa
     stand_in(USUAL.replace(INSPECTED, answer))
 
     with pytest.raises(SetupError, match=r'image "registry.example/train:1" cannot be found on this machine'):
-        find_container(job())
+        find_container("registry.example/train:1")
 
 
 def test_a_missing_podman_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
