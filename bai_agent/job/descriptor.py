@@ -443,7 +443,9 @@ class MountType(str, Enum):
         return "nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)"
 
 
-_NFS_SRC = re.compile(r"(?P<server>[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
+_HOST = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"
+"""A name or an IPv4 address. A longer or an empty part of a name cannot be looked up, with an error of its own kind."""
+_NFS_SRC = re.compile(rf"(?P<server>{_HOST}|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
 _EFS_SRC = re.compile(r"fs-[0-9a-f]{8,40}:/[^\s\x00-\x1f\x7f]*")
 
 

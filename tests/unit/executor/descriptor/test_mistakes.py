@@ -1198,6 +1198,8 @@ target = "{target}"
         ({"target": "/tmp"}, "target", "is a folder of the system"),
         ({"src": "server"}, "src", "is not a server and its export"),
         ({"src": "-o:/x"}, "src", "is not a server and its export"),
+        ({"src": "a..example:/x"}, "src", "is not a server and its export"),
+        ({"src": f"{'a' * 64}.example:/x"}, "src", "is not a server and its export"),
         ({"src": "fs-0123456789abcdef0:/"}, "src", "names no server, but a file system of EFS"),
         ({"type": "efs"}, "src", "is not a file system of EFS and a folder in it"),
         ({"type": "smb"}, "type", '"smb" is not one of the choices'),
