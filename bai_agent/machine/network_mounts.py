@@ -143,7 +143,7 @@ def _make_target(target: str, where: str, *, run_directory: Path) -> None:
 
 
 def _require_folder(path: Path, where: str, *, is_target: bool) -> None:
-    """Raise SetupError unless it is a folder, and what is in it can only be replaced by root if it is above the target."""
+    """Raise SetupError unless it is a folder that only root can replace, with what is in it if it is above the target."""
     status = path.lstat()
     if S_ISLNK(status.st_mode) or not S_ISDIR(status.st_mode):
         what = "a link" if S_ISLNK(status.st_mode) else "not a folder"
@@ -152,6 +152,11 @@ def _require_folder(path: Path, where: str, *, is_target: bool) -> None:
     if not is_target and (status.st_uid != 0 or is_open):
         raise SetupError(
             f'{where} cannot be mounted: another user could replace folders in {path}. Name a folder elsewhere, for example "/efs".'
+        )
+    # In a folder for all, such as /tmp, a folder can be replaced by its owner.
+    if is_target and status.st_uid != 0 and path.parent.lstat().st_mode & (S_IWGRP | S_IWOTH):
+        raise SetupError(
+            f'{where} cannot be mounted: another user could replace it. Name a folder elsewhere, for example "/efs".'
         )
 
 

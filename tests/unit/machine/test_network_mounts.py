@@ -178,6 +178,13 @@ def test_targets_that_are_not_new_or_empty_folders_are_refused(
     os.chown(mine, 0, 0)
     mine.chmod(0o777)
     assert said(mine / "efs").startswith(theirs)
+    for_all = tmp_path / "for all"
+    (for_all / "theirs").mkdir(parents=True)
+    for_all.chmod(0o1777)
+    os.chown(for_all / "theirs", 65534, 65534)
+    assert said(for_all / "theirs").startswith(
+        f"{start}T/for all/theirs cannot be mounted: another user could replace it."
+    )
     own = f"{start}T{{}} cannot be mounted: the folder contains the run directory T/run, or is in it."
     assert said(tmp_path) == own.format("")
     assert said(tmp_path / "run/in") == own.format("/run/in")
