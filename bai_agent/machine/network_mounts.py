@@ -68,7 +68,12 @@ def mount_all(
             if mount.target not in listed:
                 with record.open("a") as file:
                     file.write(f"{mount.target}\n")
-            _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
+            try:
+                _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
+            except SetupError:
+                # The mount that a killed agent began has ended first.
+                if mount.target not in listed or not is_mounted(mount.target):
+                    raise
         except Stopped:
             return
         log.info("mounted %s at %s", mount.src, mount.target)
@@ -77,8 +82,11 @@ def mount_all(
 def unmount_all(record: Path) -> None:
     """Unmount all that `record` lists, without waiting for servers or open files, and delete it."""
     for target in reversed(_listed(record)):
-        if is_mounted(target) and (problem := _detach(target)) is not None:
-            log.warning("%s cannot be unmounted: %s", target, problem)
+        # A mount of an agent that was killed meanwhile may be below that of the next agent.
+        while is_mounted(target):
+            if (problem := _detach(target)) is not None:
+                log.warning("%s cannot be unmounted: %s", target, problem)
+                break
     record.unlink(missing_ok=True)
 
 

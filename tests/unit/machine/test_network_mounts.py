@@ -139,6 +139,34 @@ def test_a_mount_that_is_gone_after_a_reboot_is_made_again(
 
 
 @pytest.mark.root
+def test_a_mount_that_ends_after_its_agent_was_killed_is_unmounted_too(
+    tmp_path: Path, programs: Path, record: Path, port: int
+) -> None:
+    # Given an agent that was killed while `mount` ran, and one that did not see that mount yet
+    target = tmp_path / "efs"
+    mount_all([nfs(target)], record, stopping=go_on, port=port)
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "late", target], check=True, timeout=60)
+
+    unmount_all(record)
+
+    assert not is_mounted(str(target))
+
+
+@pytest.mark.root
+def test_a_mount_that_fails_because_that_of_a_killed_agent_came_first_is_used(
+    tmp_path: Path, programs: Path, record: Path, port: int
+) -> None:
+    target = tmp_path / "efs"
+    busy = "echo 'mount.nfs: /efs is busy or already mounted' >&2; exit 32"
+    write_mount(programs, f'#!/bin/sh\n/bin/mount -t tmpfs first "$6"\n{busy}\n')
+    record.write_text(f"{target}\n")
+
+    mount_all([nfs(target)], record, stopping=go_on, port=port)
+
+    assert is_mounted(str(target))
+
+
+@pytest.mark.root
 def test_a_mount_of_another_program_is_neither_covered_nor_unmounted(
     tmp_path: Path, programs: Path, record: Path, port: int
 ) -> None:
