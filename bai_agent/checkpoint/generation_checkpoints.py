@@ -112,6 +112,8 @@ def restore_origin(ctx: RunContext) -> None:
 
     It is part of the pull, so that the nodes of a job launch together.
     """
+    if _is_restored_by_first(ctx):
+        return  # The folder may be on a file system that the first node has still to mount.
     is_new = ctx.job.strategy.nodes == 1 or not _insist(ctx, lambda: checkpoint_record(ctx).numbers())
     if is_new:
         restore(ctx, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_runs import events_of, python_job, result_of, run_agent
+from agent_runs import events_of, python_job, result_of, run_agent, wait_until
 from node_agents import WAIT_FOR_BEGUN, Nodes
 from saved_files import keep_checkpoint, saved
 
@@ -135,6 +135,30 @@ def test_all_nodes_begin_from_it(
     assert [nodes.wait(rank) for rank in range(2)] == [0, 0], nodes.result
     for rank in range(2):
         assert _starts(nodes.rundir(rank)) == ["0 earlier/checkpoint-0-0 ['step']"]
+
+
+def test_a_folder_of_all_nodes_of_a_machine_is_made_by_the_first_one(
+    tmp_path: Path, make_nodes: Callable[..., Nodes], earlier: JobRecord
+) -> None:
+    # Given a folder which may be on a file system that the first node mounts before its pull
+    marker = keep_checkpoint(earlier, {"step": "7"})
+    nodes = make_nodes(_GOES_ON, checkpoint=_checkpoint(marker, str(tmp_path / "kept")))
+
+    # When the other node has pulled before
+    nodes.start(1)
+    wait_until(lambda: _has_pulled(nodes.rundir(1)))
+
+    # Then it has left the folder to it
+    assert not (tmp_path / "kept").exists()
+    nodes.start(0)
+    assert [nodes.wait(rank) for rank in range(2)] == [0, 0], nodes.result
+    for rank in range(2):
+        assert _starts(nodes.rundir(rank)) == ["0 earlier/checkpoint-0-0 ['step']"]
+
+
+def _has_pulled(rundir: Path) -> bool:
+    events = events_of(rundir) if (rundir / "events.jsonl").exists() else []
+    return any((each.get("phase"), each.get("state")) == ("pull", "finished") for each in events)
 
 
 def test_members_of_an_elastic_job_begin_from_it_until_there_is_a_newer_one(
