@@ -123,7 +123,7 @@ class _Repository:
         """Write the files of a commit, or of one of its folders; return the folder that has them. Raises UsageError."""
         wanted = PurePosixPath(folder or ".")
         try:
-            kind = self._ask("cat-file", "-t", f"{commit}:{'' if folder is None else wanted}").strip()
+            kind = self._ask("cat-file", "-t", f"{commit}:{wanted if wanted.name else ''}").strip()
         except _GitError:
             kind = ""
         if kind != "tree":

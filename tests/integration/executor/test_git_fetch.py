@@ -82,8 +82,11 @@ def test_a_folder_of_the_repository_comes_alone(
 
     found = _fetch(server, repository, tmp_path / "place", folder="bench/resnet")
 
+    whole = _fetch(server, repository, tmp_path / "whole", folder="./")
+
     assert _read(found) == {"train.py": "t"}
     assert not (found.folder.parents[1] / "other.py").exists()
+    assert (whole.folder / "other.py").read_text() == "o"
 
 
 @pytest.mark.parametrize(
