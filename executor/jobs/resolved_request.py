@@ -55,17 +55,25 @@ def _use_commit(
         )
     script = descriptor.ml.script
     has_others = job_request.script is not None or job_request.scripts is not None
-    if script is None or script.git is None or has_others or _differs_in_group(descriptor):
+    if script is None or script.git is None or has_others:
         return job_request
+    if _is_varied(descriptor, "git") or _is_varied(descriptor, "ref"):
+        return job_request  # each job of the group has a commit of its own
+    scripts_vary = _is_varied(descriptor)
     # Imported here: few jobs have their scripts in a repository.
     from executor.planning.git_fetch import COMMIT, fetch_files
 
     ref = given_before(job_id, scope).get(_REF, script.ref)
     try:
         files = fetch_files(
-            script.git, ref, script.folder, scratch_folder(_SCRATCH, stack=stack), environment=os.environ
+            script.git,
+            ref,
+            None if scripts_vary else script.folder,
+            scratch_folder(_SCRATCH, stack=stack),
+            environment=os.environ,
         )
-        _check_requirements(script, files.folder)
+        if not scripts_vary:
+            _check_requirements(script, files.folder)
     except UsageError as error:
         raise UsageError(f'ml.script.git: "{script.git}": {error}') from error
     except OSError as error:
@@ -73,6 +81,8 @@ def _use_commit(
     overrides = job_request.overrides
     if script.ref != files.commit:
         overrides = pinned(overrides, [pin(_REF, ("ml", "script", "ref"), files.commit)], descriptor)
+    if scripts_vary:
+        return dataclasses.replace(job_request, overrides=overrides)
     branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
     return dataclasses.replace(
         job_request,
@@ -83,10 +93,10 @@ def _use_commit(
     )
 
 
-def _differs_in_group(descriptor: Descriptor) -> bool:
-    """Return whether each job of a group has scripts of its own."""
+def _is_varied(descriptor: Descriptor, *key: str) -> bool:
+    """Return whether the jobs of a group have values of their own for `[ml.script]`, or for this key of it."""
     axes = descriptor.matrix.axes if descriptor.matrix is not None else ()
-    return any(overlap(read_key_path(key)[0], ("ml", "script")) for key in axes)
+    return any(overlap(read_key_path(each)[0], ("ml", "script", *key)) for each in axes)
 
 
 def _check_requirements(script: Script, folder: Path) -> None:

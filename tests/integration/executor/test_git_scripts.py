@@ -83,6 +83,24 @@ def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, reposito
     assert sorted(git_cli.output(f"sweep.00{number}") for number in (1, 2)) == ["version 1\n", "version 2\n"]
 
 
+def test_jobs_of_a_group_with_folders_of_their_own_use_one_commit(
+    git_cli: LocalCli, server: GitServer, repository: Repository
+) -> None:
+    # Given a job that moves the branch of which the next one has another folder
+    moves = "import subprocess; subprocess.run(['git', '-C', {!r}, 'reset', '-q', '--hard', 'later'], check=True)\n"
+    text = _TRAIN.format(1) + moves.format(str(repository.folder))
+    repository.commit({"src/train.py": text, "lib/train.py": text})
+    repository.git("checkout", "-q", "-b", "later")
+    repository.commit({"src/train.py": _TRAIN.format(2), "lib/train.py": _TRAIN.format(2)})
+    repository.git("checkout", "-q", "main")
+    file = _descriptor(git_cli, server, "ref = 'main'\n[matrix]\n'ml.script.folder' = ['src', 'lib']\n")
+
+    done = git_cli.bai("run", file, "--job-id", "sweep")
+
+    assert done.code == 0, done.stderr
+    assert [git_cli.output(f"sweep.00{number}") for number in (1, 2)] == ["version 1\n", "version 1\n"]
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [
