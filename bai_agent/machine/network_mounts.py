@@ -56,24 +56,10 @@ def mount_all(
     for mount in wanted:
         if mount.target in listed and is_mounted(mount.target):
             continue
-        where = f'[[mounts]] "{mount.src}" at {mount.target}'
-        deadline = time.monotonic() + seconds
         try:
-            _require_rights(mount, where)
-            _make_target(mount.target, where, run_directory=record.parent)
-            if mount.server is not None:
-                _require_server(
-                    mount.server, where, deadline=deadline, seconds=seconds, port=port, stopping=stopping
-                )
-            if mount.target not in listed:
-                with record.open("a") as file:
-                    file.write(f"{mount.target}\n")
-            try:
-                _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
-            except SetupError:
-                # The mount that a killed agent began has ended first.
-                if mount.target not in listed or not is_mounted(mount.target):
-                    raise
+            _mount_here(
+                mount, record, is_listed=mount.target in listed, stopping=stopping, seconds=seconds, port=port
+            )
         except Stopped:
             return
         log.info("mounted %s at %s", mount.src, mount.target)
@@ -88,6 +74,27 @@ def unmount_all(record: Path) -> None:
                 log.warning("%s cannot be unmounted: %s", target, problem)
                 break
     record.unlink(missing_ok=True)
+
+
+def _mount_here(
+    mount: Mount, record: Path, *, is_listed: bool, stopping: Callable[[], bool], seconds: float, port: int
+) -> None:
+    """Mount it, and list its target before. Raises SetupError, Stopped."""
+    where = f'[[mounts]] "{mount.src}" at {mount.target}'
+    deadline = time.monotonic() + seconds
+    _require_rights(mount, where)
+    _make_target(mount.target, where, run_directory=record.parent)
+    if mount.server is not None:
+        _require_server(mount.server, where, deadline=deadline, seconds=seconds, port=port, stopping=stopping)
+    if not is_listed:
+        with record.open("a") as file:
+            file.write(f"{mount.target}\n")
+    try:
+        _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
+    except SetupError:
+        # The mount that a killed agent began has ended first.
+        if not is_listed or not is_mounted(mount.target):
+            raise
 
 
 def is_mounted(target: str) -> bool:
@@ -156,16 +163,21 @@ def _require_folder(path: Path, where: str, *, is_target: bool) -> None:
     if S_ISLNK(status.st_mode) or not S_ISDIR(status.st_mode):
         what = "a link" if S_ISLNK(status.st_mode) else "not a folder"
         raise SetupError(f"{where} cannot be mounted: {path} is {what}.")
-    is_open = status.st_mode & (S_IWGRP | S_IWOTH) and not status.st_mode & S_ISVTX
-    if not is_target and (status.st_uid != 0 or is_open):
+    if is_target:
+        # In a folder for all, such as /tmp, its owner can replace it.
+        replaceable, is_safe = path.parent, status.st_uid == 0 or not _is_writable(path.parent.lstat())
+    else:
+        is_kept = bool(status.st_mode & S_ISVTX) or not _is_writable(status)
+        replaceable, is_safe = path, status.st_uid == 0 and is_kept
+    if not is_safe:
         raise SetupError(
-            f'{where} cannot be mounted: another user could replace folders in {path}. Name a folder elsewhere, for example "/efs".'
+            f"{where} cannot be mounted: another user could replace folders in {replaceable}. Name a folder elsewhere, for example "
+            '"/efs".'
         )
-    # In a folder for all, such as /tmp, a folder can be replaced by its owner.
-    if is_target and status.st_uid != 0 and path.parent.lstat().st_mode & (S_IWGRP | S_IWOTH):
-        raise SetupError(
-            f'{where} cannot be mounted: another user could replace it. Name a folder elsewhere, for example "/efs".'
-        )
+
+
+def _is_writable(status: os.stat_result) -> bool:
+    return bool(status.st_mode & (S_IWGRP | S_IWOTH))
 
 
 def _require_server(

@@ -19,6 +19,7 @@ from executor.planning.arms import file_arms
 if TYPE_CHECKING:
     from executor.descriptor.model import Descriptor, Script
     from executor.jobs.scope import JobScope
+    from executor.planning.git_fetch import GitFiles
     from executor.planning.request import JobRequest
 
 _SCRATCH = ".bai-git-"
@@ -48,42 +49,22 @@ def _use_commit(
     stack: ExitStack,
 ) -> JobRequest:
     """Return the request with the files of the commit that `[ml.script] git` and `ref` mean as its scripts. Raises UsageError."""
-    if any(arm.script is not None and arm.script.git is not None for arm in file_arms(descriptor)):
-        raise UsageError(
-            "ml.script.git: files that are compared in one job cannot have repositories of their own; compare commits with "
-            '[matrix] "ml.script.ref" = [ … ]'
-        )
-    script = descriptor.ml.script
-    has_others = job_request.script is not None or job_request.scripts is not None
-    if script is None or script.git is None or has_others:
+    script = _repository(job_request, descriptor)
+    if script is None:
         return job_request
-    if _is_varied(descriptor, "git") or _is_varied(descriptor, "ref"):
-        return job_request  # each job of the group has a commit of its own
-    scripts_vary = _is_varied(descriptor)
     # Imported here: few jobs have their scripts in a repository.
-    from executor.planning.git_fetch import COMMIT, fetch_files
+    from executor.planning.git_fetch import COMMIT
 
-    ref = given_before(job_id, scope).get(_REF, script.ref)
-    try:
-        files = fetch_files(
-            script.git,
-            ref,
-            None if scripts_vary else script.folder,
-            scratch_folder(_SCRATCH, stack=stack),
-            environment=os.environ,
-        )
-        if not scripts_vary:
-            _check_requirements(script, files.folder)
-    except UsageError as error:
-        raise UsageError(f'ml.script.git: "{script.git}": {error}') from error
-    except OSError as error:
-        raise UsageError(f"ml.script.git: {error.filename or script.git}: {error.strerror}") from error
+    scripts_vary = _is_varied(descriptor)
+    if scripts_vary:
+        script = script.model_copy(update={"folder": None, "requirements": None})
+    branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
+    files = _fetch(script, given_before(job_id, scope).get(_REF, script.ref), stack)
     overrides = job_request.overrides
     if script.ref != files.commit:
         overrides = pinned(overrides, [pin(_REF, ("ml", "script", "ref"), files.commit)], descriptor)
     if scripts_vary:
         return dataclasses.replace(job_request, overrides=overrides)
-    branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
     return dataclasses.replace(
         job_request,
         overrides=overrides,
@@ -91,6 +72,38 @@ def _use_commit(
         of_copy=True,
         git=Git(commit=files.commit, branch=branch),
     )
+
+
+def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | None:
+    """Return the table that names the one repository of a request; None if there is none. Raises UsageError."""
+    if any(arm.script is not None and arm.script.git is not None for arm in file_arms(descriptor)):
+        raise UsageError(
+            "ml.script.git: files that are compared in one job cannot have repositories of their own; compare commits with "
+            '[matrix] "ml.script.ref" = [ … ]'
+        )
+    script = descriptor.ml.script
+    if script is None or script.git is None:
+        return None
+    has_others = job_request.script is not None or job_request.scripts is not None
+    # Each job of a group has a commit of its own if they vary.
+    return None if has_others or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref") else script
+
+
+def _fetch(script: Script, ref: str | None, stack: ExitStack) -> GitFiles:
+    """Return the files of the commit that `ref` means, which exist until the end of `stack`. Raises UsageError."""
+    from executor.planning.git_fetch import fetch_files
+
+    address = script.git or ""
+    try:
+        files = fetch_files(
+            address, ref, script.folder, scratch_folder(_SCRATCH, stack=stack), environment=os.environ
+        )
+        _check_requirements(script, files.folder)
+    except UsageError as error:
+        raise UsageError(f'ml.script.git: "{address}": {error}') from error
+    except OSError as error:
+        raise UsageError(f"ml.script.git: {error.filename or address}: {error.strerror}") from error
+    return files
 
 
 def _is_varied(descriptor: Descriptor, *key: str) -> bool:

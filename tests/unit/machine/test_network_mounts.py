@@ -211,7 +211,7 @@ def test_targets_that_are_not_new_or_empty_folders_are_refused(
     for_all.chmod(0o1777)
     os.chown(for_all / "theirs", 65534, 65534)
     assert said(for_all / "theirs").startswith(
-        f"{start}T/for all/theirs cannot be mounted: another user could replace it."
+        f"{start}T/for all/theirs cannot be mounted: another user could replace folders in T/for all."
     )
     own = f"{start}T{{}} cannot be mounted: the folder contains the run directory T/run, or is in it."
     assert said(tmp_path) == own.format("")
