@@ -86,17 +86,17 @@ class LaunchLimits:
 
 
 def _of_others(file: LaunchFile, store: str) -> Sequence[str]:
-    """Return tags of machines, volumes and the job's own security group that name another job or store."""
+    """Return tags of machines, volumes and the job's own security group that name another job or store, or are
+    missing."""
     ours = sanitised({JOB_TAG: file.job_id, STORE_TAG: store})
-    marked = [
-        *file.request.get("TagSpecifications", ()),
-        *(file.security_group or {}).get("TagSpecifications", ()),
-    ]
+    group = file.security_group or {}
+    specifications = [*file.request.get("TagSpecifications", ()), *group.get("TagSpecifications", ())]
+    tags = {each.get("ResourceType"): read_tags(each) for each in specifications}
     return [
-        f'the tag {key}="{tags.get(key, "")}"'
-        for tags in map(read_tags, marked)
+        f'the tag {key}="{tags.get(kind, {}).get(key, "")}" of the {kind}'
+        for kind in ("instance", "volume", *(["security-group"] if group else []))
         for key, value in ours.items()
-        if tags.get(key) != value
+        if tags.get(kind, {}).get(key) != value
     ]
 
 

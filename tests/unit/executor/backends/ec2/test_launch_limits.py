@@ -29,10 +29,18 @@ class Images:
         return {"Images": [{"OwnerId": "1", "ImageOwnerAlias": "amazon"}]}
 
 
+def marked(kind: str, tags: dict[str, str]) -> dict[str, Any]:
+    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
 def launch_with(machine: dict[str, str], group: dict[str, str]) -> LaunchFile:
-    machines, groups = (
-        [{"Tags": [{"Key": k, "Value": v} for k, v in tags.items()]}] for tags in (machine, group)
-    )
+    # What a descriptor tags in addition has only the user's own tags.
+    machines = [
+        marked("instance", machine),
+        marked("volume", OURS),
+        marked("network-interface", {"team": "a"}),
+    ]
+    groups = [marked("security-group", group)]
     return LaunchFile(
         job_id="job",
         attempt=0,
