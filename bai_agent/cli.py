@@ -79,13 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="number of the launch of this machine, if it is not of the job's first launch",
     )
     command.add_argument("--ready-fd", type=int, help=argparse.SUPPRESS)
+    command = commands.add_parser("shell", help="open a shell in a run directory of this machine")
+    command.add_argument("directory", type=Path, metavar="DIR", help="the run directory")
+    command.add_argument("--rank", type=_rank, default=0, metavar="N", help="its node (default: 0)")
     options = parser.parse_args(arguments)
     redactor = Redactor()
 
     def refuse(error: BaiError, code: ExitCode) -> ExitCode:
-        return _refuse(redactor.redact(str(error)), code, ready=options.ready_fd)
+        return _refuse(redactor.redact(str(error)), code, ready=getattr(options, "ready_fd", None))
 
     try:
+        if options.command == "shell":
+            from bai_agent.phases.inspection_shell import open_shell
+
+            open_shell(options.directory, rank=options.rank)
         code = run_job(
             options.descriptor,
             directory=options.dir,

@@ -84,6 +84,7 @@ _COMMANDS = {
     ),
     "fetch": _Command("jobs:fetch", "Copy all of a job into a folder.", tidies=True),
     "export": _Command("export:export", "Bring a job's metrics to MLflow or TensorBoard.", tidies=True),
+    "shell": _Command("shell:shell", "Open a shell where a job runs."),
     "cancel": _Command("endings:cancel", "Ask a job to end.", tidies=True),
     "scale": _Command(
         "endings:scale", "Change the number of nodes of an elastic job while it runs.", tidies=True

@@ -72,14 +72,16 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
     raise AgentStartError(message, ExitCode(int(code)))
 
 
+def agent_command(*arguments: str) -> list[str]:
+    """Return the command that starts this very `bai-agent`."""
+    return [*(sys.executable, "-X", "utf8", "-c", _PROGRAM, str(Path(__file__).parents[2])), *arguments]
+
+
 def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int) -> subprocess.Popen[bytes]:
     rundir.agent_log.touch(mode=0o600)
     with rundir.agent_log.open("ab") as output:
         return subprocess.Popen(
-            [
-                *(sys.executable, "-X", "utf8", "-c", _PROGRAM, str(Path(__file__).parents[2])),
-                *("run", str(descriptor), "--dir", str(rundir.path), "--quiet", *options),
-            ],
+            agent_command("run", str(descriptor), "--dir", str(rundir.path), "--quiet", *options),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -1202,8 +1202,7 @@ class Job:
         for source in self.sources:
             if source.arm is not None and source.arm not in arms:
                 raise ValueError(f'[[sources]] arm "{source.arm}" is none of [[repeat.arms]]')
-        if (overlap := overlapping_target([each.target for each in self.mounts])) is not None:
-            raise ValueError(f"[[mounts]] target {self.mounts[overlap[0]].target} and {overlap[1]} overlap")
+        self._check_mounts()
         if self.restart.max_restarts and self.strategy.max_restarts:
             raise ValueError("[restart] and [strategy] max_restarts say the same; keep that of [restart]")
         self._check_elastic()
@@ -1240,6 +1239,10 @@ class Job:
             )
         if self.repeat.metric is not None and all(each.name != self.repeat.metric for each in self.metrics):
             raise ValueError(f'[repeat] metric "{self.repeat.metric}" is none of [[metrics]]')
+
+    def _check_mounts(self) -> None:
+        if (overlap := overlapping_target([each.target for each in self.mounts])) is not None:
+            raise ValueError(f"[[mounts]] target {self.mounts[overlap[0]].target} and {overlap[1]} overlap")
 
     def _check_elastic(self) -> None:
         least, most = self.strategy.min_nodes, self.strategy.nodes

@@ -416,25 +416,27 @@ def _sources(ctx: RunContext) -> Sequence[Source]:
 
     If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
     """
-    # A server and its client have different sources.
-    everything = _is_first_here(ctx) or ctx.job.server is not None
     found: dict[Source, None] = {}
     for job, rundir in workspaces(ctx.job, ctx.rundir):
         folders = _folders(job, rundir)
         for source in job.sources:
-            if not everything and Path(source.path).is_absolute():
-                continue
-            if (
-                ctx.node.rank
-                and ctx.job.server is None
-                and any(mount.contains(source.path) for mount in ctx.job.mounts)
-            ):
+            if not _is_pulled_by(ctx, source):
                 continue
             if rundir.arm is not None:
                 slash = "/" if source.path.endswith("/") else ""
                 source = replace(source, path=f"{folders[source.kind] / source.path}{slash}")
             found[source] = None
     return list(found)
+
+
+def _is_pulled_by(ctx: RunContext, source: Source) -> bool:
+    """Return whether no other node pulls the source for this one."""
+    # A server and its client have different sources.
+    if ctx.node.rank == 0 or ctx.job.server is not None:
+        return True
+    if Path(source.path).is_absolute() and not _is_first_here(ctx):
+        return False
+    return not any(mount.contains(source.path) for mount in ctx.job.mounts)
 
 
 def _drain(ctx: RunContext) -> None:

@@ -236,7 +236,11 @@ class Backend(Protocol):
         ...
 
     def release(self, record: JobRecord) -> str:
-        """Release machines that are kept after a failure; return a sentence about it."""
+        """Release machines that are kept; return a sentence about it."""
+        ...
+
+    def shell(self, record: JobRecord, *, node: int, on_status: Callable[[str], None]) -> int:
+        """Open a shell on a node's machine, in this terminal; return its exit code when it has ended. on_status: gets what it is."""
         ...
 
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:

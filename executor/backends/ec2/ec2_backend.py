@@ -172,6 +172,11 @@ class Ec2Backend:
         first = record.store.put(record.key("release.json"), content, if_absent=True)
         return "released" if first else "it was released before"
 
+    def shell(self, record: JobRecord, *, node: int, on_status: Callable[[str], None]) -> int:
+        from executor.backends.ec2.machine_session import open_session
+
+        return open_session(self._monitor(record), node=node, on_status=on_status)
+
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
         found = self._monitor(record).consoles()
         if not found:

@@ -193,6 +193,17 @@ class LocalBackend:
     def release(self, record: JobRecord) -> str:
         raise UsageError(f"{record.job_id} runs on this machine, which is never terminated")
 
+    def shell(self, record: JobRecord, *, node: int, on_status: Callable[[str], None]) -> int:
+        from bai_agent.job.agent_start import agent_command
+        from executor.backends.terminal import run_in_terminal
+
+        place = _own_agent(record).node(node).rundir
+        if not place.job.exists():
+            raise UsageError(
+                f"{record.job_id} has no run directory of a node {node} here: that node has not started, or does not exist"
+            )
+        return run_in_terminal(agent_command("shell", str(place.path), f"--rank={node}"))[0]
+
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
         raise UsageError(f"--boot: {record.job_id} runs on this machine, whose boot log bai does not have")
 

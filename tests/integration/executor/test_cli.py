@@ -256,7 +256,7 @@ def test_interrupts_from_the_first_instruction_on_leave_nothing_behind(cli: Loca
 def test_every_command_with_output_accepts_json() -> None:
     commands = group().commands
     without = {name for name in commands if all("--json" not in each.opts for each in commands[name].params)}
-    assert without == {"init", "schema", "serve"}
+    assert without == {"init", "schema", "serve", "shell"}
 
 
 def test_a_report_is_json_by_flag_and_refuses_unknown_endings(

@@ -1,0 +1,71 @@
+"""A shell on a machine of a job on EC2: a session of AWS Systems Manager, which needs no open port and no key.
+
+https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager.html
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from executor.backends.terminal import run_in_terminal
+from executor.errors import AwsError, UsageError
+
+if TYPE_CHECKING:
+    from executor.backends.ec2.instances import Instance
+    from executor.backends.ec2.monitor.monitor import JobMonitor
+    from executor.backends.ec2.session import AwsSession
+
+POLICY = "AmazonSSMManagedInstanceCore"
+_PROGRAMS = {
+    "aws": "install the AWS CLI, version 2",
+    "session-manager-plugin": "install AWS's Session Manager plugin for the AWS CLI",
+}
+_MEANINGS: Mapping[str, str] = {
+    "TargetNotConnected": f"Systems Manager does not reach the machine: its role needs the policy {POLICY}, its image the "
+    "amazon-ssm-agent, and its subnet a way to Systems Manager; an agent that has just started takes a minute or two",
+    "AccessDenied": "your credentials need ssm:StartSession for the machine and for the document SSM-SessionManagerRunShell",
+    "InvalidInstanceId": "Systems Manager knows no such machine; is the region the right one?",
+}
+"""Words of errors of the AWS CLI, with what they mean."""
+
+
+def open_session(monitor: JobMonitor, *, node: int, on_status: Callable[[str], None]) -> int:
+    """Open a shell on a node's machine, and return its exit code. Raises UsageError if the machine is gone or a program is missing,
+    AwsError if AWS refuses."""
+    machine = _running_machine(monitor, node)
+    for program, advice in _PROGRAMS.items():
+        if shutil.which(program) is None:
+            raise UsageError(
+                f"there is no program {program} on PATH; {advice}. docs/ec2.md says what a shell needs"
+            )
+    on_status(
+        f"a session on {machine.id} (node {node}) as the user ssm-user; its run directory, /var/lib/bai/jobs/{monitor.record.job_id}, "
+        "is root's: `sudo -i`; `exit` leaves it, and the job is not changed"
+    )
+    code, said = run_in_terminal(_command(machine, monitor.aws(monitor.region)), hears_errors=True)
+    for word, meaning in _MEANINGS.items():
+        if code != 0 and word in said:
+            raise AwsError(f"{machine.id}: {meaning}; docs/ec2.md says what a shell needs")
+    return code
+
+
+def _running_machine(monitor: JobMonitor, node: int) -> Instance:
+    """Return a node's machine. Raises BaiError, UsageError if it does not run."""
+    job_id = monitor.record.job_id
+    machines = [each for each in monitor.instances() if each.index == node]
+    running = [each for each in machines if each.state == "running"]
+    if running:
+        return running[-1]
+    if any(each.living for each in machines):
+        raise UsageError(f"the machine of node {node} of {job_id} is still starting; try again in a minute")
+    raise UsageError(
+        f"node {node} of {job_id} has no machine, or it is gone; `bai logs {job_id}` and `bai fetch {job_id} DIR` have what it left, and "
+        '[aws.ec2] keep_after = "30m" keeps the machines of the next run'
+    )
+
+
+def _command(machine: Instance, aws: AwsSession) -> Sequence[str]:
+    profile = ["--profile", aws.profile] if aws.profile is not None else []
+    return ["aws", "ssm", "start-session", "--target", machine.id, "--region", aws.region, *profile]

@@ -1,0 +1,30 @@
+"""Runs a program of a person in this terminal."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+_MOST_CHARACTERS = 2000
+
+
+def run_in_terminal(command: Sequence[str], *, hears_errors: bool = False) -> tuple[int, str]:
+    """Run a program to its end; return its exit code and, if it `hears_errors`, the end of its standard error, which is printed too.
+
+    Ctrl-C is the program's own. Raises OSError if it cannot be started.
+    """
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # a program does not inherit a handler
+    try:
+        with subprocess.Popen(command, stderr=subprocess.PIPE if hears_errors else None) as child:
+            said = ""
+            for line in child.stderr or ():
+                text = line.decode(errors="replace")
+                sys.stderr.write(text)
+                sys.stderr.flush()
+                said = (said + text)[-_MOST_CHARACTERS:]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    code = child.returncode
+    return (code if code >= 0 else 128 - code), said
