@@ -46,7 +46,8 @@ _INSTALL = (
 )
 _SHARED_MEMORY = "--mount=type=bind,src=/dev/shm,dst=/dev/shm"
 _STEERS_ENGINE = re.compile(
-    r"PATH|HOME|TMPDIR|(LD_|XDG_|_?CONTAINER|STORAGE_|REGISTRY_|DBUS_|PODMAN_|GO|LISTEN_|NOTIFY_|PYTHON).*|(?i:.*_proxy)"
+    r"PATH|HOME|TMPDIR|(LD|XDG|DBUS|PODMAN)_.*|_?CONTAINERS?_.*|STORAGE_(DRIVER|OPTS)|REGISTRY_AUTH_FILE|NOTIFY_SOCKET"
+    r"|LISTEN_(FDS|PID|FDNAMES)|GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK|COVERDIR)"
 )
 """Names of variables that the engine itself, or a program that it starts, would obey."""
 _CAP_SYS_RESOURCE = 24
@@ -156,12 +157,17 @@ def contained(
         "--ipc=host" if os.geteuid() == 0 or Path("/dev/mqueue").exists() else _SHARED_MEMORY,
         # The first process has the signals of any other one, and process ids are those of this machine.
         "--pid=host",
-        "--security-opt=label=disable",
+        # The system calls and the speed of a program without a container.
+        *(
+            f"--security-opt={each}"
+            for each in ("label=disable", "apparmor=unconfined", "seccomp=unconfined")
+        ),
+        "--http-proxy=false",
         "--entrypoint=",
         f"--user={uid}:{gid}",
         *(f"--group-add={each}" for each in groups if each != gid),
         *([f"--device={_GPU_DEVICES}=all"] if _GPU.exists() else []),
-        *(f"--mount={each}" for each in _mounts(job, rundir)),
+        *(f"--mount={each}" for each in _mounts(job, rundir, env)),
         f"--workdir={cwd}",
         # By name: values are not for the eyes of other users.
         *(f"--env={name}={env[name]}" if name in steering else f"--env={name}" for name in sorted(env)),
@@ -222,13 +228,19 @@ def _name(rundir: RunDir) -> str:
     return "bai-" + hashlib.sha256(os.fsencode(rundir.shim_folder)).hexdigest()[:20]
 
 
-def _mounts(job: Job, rundir: RunDir) -> Iterable[str]:
-    """Return the folders of the job, at the paths that they have on this machine, as `--mount` takes them. Raises SetupError."""
+def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
+    """Return the folders of the job, at the paths that they have on this machine, as `--mount` takes them.
+
+    env: the benchmark's, which names the folder of its checkpoints. Raises SetupError.
+    """
     places = [rundir.path, *(Path(each.path) for each in job.sources)]
     places += [Path(each.target) for each in job.mounts]
     if job.checkpoint is not None:
-        places.append(Path(job.checkpoint.path))
+        folder = Path(env["BAI_CHECKPOINT_DIR"])
+        # On a shared file system those of earlier generations are beside it.
+        places.append(folder.parent if job.checkpoint.shared else folder)
     wanted = list(dict.fromkeys(each for each in places if each.is_absolute()))
+    wanted = [each for each in wanted if not any(each != top and each.is_relative_to(top) for top in wanted)]
     for place in [*wanted, STARTUP]:
         if re.search(r'[,"\n]', str(place)):
             raise SetupError(
@@ -240,8 +252,7 @@ def _mounts(job: Job, rundir: RunDir) -> Iterable[str]:
             raise SetupError(
                 f"{place} does not exist on this machine, and a container would lose what is written there; create it"
             )
-        if not any(place != other and place.is_relative_to(other) for other in wanted):
-            yield f"type=bind,src={place},dst={place}"
+        yield f"type=bind,src={place},dst={place}"
 
 
 def _limits() -> list[str]:
@@ -275,8 +286,9 @@ def _require_gpu_devices(*, may_write: bool) -> None:
     problem = "no CDI file describes them"
     if may_write and (program := shutil.which(make[0], path=DEFAULT_PATH)) is not None:
         try:
+            _CDI_FOLDERS[0].mkdir(parents=True, exist_ok=True)
             made = ask([program, *make[1:]], env=os.environ, timeout_s=_ANSWER_S, with_stderr=True)
-        except NoAnswerError as error:
+        except (NoAnswerError, OSError) as error:
             problem = str(error)
         else:
             if made.code == 0:

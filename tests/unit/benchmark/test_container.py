@@ -24,7 +24,16 @@ from bai_agent.benchmark.container import (
 )
 from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Mount, MountType, Source, SourceKind
+from bai_agent.job.descriptor import (
+    Benchmark,
+    Checkpoint,
+    Identity,
+    Job,
+    Mount,
+    MountType,
+    Source,
+    SourceKind,
+)
 from bai_agent.job.run_directory import RunDir
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"
@@ -112,6 +121,43 @@ def test_gpus_are_given_to_the_engine_by_cdi(
     assert argv[-2:] == ["abc", "train"]
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_an_instance_describes_its_gpus_itself(
+    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, works: bool
+) -> None:
+    stand_in(USUAL)
+    (tmp_path / "nvidiactl").touch()
+    program = tmp_path / "bin" / "nvidia-ctk"
+    program.write_text(
+        f'#!/bin/sh\n{"" if works else "echo no driver; exit 3"}\necho "$3" >"${{3#--output=}}"\n'
+    )
+    program.chmod(0o755)
+    for name, value in {
+        "_GPU": tmp_path / "nvidiactl",
+        "_CDI_FOLDERS": (tmp_path / "etc" / "cdi",),
+        "DEFAULT_PATH": f"{program.parent}:/bin",
+    }.items():
+        monkeypatch.setattr(container, name, value)
+
+    def bring() -> None:
+        bring_image(
+            job(),
+            rundir(tmp_path),
+            deadline=time.monotonic() + 60,
+            stopping=lambda: False,
+            on_instance=True,
+        )
+
+    if works:
+        bring()
+        assert (tmp_path / "etc" / "cdi" / "nvidia.yaml").exists()
+    else:
+        with pytest.raises(
+            SetupError, match=r"does not know the GPUs of this machine: 'no driver'; run `sudo"
+        ):
+            bring()
+
+
 def test_values_of_variables_are_no_arguments_unless_the_engine_would_obey_them(tmp_path: Path) -> None:
     env = {"TOKEN": "s3cret", "PATH": "/image/bin", "LD_PRELOAD": "/image/x.so", "XDG_X": "1"}
 
@@ -125,8 +171,9 @@ def test_values_of_variables_are_no_arguments_unless_the_engine_would_obey_them(
 
 
 def test_a_secret_that_the_engine_would_obey_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"\[env.secrets\] HTTPS_PROXY"):
-        words_of(tmp_path, job(secrets={"HTTPS_PROXY": "env:X"}), {"HTTPS_PROXY": "http://u:p@h"})
+    with pytest.raises(SetupError, match=r"\[env.secrets\] CONTAINERS_CONF"):
+        words_of(tmp_path, job(secrets={"CONTAINERS_CONF": "env:X"}), {"CONTAINERS_CONF": "/x"})
+    words_of(tmp_path, job(secrets={"GOOGLE_API_KEY": "env:X"}), {"GOOGLE_API_KEY": "x"})
 
 
 def test_the_user_and_its_groups_are_the_container_s(tmp_path: Path) -> None:
@@ -159,6 +206,24 @@ def test_the_job_s_folders_and_its_data_have_the_same_paths_inside(tmp_path: Pat
     mounts = [each.removeprefix("--mount=") for each in words if each.startswith("--mount=")]
     # The first is how Python's output is buffered.
     assert mounts[1:] == [f"type=bind,src={each},dst={each}" for each in (tmp_path / "run", data, efs)]
+
+
+@pytest.mark.parametrize(("shared", "mounted"), [(False, "g1"), (True, "")])
+def test_the_folder_of_checkpoints_is_the_one_that_the_benchmark_is_told(
+    tmp_path: Path, shared: bool, mounted: str
+) -> None:
+    folder = tmp_path / "job-1" / "g1"
+    folder.mkdir(parents=True)
+    one = Job(
+        job=Identity(id="j"),
+        benchmark=job().benchmark,
+        checkpoint=Checkpoint(path=f"{tmp_path}/$(BAI_JOB_ID)", shared=shared),
+    )
+
+    words, _ = words_of(tmp_path, one, {"BAI_CHECKPOINT_DIR": str(folder)})
+
+    place = folder.parent / mounted
+    assert f"--mount=type=bind,src={place},dst={place}" in words
 
 
 def test_a_path_that_podman_would_split_is_refused(tmp_path: Path) -> None:
