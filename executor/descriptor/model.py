@@ -185,7 +185,8 @@ class Script(DescriptorTable):
     virtual environments, caches, `.git`, and files of `.gitignore` and `.baiignore`. `$(BAI_SCRIPTS_PATH)`
     is its path in the command."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
-    """An archive with the scripts, relative to this file; the benchmark service's form of `path`."""
+    """An archive with the scripts, relative to this file, or `s3://bucket/key`, which is fetched at submission; the benchmark service's
+    form of `path`."""
     git: GitAddress | None = Field(default=None, examples=["https://github.com/group/repository"])
     """The https address of a git repository, whose files are the scripts' folder, in place of `path`. Without a user or a token: it
     must be public."""

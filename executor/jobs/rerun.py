@@ -196,27 +196,42 @@ def fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], J
     They are pulled as by an agent: checked against their SHA-256, and without leaving the folder.
     open_store: opens the store at an address of the bucket. Raises StoreError, PullError.
     """
-    # Imported here: the scripts of most jobs are still in place.
-    from bai_agent.pull.journal import file_journal, folder_journal
-    from bai_agent.pull.sources import pull
-
     if source.sha256 is None or source.size is None:
         raise PullError(f"{source.src}: the job's record lacks its checksum or its size")
     if PurePosixPath(source.path).is_absolute():
         raise PullError(f'{source.src}: its path "{source.path}" leads out of the scripts\' folder')
     deadline = time.monotonic() + _SECONDS
-    archive, scripts = folder / "archive", folder / "scripts"
+    archive = folder / "archive"
     try:
         _download(source, archive, open_store=open_store, deadline=deadline)
+        scripts = pull_scripts(
+            replace(source, src=archive.as_uri(), region=None, arm=None), folder, deadline=deadline
+        )
+        archive.unlink()
+    except OSError as error:
+        raise PullError(f"{error.filename or folder}: {error.strerror}") from error
+    return scripts
+
+
+def pull_scripts(source: Source, folder: Path, *, deadline: float | None = None) -> Path:
+    """Pull scripts into a new folder in `folder`, as an agent does; return its path. Raises PullError.
+
+    deadline: of `time.monotonic()`; None: ten minutes from now.
+    """
+    # Imported here: the scripts of most jobs are in a folder of this machine.
+    from bai_agent.pull.journal import file_journal, folder_journal
+    from bai_agent.pull.sources import pull
+
+    scripts = folder / "scripts"
+    try:
         pull(
-            [replace(source, src=archive.as_uri(), region=None, arm=None)],
+            [source],
             folders={SourceKind.SCRIPTS: scripts},
             manifest=folder / "pulled.json",
-            deadline=deadline,
+            deadline=deadline if deadline is not None else time.monotonic() + _SECONDS,
             report=lambda progress: None,
             stopping=lambda: False,
         )
-        archive.unlink()
         # The records of the pull are not part of the scripts.
         for record in (folder_journal, file_journal):
             with suppress(FileNotFoundError, NotADirectoryError):

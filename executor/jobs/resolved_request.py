@@ -1,4 +1,4 @@
-"""A request whose references outside its files have been looked up: other jobs, and a commit of a repository."""
+"""A request whose references outside its files have been looked up: other jobs, a commit of a repository, and an archive in a bucket."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bai_agent.job.descriptor import Git
+from bai_agent.errors import PullError
+from bai_agent.job.descriptor import Git, Source, SourceKind, Unpack
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.errors import UsageError
 from executor.jobs.earlier_jobs import given_before, pin, pinned, use_earlier_jobs
 from executor.owned_folders import scratch_folder
 from executor.planning.arms import file_arms
+from executor.planning.job_sources import is_stored
 
 if TYPE_CHECKING:
     from executor.descriptor.model import Descriptor, Script
@@ -37,7 +39,8 @@ def resolved_request(
     """
     with ExitStack() as stack:
         job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
-        yield _use_commit(job_request, descriptor, scope, job_id=job_id, stack=stack), descriptor
+        job_request = _use_commit(job_request, descriptor, scope, job_id=job_id, stack=stack)
+        yield _use_archive(job_request, descriptor, stack=stack), descriptor
 
 
 def _use_commit(
@@ -84,9 +87,12 @@ def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | Non
     script = descriptor.ml.script
     if script is None or script.git is None:
         return None
-    has_others = job_request.script is not None or job_request.scripts is not None
     # Each job of a group has a commit of its own if they vary.
-    return None if has_others or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref") else script
+    return (
+        None
+        if _has_scripts(job_request) or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref")
+        else script
+    )
 
 
 def _fetch(script: Script, ref: str | None, stack: ExitStack) -> GitFiles:
@@ -104,6 +110,29 @@ def _fetch(script: Script, ref: str | None, stack: ExitStack) -> GitFiles:
     except OSError as error:
         raise UsageError(f"ml.script.git: {error.filename or address}: {error.strerror}") from error
     return files
+
+
+def _use_archive(job_request: JobRequest, descriptor: Descriptor, *, stack: ExitStack) -> JobRequest:
+    """Return the request with the members of an archive in a bucket as its scripts, as they are now. Raises UsageError."""
+    script = descriptor.ml.script
+    if script is None or not is_stored(script) or _has_scripts(job_request) or _is_varied(descriptor):
+        return job_request
+    from executor.jobs.rerun import pull_scripts
+
+    archive = Source(src=script.script or "", path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO)
+    try:
+        folder = pull_scripts(archive, scratch_folder(_SCRATCH, stack=stack))
+        _check_requirements(script, folder)
+    except (PullError, UsageError) as error:
+        raise UsageError(f"ml.script.script: {error}") from error
+    except OSError as error:
+        raise UsageError(f"ml.script.script: {error.filename}: {error.strerror}") from error
+    return dataclasses.replace(job_request, scripts=folder, of_copy=True)
+
+
+def _has_scripts(job_request: JobRequest) -> bool:
+    """Return whether the request has scripts in place of the descriptor's."""
+    return job_request.script is not None or job_request.scripts is not None
 
 
 def _is_varied(descriptor: Descriptor, *key: str) -> bool:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from bai_agent.job.descriptor import Source, SourceKind, Unpack
 from bai_agent.job.schema.declared import as_kind
-from bai_agent.job.schema.source_schemes import file_path
+from bai_agent.job.schema.source_schemes import file_path, scheme_of
 from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.checks.file_checks import local_path
 from executor.descriptor.job_reference import refers_to_job
@@ -86,9 +86,14 @@ def script_folder(script: Script | None, *, folder: Path) -> ScriptsOrigin | Non
     return ScriptsOrigin(path=_normal(folder / script.path))
 
 
+def is_stored(script: Script) -> bool:
+    """Return whether `script` names an archive in a bucket."""
+    return script.script is not None and scheme_of(script.script) == "s3"
+
+
 def script_archive(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the archive that `script` names, relative to `folder`; None if it names none."""
-    if script is None or script.script is None:
+    """Return the archive of this machine that `script` names, relative to `folder`; None if it names none."""
+    if script is None or script.script is None or is_stored(script):
         return None
     return ScriptsOrigin(path=_normal(folder / script.script), is_folder=False)
 
@@ -103,6 +108,8 @@ def _scripts(script: Script | None, scripts: ScriptsOrigin | None, *, folder: Pa
                 directory=scripts.is_folder,
             ),
         )
+    if script is not None and is_stored(script):
+        raise PlanError(f'ml.script.script: "{script.script}" is in a bucket, and cannot be used here.')
     if (archive := script_archive(script, folder=folder)) is not None:
         return (Source(src=archive.path.as_uri(), path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO),)
     return ()

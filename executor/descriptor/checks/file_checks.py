@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from bai_agent.job.schema.source_schemes import file_path
+from bai_agent.job.schema.source_schemes import SCHEMES, file_path, scheme_of
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.checks.command_checks import is_script
 from executor.descriptor.job_reference import refers_to_job
@@ -35,6 +35,13 @@ def script_table(table: Raw, folder: Path) -> Iterator[RawFinding]:
     named = [key for key in ("path", "script", "git") if text_at(script, key)]
     if len(named) > 1:
         yield error((*place, named[1]), f"is given in addition to {named[0]}", "keep one of the two")
+    elif scheme_of(archive) == "s3":
+        if (mistake := SCHEMES["s3"].mistake(archive)) is not None:
+            yield error((*place, "script"), *mistake)
+        elif archive.endswith("/"):
+            yield error(
+                (*place, "script"), f"{archive} is a folder", 'name an archive: "s3://bucket/scripts.tar.gz"'
+            )
     elif archive and not _is_file(folder / archive):
         fix = "name an archive, or a folder with path"
         yield error((*place, "script"), f"{folder / archive} is not a file", fix)

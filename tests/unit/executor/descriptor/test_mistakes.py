@@ -250,6 +250,8 @@ MISTAKES = [
             ("git = 'https://host/r'\nfolder = '../x'", "folder", ""),
             ("git = 'https://host/r'\nfolder = '/etc'", "folder", ""),
             ("git = 'https://host/r'\npath = '.'", "git", "keep one of the two"),
+            ("script = 's3://bucket'", "script", "s3://bucket/key"),
+            ("script = 's3://bucket/folder/'", "script", "name an archive"),
             ("ref = 'v1'", "ref", "add its address as git"),
             ("folder = 'src'", "folder", "add its address as git"),
         )
