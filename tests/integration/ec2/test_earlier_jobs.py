@@ -1,4 +1,4 @@
-"""Artifacts of one job as data of the next one, between this machine and EC2."""
+"""Artifacts of one job as data of the next one, between this machine and EC2; and its checkpoint."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 from cli_harness import CliHarness
-from moto_aws import HELLO, MotoAws, open_moto_aws
+from moto_aws import HELLO, REGION, MotoAws, open_moto_aws
+from sandbox.fake_aws.control_plane import access
+from saved_files import keep_checkpoint
 
+from bai_agent.generations.checkpoint_marker import marker_digest
+from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin
 from bai_agent.job.record import JobRecord
+from bai_agent.job.store import open_store
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.configuration.config import read_settings
 from executor.owned_folders import cache_folder
@@ -95,3 +100,33 @@ def test_an_artifact_of_this_machine_is_uploaded_for_a_job_on_ec2(moto_aws: Moto
     s3 = moto_aws.client("s3", "setup")
     bucket = moto_aws.environment()["BAI_BUCKET"]
     assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == kept
+
+
+def test_a_job_on_ec2_begins_from_a_checkpoint_in_the_bucket_and_one_here_cannot(
+    moto_aws: MotoAws, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cli.folder / "trains.toml").write_text(f'{HELLO}[checkpoint]\npath = "checkpoints"\n')
+    assert cli.bai("submit", "trains.toml", "--job-id", "killed-1").code == 0
+    # An instance's rights: a person may not write checkpoints.
+    for name, value in access.environment(
+        moto_aws.identities.of("setup"), endpoint=moto_aws.endpoint
+    ).items():
+        monkeypatch.setenv(name, value)
+    record = JobRecord(open_store(f"s3://{moto_aws.bucket}/jobs", region=REGION), "killed-1")
+    marker = keep_checkpoint(record, {"step": "7"})
+    result = {"outcome": "killed", "status": "FAILED", "exit_code": 6, "sentence": "Killed.", "started": 1}
+    record.store.put(record.key("result.json"), json.dumps(result).encode())
+
+    there = cli.bai("submit", "--resume", "killed-1", "--job-id", "resumed-1")
+    here = cli.bai("run", "--resume", "killed-1", "--on", "local")
+
+    assert there.code == 0, there.stderr
+    job = JobRecord(record.store, "resumed-1").job()
+    origin = CheckpointOrigin(job="killed-1", name="checkpoint-0-0", sha256=marker_digest(marker))
+    assert job.checkpoint == Checkpoint(path="checkpoints", origin=origin)
+    assert job.set["checkpoint.from"] == "job:killed-1"
+    assert here.code == 2
+    assert (
+        f"checkpoint.from: the job killed-1 is in {record.store.url}, and this job would be in file:"
+        in here.stderr
+    )
