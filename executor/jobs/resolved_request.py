@@ -87,12 +87,9 @@ def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | Non
     script = descriptor.ml.script
     if script is None or script.git is None:
         return None
-    # Each job of a group has a commit of its own if they vary.
-    return (
-        None
-        if _has_scripts(job_request) or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref")
-        else script
-    )
+    if _has_scripts(job_request) or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref"):
+        return None  # each job of a group has a commit of its own if they vary
+    return script
 
 
 def _fetch(script: Script, ref: str | None, stack: ExitStack) -> GitFiles:
