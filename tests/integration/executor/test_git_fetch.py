@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,13 @@ import pytest
 from git_server import GitServer, Repository, git_server
 
 import executor.planning.git_fetch
+from bai_agent.job.descriptor import Git
+from executor.descriptor import load_text
 from executor.errors import ScriptsError, UsageError
+from executor.jobs.resolved_request import resolved_request
+from executor.jobs.scope import JobScope
 from executor.planning.git_fetch import GitFiles, fetch_files
+from executor.planning.request import JobRequest
 from executor.planning.scripts_folder import survey_scripts
 
 
@@ -231,3 +237,28 @@ def test_a_server_that_hangs_is_given_up(
 def test_without_git_a_sentence_says_so(server: GitServer, repository: Repository, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^the program git is not installed; install it"):
         _fetch(server, repository, tmp_path / "place", PATH=str(tmp_path))
+
+
+def test_fetched_files_are_removed_after_the_submission(
+    server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = repository.commit({"train.py": "1"})
+    address = f"{server.url}/{repository.folder.relative_to(server.folder)}"
+    text = (
+        'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
+        f'[ml]\nbenchmark_code = "true"\n[ml.script]\ngit = "{address}"\n'
+    )
+    descriptor, findings = load_text(text.encode(), path=tmp_path / "b.toml")
+    assert descriptor is not None, findings
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    scope = JobScope(store=str(tmp_path / "store"))
+
+    with resolved_request(JobRequest(file=tmp_path / "b.toml"), descriptor, scope, job_id=None) as resolved:
+        request, _ = resolved
+        assert request.scripts is not None
+        assert (request.scripts / "train.py").read_text() == "1"
+        assert request.git == Git(commit=commit)
+
+    assert not list(tmp_path.glob(".bai-git-*"))

@@ -68,7 +68,6 @@ def test_a_job_runs_a_commit_and_is_repeated_with_it(
         job = git_cli.record(name).job()
         assert job.git is not None
         assert (job.git.commit, job.set["ml.script.ref"]) == (used, used), name
-    assert not list(Path(git_cli.environment.get("TMPDIR", "/tmp")).glob(".bai-git-*/files"))
 
 
 def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, repository: Repository) -> None:
