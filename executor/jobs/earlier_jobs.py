@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import RecordError
-from bai_agent.job.descriptor import Unpack
+from bai_agent.job.descriptor import Job, Unpack
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject
@@ -72,7 +72,8 @@ def use_earlier_jobs(
     has_origin = checkpoint is not None and checkpoint.from_ is not None
     if not has_origin and not any(refers_to_job(each.src) for each in _every_source(descriptor)):
         return job_request, descriptor
-    meant = given_before(job_id, scope)
+    before = job_before(job_id, scope)
+    meant = before.set if before is not None else {}
     sources: list[SourceTable] = []
     pins: list[Override] = []
     for index, each in enumerate(descriptor.data.sources):
@@ -149,15 +150,15 @@ def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
     return descriptor.model_copy(update={"repeat": replace(descriptor.repeat, arms=arms)})
 
 
-def given_before(job_id: str | None, scope: JobScope) -> dict[str, str]:
-    """Return the values that the job of this id, if it exists, was given in place of its descriptor's."""
+def job_before(job_id: str | None, scope: JobScope) -> Job | None:
+    """Return the job of this id, whose `set` has the values that it was given in place of its descriptor's; None if there is none."""
     if job_id is None:
-        return {}
+        return None
     for store in scope.stores():
         record = JobRecord(store, job_id)
         if record.exists():
-            return record.job().set
-    return {}
+            return record.job()
+    return None
 
 
 def _resolved(

@@ -13,10 +13,11 @@ from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Git, Source, SourceKind, Unpack
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.errors import UsageError
-from executor.jobs.earlier_jobs import given_before, pin, pinned, use_earlier_jobs
+from executor.jobs.earlier_jobs import job_before, pin, pinned, use_earlier_jobs
 from executor.owned_folders import scratch_folder
 from executor.planning.arms import file_arms
 from executor.planning.job_sources import is_stored
+from executor.planning.request import REF_KEY
 
 if TYPE_CHECKING:
     from executor.descriptor.model import Descriptor, Script
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from executor.planning.request import JobRequest
 
 _SCRATCH = ".bai-git-"
-_REF = "ml.script.ref"
 
 
 @contextmanager
@@ -62,10 +62,18 @@ def _use_commit(
     if scripts_vary:
         script = script.model_copy(update={"folder": None, "requirements": None})
     branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
-    files = _fetch(script, given_before(job_id, scope).get(_REF, script.ref), stack)
-    overrides = job_request.overrides
-    if script.ref != files.commit:
-        overrides = pinned(overrides, [pin(_REF, ("ml", "script", "ref"), files.commit)], descriptor)
+    ref, before = script.ref, job_before(job_id, scope)
+    if (
+        before is not None
+        and before.git is not None
+        and before.git.branch == branch
+        and (branch or ref is None)
+    ):
+        ref = before.set.get(REF_KEY, ref)  # the branch may have moved since
+    files = _fetch(script, ref, stack)
+    overrides = pinned(
+        job_request.overrides, [pin(REF_KEY, ("ml", "script", "ref"), files.commit)], descriptor
+    )
     if scripts_vary:
         return dataclasses.replace(job_request, overrides=overrides)
     return dataclasses.replace(

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from executor.planning.plan import PlanInputs
     from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
+REF_KEY = "ml.script.ref"
+"""Key of the commit of the scripts' repository, which the `set` of a job always has."""
 LAST = "last"
 """Name of the newest job in commands."""
 MATRIX = "matrix"
@@ -371,7 +373,9 @@ def _asked_for(job: Job) -> Job:
     if repeat is not None:
         arms = tuple(dataclasses.replace(each, git=None) for each in repeat.arms)
         repeat = dataclasses.replace(repeat, arms=arms)
-    return dataclasses.replace(job, git=None, set={}, strategy=strategy, repeat=repeat)
+    # Of the values, the commit of a repository says what runs.
+    given = {key: value for key, value in job.set.items() if key == REF_KEY}
+    return dataclasses.replace(job, git=None, set=given, strategy=strategy, repeat=repeat)
 
 
 def same_job(there: Job, job: Job, job_request: JobRequest) -> None:

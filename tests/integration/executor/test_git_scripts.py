@@ -69,6 +69,13 @@ def test_a_job_runs_a_commit_and_is_repeated_with_it(
         assert job.git is not None
         assert (job.git.commit, job.set["ml.script.ref"]) == (used, used), name
 
+    # Another ref is another job.
+    for changed in ("HEAD", commit, later):
+        refused = git_cli.bai("run", file, "--job-id", "first", "--set", f"ml.script.ref={changed}")
+        said = 'the job "first" exists already and runs something else'
+        assert (refused.code == 2) == (changed != commit), refused.stderr
+        assert (said in refused.stderr) == (changed != commit), refused.stderr
+
 
 def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, repository: Repository) -> None:
     repository.commit({"src/train.py": _TRAIN.format(1)})
