@@ -8,6 +8,7 @@ from bai_agent.light_dataclass import dataclass
 
 _MARK = "job:"
 _LABEL = "label="
+_NEWEST = "last"
 _ARTIFACT = 'write "job:last/model.pt" for an artifact, or "job:last/" for all of them'
 _JOB = 'write "job:ID", or "job:last" for the newest job'
 FORMS = "`job:JOB/path` and `job:JOB/folder/` (artifacts of a job that succeeded)"
@@ -45,6 +46,17 @@ def read_reference(text: str) -> JobReference:
     """Return the reference in a text that `refers_to_job`."""
     job, slash, artifact = text.removeprefix(_MARK).partition("/")
     return JobReference(job, artifact if slash else None)
+
+
+def with_job_of(before: str | None, text: str) -> str:
+    """Return the reference `text` with the job that it meant `before`; unchanged if it cannot have meant that job, or None."""
+    if before is None or not refers_to_job(before):
+        return text
+    reference, job = read_reference(text), read_reference(before).job
+    changes = (
+        reference.label is not None or reference.job == _NEWEST or reference.job.startswith(f"{_NEWEST}:")
+    )
+    return reference.of(job) if changes or job.startswith(reference.job) else text
 
 
 def artifact_mistake(text: str) -> Mistake | None:

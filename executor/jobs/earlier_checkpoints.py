@@ -11,7 +11,7 @@ from bai_agent.job.descriptor import CheckpointOrigin
 from bai_agent.job.record import JobRecord
 from bai_agent.job.schema.declared import as_kind
 from bai_agent.light_dataclass import replace
-from executor.descriptor.job_reference import read_reference, refers_to_job
+from executor.descriptor.job_reference import read_reference, with_job_of
 from executor.errors import UsageError
 from executor.jobs.job_lookup import find_reference
 from executor.planning.checkpoints import FoundCheckpoint
@@ -31,9 +31,8 @@ def find_checkpoint(
 
     before: the value that the same job was given when it was submitted before, if it was. Raises UsageError, StoreError.
     """
-    src = before if before is not None and refers_to_job(before) else written.from_ or ""
     try:
-        record = find_reference(read_reference(src), scope.stores())
+        record = find_reference(read_reference(with_job_of(before, written.from_ or "")), scope.stores())
         origin = _newest(record)
     except (UsageError, RecordError) as error:
         raise UsageError(f'{KEY}: "{written.from_}": {error}') from error

@@ -22,6 +22,7 @@ from executor.descriptor.job_reference import (
     artifact_mistake,
     read_reference,
     refers_to_job,
+    with_job_of,
 )
 from executor.descriptor.key_path import ItemName, overlap
 from executor.descriptor.overrides import Override
@@ -167,9 +168,8 @@ def _resolved(
     """Return the sources that `source` stands for, and its address with the job's id."""
     if not refers_to_job(source.src):
         return [source], source.src
-    src = before if before is not None and refers_to_job(before) else source.src
     try:
-        reference = read_reference(src)
+        reference = read_reference(with_job_of(before, source.src))
         record = _succeeded(reference, scope)
         return _artifacts(record, reference, source), reference.of(record.job_id)
     except (UsageError, RecordError) as error:

@@ -183,18 +183,31 @@ def test_a_reference_that_was_not_looked_up_is_not_planned() -> None:
     assert _planned(without_earlier_jobs(_descriptor("job:last")), "file:///store").checkpoint == _PLAIN
 
 
-def test_the_same_job_id_means_the_same_earlier_job(store: Path, made: Make) -> None:
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("last", "train-1"),
+        ("last:digits", "train-1"),
+        ("label=stage=train", "train-1"),
+        ("train", "train-1"),
+        ("train-1", "train-1"),
+        # It names another job now, of which the one that exists already does not take the place.
+        ("other-1", "other-1"),
+    ],
+)
+def test_the_same_job_id_means_the_same_earlier_job(store: Path, made: Make, name: str, means: str) -> None:
     keep_checkpoint(made("train-1", started=1).record, {"step": "7"})
+    keep_checkpoint(made("other-1", started=1).record, {"step": "8"})
     again = made("again", started=2)
     table = job_table(replace(again.job, set={"checkpoint.from": "job:train-1"}))
     again.store.put(again.record.key("job.toml"), tomli_w.dumps(table).encode())
 
-    _, descriptor = _used(store, "job:last", job_id="again")
+    _, descriptor = _used(store, f"job:{name}", job_id="again")
 
     checkpoint = _planned(descriptor, again.store.url).checkpoint
     assert checkpoint is not None
     assert checkpoint.origin is not None
-    assert checkpoint.origin.job == "train-1"
+    assert checkpoint.origin.job == means
 
 
 def test_a_given_reference_is_replaced_by_the_job_that_was_used(store: Path, made: Make) -> None:
