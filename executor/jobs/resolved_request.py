@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import PullError
-from bai_agent.job.descriptor import Git, Source, SourceKind, Unpack
+from bai_agent.job.descriptor import Git, Job, Source, SourceKind, Unpack
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.errors import UsageError
 from executor.jobs.earlier_jobs import job_before, pin, pinned, use_earlier_jobs
@@ -62,15 +62,7 @@ def _use_commit(
     if scripts_vary:
         script = script.model_copy(update={"folder": None, "requirements": None})
     branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
-    ref, before = script.ref, job_before(job_id, scope)
-    if (
-        before is not None
-        and before.git is not None
-        and before.git.branch == branch
-        and (branch or ref is None)
-    ):
-        ref = before.set.get(REF_KEY, ref)  # the branch may have moved since
-    files = _fetch(script, ref, stack)
+    files = _fetch(script, _ref_before(job_before(job_id, scope), branch, script.ref), stack)
     overrides = pinned(
         job_request.overrides, [pin(REF_KEY, ("ml", "script", "ref"), files.commit)], descriptor
     )
@@ -98,6 +90,21 @@ def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | Non
     if _has_scripts(job_request) or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref"):
         return None  # each job of a group has a commit of its own if they vary
     return script
+
+
+def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
+    """Return the commit that the job of this id, if it exists, has by the same branch or tag, which may have moved; else `ref`.
+
+    branch: `ref` if that is a branch or a tag, else "".
+    """
+    if (
+        before is None
+        or before.git is None
+        or before.git.branch != branch
+        or (ref is not None and not branch)
+    ):
+        return ref
+    return before.set.get(REF_KEY, ref)
 
 
 def _fetch(script: Script, ref: str | None, stack: ExitStack) -> GitFiles:
