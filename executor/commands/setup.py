@@ -326,15 +326,15 @@ class _Setup:
 
     def _tell(self, made: Mapping[str, str], region: str) -> None:
         """Print how jobs and people use the new resources."""
-        from executor.backends.ec2.setup.templates import mount_command
+        from executor.backends.ec2.setup.templates import file_system_server
         from executor.descriptor.toml_text import toml_value
 
         if "PlacementGroup" in made:
             group = toml_value({"GroupName": made["PlacementGroup"]})
             say(f"for a job: [aws.ec2.run_instances] Placement = {group}")
         if "FileSystem" in made:
-            mounts = toml_value([mount_command(made["FileSystem"], region)])
-            say(f"for a job: [aws.ec2] init_commands = {mounts}")
+            source = toml_value(f"{file_system_server(made['FileSystem'], region)}:/")
+            say(f'for a job: [[mounts]] type = "nfs", src = {source}, target = "/shared"')
         say(f"people who run bai need the policy {made['UserPolicy']}; see docs/iam.md")
 
     def remove(self, *, delete_data: bool) -> None:

@@ -772,7 +772,10 @@ def test_a_file_system_is_reached_from_each_zone_and_stays_with_the_bucket(admin
     [rule] = group["IpPermissions"]
     [vpc] = ec2.describe_vpcs()["Vpcs"]
     assert (rule["FromPort"], rule["IpRanges"][0]["CidrIp"]) == (2049, vpc["CidrBlock"])
-    assert f"{name}.efs.{REGION}.amazonaws.com:/ /shared" in done.stderr
+    assert (
+        f'[[mounts]] type = "nfs", src = "{name}.efs.{REGION}.amazonaws.com:/", target = "/shared"'
+        in done.stderr
+    )
     assert "no change" in admin.setup().stderr
 
     admin.setup("--remove")

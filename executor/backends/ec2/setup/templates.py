@@ -64,14 +64,10 @@ def policy_text(name: str, words: Mapping[str, str], *, region: str) -> str:
     return text
 
 
-def mount_command(file_system: str, region: str) -> str:
-    """Return an instance's command that mounts the file system at /shared.
-
-    Options: https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
-    """
+def file_system_server(file_system: str, region: str) -> str:
+    """Return the name of an EFS file system's NFS server."""
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    options = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport"
-    return f"mkdir -p /shared && mount -t nfs4 -o {options} {file_system}.efs.{region}.{suffix}:/ /shared"
+    return f"{file_system}.efs.{region}.{suffix}"
 
 
 def _for_buckets(document: Mapping[str, Any], buckets: Sequence[str]) -> dict[str, Any]:
