@@ -135,9 +135,11 @@ def test_all_nodes_begin_from_it(
     assert [nodes.wait(rank) for rank in range(2)] == [0, 0], nodes.result
     for rank in range(2):
         assert _starts(nodes.rundir(rank)) == ["0 earlier/checkpoint-0-0 ['step']"]
-        # It is there before the nodes meet, so none waits for another one's restore after the launch.
+        # It is there before the nodes meet, so none waits for another one's restore after the launch. A shared folder is the first
+        # node's to fill.
         steps = [each.get("phase", each["type"]) for each in events_of(nodes.rundir(rank))]
-        assert steps.index("restore") < steps.index("join")
+        if rank == 0 or not absolute:
+            assert steps.index("restore") < steps.index("join")
 
 
 def test_a_folder_of_all_nodes_of_a_machine_is_made_by_the_first_one(
