@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bai_agent.errors import RecordError
 from bai_agent.generations.checkpoint_marker import CheckpointMarker, CheckpointRecord, marker_digest
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import CheckpointOrigin
+from bai_agent.job.descriptor import CheckpointOrigin, Job
 from bai_agent.job.record import JobRecord
 from bai_agent.job.schema.declared import as_kind
 from bai_agent.light_dataclass import replace
@@ -25,18 +25,32 @@ KEY = "checkpoint.from"
 
 
 def find_checkpoint(
-    written: CheckpointTable, scope: JobScope, *, before: str | None
+    written: CheckpointTable, scope: JobScope, *, before: Job | None
 ) -> tuple[FoundCheckpoint, str]:
     """Return the table with the checkpoint that its key `from` means, and that key's value with the job's id.
 
-    before: the value that the same job was given when it was submitted before, if it was. Raises UsageError, StoreError.
+    before: the same job if it was submitted before. It keeps its checkpoint if the same earlier job is meant, which may be gone.
+    Raises UsageError, StoreError.
     """
+    text = written.from_ or ""
+    if before is not None:
+        text = with_job_of(before.set.get(KEY), text)
+        if (kept := _as_before(written, text, before)) is not None:
+            return kept, text
     try:
-        record = find_reference(read_reference(with_job_of(before, written.from_ or "")), scope.stores())
+        record = find_reference(read_reference(text), scope.stores())
         origin = _newest(record)
     except (UsageError, RecordError) as error:
         raise UsageError(f'{KEY}: "{written.from_}": {error}') from error
     return as_kind(FoundCheckpoint, written, origin=origin, store=record.store.url), f"job:{record.job_id}"
+
+
+def _as_before(written: CheckpointTable, text: str, before: Job) -> FoundCheckpoint | None:
+    """Return the table with the checkpoint of the job `before`; None if the reference `text` means another job, or it has none."""
+    origin = before.checkpoint.origin if before.checkpoint is not None else None
+    if origin is None or before.store is None or text != before.set.get(KEY, f"job:{origin.job}"):
+        return None
+    return as_kind(FoundCheckpoint, written, origin=origin, store=before.store.url)
 
 
 def without_origin(descriptor: Descriptor) -> Descriptor:

@@ -15,6 +15,7 @@ from bai_agent.errors import RecordError
 from bai_agent.job.descriptor import Job, Unpack
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
+from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.job.store import StoredObject
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.job_reference import (
@@ -43,6 +44,8 @@ _MOST_FILES = 1000
 _NAMED = 5
 """Most artifacts that a message names."""
 _PIECE = 2**20
+_WRITTEN = ("id", "md5", "sha256", "unpack", "mode")
+"""Keys of a source that its artifacts have too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +77,17 @@ def use_earlier_jobs(
     if not has_origin and not any(refers_to_job(each.src) for each in _every_source(descriptor)):
         return job_request, descriptor
     before = job_before(job_id, scope)
-    meant = before.set if before is not None else {}
     sources: list[SourceTable] = []
     pins: list[Override] = []
     for index, each in enumerate(descriptor.data.sources):
         key = f"data.sources[{index}].src"
-        found, src = _resolved(each, scope, key=key, before=meant.get(key))
+        found, src = _resolved(each, scope, key=key, before=before)
         sources += found
         if src != each.src:
             pins.append(pin(key, ("data", "sources", index, "src"), src))
     used = _with_arms(_with_sources(descriptor, sources), scope)
     if checkpoint is not None and has_origin:
-        table, src = find_checkpoint(checkpoint, scope, before=meant.get(KEY))
+        table, src = find_checkpoint(checkpoint, scope, before=before)
         used = used.model_copy(update={"checkpoint": table})
         if src != checkpoint.from_:
             pins.append(pin(KEY, ("checkpoint", "from"), src))
@@ -163,17 +165,36 @@ def job_before(job_id: str | None, scope: JobScope) -> Job | None:
 
 
 def _resolved(
-    source: SourceTable, scope: JobScope, *, key: str, before: str | None = None
+    source: SourceTable, scope: JobScope, *, key: str, before: Job | None = None
 ) -> tuple[Sequence[SourceTable], str]:
     """Return the sources that `source` stands for, and its address with the job's id."""
     if not refers_to_job(source.src):
         return [source], source.src
+    meant = before.set.get(key) if before is not None else None
+    reference = read_reference(with_job_of(meant, source.src))
     try:
-        reference = read_reference(with_job_of(before, source.src))
         record = _succeeded(reference, scope)
         return _artifacts(record, reference, source), reference.of(record.job_id)
     except (UsageError, RecordError) as error:
+        if before is not None and (kept := _as_before(source, reference, before)):
+            return kept, reference.of(reference.job)
         raise UsageError(f'{key}: "{source.src}": {error}') from error
+
+
+def _as_before(source: SourceTable, reference: JobReference, before: Job) -> list[ArtifactSource]:
+    """Return the artifacts that the job `before` was given for `source`; none if its record does not have them."""
+    mark, wanted = f"/{reference.job}/artifacts/", reference.artifact or ""
+    whole = not wanted or wanted.endswith("/")
+    found: dict[str, ArtifactSource] = {}
+    for each in before.sources:
+        name = str(file_path(each.src) or each.src).partition(mark)[2]
+        if name and (name == wanted or (whole and name.startswith(wanted))):
+            path = f"{source.path.rstrip('/')}/{name.removeprefix(wanted)}" if whole else source.path
+            written = {key: getattr(source, key) for key in _WRITTEN}
+            kept = {key: getattr(each, key) for key in ("src", "size", "etag", "region", "endpoint")}
+            sha256 = source.sha256 or each.sha256
+            found[name] = ArtifactSource(path=path, **{**written, **kept, "sha256": sha256})
+    return list(found.values())
 
 
 def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
@@ -245,7 +266,7 @@ def _hint(wanted: str, names: Sequence[str]) -> str:
 
 def _artifact(record: JobRecord, item: StoredObject, source: SourceTable, *, path: str) -> ArtifactSource:
     """Return the source of one artifact, with its checksum: SHA-256 on this machine, S3's ETag in a bucket."""
-    kept = {name: getattr(source, name) for name in ("id", "md5", "sha256", "unpack", "mode")}
+    kept = {name: getattr(source, name) for name in _WRITTEN}
     folder = record.store.folder
     if folder is not None:
         file = folder.absolute() / item.key

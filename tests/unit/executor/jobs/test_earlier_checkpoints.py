@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bai_agent.generations.checkpoint_marker import CheckpointMarker, Checkpoint
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin, Job, Store
 from bai_agent.job.descriptor_file import job_table
+from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import replace
 from executor.descriptor import load_text
 from executor.descriptor.model import Descriptor
@@ -23,7 +25,7 @@ from executor.jobs.earlier_jobs import use_earlier_jobs, without_earlier_jobs
 from executor.jobs.rerun import from_checkpoint
 from executor.jobs.scope import JobScope
 from executor.planning.plan import PlanInputs, plan
-from executor.planning.request import JobRequest
+from executor.planning.request import JobRequest, same_job
 
 _TEXT = """
 spec_version = "0.1.0"
@@ -208,6 +210,25 @@ def test_the_same_job_id_means_the_same_earlier_job(store: Path, made: Make, nam
     assert checkpoint is not None
     assert checkpoint.origin is not None
     assert checkpoint.origin.job == means
+
+
+@pytest.mark.parametrize("name", ["train-1", "last", "label=stage=train"])
+def test_the_same_job_id_means_its_own_checkpoint_after_the_earlier_job_is_gone(
+    store: Path, made: Make, name: str
+) -> None:
+    keep_checkpoint(made("train-1").record, {"step": "7"})
+    request, descriptor = _used(store, f"job:{name}")
+    there = replace(_planned(descriptor, DirectoryStore(store).url), set=recorded(request.overrides))
+    again = made("again", started=2)
+    again.store.put(again.record.key("job.toml"), tomli_w.dumps(job_table(there)).encode())
+    shutil.rmtree(store / "train-1")
+
+    _, descriptor = _used(store, f"job:{name}", job_id="again")
+
+    same_job(there, _planned(descriptor, again.store.url), request)
+    for other, job_id in (("job:train-2", "again"), ("job:train-1", "new")):
+        with pytest.raises(UsageError, match=r'^checkpoint.from: "job:train-\d": there is no job'):
+            _used(store, other, job_id=job_id)
 
 
 def test_a_given_reference_is_replaced_by_the_job_that_was_used(store: Path, made: Make) -> None:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import tomli_w
 from handmade_job import HandmadeJob
 
+from bai_agent.job.descriptor import Job, Store
+from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.schema.source_schemes import file_path
+from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import replace
 from executor.descriptor import load_text
 from executor.descriptor.model import Descriptor
 from executor.descriptor.overrides import read_overrides, recorded
 from executor.errors import UsageError
 from executor.jobs.earlier_jobs import use_earlier_jobs, without_earlier_jobs
 from executor.jobs.scope import JobScope
-from executor.planning.request import JobRequest
+from executor.planning.plan import PlanInputs, plan
+from executor.planning.request import JobRequest, same_job
 
 _TEXT = """
 spec_version = "0.1.0"
@@ -54,11 +61,22 @@ def _descriptor(*sources: str) -> Descriptor:
 
 
 def _used(
-    store: Path, src: str, more: str = "", *, path: str = "/data/in", **request: object
+    store: Path,
+    src: str,
+    more: str = "",
+    *,
+    path: str = "/data/in",
+    job_id: str | None = None,
+    **request: object,
 ) -> tuple[JobRequest, Descriptor]:
     job_request = JobRequest(file=Path("b.toml"), **request)  # type: ignore[arg-type]
     descriptor = _descriptor(f'src = "{src}"\npath = "{path}"\n{more}')
-    return use_earlier_jobs(job_request, descriptor, JobScope(store=str(store)), job_id=None)
+    return use_earlier_jobs(job_request, descriptor, JobScope(store=str(store)), job_id=job_id)
+
+
+def _planned(descriptor: Descriptor, store: Path) -> Job:
+    url = DirectoryStore(store).url
+    return plan(descriptor, PlanInputs(folder=Path("/"), job_id="again", client_id="c", store=Store(url=url)))
 
 
 @pytest.mark.parametrize("name", ["prep-1", "prep", "last", "last:digits", "label=stage=prepare"])
@@ -107,6 +125,30 @@ def test_a_given_source_address_is_replaced_by_the_job_that_was_used(
         "ml.args": "--fast",
         "data.sources[0].src": "job:prep-1/model",
     }
+
+
+@pytest.mark.parametrize("src", ["job:prep-1/out/train", "job:last/out/", "job:label=stage=prepare/"])
+def test_the_same_job_id_means_its_own_artifacts_after_the_earlier_job_is_gone(
+    store: Path, made: Callable[..., HandmadeJob], src: str
+) -> None:
+    # Given a job with artifacts of another one, which was deleted
+    made("prep-1", out__train=b"t", out__more__test=b"u", log=b"l")
+    request, descriptor = _used(store, src, 'mode = "0600"')
+    there = replace(_planned(descriptor, store), set=recorded(request.overrides))
+    again = made("again", started=2)
+    again.store.put(again.record.key("job.toml"), tomli_w.dumps(job_table(there)).encode())
+    shutil.rmtree(store / "prep-1")
+
+    _, descriptor = _used(store, src, 'mode = "0600"', job_id="again")
+
+    same_job(there, _planned(descriptor, store), request)
+    for more in ('mode = "0644"', f'sha256 = "{"0" * 64}"', "unpack = true"):
+        _, changed = _used(store, src, more, job_id="again")
+        with pytest.raises(UsageError, match="exists already and runs something else"):
+            same_job(there, _planned(changed, store), request)
+    for other, job_id in (("job:prep-1/log/x", "again"), ("job:prep-2/", "again"), (src, "new")):
+        with pytest.raises(UsageError, match=r"^data\.sources\[0\]\.src: "):
+            _used(store, other, job_id=job_id)
 
 
 @pytest.mark.parametrize(
