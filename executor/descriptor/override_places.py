@@ -15,6 +15,7 @@ from bai_agent.job.toml import TomlBoundsError
 from executor.descriptor.findings import Finding, Severity
 from executor.descriptor.key_path import ItemName, overlap
 from executor.descriptor.overrides import Override, read_value
+from executor.descriptor.raw_table import at
 from executor.descriptor.schema import Schema, schema_at
 from executor.descriptor.toml_text import key_text, toml_value
 
@@ -44,14 +45,32 @@ _FLAGS: Flags = {
 """Options that set keys of such a descriptor. All other keys are set by `--set`."""
 
 
+_OTHER_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
+REPOSITORY = tuple(("ml", "script", key) for key in ("git", "ref", "folder"))
+"""Keys of the repository of the scripts."""
+
+
 class _OverrideError(Exception):
     """A value cannot be put into this file. Its arguments are problem and fix."""
+
+
+def names_other_scripts(overrides: Sequence[Override]) -> bool:
+    """Return whether options name a folder or an archive with the scripts, which takes the place of a repository."""
+    return any(overlap(each.path, place) for each in overrides for place in _OTHER_SCRIPTS)
 
 
 def put_overrides(
     table: dict[str, Any], overrides: Sequence[Override], *, file: str
 ) -> tuple[Origins, list[Finding]]:
-    """Put the values of `overrides` into `table`; return their places, and findings for those that did not fit."""
+    """Put the values of `overrides` into `table`; return their places, and findings for those that did not fit.
+
+    Other scripts take the place of the file's repository.
+    """
+    if names_other_scripts(overrides):
+        script = at(table, "ml", "script")
+        for *_, key in REPOSITORY:
+            if isinstance(script, dict):
+                script.pop(key, None)
     origins: dict[Place, Override] = {}
     findings: list[Finding] = []
     done: dict[Place, Override] = {}

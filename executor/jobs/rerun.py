@@ -17,7 +17,7 @@ from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from executor.descriptor.key_path import overlap
 from executor.descriptor.model import Script
-from executor.descriptor.override_places import put_overrides
+from executor.descriptor.override_places import REPOSITORY, names_other_scripts, put_overrides
 from executor.descriptor.overrides import REDACTED, Override
 from executor.descriptor.raw_table import Raw, at, text_at
 from executor.descriptor.toml_file import parse_toml
@@ -29,7 +29,7 @@ from executor.planning.rerun_record import kept_request, kept_scripts, scripts_d
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _SCRATCH = ".bai-like-"
-_SCRIPTS = tuple(("ml", "script", key) for key in ("path", "script", "git", "ref", "folder"))
+_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"), *REPOSITORY)
 """Keys that name the scripts."""
 _SECONDS = 600.0
 """Longest time for all steps together (seconds)."""
@@ -70,6 +70,9 @@ def request_like(
                 f"--like {record.job_id}: the value of {key} was a secret and is not kept; add --set {key}=…"
             )
     again = request.as_request(values)
+    if names_other_scripts(overrides):
+        kept = tuple(each for each in again.overrides if each.path not in REPOSITORY)
+        again = dataclasses.replace(again, overrides=kept)
     digest = request.scripts_sha256
     # With `--script` they name nothing that runs.
     named_anew = again.script is None and any(

@@ -87,8 +87,10 @@ def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | Non
     script = descriptor.ml.script
     if script is None or script.git is None:
         return None
-    if _has_scripts(job_request) or _is_varied(descriptor, "git") or _is_varied(descriptor, "ref"):
-        return None  # each job of a group has a commit of its own if they vary
+    if _has_scripts(job_request) or any(
+        _is_varied(descriptor, key) for key in ("git", "ref", "path", "script")
+    ):
+        return None  # each job of a group has a commit or a folder of its own if they vary
     return script
 
 

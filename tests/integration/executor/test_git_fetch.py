@@ -262,3 +262,17 @@ def test_fetched_files_are_removed_after_the_submission(
         assert request.git == Git(commit=commit)
 
     assert not list(tmp_path.glob(".bai-git-*"))
+
+
+def test_nothing_is_fetched_for_a_group_whose_jobs_have_folders_of_this_machine(tmp_path: Path) -> None:
+    text = (
+        'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
+        '[ml]\nbenchmark_code = "true"\n[ml.script]\ngit = "https://127.0.0.1:1/none"\n'
+        "[matrix]\n'ml.script.path' = ['one', 'two']\n"
+    )
+    descriptor, findings = load_text(text.encode(), path=tmp_path / "b.toml")
+    assert descriptor is not None, findings
+    request, scope = JobRequest(file=tmp_path / "b.toml"), JobScope(store=str(tmp_path / "store"))
+
+    with resolved_request(request, descriptor, scope, job_id=None) as resolved:
+        assert resolved == (request, descriptor)

@@ -77,6 +77,24 @@ def test_a_job_runs_a_commit_and_is_repeated_with_it(
         assert (said in refused.stderr) == (changed != commit), refused.stderr
 
 
+def test_other_scripts_take_the_place_of_the_repository_of_a_job(
+    git_cli: LocalCli, server: GitServer, repository: Repository
+) -> None:
+    repository.commit({"src/train.py": _TRAIN.format(1)})
+    first = git_cli.bai("run", _descriptor(git_cli, server, "ref = 'main'\n"), "--job-id", "first")
+    (git_cli.folder / "mine").mkdir()
+    mine = git_cli.folder / "mine/train.py"
+    mine.write_text(_TRAIN.format(3))
+
+    folder = git_cli.bai("run", "--like", "first", "--job-id", "folder", "--set", "ml.script.path=mine")
+    again = git_cli.bai("run", "--like", "folder", "--job-id", "again")
+    script = git_cli.bai("run", "--like", "first", "--job-id", "script", "--script", mine)
+
+    assert [each.code for each in (first, folder, again, script)] == [0] * 4, folder.stderr + script.stderr
+    assert [git_cli.output(name) for name in ("folder", "again", "script")] == ["version 3\n"] * 3
+    assert git_cli.record("folder").job().set == {"ml.script.path": "mine"}
+
+
 def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, repository: Repository) -> None:
     repository.commit({"src/train.py": _TRAIN.format(1)})
     repository.git("tag", "v1")

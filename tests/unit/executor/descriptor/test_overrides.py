@@ -427,3 +427,24 @@ def test_any_text_gives_a_result_or_a_usage_error(text: str) -> None:
     assert (descriptor is None) == any(each.severity is Severity.ERROR for each in findings)
     render_findings(findings)
     recorded(overrides)
+
+
+@pytest.mark.parametrize(
+    ("texts", "left"),
+    [
+        (["ml.script.path=."], {"path": "."}),
+        (["ml.script.script=a.tar"], {"script": "a.tar"}),
+        (['ml.script={path="."}'], {"path": "."}),
+        (["ml.script.folder=lib"], {"git": "https://host/r", "ref": "main", "folder": "lib"}),
+        (
+            ["ml.script.path=.", "ml.script.git=https://host/other"],
+            {"path": ".", "git": "https://host/other"},
+        ),
+    ],
+)
+def test_other_scripts_take_the_place_of_the_files_repository(texts: list[str], left: dict[str, str]) -> None:
+    read = table(f"{FILE}[ml.script]\ngit = 'https://host/r'\nref = 'main'\nfolder = 'src'\n")
+
+    put_overrides(read, read_overrides(texts), file="b.toml")
+
+    assert read["ml"]["script"] == left
