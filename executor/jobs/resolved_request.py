@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Git, Job, Source, SourceKind, Unpack
 from executor.descriptor.key_path import overlap, read_key_path
-from executor.errors import UsageError
+from executor.errors import ScriptsError, UsageError
 from executor.jobs.earlier_jobs import job_before, pin, pinned, use_earlier_jobs
 from executor.owned_folders import scratch_folder
 from executor.planning.arms import file_arms
@@ -40,7 +40,25 @@ def resolved_request(
     with ExitStack() as stack:
         job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
         job_request = _use_commit(job_request, descriptor, scope, job_id=job_id, stack=stack)
-        yield _use_archive(job_request, descriptor, stack=stack), descriptor
+        job_request = _use_archive(job_request, descriptor, stack=stack)
+        try:
+            yield job_request, descriptor
+        except ScriptsError as error:
+            if (
+                job_request.scripts is None
+                or descriptor.ml.script is None
+                or descriptor.ml.script.git is None
+            ):
+                raise
+            raise ScriptsError(
+                f'ml.script.git: "{descriptor.ml.script.git}": {_without_place(error, job_request.scripts)} Do so in the repository, or in '
+                "a clone that path names."
+            ) from error
+
+
+def _without_place(error: ScriptsError, folder: Path) -> str:
+    """Return a message about files of `folder`, which will be gone, with their paths in it."""
+    return str(error).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
 
 
 def _use_commit(

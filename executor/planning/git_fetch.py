@@ -14,12 +14,18 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from bai_agent.light_dataclass import dataclass
 from executor.errors import UsageError
 
 FETCH_SECONDS = 600.0
 """Longest time of a fetch, and of the check-out of its files."""
+MOST_BYTES = 8 << 30
+"""Most bytes of the repository and its files, together with what git prints."""
+_LOOK_SECONDS = 1.0
+_MOST_PRINTED = 1 << 16
+"""Bytes of git's output that are read, from its end."""
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LONGEST_ERROR = 300
 _SETTINGS = (
@@ -94,6 +100,7 @@ class _Repository:
 
     def __init__(self, place: Path, address: str, *, deadline: float, environment: Mapping[str, str]) -> None:
         self._git, self._files, self._home = place / "git", place / "files", place / "home"
+        self._place = place
         self._address = address
         self._deadline = deadline
         self._environment = {
@@ -128,34 +135,73 @@ class _Repository:
             kind = ""
         if kind != "tree":
             raise UsageError(f"the commit {commit} has no folder {wanted}")
-        self._ask(
-            "--work-tree", str(self._files), "checkout", "--quiet", "--force", commit, "--", str(wanted)
-        )
+        place = ("--work-tree", str(self._files))
+        try:
+            self._ask(*place, "checkout", "--quiet", "--force", commit, "--", str(wanted))
+        except _GitError as error:
+            if "did not match any file" not in str(error):
+                raise
+            raise UsageError(f"the commit {commit} has no files") from error
         # The ignore files of folders above do not count.
         (self._files / wanted / ".git").mkdir(exist_ok=True)
         return self._files / wanted
 
     def _ask(self, *arguments: str) -> str:
-        """Run git in a session of its own, all of which ends with it. Raises _GitError, TimeoutExpired, OSError."""
+        """Run git in a session of its own, all of which ends with it. Raises _GitError, UsageError, TimeoutExpired, OSError."""
         settings = [part for each in _SETTINGS for part in ("-c", each)]
-        with subprocess.Popen(
-            ["git", *settings, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self._home,
-            env=self._environment,
-            start_new_session=True,
-        ) as process:
+        with (
+            (self._place / "output").open("w+b") as output,
+            (self._place / "errors").open("w+b") as errors,
+            subprocess.Popen(
+                ["git", *settings, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                cwd=self._home,
+                env=self._environment,
+                start_new_session=True,
+            ) as process,
+        ):
             try:
-                output, errors = process.communicate(timeout=max(0.0, self._deadline - time.monotonic()))
+                self._await(process)
             except BaseException:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 raise
-        if process.returncode:
-            raise _GitError(errors.decode(errors="replace"))
-        return output.decode(errors="replace")
+            if process.returncode:
+                raise _GitError(_end_of(errors))
+            return _end_of(output)
+
+    def _await(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for git, and look at what it has written meanwhile. Raises UsageError, TimeoutExpired."""
+        is_running = True
+        while is_running:
+            left = max(0.0, self._deadline - time.monotonic())
+            try:
+                process.wait(min(left, _LOOK_SECONDS))
+                is_running = False
+            except subprocess.TimeoutExpired:
+                if left <= _LOOK_SECONDS:
+                    raise
+            if _size(self._place) > MOST_BYTES:
+                raise UsageError(
+                    f"the repository has more than {MOST_BYTES / (1 << 30):g} GiB; clone it, and name the folder with path"
+                )
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes of all files below `folder`, which may change meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 - of each of very many
+    return total
+
+
+def _end_of(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_PRINTED))
+    return file.read(_MOST_PRINTED).decode(errors="replace")
 
 
 def _reason(printed: str, ref: str | None) -> str:

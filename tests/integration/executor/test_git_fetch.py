@@ -196,6 +196,34 @@ def test_a_link_out_of_the_folder_is_refused_as_in_a_folder_of_this_machine(
         survey_scripts(found.folder)
 
 
+def test_a_commit_without_files_is_named(server: GitServer, repository: Repository, tmp_path: Path) -> None:
+    repository.git("commit", "--quiet", "--allow-empty", "--message=c")
+
+    with pytest.raises(UsageError, match=r"^the commit [0-9a-f]{40} has no files$"):
+        _fetch(server, repository, tmp_path / "place")
+
+
+def test_a_repository_that_is_too_large_is_given_up(
+    server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"zeros": "0" * 3_000_000})  # a small object, a large file
+    monkeypatch.setattr(executor.planning.git_fetch, "MOST_BYTES", 1 << 20)
+
+    with pytest.raises(UsageError, match=r"^the repository has more than .* GiB; clone it"):
+        _fetch(server, repository, tmp_path / "place")
+
+
+def test_a_git_that_prints_without_an_end_is_given_up(
+    server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor.planning.git_fetch, "MOST_BYTES", 1 << 20)
+    (tmp_path / "git").write_text("#!/bin/sh\nexec yes error >&2\n")
+    (tmp_path / "git").chmod(0o755)
+
+    with pytest.raises(UsageError, match="the repository has more than"):
+        _fetch(server, repository, tmp_path / "place", PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+
 def test_only_https_is_spoken(tmp_path: Path) -> None:
     local = Repository(tmp_path / "local")
     local.commit({"train.py": "1"})

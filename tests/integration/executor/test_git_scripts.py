@@ -133,12 +133,21 @@ def test_jobs_of_a_group_with_folders_of_their_own_use_one_commit(
             r'ml.script.git: "https://127.0.0.1:\d+/bench": the repository has no branch, tag or full commit "v9"',
         ),
         ("requirements = 'r.txt'\n", "it has no file r.txt, which requirements names"),
+        (
+            "ref = 'linked'\n",
+            r'bai: ml.script.git: "https://127.0.0.1:\d+/bench": key: a link out of the folder, to /etc/passwd. Copy the file into '
+            r"the folder, or name the link in .baiignore. Do so in the repository, or in a clone that path names.",
+        ),
     ],
 )
 def test_what_the_repository_lacks_is_said_before_anything_starts(
     git_cli: LocalCli, server: GitServer, repository: Repository, more: str, says: str
 ) -> None:
     repository.commit({"src/train.py": _TRAIN.format(1)})
+    repository.git("checkout", "-q", "-b", "linked")
+    (repository.folder / "src/key").symlink_to("/etc/passwd")
+    repository.commit({})
+    repository.git("checkout", "-q", "main")
 
     refused = git_cli.bai("run", _descriptor(git_cli, server, more))
 
