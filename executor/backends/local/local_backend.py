@@ -174,7 +174,12 @@ class LocalBackend:
     def resume(self, record: JobRecord) -> str:
         agent = _own_agent(record)
         if (result := result_of(record)) is not None:
-            return f"it has ended: {result.sentence}"
+            message = f"it has ended: {result.sentence}"
+            first = agent.node(0)
+            if first.alive() or not first.rundir.mounts.exists():
+                return message
+            first.start()
+            return f"{message} Its agent was killed before it unmounted the job's file systems; it runs again, and does so."
         if not agent.complete():
             agent.start()
             return "its agent is running again"

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 from agent_runs import begun, environment, python_job, result_of, run_agent, start_agent, wait_until
 
+from bai_agent.job.record import JobRecord
+from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.network_mounts import NFS_PORT, is_mounted
+from executor.backends.backend import BackendOptions
+from executor.backends.local.local_backend import LocalBackend
+from executor.configuration.config import read_settings
 
 pytestmark = pytest.mark.root
 
@@ -93,6 +98,29 @@ def test_a_mount_holds_data_and_checkpoints_and_outlives_a_killed_agent(
     assert not is_mounted(str(shared))
     assert list(shared.iterdir()) == []
     assert not (rundir / "mounts").exists()
+
+
+def test_bai_resume_unmounts_what_a_killed_agent_left_after_the_result(
+    tmp_path: Path, server: str, shared: Path, programs: dict[str, str]
+) -> None:
+    # Given a job that has ended, and whose mount is still there
+    mount = {"type": "nfs", "src": f"{server}:/export", "target": str(shared)}
+    job = python_job(tmp_path, "print(1)", mounts=[mount], store={"url": (tmp_path / "store").as_uri()})
+    rundir = tmp_path / "store/job/attempts/0/nodes/0"
+    assert run_agent(job, rundir, env=programs) == 0
+    (rundir / "mounts").write_text(f"{shared}\n")
+    subprocess.run(["/bin/mount", "-t", "tmpfs", "left", shared], check=True, timeout=60)
+    record = JobRecord(DirectoryStore(tmp_path / "store"), "job")
+    backend = LocalBackend(BackendOptions(store=str(tmp_path / "store"), settings=read_settings))
+
+    said = backend.resume(record)
+
+    assert said.startswith("it has ended: The benchmark finished successfully")
+    assert "before it unmounted" in said
+    wait_until(lambda: not is_mounted(str(shared)))
+    wait_until(lambda: not (rundir / "mounts").exists())
+    wait_until(lambda: not backend.status(record).agent_alive)
+    assert "unmounted" not in backend.resume(record)
 
 
 def test_a_mount_that_fails_ends_the_job_before_its_pull(
