@@ -6,6 +6,7 @@ the machine powers off.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import shutil
@@ -13,8 +14,8 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISVTX, S_IWGRP, S_IWOTH
 
@@ -84,17 +85,37 @@ def _mount_here(
     deadline = time.monotonic() + seconds
     _require_rights(mount, where)
     _make_target(mount.target, where, run_directory=record.parent)
-    if mount.server is not None:
-        _require_server(mount.server, where, deadline=deadline, seconds=seconds, port=port, stopping=stopping)
-    if not is_listed:
-        with record.open("a") as file:
-            file.write(f"{mount.target}\n")
+    with _held(mount.target, where):
+        _require_unused(mount.target, where)
+        if mount.server is not None:
+            _require_server(
+                mount.server, where, deadline=deadline, seconds=seconds, port=port, stopping=stopping
+            )
+        if not is_listed:
+            with record.open("a") as file:
+                file.write(f"{mount.target}\n")
+        try:
+            _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
+        except SetupError:
+            # The mount that a killed agent began has ended first.
+            if not is_listed or not is_mounted(mount.target):
+                raise
+
+
+@contextmanager
+def _held(target: str, where: str) -> Iterator[None]:
+    """Hold the folder that will be mounted over, so that the agent of another job does not mount there too. Raises SetupError."""
     try:
-        _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
-    except SetupError:
-        # The mount that a killed agent began has ended first.
-        if not is_listed or not is_mounted(mount.target):
-            raise
+        folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise SetupError(f"{where} cannot be mounted: {target}: {error.strerror}.") from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise SetupError(f"{where} cannot be mounted: another job mounts there at this moment.") from error
+    finally:
+        os.close(folder)
 
 
 def is_mounted(target: str) -> bool:
@@ -134,7 +155,7 @@ def _require_rights(mount: Mount, where: str) -> None:
 
 
 def _make_target(target: str, where: str, *, run_directory: Path) -> None:
-    """Make the folder, or check that it is empty and a folder to mount at. Raises SetupError."""
+    """Make the folder, or check that it is one to mount at. Raises SetupError."""
     own = os.path.realpath(run_directory)
     if f"{own}/".startswith(f"{target}/") or target.startswith(f"{own}/"):
         raise SetupError(
@@ -147,14 +168,21 @@ def _make_target(target: str, where: str, *, run_directory: Path) -> None:
             with suppress(FileExistsError):
                 path.mkdir(0o755)
             _require_folder(path, where, is_target=str(path) == target)
-        if is_mounted(target):
-            raise SetupError(f"{where} cannot be mounted: another file system is mounted there.")
-        if next(path.iterdir(), None) is not None:
+    except OSError as error:
+        raise SetupError(f"{where} cannot be mounted: {path}: {error.strerror}.") from error
+
+
+def _require_unused(target: str, where: str) -> None:
+    """Raise SetupError if a file system is mounted there, or the folder has files."""
+    if is_mounted(target):
+        raise SetupError(f"{where} cannot be mounted: another file system is mounted there.")
+    try:
+        if next(Path(target).iterdir(), None) is not None:
             raise SetupError(
                 f"{where} cannot be mounted: the folder is not empty. Name a new or an empty one."
             )
     except OSError as error:
-        raise SetupError(f"{where} cannot be mounted: {path}: {error.strerror}.") from error
+        raise SetupError(f"{where} cannot be mounted: {target}: {error.strerror}.") from error
 
 
 def _require_folder(path: Path, where: str, *, is_target: bool) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -123,6 +125,40 @@ def test_file_systems_are_mounted_once_and_unmounted_lazily(
     assert not is_mounted(str(second))
     assert not record.exists()
     unmount_all(record)
+
+
+@pytest.mark.root
+def test_only_one_of_two_jobs_mounts_at_one_place(
+    tmp_path: Path, programs: Path, record: Path, port: int
+) -> None:
+    # Given a job whose mount takes a while
+    target, calls, go = tmp_path / "efs", tmp_path / "calls", tmp_path / "go"
+    wait = f'while [ ! -e "{go}" ]; do sleep 0.05; done\nexec'
+    write_mount(programs, STAND_IN.format(calls=calls).replace("exec", wait))
+    first = Thread(
+        target=mount_all, args=([nfs(target)], record), kwargs={"stopping": go_on, "port": port}, daemon=True
+    )
+    first.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not calls.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+        # When another one wants to mount there, during that mount and after it
+        (tmp_path / "other").mkdir()
+        other = tmp_path / "other/mounts"
+        early = refusal(nfs(target), other, port=port)
+    finally:
+        go.touch()
+        first.join(60)
+    late = refusal(nfs(target), other, port=port)
+
+    # Then it is refused, and unmounts nothing
+    assert early.endswith("cannot be mounted: another job mounts there at this moment.")
+    assert late.endswith("cannot be mounted: another file system is mounted there.")
+    unmount_all(other)
+    assert is_mounted(str(target))
 
 
 @pytest.mark.root
