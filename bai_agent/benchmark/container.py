@@ -46,7 +46,7 @@ _INSTALL = (
 )
 _SHARED_MEMORY = "--mount=type=bind,src=/dev/shm,dst=/dev/shm"
 _STEERS_ENGINE = re.compile(
-    r"PATH|HOME|TMPDIR|(LD|XDG|DBUS|PODMAN)_.*|_?CONTAINERS?_.*|STORAGE_(DRIVER|OPTS)|REGISTRY_AUTH_FILE|NOTIFY_SOCKET"
+    r"PATH|HOME|TMPDIR|_?(LD|XDG|DBUS|PODMAN|CONTAINERS?|LIBCONTAINER)_.*|STORAGE_(DRIVER|OPTS)|REGISTRY_AUTH_FILE|NOTIFY_SOCKET"
     r"|LISTEN_(FDS|PID|FDNAMES)|GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK|COVERDIR)"
 )
 """Names of variables that the engine itself, or a program that it starts, would obey."""
@@ -105,8 +105,9 @@ def find_container(name: str) -> Container:
     try:
         said = ask([podman, "image", "inspect", name], env=os.environ, timeout_s=_ANSWER_S)
         (about,) = parse_json(said.text, where="the answer of podman image inspect")
-        variables = about["Config"].get("Env") or []
-        environment = dict(each.split("=", 1) for each in variables if "=" in each)
+        variables = dict(each.split("=", 1) for each in about["Config"].get("Env") or [] if "=" in each)
+        # `--env` would take a name with an asterisk for all names of the engine's environment that begin so.
+        environment = {name: value for name, value in variables.items() if name and "*" not in name}
         return Container(podman=podman, image=str(about["Id"]), environment=environment)
     except (NoAnswerError, RecordError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise SetupError(
@@ -135,10 +136,12 @@ def contained(
     env: the benchmark's, from own_environment(). Raises SetupError.
     """
     steering = [name for name in env if _STEERS_ENGINE.fullmatch(name)]
-    for name in steering:
-        if name in job.benchmark.secrets:
+    for name in _with_secrets(job):
+        if name in steering:
+            table = "secrets" if name in job.benchmark.secrets else "vars"
             raise SetupError(
-                f"[env.secrets] {name}: podman itself would obey this variable; use another name"
+                f"[env.{table}] {name}: podman itself would obey this variable, so it is given as an argument, and it has a secret; "
+                "use another name"
             )
     uid, gid, groups = (user.uid, user.gid, user.groups) if user is not None else (0, 0, ())
     options = [
@@ -189,6 +192,16 @@ def contained(
         **{name: value for name, value in env.items() if name not in steering},
         RUN_MARKER: str(rundir.path),
     }
+
+
+def _with_secrets(job: Job) -> Iterable[str]:
+    """Return the names of the job's variables whose values have a secret."""
+    found = [*job.benchmark.secrets]
+    # Each one may use those before it.
+    for name, text in job.benchmark.env.items():
+        if any(f"$({each})" in text for each in found):
+            found.append(name)
+    return found
 
 
 def remove_container(rundir: RunDir) -> str | None:

@@ -176,6 +176,30 @@ def test_a_secret_that_the_engine_would_obey_is_refused(tmp_path: Path) -> None:
     words_of(tmp_path, job(secrets={"GOOGLE_API_KEY": "env:X"}), {"GOOGLE_API_KEY": "x"})
 
 
+def test_a_variable_with_a_secret_is_no_argument(tmp_path: Path) -> None:
+    variables = {"AT": "u:$(TOKEN)@h", "LD_ADDRESS": "http://$(AT)/", "PODMAN_USER": "u"}
+    one = job(secrets={"TOKEN": "env:X"}, env=variables)
+
+    with pytest.raises(SetupError, match=r"\[env.vars\] LD_ADDRESS: .* and it has a secret"):
+        words_of(tmp_path, one, {**variables, "LD_ADDRESS": "http://u:s3cret@h/", "TOKEN": "s3cret"})
+    words_of(tmp_path, one, {"AT": "u:s3cret@h", "PODMAN_USER": "u", "TOKEN": "s3cret"})
+
+
+def test_a_variable_that_would_make_the_engine_wait_for_ever_is_not_its_own(tmp_path: Path) -> None:
+    words, given = words_of(tmp_path, job(), {"_PODMAN_PAUSE": "1"})
+
+    assert "--env=_PODMAN_PAUSE=1" in words
+    assert "_PODMAN_PAUSE" not in given
+
+
+def test_an_image_cannot_ask_for_variables_of_the_caller(stand_in: Callable[[str], Path]) -> None:
+    stand_in(USUAL.replace('"SAYS=a=b"', '"SAYS=a=b", "*=x", "AWS*=x", "=x"'))
+
+    found = find_container("registry.example/train:1")
+
+    assert found.environment == {"PATH": "/image/bin", "SAYS": "a=b"}
+
+
 def test_the_user_and_its_groups_are_the_container_s(tmp_path: Path) -> None:
     user = User(name="u", uid=7, gid=8, groups=(8, 9), home="/home/u")
 
