@@ -60,6 +60,8 @@ class ContainerRun:
         )
         self._begun = 0.0
         """Time when the container's first process was seen (monotonic clock). 0 before."""
+        self._monitors: set[int] = set()
+        """Process ids of our children other than the engine when the container began: the engine's monitor."""
         self._is_told = False
         self._to_tell = False
 
@@ -78,7 +80,11 @@ class ContainerRun:
                 self._to_tell = True
             status = self._reap()
         limit = time.monotonic() + (_REMOVAL_S if status >= 0 else 0.0)
+        # Processes that the container has left behind are the shim's to end.
+        monitors = self._monitors or self._children(all_processes())
         while self._reap() != _CHILDLESS and time.monotonic() < limit:
+            if not monitors & self._children(all_processes()):
+                break
             signal.sigtimedwait([signal.SIGCHLD], _TICK_S)
         return status
 
@@ -105,10 +111,13 @@ class ContainerRun:
     def _contained(self) -> list[Process]:
         """Return the processes of the container: all that the monitor, our other child, is an ancestor of."""
         processes = all_processes()
-        monitors = {
-            each.pid for each in processes if each.parent == os.getpid() and each.pid != self._engine.pid
-        }
-        return descendants(monitors, processes) if monitors else []
+        if not self._begun:
+            self._monitors = self._children(processes)
+        return descendants(self._monitors, processes) if self._monitors else []
+
+    def _children(self, processes: list[Process]) -> set[int]:
+        """Return the process ids of our children other than the engine."""
+        return {each.pid for each in processes if each.parent == os.getpid() and each.pid != self._engine.pid}
 
     def _reap(self) -> int | None:
         """Reap our children; return the engine's status if it was among them, or `_CHILDLESS` if there are none."""

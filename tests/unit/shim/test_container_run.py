@@ -86,6 +86,35 @@ def test_the_monitor_and_its_processes_are_ended_like_one_command(tmp_path: Path
     assert (tmp_path / "removed").exists()
 
 
+_LEAVES = """
+trap '' TERM
+sleep 1000 >/dev/null 2>&1 &
+echo $! >"$0/left"
+trap 'exit 0' TERM
+touch "$0/ready"
+while :; do sleep 0.05; done
+"""
+_PATIENT = """
+import sys
+from bai_agent.shim import container_run
+container_run._REMOVAL_S = 1000.0
+container_run.main()
+"""
+
+
+def test_what_the_container_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    """It is the shim's to end, and the time would count as the benchmark's."""
+    engine = ["sh", "-c", _ENGINE, str(tmp_path), _LEAVES, _MONITOR]
+    with subprocess.Popen([sys.executable, "-c", _PATIENT, str(tmp_path), *engine]) as child:
+        wait_for(tmp_path / "ready")
+        child.send_signal(signal.SIGTERM)
+        try:
+            assert child.wait(PATIENCE) == 0
+        finally:
+            os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)  # it lived
+    assert (tmp_path / "removed").exists()
+
+
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while not path.exists():
