@@ -24,7 +24,7 @@ from bai_agent.decode import parse_json, shown_value
 from bai_agent.errors import NoAnswerError, RecordError, ServiceError, SetupError
 from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Job
-from bai_agent.job.run_directory import RunDir
+from bai_agent.job.run_directory import RunDir, write_atomic
 from bai_agent.light_dataclass import dataclass
 from bai_agent.shim.container_run import CIDFILE, PIDFILE
 from bai_agent.shim.proc import RUN_MARKER
@@ -76,12 +76,21 @@ def bring_image(
     assert image is not None
     if _GPU.exists():
         _require_gpu_devices(may_write=on_instance)
-    found = _ask(podman, ["image", "exists", image])
-    if found.code == 0:
-        return
-    if found.code != 1:
+    found = _ask(podman, ["image", "exists", _brought(rundir) or image])
+    if found.code not in (0, 1):
         raise SetupError(f"podman does not work on this machine: {_last_words(found.text)}")
-    _pull(podman, image, rundir, deadline=deadline, stopping=stopping)
+    if found.code == 1:
+        rundir.image.unlink(missing_ok=True)
+        _pull(podman, image, rundir, deadline=deadline, stopping=stopping)
+    write_atomic(rundir.image, find_container(image, rundir).image.encode())
+
+
+def _brought(rundir: RunDir) -> str | None:
+    """Return the id of the image that bring_image() found or brought; None if it did not, or if the file has no id."""
+    with suppress(OSError, ValueError), rundir.image.open() as file:
+        if re.fullmatch(r"[0-9a-f]{1,64}", name := file.read(100)):
+            return name
+    return None
 
 
 def find_podman() -> str:
@@ -99,11 +108,13 @@ def find_podman() -> str:
     return podman
 
 
-def find_container(name: str) -> Container:
-    """Return the container of an image, which was brought. Raises SetupError."""
+def find_container(name: str, rundir: RunDir) -> Container:
+    """Return the container of an image, which was brought for the run. Raises SetupError."""
     podman = find_podman()
     try:
-        said = ask([podman, "image", "inspect", name], env=os.environ, timeout_s=_ANSWER_S)
+        said = ask(
+            [podman, "image", "inspect", _brought(rundir) or name], env=os.environ, timeout_s=_ANSWER_S
+        )
         (about,) = parse_json(said.text, where="the answer of podman image inspect")
         variables = dict(each.split("=", 1) for each in about["Config"].get("Env") or [] if "=" in each)
         # `--env` would take a name with an asterisk for all names of the engine's environment that begin so.

@@ -115,7 +115,7 @@ def make_order(
         cwd=working_folder(job, rundir, scripts=scripts),
         user=find_user(job.benchmark.user),
     )
-    container = _find_container(job)
+    container = _find_container(job, rundir)
     base: Mapping[str, str] = os.environ
     inherits = job
     if container is not None:
@@ -160,13 +160,13 @@ def make_order(
     return order if container is None else _in_container(order, container, job, rundir)
 
 
-def _find_container(job: Job) -> Container | None:
+def _find_container(job: Job, rundir: RunDir) -> Container | None:
     if job.benchmark.container is None:
         return None
     # Imported here, as below: most jobs have no container.
     from bai_agent.benchmark.container import find_container
 
-    return find_container(job.benchmark.container)
+    return find_container(job.benchmark.container, rundir)
 
 
 def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) -> Order:

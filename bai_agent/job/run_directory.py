@@ -168,6 +168,8 @@ class RunDir:
     log_lines_offset = _Place("log-lines.offset")
     store_offset = _Place("store.offset")
     """Upload progress of the streams; exists once this node has claimed its folder in the store."""
+    image = _Place("image.id")
+    """Id of the image of the benchmark's container, by which it is found again: a tag may move."""
     pulled = _Place("pulled.json")
     """The puller's manifest of finished sources."""
     checkpoint_pulled = _Place("checkpoint-pulled.json")

@@ -112,7 +112,7 @@ def test_gpus_are_given_to_the_engine_by_cdi(
     (folder / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
     brought(tmp_path, job())
 
-    found = find_container("registry.example/train:1")
+    found = find_container("registry.example/train:1", rundir(tmp_path))
     words, env = contained(found, job(), rundir(tmp_path), env={}, cwd=tmp_path / "run" / "work", user=None)
     subprocess.run([*words, "train"], env=env, check=True, timeout=60)
 
@@ -192,10 +192,12 @@ def test_a_variable_that_would_make_the_engine_wait_for_ever_is_not_its_own(tmp_
     assert "_PODMAN_PAUSE" not in given
 
 
-def test_an_image_cannot_ask_for_variables_of_the_caller(stand_in: Callable[[str], Path]) -> None:
+def test_an_image_cannot_ask_for_variables_of_the_caller(
+    tmp_path: Path, stand_in: Callable[[str], Path]
+) -> None:
     stand_in(USUAL.replace('"SAYS=a=b"', '"SAYS=a=b", "*=x", "AWS*=x", "=x"'))
 
-    found = find_container("registry.example/train:1")
+    found = find_container("registry.example/train:1", rundir(tmp_path))
 
     assert found.environment == {"PATH": "/image/bin", "SAYS": "a=b"}
 
@@ -267,10 +269,10 @@ def test_variables_of_this_machine_s_account_and_loader_are_not_the_image_s() ->
     assert set(kept) == {"HOME", "SAYS", "USER"}
 
 
-def test_the_image_s_id_and_variables_are_found(stand_in: Callable[[str], Path]) -> None:
+def test_the_image_s_id_and_variables_are_found(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
     stand_in(USUAL)
 
-    found = find_container("registry.example/train:1")
+    found = find_container("registry.example/train:1", rundir(tmp_path))
 
     assert (found.image, found.environment) == ("abc", {"PATH": "/image/bin", "SAYS": "a=b"})
 
@@ -278,11 +280,33 @@ def test_the_image_s_id_and_variables_are_found(stand_in: Callable[[str], Path])
 @pytest.mark.parametrize(
     "answer", ["print('[]')", "print('{')", 'print(\'[{"Id": 1, "Config": 3}]\')', "sys.exit(125)"]
 )
-def test_an_image_that_cannot_be_inspected_is_named(stand_in: Callable[[str], Path], answer: str) -> None:
+def test_an_image_that_cannot_be_inspected_is_named(
+    tmp_path: Path, stand_in: Callable[[str], Path], answer: str
+) -> None:
     stand_in(USUAL.replace(INSPECTED, answer))
 
     with pytest.raises(SetupError, match=r'image "registry.example/train:1" cannot be found on this machine'):
-        find_container("registry.example/train:1")
+        find_container("registry.example/train:1", rundir(tmp_path))
+
+
+def test_restarts_use_the_image_that_was_brought_also_if_its_tag_has_moved(
+    tmp_path: Path, stand_in: Callable[[str], Path]
+) -> None:
+    """Also after a restart of the agent, unless somebody has removed the image meanwhile."""
+    called = 'print(json.dumps([{{"Id": {}, "Config": {{}}}}]))'
+    there = USUAL.replace("sys.exit(1)", "sys.exit(0)")
+    stand_in(there.replace(INSPECTED, called.format('"abc"')))
+    brought(tmp_path, job())
+    calls = stand_in(there.replace(INSPECTED, called.format('"abc" if "abc" in sys.argv else "def"')))
+
+    brought(tmp_path, job())
+    assert find_container("registry.example/train:1", rundir(tmp_path)).image == "abc"
+    assert "pull" not in calls.read_text()
+
+    stand_in(USUAL.replace(INSPECTED, called.format('"abc" if "abc" in sys.argv else "def"')))
+    brought(tmp_path, job())
+    assert find_container("registry.example/train:1", rundir(tmp_path)).image == "def"
+    assert "pull" in calls.read_text()
 
 
 def test_a_missing_podman_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +356,9 @@ def test_the_login_at_ecr_is_a_private_file_that_is_removed(
 
     brought(tmp_path, job(container=ECR))
 
-    argv, _, files = json.loads(calls.read_text().splitlines()[-1])
+    argv, _, files = next(
+        each for each in map(json.loads, calls.read_text().splitlines()) if "pull" in each[0]
+    )
     ((text, mode),) = files.values()
     assert argv[:2] == ["pull", "--quiet"]
     assert argv[-1] == ECR
@@ -340,7 +366,7 @@ def test_the_login_at_ecr_is_a_private_file_that_is_removed(
     assert mode == oct(0o100600)
     assert asked == [("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken", "eu-west-1")]
     assert TOKEN not in " ".join(argv)
-    assert not list((tmp_path / "run").iterdir())
+    assert [each.name for each in (tmp_path / "run").iterdir()] == ["image.id"]
 
 
 def test_a_role_that_may_not_log_in_is_named_with_the_policy(
