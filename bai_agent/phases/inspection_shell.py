@@ -33,8 +33,7 @@ _OF_THE_RUN_ALONE = (
 def open_shell(folder: Path, *, rank: int) -> NoReturn:
     """Become the caller's shell in the run directory `folder` of the node `rank`. Raises BaiError."""
     rundir = RunDir(folder.absolute()).newest_generation()
-    if not rundir.job.exists():
-        raise BaiError(f"{rundir.path} is not a run directory, or its run has not started")
+    _require_own(rundir)
     job = read_job(rundir.job, checked=True).of_node(rank)
     secrets = ", ".join(job.benchmark.secrets)
     print(
@@ -47,6 +46,18 @@ def open_shell(folder: Path, *, rank: int) -> NoReturn:
     os.chdir(rundir.path)
     environment = shell_environment(job, rundir, rank=rank, base=os.environ)
     os.execve(shell, [shell], environment)  # noqa: S606 - a person's own shell is what was asked for
+
+
+def _require_own(rundir: RunDir) -> None:
+    """Raise BaiError unless this is a run directory of the caller's: its variables steer a shell, and so could run programs."""
+    try:
+        owners = {each.lstat().st_uid for each in (rundir.path, rundir.job)}
+    except (FileNotFoundError, NotADirectoryError):
+        raise BaiError(f"{rundir.path} is not a run directory, or its run has not started") from None
+    except OSError as error:
+        raise BaiError(f"{rundir.path} cannot be read: {error.strerror}") from error
+    if owners != {os.geteuid()}:
+        raise BaiError(f"{rundir.path} belongs to another user, and a shell would obey that user's variables")
 
 
 def shell_environment(job: Job, rundir: RunDir, *, rank: int, base: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,21 @@ def test_a_node_that_has_met_the_others_knows_them(rundir: RunDir) -> None:
 def test_a_folder_without_a_run_has_no_shell(tmp_path: Path) -> None:
     with pytest.raises(BaiError, match="is not a run directory, or its run has not started"):
         open_shell(tmp_path, rank=0)
+
+
+@pytest.mark.root
+def test_the_run_directory_of_another_user_has_no_shell(rundir: RunDir) -> None:
+    """Its LD_PRELOAD would be ours."""
+    rundir.path.mkdir()
+    rundir.job.touch()
+    os.chown(rundir.job, 1, 1)
+
+    with pytest.raises(BaiError, match="belongs to another user"):
+        open_shell(rundir.path, rank=0)
+
+
+def test_a_run_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 300)
+
+    with pytest.raises(BaiError, match="cannot be read: File name too long"):
+        open_shell(folder, rank=0)
