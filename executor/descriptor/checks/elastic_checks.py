@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bai_agent.job.schema.declared import MistakeError
-from executor.descriptor.raw_table import Raw, RawFinding, at, error, warning
+from executor.descriptor.raw_table import Raw, RawFinding, at, error, items, text_at, warning
 from executor.descriptor.values import NodeRange, read_node_range
 
 _MACHINES = ("hardware", "distributed", "num_instances")
@@ -101,6 +101,21 @@ def checkpoints(table: Raw) -> Iterator[RawFinding]:
     if checkpoint.get("shared") is True and "every" in checkpoint:
         problem = "is for copies of the folder, and nothing is copied with shared = true"
         yield warning(("checkpoint", "every"), problem, "remove it")
+    yield from _shared_folder(table)
+
+
+def _shared_folder(table: Raw) -> Iterator[RawFinding]:
+    """Warn of a folder on a file system of all nodes, to which each of them would copy the checkpoints of the first."""
+    checkpoint, machines = at(table, "checkpoint"), node_range(table)
+    if checkpoint.get("shared") is True or machines is None or machines.most == 1:
+        return
+    path, own = text_at(checkpoint, "path"), "name a folder that each node has for itself"
+    fix = own if at(table, "hardware").get("strategy") == "adaptdl" else f"add shared = true, or {own}"
+    for _, mount in items(table, "mounts"):
+        target = text_at(mount, "target")
+        if target and f"{path}/".startswith(f"{target}/"):
+            problem = f"is on the file system at {target}, which all nodes share, and each would restore the same files there"
+            yield warning(("checkpoint", "path"), problem, fix)
 
 
 def restarts(table: Raw) -> Iterator[RawFinding]:

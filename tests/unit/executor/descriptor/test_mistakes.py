@@ -1238,6 +1238,42 @@ def test_mounts_do_not_overlap(tmp_path: Path, targets: tuple[str, str]) -> None
     assert found.problem == f'"{targets[1]}" overlaps with "{targets[0]}"'
 
 
+@pytest.mark.parametrize(
+    ("strategy", "machines", "checkpoint", "fix"),
+    [
+        (
+            "each_node",
+            "2",
+            "path = '/efs/run'",
+            "add shared = true, or name a folder that each node has for itself",
+        ),
+        (
+            "each_node",
+            "'1:2'",
+            "path = '/efs'",
+            "add shared = true, or name a folder that each node has for itself",
+        ),
+        ("adaptdl", "'1:2'", "path = '/efs/run'", "name a folder that each node has for itself"),
+        ("each_node", "2", "path = '/efs/run'\nshared = true", None),
+        ("each_node", "2", "path = '/efs-2'", None),
+        ("each_node", "2", "path = 'efs'", None),
+        ("each_node", "1", "path = '/efs/run'", None),
+    ],
+)
+def test_a_folder_of_checkpoints_that_all_nodes_share_is_warned_of(
+    tmp_path: Path, strategy: str, machines: str, checkpoint: str, fix: str | None
+) -> None:
+    text = GOOD.replace(
+        "[ml]", f'strategy = "{strategy}"\n[hardware.distributed]\nnum_instances = {machines}\n[ml]'
+    )
+    mount = MOUNT.format(type="nfs", src="server:/x", target="/efs")
+
+    found = findings_of(tmp_path, f"{text}[checkpoint]\n{checkpoint}\n{mount}")
+
+    wanted = [("checkpoint.path", Severity.WARNING, fix)] if fix is not None else []
+    assert [(each.key, each.severity, each.fix) for each in found] == wanted
+
+
 def test_the_role_of_the_machine_is_for_efs(tmp_path: Path) -> None:
     nfs = MOUNT.format(type="nfs", src="server:/x", target="/x") + "iam = true\n"
 
