@@ -110,10 +110,14 @@ def _held(target: str, where: str) -> Iterator[None]:
     except OSError as error:
         raise SetupError(f"{where} cannot be mounted: {target}: {error.strerror}.") from error
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError):  # not each file system has locks
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise SetupError(
+                    f"{where} cannot be mounted: another job mounts there at this moment."
+                ) from error
         yield
-    except BlockingIOError as error:
-        raise SetupError(f"{where} cannot be mounted: another job mounts there at this moment.") from error
     finally:
         os.close(folder)
 

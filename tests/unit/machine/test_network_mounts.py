@@ -5,6 +5,8 @@ The kernels of test machines have no NFS client, so that the stand-in mounts a t
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -159,6 +161,20 @@ def test_only_one_of_two_jobs_mounts_at_one_place(
     assert late.endswith("cannot be mounted: another file system is mounted there.")
     unmount_all(other)
     assert is_mounted(str(target))
+
+
+@pytest.mark.root
+def test_a_folder_whose_file_system_has_no_locks_can_be_mounted_at(
+    tmp_path: Path, programs: Path, record: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    mount_all([nfs(tmp_path / "efs")], record, stopping=go_on, port=port)
+
+    assert is_mounted(str(tmp_path / "efs"))
 
 
 @pytest.mark.root
