@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import email
 import os
+import select
 import signal
 import subprocess
 import time
@@ -144,9 +145,15 @@ class GuardianJail:
     def switch_off(self) -> None:
         """Take the power away: all of its processes are gone at once."""
         if self._machine is not None:
+            first = self._first()
+            ended = os.pidfd_open(first) if first is not None else None
             self._machine.kill()
             self._machine.wait(60)
             self._machine = None
+            if ended is not None:
+                # The first process of a PID namespace ends after all others; the one that we have waited for is outside of it.
+                assert select.select([ended], [], [], 60)[0], "the machine is still on"
+                os.close(ended)
         for process in self._started:
             process.wait(60)
         self._started.clear()

@@ -10,6 +10,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from agent_runs import begun, environment, python_job, result_of, run_agent, start_agent, wait_until
@@ -45,11 +46,12 @@ def server() -> Iterator[str]:
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Iterator[Path]:
-    """The target. If the test fails, it is unmounted."""
-    yield (target := tmp_path / "shared")
-    if is_mounted(str(target)):
-        subprocess.run(["/bin/umount", "-l", target], check=True, timeout=60)
+def shared() -> Iterator[Path]:
+    """The target, which may not be in /dev, where temporary folders of tests may be. If the test fails, it is unmounted."""
+    with TemporaryDirectory(prefix="bai-mounts-", dir="/var/tmp") as folder:
+        yield (target := Path(folder) / "shared")
+        if is_mounted(str(target)):
+            subprocess.run(["/bin/umount", "-l", target], check=True, timeout=60)
 
 
 @pytest.fixture

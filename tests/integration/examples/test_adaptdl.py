@@ -14,7 +14,7 @@ from image_pythons import adaptdl, hosts_version, pytorch
 from local_cli import LocalCli, open_local_cli
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "adaptdl" / "benchmark.toml"
-SECONDS = 180
+SECONDS = 400
 UNTIL_TOLD = """
 import json, os, runpy
 import adaptdl.env, adaptdl.sched_hints, adaptdl.torch

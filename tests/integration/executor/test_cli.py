@@ -221,10 +221,20 @@ def test_list_refuses_a_status_that_there_is_not(cli: LocalCli, job: HandmadeJob
     assert job.record.job_id in cli.bai("list", "--status", "Succeeded").stdout
 
 
+_STARTS_AND_SAYS_SO = """
+from executor import __main__, signals
+begin = signals.end_quietly_until_a_command_begins
+def end_quietly_until_a_command_begins():
+    begin()
+    print("started", flush=True)
+__main__.end_quietly_until_a_command_begins = end_quietly_until_a_command_begins
+__main__.main()
+"""
+
+
 def test_interrupts_from_the_first_instruction_on_leave_nothing_behind(cli: LocalCli) -> None:
     """Ctrl-C at moments that are spread over the start, as a person would press it."""
-    loaded = "from executor.__main__ import main; print('loaded', flush=True); main()"
-    program = (sys.executable, "-c", loaded)
+    program = (sys.executable, "-c", _STARTS_AND_SAYS_SO)
     file = cli.folder / "sleeps.toml"
     file.write_text(
         'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n[ml]\nbenchmark_code = "sleep 600"\n'
@@ -240,7 +250,7 @@ def test_interrupts_from_the_first_instruction_on_leave_nothing_behind(cli: Loca
             text=True,
         )
         assert started.stdout is not None
-        assert started.stdout.readline() == "loaded\n"
+        assert started.stdout.readline() == "started\n"
         time.sleep(0.02 + moment * 0.08)
         started.send_signal(signal.SIGINT)
         out, err = started.communicate(timeout=120)
