@@ -74,5 +74,5 @@ def test_plan_submit_and_validate_take_a_script(cli: LocalCli) -> None:
     )
     like = cli.bai("run", "--like", "last", "--preset", "fio")
     assert like.stderr == (
-        "bai: --metric, --preset and --emit-toml are for a script; leave them out with --like\n"
+        "bai: --metric, --preset and --emit-toml are for a script; leave them out with --like last\n"
     )
