@@ -123,6 +123,8 @@ class GitServer:
 
 @contextmanager
 def git_server(folder: Path) -> Iterator[GitServer]:
+    """Serve the repositories of a new folder."""
+    folder.mkdir()
     server = GitServer(folder)
     server.start()
     try:

@@ -29,9 +29,7 @@ def moto_aws() -> Iterator[MotoAws]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[GitServer]:
-    folder = tmp_path / "repositories"
-    folder.mkdir()
-    with git_server(folder) as server:
+    with git_server(tmp_path / "repositories") as server:
         yield server
 
 

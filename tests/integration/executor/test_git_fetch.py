@@ -23,7 +23,7 @@ from executor.planning.scripts_folder import survey_scripts
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitServer]:
-    with git_server(tmp_path_factory.mktemp("repositories")) as server:
+    with git_server(tmp_path_factory.mktemp("git") / "repositories") as server:
         yield server
 
 

@@ -17,9 +17,7 @@ _TRAIN = "print('version', {})\n"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[GitServer]:
-    folder = tmp_path / "repositories"
-    folder.mkdir()
-    with git_server(folder) as server:
+    with git_server(tmp_path / "repositories") as server:
         yield server
 
 
