@@ -115,6 +115,8 @@ def find_container(name: str, rundir: RunDir) -> Container:
         said = ask(
             [podman, "image", "inspect", _brought(rundir) or name], env=os.environ, timeout_s=_ANSWER_S
         )
+        if said.code != 0:
+            raise SetupError(f'[env] container: image "{name}" cannot be found on this machine any more')
         (about,) = parse_json(said.text, where="the answer of podman image inspect")
         variables = dict(each.split("=", 1) for each in about["Config"].get("Env") or [] if "=" in each)
         # `--env` would take a name with an asterisk for all names of the engine's environment that begin so.

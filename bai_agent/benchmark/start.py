@@ -73,8 +73,9 @@ class Order:
     """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
     """Prefix of a command around a run."""
-    contained: bool = False
-    """Whether the command is a container's, whose engine changes the user."""
+    contained_env: Mapping[str, str] | None = None
+    """Variables of the benchmark in its container, if `env` is that of the container's engine, which changes the user. None without a
+    container."""
     arms: tuple[Order, ...] = ()
     """Command of each arm of `repeat`."""
     listens_at: str | None = None
@@ -173,17 +174,13 @@ def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) 
     """Return the order that starts the commands of `order` in the container."""
     from bai_agent.benchmark.container import contained, own_environment
 
-    words, env = contained(
-        container,
-        job,
-        rundir,
-        env=own_environment(order.env, job, container),
-        cwd=order.cwd,
-        user=order.user,
-    )
+    inside = own_environment(order.env, job, container)
+    words, env = contained(container, job, rundir, env=inside, cwd=order.cwd, user=order.user)
     # The folder may be the image's.
     cwd = order.cwd if order.cwd.is_dir() else rundir.work
-    return replace(order, argv=(*words, *order.argv), env=env, cwd=cwd, on_each_node=words, contained=True)
+    return replace(
+        order, argv=(*words, *order.argv), env=env, cwd=cwd, on_each_node=words, contained_env=inside
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +333,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "oom_score_adj": order.oom_score_adj,
         "py_spy": order.py_spy and str(order.py_spy),
         "discard_stdout": order.discard_stdout,
-        "contained": order.contained,
+        "contained": order.contained_env is not None,
         "listens_at": order.listens_at,
         "repeat": order.repeat and _repeat_table(order.repeat, order),
         "files": {
@@ -386,8 +383,9 @@ def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, li
         "prepare": (arm.prepare if arm is not None else ()) or repeat.prepare,
         "cleanup": (arm.cleanup if arm is not None else ()) or repeat.cleanup,
     }
+    variables = order.env if order.contained_env is None else order.contained_env
     return {
-        name: [*order.on_each_node, *(expand(word, order.env) for word in command)] if command else []
+        name: [*order.on_each_node, *(expand(word, variables) for word in command)] if command else []
         for name, command in steps.items()
     }
 

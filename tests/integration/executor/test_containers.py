@@ -204,13 +204,13 @@ def test_out_of_memory_in_a_container_is_reported(cli: ContainerCli) -> None:
 
 
 def test_runs_and_their_preparation_are_in_containers(cli: ContainerCli) -> None:
-    more = "[repeat]\nruns = 2\nprepare = \"sh -c 'echo prepared $IMAGE_SAYS'\""
+    more = "[repeat]\nruns = 2\nprepare = \"sh -c 'echo prepared $1 $2' sh $(IMAGE_SAYS) $(OF_HOST)\""
     code = "echo loss=0.$BAI_REPEAT"
 
-    answer = cli.bai("run", cli.write(code, more=more), "--job-id", "one")
+    answer = cli.bai("run", cli.write(code, more=more), "--job-id", "one", env={"OF_HOST": "of the host"})
 
     assert answer.code == 0, answer.stdout + answer.stderr
-    assert cli.output("one").count("prepared hello") == 2
+    assert cli.output("one").count("prepared hello $(OF_HOST)\n") == 2
     assert cli.result("one")["metrics"]["per_metric"] == {"loss": 2}
     cli.assert_nothing_is_left("one")
 
