@@ -29,15 +29,16 @@ end() {
 }
 
 # The network file systems of an agent that did not come to its end: their servers may be gone, and a shutdown would wait for them.
+# $1: seconds for each.
 unmount() {
-    [ -r "${run:-}/mounts" ] || return 0
+    [ -n "${run:-}" ] && [ -r "$run/mounts" ] || return 0
     while read -r target; do
-        bounded 10 umount -l "$target" </dev/null
+        bounded "$1" umount -l "$target" </dev/null
     done <"$run/mounts"
 }
 
 finish() {
-    unmount
+    unmount 10
     print "BAI-END $*"
     if [ "${power:-off}" = stay ]; then
         { printf '' >"$state/stays"; } 2>/dev/null
@@ -83,7 +84,7 @@ terminated() {
         done
         kill -KILL "$agent" 2>/dev/null
     fi
-    unmount
+    unmount 1
     print "BAI-END terminated"
     exit 0
 }

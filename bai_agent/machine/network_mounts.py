@@ -67,14 +67,15 @@ def mount_all(
 
 
 def unmount_all(record: Path) -> None:
-    """Unmount all that `record` lists, without waiting for servers or open files, and delete it."""
+    """Unmount all that `record` lists, without waiting for servers or open files, and delete it if nothing is left."""
     for target in reversed(_listed(record)):
         # A mount of an agent that was killed meanwhile may be below that of the next agent.
         while is_mounted(target):
             if (problem := _detach(target)) is not None:
                 log.warning("%s cannot be unmounted: %s", target, problem)
                 break
-    record.unlink(missing_ok=True)
+    if not any(map(is_mounted, _listed(record))):
+        record.unlink(missing_ok=True)
 
 
 def _mount_here(

@@ -19,6 +19,7 @@ import pytest
 
 from bai_agent.errors import SetupError
 from bai_agent.job.descriptor import Mount, MountType
+from bai_agent.machine import network_mounts
 from bai_agent.machine.host_facts import mounts
 from bai_agent.machine.network_mounts import is_mounted, mount_all, mount_arguments, unmount_all
 
@@ -127,6 +128,18 @@ def test_file_systems_are_mounted_once_and_unmounted_lazily(
     assert not is_mounted(str(second))
     assert not record.exists()
     unmount_all(record)
+
+
+def test_what_cannot_be_unmounted_stays_listed_for_the_guardian(
+    record: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record.write_text("/efs\n")
+    monkeypatch.setattr(network_mounts, "is_mounted", lambda _: True)
+    monkeypatch.setattr(network_mounts, "_detach", lambda _: "Operation not permitted")
+
+    unmount_all(record)
+
+    assert record.read_text() == "/efs\n"
 
 
 @pytest.mark.root
