@@ -54,7 +54,7 @@ def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Creden
     try:
         return for_obstore(find_keys(environment))
     except CredentialsError as error:
-        raise S3Error(f"{error}, or say anonymous = true for a public bucket") from error
+        raise S3Error(f"{error}, or write anonymous = true in [[data.sources]] of a public bucket") from error
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:

@@ -155,7 +155,7 @@ class GroupRun:
         except BaiError as error:
             if isinstance(error, StoreError):
                 raise  # the store is asked again for a while
-            self._lose(job_id, ExitCode.OURS, str(error))
+            self._lose(job_id, ExitCode.OURS, f"it could not be cancelled, and may still run: {error}")
             return
         self._observe(job_id)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from executor.planning.git_fetch import GitFiles
     from executor.planning.request import JobRequest
 
-_SCRATCH = ".bai-git-"
+_SCRATCH = ".bai-scripts-"
 
 
 @contextmanager
@@ -155,10 +155,12 @@ def _use_archive(job_request: JobRequest, descriptor: Descriptor, *, stack: Exit
     try:
         folder = pull_scripts(archive, scratch_folder(_SCRATCH, stack=stack))
         _check_requirements(script, folder)
-    except (PullError, UsageError) as error:
+    except UsageError as error:
+        raise UsageError(f'ml.script.script: "{script.script}": {error}') from error
+    except PullError as error:  # it names the address
         raise UsageError(f"ml.script.script: {error}") from error
     except OSError as error:
-        raise UsageError(f"ml.script.script: {error.filename}: {error.strerror}") from error
+        raise UsageError(f"ml.script.script: {error.filename or script.script}: {error.strerror}") from error
     return dataclasses.replace(job_request, scripts=folder, of_copy=True)
 
 
