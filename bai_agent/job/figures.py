@@ -85,8 +85,9 @@ def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, floa
         below, near = 0, array("d")
         for start in range(0, len(values), _SORTED_AT_ONCE):
             block = values[start : start + _SORTED_AT_ONCE]
-            below += len([0 for value in block if value < low])
-            near.extend([value for value in block if low <= value <= high])
+            others = [value for value in block if value >= low]
+            below += len(block) - len(others)
+            near.extend([value for value in others if value <= high])
         if below <= ranks[0] and ranks[1] < below + len(near):
             values, ranks = near, (ranks[0] - below, ranks[1] - below)
     sort_blocks(values)
@@ -254,7 +255,7 @@ def deviation(values: Sequence[float]) -> float:
         return 0.0
     mean = mean_of(values)
     # The squares of large values overflow, and those of small ones vanish; `hypot` scales them.
-    found = math.hypot(*(value - mean for value in values)) / math.sqrt(len(values) - 1)
+    found = math.hypot(*[value - mean for value in values]) / math.sqrt(len(values) - 1)
     # Rounding alone makes no scatter.
     return found if found > 1e-15 * abs(mean) else 0.0
 

@@ -97,8 +97,11 @@ class SeriesBatch:
     @property
     def values(self) -> list[float]:
         """The values, whole numbers as `int`."""
-        texts = map(itemgetter(VALUE), self.rows)
-        return [float(text) if b"." in text else _number(text) for text in texts]
+        texts = list(map(itemgetter(VALUE), self.rows))
+        # Each text has one point at most.
+        if b" ".join(texts).count(b".") == len(texts):
+            return list(map(float, texts))
+        return list(map(_number, texts))
 
     @property
     def timestamps(self) -> list[int]:
