@@ -90,7 +90,7 @@ def job(tmp_path: Path, make: Callable[..., Nodes]) -> Callable[..., Job]:
     return made
 
 
-def test_an_elastic_job_without_changes_succeeds(job: Callable[..., Job]) -> None:
+def test_an_elastic_job_that_loses_no_node_succeeds_in_one_generation(job: Callable[..., Job]) -> None:
     it = job(2, 3)
     it.start(0, 1, 2)
     it.finish()

@@ -123,7 +123,7 @@ recorded(main)
         ("os.kill(os.getpid(), 9)", "killed", "was ended by SIGKILL, which bai did not send."),
     ],
 )
-def test_processes_that_a_failure_brings_down_are_not_the_cause(
+def test_the_process_that_failed_first_is_named_as_the_cause(
     make: Callable[..., Nodes], end: str, outcome: str, said: str
 ) -> None:
     """The coordinator's process fails within milliseconds, and its launcher may see that first."""

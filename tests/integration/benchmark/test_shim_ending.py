@@ -158,7 +158,7 @@ def test_a_stop_after_the_end_changes_nothing(bench: Bench) -> None:
     assert classified(ended)[0] is Outcome.SUCCEEDED
 
 
-def test_a_stop_before_the_start_starts_nothing(bench: Bench) -> None:
+def test_a_benchmark_cancelled_before_its_start_never_runs(bench: Bench) -> None:
     bench.stop(Outcome.CANCELLED)
 
     bench.launch("touch", bench.rundir.path / "ran")

@@ -98,7 +98,7 @@ def test_the_api_example_shows_the_learned_values(newcomer: Newcomer) -> None:
     assert float(last) > max(float(first), 0.93)
 
 
-def test_digits_learns_and_keeps_its_model(newcomer: Newcomer) -> None:
+def test_digits_learns_and_saves_its_model(newcomer: Newcomer) -> None:
     ended = newcomer.runs("digits", "--", "--epochs", "4")
 
     assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")

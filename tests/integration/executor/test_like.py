@@ -50,7 +50,7 @@ def test_like_runs_a_job_again_by_its_id(cli: LocalCli, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_scripts_that_are_gone_are_those_that_the_job_kept(cli: LocalCli, folder: Path, alone: bool) -> None:
+def test_like_uses_the_kept_copy_of_deleted_scripts(cli: LocalCli, folder: Path, alone: bool) -> None:
     if alone:
         (cli.folder / "alone.py").write_text(_TRAIN)
         text = (folder / "b.toml").read_text().partition("[ml.script]")[0].replace("train.py", "alone.py")

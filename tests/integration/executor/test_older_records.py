@@ -92,7 +92,7 @@ def test_every_view_shows_a_job(shown: LocalCli, job: str) -> None:
         assert line in logs
 
 
-def test_metrics_of_a_recorded_job_are_printed_in_each_format(shown: LocalCli) -> None:
+def test_metrics_of_a_job_from_an_earlier_version_are_printed_in_each_format(shown: LocalCli) -> None:
     metrics = ("metrics", "digits-1", "--format")
 
     table = read(shown, "metrics", "digits-1").stdout.split("\n")

@@ -175,7 +175,7 @@ def test_a_run_whose_exit_code_is_ignored_counts(cli: LocalCli) -> None:
     ] * 2
 
 
-def test_a_discarded_output_leaves_the_errors_in_the_log(cli: LocalCli) -> None:
+def test_stderr_is_logged_when_stdout_is_discarded(cli: LocalCli) -> None:
     code = "import os, sys\nprint('loss=1', flush=True)\nprint(os.getcwd(), file=sys.stderr)"
     file = cli.descriptor(code, more="[output]\ndiscard_stdout = true\n")
     file.write_text(file.read_text().replace("[ml]", "[ml]\ncwd = '/usr'"))

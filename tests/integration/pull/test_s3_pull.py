@@ -173,7 +173,7 @@ def test_an_object_that_changed_since_the_job_was_planned_is_refused(
     assert names(tmp_path / "data") == ["same"]
 
 
-def test_an_object_and_a_folder_of_one_name_are_an_error(
+def test_an_object_with_the_name_of_a_folder_is_an_error(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:
     put(**{"p/a": b"1", "p/a/b": b"2"})

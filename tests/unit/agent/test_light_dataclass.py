@@ -73,7 +73,7 @@ def test_wrong_arguments_are_refused(
 
 
 @BOTH
-def test_equality_hash_and_text_depend_on_the_fields(decorator: Decorator) -> None:
+def test_equality_hash_and_repr_respect_field_options(decorator: Decorator) -> None:
     node, launcher = classes(decorator)
 
     assert launcher(1, slots=[2], secret="a") == launcher(1, slots=[2], secret="b")

@@ -159,7 +159,7 @@ def test_a_process_that_starts_later_is_found(tmp_path: Path) -> None:
     assert not any("late" in each for each in records(rundir))
 
 
-def test_after_a_restart_existing_output_is_late(tmp_path: Path) -> None:
+def test_output_written_while_no_extractor_ran_is_marked_late(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=1\n"], exited=False)
     extract_until_killed(rundir)
     with (rundir.processes / "0.log").open("ab") as file:

@@ -173,7 +173,7 @@ def test_the_earlier_of_two_failures_is_the_reason(job: MonitoredNodes) -> None:
     assert job.sentence(0) == "Node 2: It oom."
 
 
-def test_a_worker_that_has_ended_well_need_not_give_signs(job: MonitoredNodes) -> None:
+def test_a_worker_that_succeeded_may_stop_giving_signs_of_life(job: MonitoredNodes) -> None:
     job.attempt.end(ended(1))
     for _ in range(10):
         job.look(0, 2, after=5.0)

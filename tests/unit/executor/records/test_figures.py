@@ -64,7 +64,7 @@ def test_no_values_have_no_figures() -> None:
         (Headline.LAST, 4), (Headline.MIN, 1), (Headline.MAX, 9), (Headline.MEAN, 4.5), (Headline.MEDIAN, 4),
     ],
 )  # fmt: skip
-def test_the_headline_is_the_number_that_the_descriptor_names(how: Headline, number: float) -> None:
+def test_the_headline_is_the_statistic_that_the_descriptor_names(how: Headline, number: float) -> None:
     assert headline(series(4, 1, 9, 4), metric(how)) == number
 
 
