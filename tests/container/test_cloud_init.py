@@ -98,7 +98,7 @@ def trained(account: ContainerAccount, bundle: Bundle) -> Trained:
     return Trained(instance=instance, told=told, calls=account.calls, files=files, asked=asked)
 
 
-def test_the_machine_takes_each_step_and_powers_off(trained: Trained, bundle: Bundle) -> None:
+def test_the_machine_runs_every_boot_step_of_a_job_and_powers_off(trained: Trained, bundle: Bundle) -> None:
     assert steps(trained.instance) == [
         "boot 1 of at most 3",
         "guardian",
@@ -131,7 +131,7 @@ def test_result_output_metrics_and_artifacts_are_in_the_store(
     assert artifact["Body"].read() == b"weights\n"
 
 
-def test_the_machine_calls_s3_alone_and_in_its_own_name(trained: Trained) -> None:
+def test_the_machine_calls_only_s3_and_only_with_its_own_role(trained: Trained) -> None:
     # The guardian asks S3 for its time as nobody: it reads nothing by that.
     named = [call for call in trained.calls if (call.action, call.identity) != ("HeadBucket", "anonymous")]
     assert {(call.service, call.identity, call.instance_id) for call in named} == {
@@ -139,7 +139,7 @@ def test_the_machine_calls_s3_alone_and_in_its_own_name(trained: Trained) -> Non
     }
 
 
-def test_the_metadata_service_is_asked_with_tokens_only(trained: Trained) -> None:
+def test_every_metadata_request_carries_a_token(trained: Trained) -> None:
     answers = [(method, path, status) for _, method, path, status in trained.instance.metadata_requests]
     assert [method for method, _, status in answers if status == 200].count("PUT") > 0
     assert any(path.endswith("/user-data") for _, path, _ in answers)
@@ -177,7 +177,7 @@ def test_a_failing_benchmark_powers_off_too(
     assert steps(instance)[-1] == "done 1"
 
 
-def test_a_descriptor_that_did_not_fit_comes_from_the_store(
+def test_a_descriptor_too_large_for_user_data_is_read_from_the_store(
     account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
 ) -> None:
     job = descriptor(account, "large", TRAINING).encode()

@@ -68,7 +68,7 @@ class StoreContract:
         assert store.folders("job-1/") == ["attempts"]
         assert store.folders("job-3/") == []
 
-    def test_a_folder_is_listed_without_what_is_below_its_folders(self, store: JobStore) -> None:
+    def test_listing_a_folder_is_not_recursive(self, store: JobStore) -> None:
         for key in ("job-1/result.json", "job-1/job.toml", "job-1/attempts/0/launch.json", "job-10/job.toml"):
             store.put(key, b"12")
 
@@ -101,7 +101,7 @@ class StoreContract:
         assert "open/a" not in [each.key for each in store.find("open/")]
         assert len(store.find("open/")) == 2
 
-    def test_a_file_becomes_an_object(self, store: JobStore, tmp_path: Path) -> None:
+    def test_a_file_is_stored_as_an_object(self, store: JobStore, tmp_path: Path) -> None:
         path = tmp_path / "weights, final: 100%.bin"
         path.write_bytes(bytes(range(256)) * 4096)
 
@@ -114,7 +114,7 @@ class StoreContract:
         with pytest.raises(StoreError):
             store.put(key, b"")
 
-    def test_a_stream_reads_the_same_in_one_object_as_in_many(self, store: JobStore) -> None:
+    def test_a_stream_reads_the_same_from_one_object_or_many(self, store: JobStore) -> None:
         content = b"".join(b"line %d\n" % number for number in range(1000))
         one, many = JobRecord(store, "one"), JobRecord(store, "many")
         store.put(one.node().key(f"log/{0:020}"), content)
@@ -143,14 +143,14 @@ class StoreContract:
         assert record.job().benchmark.argv == ("true",)
         assert record.result() == {"outcome": "succeeded"}
 
-    def test_cancelling_twice_is_cancelling_once(self, store: JobStore) -> None:
+    def test_a_second_cancel_of_a_job_changes_nothing(self, store: JobStore) -> None:
         record = JobRecord(store, "job-1")
 
         assert record.cancel(by="anna")
         assert not record.cancel(by="ben")
         assert record.cancelled()
 
-    def test_an_object_says_when_it_was_written(self, store: JobStore) -> None:
+    def test_listed_objects_have_the_time_of_their_last_write(self, store: JobStore) -> None:
         store.put("job-1/a", b"x")
         store.put("job-1/b", b"x")
 

@@ -75,7 +75,7 @@ def job(tmp_path: Path, make: Callable[..., Nodes]) -> Callable[..., Job]:
     return lambda **tables: Job(tmp_path, make, **tables)
 
 
-def test_replicas_of_all_nodes_save_together_and_go_on(job: Callable[..., Job]) -> None:
+def test_a_sigterm_to_one_adaptdl_replica_makes_all_save_and_restart(job: Callable[..., Job]) -> None:
     it = job(elastic={"nodes": 2, "policy": "goodput"})
     it.nodes.start_all(0, 1)
     first = it.wait(0, nodes=2)
@@ -101,7 +101,9 @@ def test_replicas_of_all_nodes_save_together_and_go_on(job: Callable[..., Job]) 
     ]
 
 
-def test_a_killed_replica_and_a_killed_agent_cost_nothing_that_was_saved(job: Callable[..., Job]) -> None:
+def test_an_adaptdl_job_continues_from_its_save_after_a_replica_and_an_agent_are_killed(
+    job: Callable[..., Job],
+) -> None:
     it = job(restart={"max_restarts": 1, "backoff": "0s"}, elastic={"nodes": 1})
     it.nodes.start(0)
     os.kill(it.wait(0, nodes=1)[1][-1], signal.SIGTERM)

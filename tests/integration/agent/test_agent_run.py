@@ -76,7 +76,7 @@ def test_a_failed_benchmarks_exit_code_and_last_lines_are_kept(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("command", "outcome"), [("no-such-command-anywhere", "not_found"), ("/etc/hostname", "not_executable")]
 )
-def test_a_command_that_never_ran_differs_from_one_that_failed(
+def test_a_missing_and_an_unexecutable_command_have_outcomes_of_their_own(
     tmp_path: Path, command: str, outcome: str
 ) -> None:
     rundir = tmp_path / "run"
@@ -98,7 +98,7 @@ def test_a_missing_required_metric_fails_the_run(tmp_path: Path) -> None:
     assert '"loss"' in result_of(rundir)["sentence"]
 
 
-def test_a_benchmark_beyond_its_time_is_ended(tmp_path: Path) -> None:
+def test_a_benchmark_that_exceeds_max_runtime_is_ended(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(python_job(tmp_path, FOREVER, limits={"max_runtime": "1s"}), rundir)
@@ -121,7 +121,7 @@ def test_a_silent_benchmark_is_ended_and_its_stacks_are_logged(tmp_path: Path) -
     assert b"wait_for_a_peer" in (rundir / "output.log").read_bytes()
 
 
-def test_a_benchmark_that_only_emits_is_not_silent(tmp_path: Path) -> None:
+def test_a_benchmark_that_only_emits_metrics_does_not_reach_the_no_output_limit(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = """
 import os, time
@@ -135,7 +135,7 @@ with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
     assert run_agent(python_job(tmp_path, program, limits={"no_output": "5s"}), rundir) == 0
 
 
-def test_a_wish_to_cancel_ends_the_run(tmp_path: Path) -> None:
+def test_a_cancel_file_in_the_run_directory_ends_the_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     with start_agent(python_job(tmp_path, FOREVER), rundir) as agent:
         wait_until(begun(rundir))
@@ -267,7 +267,7 @@ def test_a_second_agent_on_the_same_run_is_refused(tmp_path: Path) -> None:
         agent.wait(timeout=60)
 
 
-def test_a_run_directory_belongs_to_one_job(tmp_path: Path) -> None:
+def test_a_run_directory_of_another_job_is_refused(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     assert run_agent(write_job(tmp_path, ["true"], name="first"), rundir) == 0
 
@@ -383,7 +383,7 @@ with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
 """
 
 
-def test_our_own_texts_never_quote_a_secret(tmp_path: Path) -> None:
+def test_no_file_that_the_agent_writes_itself_contains_a_secret(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQ\n-----END KEY-----\n"
     long = "".join(f"{number:03}-s3cret-" for number in range(40))  # an example of it is cut
@@ -440,7 +440,7 @@ def test_a_source_that_cannot_be_pulled_is_named(tmp_path: Path) -> None:
     assert result_of(rundir)["benchmark"] is None
 
 
-def test_usage_is_explained(tmp_path: Path) -> None:
+def test_an_agent_started_without_arguments_prints_its_usage(tmp_path: Path) -> None:
     done = subprocess.run(AGENT, capture_output=True, text=True, timeout=60, cwd=tmp_path)
 
     assert done.returncode == 2
@@ -500,7 +500,7 @@ print("loss=2.0")
     assert [each["bytes"] for each in events_of(rundir) if each["type"] == "output_truncated"] == [45]
 
 
-def test_very_much_output_causes_a_warning_about_its_cost(tmp_path: Path) -> None:
+def test_a_very_large_output_causes_a_warning_that_suggests_timed_buffering(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     assert run_agent(python_job(tmp_path, "for line in range(300_000): print('line', line)"), rundir) == 0
@@ -519,7 +519,7 @@ def test_a_benchmark_without_python_gets_no_warning_of_pythons_buffering(tmp_pat
     assert own_warnings(result) == []
 
 
-def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> None:
+def test_a_restarted_agent_redacts_the_secrets_of_a_benchmark_that_it_adopts(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = f"import os\nprint(os.environ['HF_TOKEN'], flush=True)\n{FOREVER}"
     job = python_job(tmp_path, program, benchmark={"secrets": {"HF_TOKEN": "env:MY_TOKEN"}})
@@ -534,7 +534,7 @@ def test_an_agent_that_adopts_a_benchmark_knows_its_secrets(tmp_path: Path) -> N
     assert result_of(rundir)["last_lines"] == ["***", "begun"]
 
 
-def test_last_lines_with_a_secret_stay_out_of_the_result(tmp_path: Path) -> None:
+def test_last_lines_are_left_out_if_a_restarted_agent_cannot_resolve_a_secret(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, FOREVER, benchmark={"secrets": {"HF_TOKEN": "env:MY_TOKEN"}})
     with start_agent(job, rundir, env=environment(MY_TOKEN="pl4nted-s3cret")) as agent:
@@ -624,7 +624,9 @@ int main(void) { for (int i = 0; i < 6; i++) { printf("loss=%d.0\\n", i); usleep
 
 
 @pytest.mark.parametrize("is_static", [True, False])
-def test_a_static_program_that_prints_in_blocks_causes_a_warning(tmp_path: Path, is_static: bool) -> None:
+def test_a_static_program_with_block_buffered_output_causes_a_warning(
+    tmp_path: Path, is_static: bool
+) -> None:
     source, program = tmp_path / "p.c", tmp_path / "printer"
     source.write_text(_SLOW_PRINTER)
     subprocess.run(["gcc", *(["-static"] if is_static else []), "-o", program, source], check=True)
@@ -645,7 +647,7 @@ def holds_a_process(pid: int) -> bool:
     return False
 
 
-def test_an_agent_without_descriptors_ends_the_benchmark_in_time(tmp_path: Path) -> None:
+def test_an_agent_out_of_file_descriptors_still_enforces_max_runtime(tmp_path: Path) -> None:
     # given an agent whose descriptors are all taken while its benchmark runs
     rundir = tmp_path / "run"
     agent = start_agent(write_job(tmp_path, ["sleep", "600"], limits={"max_runtime": "5s"}), rundir)

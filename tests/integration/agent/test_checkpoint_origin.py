@@ -41,7 +41,7 @@ def _starts(rundir: Path) -> list[str]:
     return (rundir / "work" / "starts").read_text().splitlines()
 
 
-def test_a_restart_before_a_checkpoint_of_its_own_begins_from_the_other_jobs_again(
+def test_a_job_restarted_before_its_first_checkpoint_begins_from_the_other_jobs_again(
     tmp_path: Path, earlier: JobRecord
 ) -> None:
     marker = keep_checkpoint(earlier, {"step": "7"})
@@ -122,7 +122,7 @@ def make_nodes(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
 
 
 @pytest.mark.parametrize("absolute", [False, True])
-def test_all_nodes_begin_from_it(
+def test_every_node_begins_from_the_checkpoint_of_the_other_job(
     tmp_path: Path, make_nodes: Callable[..., Nodes], earlier: JobRecord, absolute: bool
 ) -> None:
     marker = keep_checkpoint(earlier, {"step": "7"})
@@ -142,7 +142,7 @@ def test_all_nodes_begin_from_it(
             assert steps.index("restore") < steps.index("join")
 
 
-def test_a_folder_of_all_nodes_of_a_machine_is_made_by_the_first_one(
+def test_nodes_that_share_a_checkpoint_folder_leave_its_restore_to_the_first_node(
     tmp_path: Path, make_nodes: Callable[..., Nodes], earlier: JobRecord
 ) -> None:
     # Given a folder which may be on a file system that the first node mounts before its pull
@@ -166,7 +166,7 @@ def _has_pulled(rundir: Path) -> bool:
     return any((each.get("phase"), each.get("state")) == ("pull", "finished") for each in events)
 
 
-def test_members_of_an_elastic_job_begin_from_it_until_there_is_a_newer_one(
+def test_an_elastic_job_begins_from_the_other_jobs_checkpoint_until_it_has_its_own(
     make_nodes: Callable[..., Nodes], earlier: JobRecord
 ) -> None:
     marker = keep_checkpoint(earlier, {"step": "7"})

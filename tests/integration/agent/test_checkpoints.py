@@ -186,7 +186,7 @@ def test_if_a_bucket_refuses_a_checkpoint_the_previous_one_is_used(tmp_path: Pat
     assert warning.endswith("; checkpoint-0-0 counts.")
 
 
-def test_a_folder_that_is_not_the_checkpoint_is_restored_from_the_bucket(tmp_path: Path, gate: Gate) -> None:
+def test_a_damaged_checkpoint_folder_is_restored_from_the_bucket(tmp_path: Path, gate: Gate) -> None:
     """The machine went down after generation 1 was decided on, and left a folder that is torn."""
     rundir = tmp_path / "run"
     job = counting(tmp_path, 1, store={"url": "s3://bucket/jobs", "region": "us-east-1"})
@@ -292,7 +292,9 @@ def test_all_nodes_continue_from_the_checkpoint_of_the_first(make_nodes: Callabl
     assert kept["restored_bytes"] == 1
 
 
-def test_nodes_with_a_bucket_restore_through_it(make_nodes: Callable[..., Nodes], gate: Gate) -> None:
+def test_nodes_restore_the_checkpoint_of_the_first_node_through_the_bucket(
+    make_nodes: Callable[..., Nodes], gate: Gate
+) -> None:
     nodes = make_nodes(
         ONE_OF_TWO_FAILS,
         checkpoint={"path": "checkpoints", "every": "off"},
@@ -305,7 +307,7 @@ def test_nodes_with_a_bucket_restore_through_it(make_nodes: Callable[..., Nodes]
     assert [resumed(nodes.rundir(rank)) for rank in range(2)] == [[" ", "checkpoint-0-0 of-0"]] * 2
 
 
-def test_a_shared_folder_has_one_for_each_generation_and_nothing_is_copied(tmp_path: Path) -> None:
+def test_each_generation_has_its_own_folder_below_a_shared_checkpoint_path(tmp_path: Path) -> None:
     program = """
 import os, sys
 folder, old = os.environ["BAI_CHECKPOINT_DIR"], os.environ["BAI_RESUMED"]
@@ -355,7 +357,9 @@ sys.exit(generation != "2")
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_an_absolute_folder_with_other_files_is_not_touched(tmp_path: Path, shared: bool) -> None:
+def test_an_absolute_checkpoint_folder_with_foreign_files_is_not_touched(
+    tmp_path: Path, shared: bool
+) -> None:
     folder = tmp_path / "mine"
     (folder / "g0").mkdir(parents=True)
     (folder / "g0" / "thesis.tex").write_text("dear")
@@ -369,7 +373,7 @@ def test_an_absolute_folder_with_other_files_is_not_touched(tmp_path: Path, shar
     assert (folder / "g0" / "thesis.tex").read_text() == "dear"
 
 
-def test_an_absolute_folder_is_created_and_belongs_to_the_job(tmp_path: Path) -> None:
+def test_an_absolute_checkpoint_folder_is_created_for_the_job(tmp_path: Path) -> None:
     folder, rundir = tmp_path / "data" / "checkpoints", tmp_path / "run"
 
     assert run_agent(counting(tmp_path, 1, checkpoint={"path": str(folder)}), rundir) == 0

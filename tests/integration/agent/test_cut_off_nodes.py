@@ -13,7 +13,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import open_store
 
 
-def test_nodes_that_are_cut_off_end_themselves(
+def test_nodes_that_alone_cannot_reach_the_store_end_themselves(
     make: Callable[..., Nodes], tmp_path: Path, gate: Gate, moto: str
 ) -> None:
     # Given three nodes of which the coordinator and a worker come another way to the store

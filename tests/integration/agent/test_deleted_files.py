@@ -89,7 +89,7 @@ def test_a_run_continues_without_files_that_the_benchmark_deleted(tmp_path: Path
     assert [each["type"] for each in events_of(rundir)].count("benchmark_started") == 1
 
 
-def test_a_deleted_log_is_put_back_and_reported(tmp_path: Path) -> None:
+def test_a_deleted_log_file_is_restored_with_a_warning(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     name = "log/00000000000000000000"
 
@@ -102,7 +102,7 @@ def test_a_deleted_log_is_put_back_and_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl", "job.toml"])
-def test_files_missing_at_the_end_are_reported(tmp_path: Path, name: str) -> None:
+def test_files_missing_at_the_end_of_a_run_cause_a_warning(tmp_path: Path, name: str) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(job_that_does(tmp_path, f"os.unlink(f'{{run}}/{name}')"), rundir)
@@ -127,7 +127,9 @@ def test_a_benchmark_whose_records_are_all_deleted_is_ended(
         assert "deleted or renamed" in result_of(rundir)["sentence"]
 
 
-def test_an_agent_restarted_without_its_files_starts_nothing_again(tmp_path: Path) -> None:
+def test_a_restarted_agent_whose_files_were_deleted_does_not_start_the_benchmark_again(
+    tmp_path: Path,
+) -> None:
     rundir = tmp_path / "run"
     job = job_that_does(tmp_path, FATAL["lock and start"], wait=3, steps=10_000)
     with start_agent(job, rundir) as agent:

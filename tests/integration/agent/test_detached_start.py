@@ -41,7 +41,7 @@ def test_a_detached_job_runs_even_if_its_caller_is_gone(tmp_path: Path, deaf: in
     assert result_of(tmp_path / "run")["outcome"] == "succeeded"
 
 
-def test_a_refused_detached_start_keeps_exit_code_and_message(tmp_path: Path, deaf: int) -> None:
+def test_a_refused_detached_start_has_the_same_exit_code_and_message(tmp_path: Path, deaf: int) -> None:
     job = tmp_path / "job.toml"
     job.write_text("version = 1\n")
 

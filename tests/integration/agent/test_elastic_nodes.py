@@ -126,7 +126,7 @@ BREAKS = UNTIL_TOLD.replace(
 """The same, whose first generation fails once a node is said to be gone."""
 
 
-def test_a_failure_with_a_dead_cause_does_not_wait_for_the_silence_limit(
+def test_a_failure_caused_by_a_dead_node_starts_the_next_generation_before_the_silence_limit(
     job: Callable[..., Job], tmp_path: Path
 ) -> None:
     it = job(1, 3, program=BREAKS, limits={"peer_silence": "10m"})
@@ -188,7 +188,7 @@ def test_with_too_few_nodes_the_job_waits_and_continues_with_a_new_node(job: Cal
     assert it.starts(1) == ["0 1 1 2", "2 1 1 2"]
 
 
-def test_a_job_that_waited_without_success_ends(job: Callable[..., Job]) -> None:
+def test_a_job_that_waits_in_vain_for_enough_nodes_fails_as_peer_lost(job: Callable[..., Job]) -> None:
     it = job(2, 2, elastic={"wait": "3s"})
     it.start(0, 1)
 
@@ -200,7 +200,7 @@ def test_a_job_that_waited_without_success_ends(job: Callable[..., Job]) -> None
     assert result["sentence"] == "1 of at least 2 nodes was left for 3s."
 
 
-def test_a_late_node_joins_and_an_unwanted_node_leaves(job: Callable[..., Job]) -> None:
+def test_nodes_join_and_leave_as_an_elastic_job_is_scaled(job: Callable[..., Job]) -> None:
     saves = 'if os.environ["BAI_NODE"] != "2":\n    Path("model.pt").touch()\n'
     output = {"artifacts": ["*.pt"]}
     it = job(1, 3, program=UNTIL_TOLD + saves, elastic={"nodes": 1, "pause": "1s"}, output=output)
@@ -255,7 +255,7 @@ if g < {times}:
 
 
 @pytest.mark.parametrize(("times", "outcome"), [(2, "succeeded"), (9, "failed")])
-def test_failures_are_restarted_with_the_same_members(
+def test_a_failed_elastic_job_is_restarted_with_the_same_members(
     job: Callable[..., Job], times: int, outcome: str
 ) -> None:
     it = job(1, 2, program=FAILS.replace("{times}", str(times)), restart={"max_restarts": 2, "backoff": "0s"})
@@ -300,7 +300,7 @@ def test_max_runtime_includes_waiting_time(job: Callable[..., Job], tmp_path: Pa
 
 @pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize("moment", ["joined", "decided", "failed", "ended", "settled", "begun", "started"])
-def test_an_agent_killed_during_a_change_continues_it(
+def test_an_agent_killed_between_two_generations_continues_the_change(
     job: Callable[..., Job], node: int, moment: str
 ) -> None:
     it = job(1, 2, program=FAILS.replace("{times}", "1"), restart={"max_restarts": 2, "backoff": "0s"})
@@ -406,7 +406,7 @@ while [ ! -e {flag} ]; do sleep 0.1; done
 """A command that starts something on the other nodes by SSH, as an mpirun of its own."""
 
 
-def test_only_the_first_remaining_node_may_log_in(tmp_path: Path) -> None:
+def test_only_the_first_remaining_node_may_log_in_to_others_by_ssh(tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", LOGS_IN.format(flag=tmp_path / "go").replace("$", "$$")]
     strategy = {"min_nodes": 2, "launch": "user"}
     nodes = MpiNodes(tmp_path, argv, nodes=3, strategy=strategy, elastic=ELASTIC)

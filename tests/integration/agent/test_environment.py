@@ -69,7 +69,7 @@ def test_a_run_records_its_environment(tmp_path: Path) -> None:
     assert found["time"] <= started["time"]
 
 
-def test_the_packages_are_those_of_the_benchmarks_python(tmp_path: Path) -> None:
+def test_the_environment_record_lists_packages_of_the_benchmarks_python(tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "nvidia_nccl_cu12-2.21.5.dist-info").mkdir(parents=True)
     (site / "Torch-2.4.0+cu124.dist-info").mkdir()
@@ -85,7 +85,7 @@ def test_the_packages_are_those_of_the_benchmarks_python(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("name", "part"), [("mpirun", "open_mpi"), ("python3", "python")])
-def test_a_hanging_program_does_not_delay_a_run(
+def test_a_program_that_hangs_when_asked_for_its_version_does_not_delay_a_run(
     tmp_path: Path, program: Callable[..., dict[str, str]], name: str, part: str
 ) -> None:
     rundir = tmp_path / "run"
@@ -100,7 +100,7 @@ def test_a_hanging_program_does_not_delay_a_run(
     wait_until(lambda: not Path(f"/proc/{pid}/fd").exists())
 
 
-def test_programs_that_answer_nonsense_or_without_end_are_left_out(
+def test_the_environment_record_omits_programs_with_garbled_or_endless_output(
     tmp_path: Path, program: Callable[..., dict[str, str]]
 ) -> None:
     rundir = tmp_path / "run"
@@ -130,7 +130,7 @@ def test_the_environment_record_contains_no_secret(tmp_path: Path) -> None:
     assert environment_of(tmp_path / "run")["python"]["distributions"]["***"] == "1.0"
 
 
-def test_an_instance_is_named_by_its_metadata(tmp_path: Path) -> None:
+def test_the_environment_record_has_the_instances_metadata(tmp_path: Path) -> None:
     services = Services(
         metadata={
             "ami-id": "ami-0123",

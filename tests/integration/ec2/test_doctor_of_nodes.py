@@ -158,7 +158,9 @@ def test_a_subnet_with_too_few_free_addresses_is_reported(account: DoctorHarness
     assert (one.health, large in one.sentence) == (Health.WARNING, False)
 
 
-def test_subnets_in_several_vpcs_without_a_security_group_fail_the_launch_check(account: DoctorHarness) -> None:
+def test_subnets_in_several_vpcs_without_a_security_group_fail_the_launch_check(
+    account: DoctorHarness
+) -> None:
     other = account.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     foreign = account.ec2.create_subnet(VpcId=other, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
     own = next(iter(account.aws.subnets.values()))

@@ -58,7 +58,9 @@ def loss(**more: Any) -> Metric:
 @pytest.mark.parametrize(
     ("how", "value"), [("last", 4.0), ("min", 1.0), ("max", 9.0), ("mean", 5.0), ("median", 5.0)]
 )
-def test_the_headline_of_a_metric_is_the_statistic_chosen_for_it(tmp_path: Path, how: str, value: float) -> None:
+def test_the_headline_of_a_metric_is_the_statistic_chosen_for_it(
+    tmp_path: Path, how: str, value: float
+) -> None:
     file = records(tmp_path / "metrics.jsonl", 6, 1, 9, 5, 4)
     (found,) = headlines(file, [loss(headline=Headline(how))], began=1000).items()
     assert (found[0], found[1].value, found[1].units) == ("loss", value, "nats")

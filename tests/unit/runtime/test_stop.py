@@ -238,7 +238,9 @@ def test_no_output_counts_from_the_last_byte(name: str, rundir: RunDir, clock: S
     assert "limits.no_output (1m)" in reason.message
 
 
-def test_silence_before_an_agent_restart_counts_towards_the_no_output_limit(rundir: RunDir, clock: SteppingClock) -> None:
+def test_silence_before_an_agent_restart_counts_towards_the_no_output_limit(
+    rundir: RunDir, clock: SteppingClock
+) -> None:
     rundir.kept_output.write_text("begun\n")
     printed = clock.time() - 61
     os.utime(rundir.kept_output, (printed, printed))

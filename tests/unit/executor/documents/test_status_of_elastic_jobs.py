@@ -37,7 +37,9 @@ def shown(view: StatusView, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_status_shows_the_generation_of_an_elastic_job_on_its_first_line(view: StatusView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_the_generation_of_an_elastic_job_on_its_first_line(
+    view: StatusView, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, *rest = shown(view, capsys)
 
     assert first.startswith("e1  RUNNING  generation 1 of 2:4 nodes (desired 4): 2 members for ")

@@ -68,7 +68,9 @@ def test_since_filters_by_the_jobs_start(folder: Path) -> None:
     assert jobs(folder, JobFilter(since=START + 2 * MINUTE)) == ["job-2", "job-3"]
 
 
-def test_the_limit_applies_to_the_newest_jobs_that_match(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_applies_to_the_newest_jobs_that_match(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("executor.jobs.job_list._PORTION", 1)
     assert jobs(folder, JobFilter(labels={"team": "speech"}), count=1) == ["job-2"]
     assert jobs(folder, count=2) == ["job-2", "job-3"]
