@@ -40,7 +40,7 @@ def gates(gate: Gate, moto: str) -> Iterator[list[Gate]]:
         yield [stack.enter_context(another_gate(moto, gate.s3)) for _ in range(3)]
 
 
-def test_a_decision_counts_once_despite_lost_answers_and_hanging_leaders(
+def test_a_decision_is_made_once_despite_lost_answers_and_hanging_leaders(
     make: Callable[..., Nodes], tmp_path: Path, gates: list[Gate]
 ) -> None:
     job = ElasticJob(tmp_path, make, nodes=3, store=S3, checkpoint={"path": "checkpoints", "every": "off"})
@@ -116,7 +116,7 @@ def restore(gate: Gate) -> None:
     gate.release.set()
 
 
-def test_unreadable_records_cost_generations_but_not_the_job(
+def test_unreadable_records_in_the_store_start_new_generations_but_do_not_end_the_job(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     job = ElasticJob(tmp_path, make, nodes=2)
@@ -141,7 +141,7 @@ def test_unreadable_records_cost_generations_but_not_the_job(
     assert "begin-000002.json" in job.attempt.generation(3).sentence
 
 
-def test_a_node_that_lacks_a_secret_after_a_restart_is_waited_for_and_named(
+def test_a_job_waits_for_a_node_that_cannot_resolve_a_secret_and_names_it(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     job = ElasticJob(

@@ -39,7 +39,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_run_that_fills_the_disk_is_ended_with_that_reason(tmp_path: Path, small_disk: Path) -> None:
+def test_a_run_that_fills_the_disk_ends_as_disk_full(tmp_path: Path, small_disk: Path) -> None:
     rundir = small_disk / "run"
     program = (
         "import sys, time\nwhile True:\n    sys.stdout.write('x' * 65535 + chr(10))\n    time.sleep(0.005)\n"
@@ -65,7 +65,7 @@ def test_a_full_disk_is_reported_before_anything_runs(tmp_path: Path, small_disk
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_a_benchmark_failing_on_a_full_disk_ended_for_that_reason(tmp_path: Path, small_disk: Path) -> None:
+def test_a_benchmark_that_fails_on_a_full_disk_ends_as_disk_full(tmp_path: Path, small_disk: Path) -> None:
     rundir = small_disk / "run"
     program = "with open('checkpoint', 'wb') as file:\n    file.write(bytes(64 * 2**20))\n"
 
@@ -101,7 +101,7 @@ if run == 2:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
 @pytest.mark.parametrize(("then", "third"), [("fails", "failed"), ("goes on", "disk_full")])
-def test_a_disk_that_fills_up_in_a_later_run_costs_no_earlier_one(
+def test_a_disk_that_fills_up_during_a_repeated_run_keeps_earlier_runs(
     tmp_path: Path, small_disk: Path, then: str, third: str
 ) -> None:
     store = small_disk / "jobs"
@@ -153,7 +153,7 @@ for number in range(free * 6 // 10):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small disk")
-def test_artifacts_that_fill_the_disk_do_not_cost_the_result(tmp_path: Path, small_disk: Path) -> None:
+def test_a_result_is_written_even_if_artifacts_fill_the_disk(tmp_path: Path, small_disk: Path) -> None:
     store = small_disk / "jobs"
     job = python_job(
         tmp_path,
@@ -217,7 +217,7 @@ cli.main()
 """
 
 
-def test_a_benchmark_is_ended_without_disk_space_for_the_order(tmp_path: Path) -> None:
+def test_a_benchmark_is_ended_even_if_the_stop_order_cannot_be_written_to_disk(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = python_job(tmp_path, FOREVER)
     agent = subprocess.Popen(

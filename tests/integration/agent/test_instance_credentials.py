@@ -102,7 +102,7 @@ def run(bundle: Path, code: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_slow_metadata_service_is_enough_for_s3(bundle: Path, gate: Gate) -> None:
+def test_s3_gets_credentials_from_a_slow_metadata_service(bundle: Path, gate: Gate) -> None:
     gate.s3.put_object(Bucket="bucket", Key="k", Body=b"content")
     code = (
         "import obstore\nfrom bai_agent.pull.s3_source import PATIENCE\nfrom bai_agent.aws.s3_client import connect\n"
@@ -115,7 +115,7 @@ def test_a_slow_metadata_service_is_enough_for_s3(bundle: Path, gate: Gate) -> N
     assert refused == []
 
 
-def test_a_slow_metadata_service_is_enough_for_secrets(bundle: Path, moto: str, gate: Gate) -> None:
+def test_secrets_are_resolved_with_a_slow_metadata_service(bundle: Path, moto: str, gate: Gate) -> None:
     client: Any = partial(
         boto3.client,
         endpoint_url=f"http://{moto}",
@@ -131,7 +131,7 @@ def test_a_slow_metadata_service_is_enough_for_secrets(bundle: Path, moto: str, 
     assert refused == []
 
 
-def test_kafkas_iam_uses_the_instances_role(bundle: Path) -> None:
+def test_kafka_iam_authentication_uses_the_instances_role(bundle: Path) -> None:
     code = """
 import logging
 from bai_agent.job.descriptor import Kafka
@@ -151,7 +151,9 @@ print(mechanism.auth_bytes().decode())
     assert refused == []
 
 
-def test_a_persons_configuration_is_botocores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_botocore_is_used_only_if_a_profile_or_aws_config_file_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert not takes_botocore({})
     assert takes_botocore({"AWS_PROFILE": "me"})
@@ -160,14 +162,14 @@ def test_a_persons_configuration_is_botocores(tmp_path: Path, monkeypatch: pytes
     assert takes_botocore({})
 
 
-def test_credentials_outlive_an_unreachable_metadata_service() -> None:
+def test_cached_credentials_are_used_while_the_metadata_service_is_unreachable() -> None:
     with metadata_service() as (address, _):
         role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}, sleep=lambda _: None)
         assert role.keys().access == "ROLEKEY"
     assert role.keys().access == "ROLEKEY"
 
 
-def test_another_client_shares_the_credentials_of_an_unreachable_metadata_service(
+def test_a_second_client_reuses_cached_credentials_if_the_metadata_service_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -212,12 +214,12 @@ class Returning:
         self._stack.close()
 
 
-def test_a_token_is_waited_for_a_moment() -> None:
+def test_the_metadata_token_is_requested_again_for_some_seconds() -> None:
     with Returning(2.0) as service:
         assert find_token(service.environment, sleep=service.sleep) == "the-token"
 
 
-def test_new_credentials_wait_for_a_service_that_answered_before() -> None:
+def test_expired_credentials_wait_longer_for_a_metadata_service_that_answered_before() -> None:
     with metadata_service(expires="2001-01-01T00:00:00Z") as (address, _):
         port = int(address.rpartition(":")[2])
         role = InstanceRole(
@@ -236,7 +238,7 @@ def test_new_credentials_wait_for_a_service_that_answered_before() -> None:
         "AWS_WEB_IDENTITY_TOKEN_FILE",
     ],
 )
-def test_credentials_that_only_s3_can_use_are_named(bundle: Path, name: str) -> None:
+def test_secrets_and_kafka_refuse_credentials_that_only_s3_can_use(bundle: Path, name: str) -> None:
     """They are not passed over in silence for the instance's role, which is somebody else."""
     with metadata_service() as (address, _):
         environment = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": address, name: "/a", "AWS_REGION": "eu-west-1"}
@@ -266,7 +268,7 @@ except ConnectError as error:
 """
 
 
-def test_s3_learns_when_the_roles_credentials_expire() -> None:
+def test_s3_gets_the_expiry_of_the_roles_credentials() -> None:
     expires = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(minutes=6)
     with metadata_service(expires=f"{expires:%Y-%m-%dT%H:%M:%SZ}") as (address, _):
         provide = credential_provider({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address})

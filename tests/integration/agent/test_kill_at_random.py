@@ -81,7 +81,7 @@ class BrokerProgram:
         subprocess.run([*self._command, "stop", "--dir", self._folder], check=True, timeout=90)
 
 
-def test_killed_at_random_moments_a_run_loses_and_doubles_nothing(
+def test_an_agent_killed_at_random_moments_loses_and_duplicates_no_record(
     tmp_path: Path, broker: BrokerProgram
 ) -> None:
     rundir = tmp_path / "run"

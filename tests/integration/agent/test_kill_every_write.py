@@ -56,7 +56,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 
 
 @pytest.mark.parametrize("call", ["write", "rename", "link", "fsync", "ftruncate", "unlink", "mkdir"])
-def test_killed_at_every_call_the_agent_loses_and_doubles_nothing(
+def test_an_agent_killed_at_any_system_call_loses_and_duplicates_no_record(
     call: str, agent: ForkedAgent, tmp_path: Path
 ) -> None:
     least = 1 if call in ("ftruncate", "unlink") else 2

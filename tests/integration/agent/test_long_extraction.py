@@ -71,7 +71,7 @@ def grown(rundir: Path, *, by: int) -> Callable[[], bool]:
     )
 
 
-def test_an_extraction_longer_than_the_drain_loses_no_number(tmp_path: Path) -> None:
+def test_an_extraction_longer_than_limits_drain_loses_no_value(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(chatty_job(tmp_path, drain="1ms"), rundir)
@@ -85,7 +85,7 @@ def test_an_extraction_longer_than_the_drain_loses_no_number(tmp_path: Path) -> 
     assert result["phases"]["drain"] >= told["seconds"]
 
 
-def test_a_backlog_at_the_limit_is_counted_and_changes_no_outcome(tmp_path: Path) -> None:
+def test_output_not_searched_at_extract_timeout_is_counted_and_changes_no_outcome(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(chatty_job(tmp_path, extract_timeout="0s"), rundir)
@@ -102,7 +102,7 @@ def test_a_backlog_at_the_limit_is_counted_and_changes_no_outcome(tmp_path: Path
     assert "bai extract job" in missing
 
 
-def test_kills_during_the_extraction_lose_and_double_nothing(tmp_path: Path) -> None:
+def test_kills_during_the_extraction_lose_and_duplicate_no_record(tmp_path: Path) -> None:
     """Each kill comes after so many more bytes of records, so that all meet the extraction, however fast it is."""
     rundir = tmp_path / "run"
     # Records are written for each 128 KiB of the log, some 370 kB for each of 27 such blocks.
@@ -134,7 +134,7 @@ def test_kills_during_the_extraction_lose_and_double_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["cancelled", "told to stop"])
-def test_numbers_of_an_abandoned_run_are_not_waited_for(tmp_path: Path, how: str) -> None:
+def test_a_cancelled_run_does_not_wait_for_the_rest_of_the_extraction(tmp_path: Path, how: str) -> None:
     rundir = tmp_path / "run"
     with start_agent(chatty_job(tmp_path, lines=6 * LINES, padding=PADDING, drain="4s"), rundir) as agent:
         try:

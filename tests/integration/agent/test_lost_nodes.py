@@ -144,7 +144,7 @@ def test_workers_that_are_lost_or_hang_end_the_job(make: Callable[..., Nodes], t
     assert nodes.result == result
 
 
-def test_workers_make_the_result_if_the_coordinator_is_lost(
+def test_workers_write_the_result_if_the_coordinator_is_lost(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     nodes = running(make, tmp_path, nodes=3)
@@ -156,7 +156,7 @@ def test_workers_make_the_result_if_the_coordinator_is_lost(
     assert "Node 0 (127.0.0.1), the coordinator, gave no sign of life for 20 s" in nodes.result["sentence"]
 
 
-def test_a_benchmark_that_breaks_with_a_lost_node_is_not_the_cause(
+def test_a_failure_that_follows_from_a_lost_node_is_not_named_as_the_cause(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     # Given a worker whose benchmark ends at once when the coordinator's machine goes

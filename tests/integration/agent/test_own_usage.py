@@ -44,7 +44,7 @@ def noted(rundir: Path) -> dict[str, Any]:
     return found
 
 
-def test_each_program_reports_its_resources_without_the_benchmark(tmp_path: Path) -> None:
+def test_resources_of_each_of_bais_programs_exclude_the_benchmark(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     assert run_agent(python_job(tmp_path, BURNS, metrics=LOSS), rundir) == 0
@@ -59,7 +59,7 @@ def test_each_program_reports_its_resources_without_the_benchmark(tmp_path: Path
         assert not found[name]["at_least"], name
 
 
-def test_a_killed_extractor_counts_up_to_its_last_checkpoint(tmp_path: Path) -> None:
+def test_usage_of_a_killed_extractor_is_a_lower_bound_from_its_last_checkpoint(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     with start_agent(python_job(tmp_path, WAITS, metrics=LOSS), rundir) as agent:
         wait_until(begun(rundir))
@@ -114,7 +114,7 @@ def test_the_usage_of_a_killed_shim_is_unknown(tmp_path: Path) -> None:
     assert found["extractor"]["cpu_seconds"] > 0
 
 
-def test_a_benchmark_that_did_not_run_has_no_known_resources(tmp_path: Path) -> None:
+def test_extractor_and_shim_have_no_usage_if_the_benchmark_never_started(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     missing = [{"src": (tmp_path / "nowhere").as_uri(), "path": "data"}]
 

@@ -82,7 +82,7 @@ def test_only_the_owner_can_read_a_run_directory(folder: Path, umask: str) -> No
     assert not any(may_open(path) for path in rundir.glob("*.lock"))
 
 
-def test_a_running_jobs_files_are_closed_to_others(folder: Path) -> None:
+def test_files_of_a_running_job_are_accessible_only_to_their_owner(folder: Path) -> None:
     job = write_job(folder, ["find", "..", "-type", "f", "-perm", "/077"])
     rundir = folder / "run"
 
@@ -92,7 +92,7 @@ def test_a_running_jobs_files_are_closed_to_others(folder: Path) -> None:
 
 
 @pytest.mark.root
-def test_another_user_may_lock_as_much_memory_as_root(folder: Path) -> None:
+def test_the_limit_on_locked_memory_is_raised_for_a_benchmark_of_another_user(folder: Path) -> None:
     job = nobodys_job(folder, ["sh", "-c", "ulimit -S -l; id -un; touch artifact"])
     rundir = folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
 
@@ -118,7 +118,7 @@ def test_only_the_owner_can_read_a_job_store(folder: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("umask", ["000", "077"])
-def test_only_the_benchmarks_user_owns_its_folders(folder: Path, umask: str) -> None:
+def test_the_benchmarks_user_owns_only_the_benchmarks_folders(folder: Path, umask: str) -> None:
     uid = pwd.getpwnam("nobody").pw_uid
     job = nobodys_job(folder, [], benchmark={"script": f"#!/bin/sh\n{_BENCHMARK}"})
     node = folder / "a" / "store" / "job" / "attempts" / "0" / "nodes" / "0"
@@ -142,7 +142,7 @@ def test_only_the_benchmarks_user_owns_its_folders(folder: Path, umask: str) -> 
 
 
 @pytest.mark.root
-def test_a_folder_that_the_benchmarks_user_cannot_enter_is_our_failure(folder: Path) -> None:
+def test_a_folder_that_the_benchmarks_user_cannot_enter_fails_the_job_before_its_pull(folder: Path) -> None:
     closed = folder / "a"
     closed.mkdir(mode=0o700)
     job = nobodys_job(folder, ["true"])
@@ -158,7 +158,7 @@ def test_a_folder_that_the_benchmarks_user_cannot_enter_is_our_failure(folder: P
 
 
 @pytest.mark.root
-def test_a_user_that_does_not_exist_is_our_failure_at_once(tmp_path: Path) -> None:
+def test_a_benchmark_user_that_does_not_exist_fails_the_job_before_its_pull(tmp_path: Path) -> None:
     job = write_job(tmp_path, ["true"], benchmark={"user": "no-such-user"})
 
     assert run_agent(job, tmp_path / "run") == ExitCode.OURS
@@ -169,7 +169,7 @@ def test_a_user_that_does_not_exist_is_our_failure_at_once(tmp_path: Path) -> No
 
 
 @pytest.mark.root
-def test_a_run_of_another_user_is_adopted(folder: Path) -> None:
+def test_a_restarted_agent_adopts_a_benchmark_of_another_user(folder: Path) -> None:
     go = folder / "go"
     waits = f"echo begun; while [ ! -e {go} ]; do sleep 0.05; done; echo loss=0.25"
     job = nobodys_job(folder, ["sh", "-c", waits], output={})

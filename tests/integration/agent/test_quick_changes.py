@@ -56,7 +56,7 @@ def decided(nodes: Nodes, generation: int) -> dict[str, Any]:
     return found
 
 
-def test_all_members_stop_as_soon_as_each_knows_of_a_planned_change(nodes: Callable[..., Nodes]) -> None:
+def test_members_stop_for_a_planned_change_once_all_have_confirmed_it(nodes: Callable[..., Nodes]) -> None:
     it = nodes(3)
 
     (attempt(it) / "requests").mkdir()
@@ -69,7 +69,7 @@ def test_all_members_stop_as_soon_as_each_knows_of_a_planned_change(nodes: Calla
     assert said <= min(ended)
 
 
-def test_a_dead_leader_is_followed_at_once_if_a_benchmark_fails(
+def test_a_dead_leader_is_replaced_without_waiting_if_a_benchmark_fails(
     nodes: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     it = nodes(3, limits={"peer_silence": "10m"})
@@ -83,7 +83,7 @@ def test_a_dead_leader_is_followed_at_once_if_a_benchmark_fails(
     assert decided(it, 1)["ledger"]["restarts"] == 0
 
 
-def test_an_agent_that_died_alone_is_waited_for_until_it_is_started_again(
+def test_a_crashed_agent_whose_benchmark_still_runs_is_waited_for_until_its_restart(
     nodes: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     # The start of an agent takes a busy machine seconds.

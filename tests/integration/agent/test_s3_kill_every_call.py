@@ -26,7 +26,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 
 
 @pytest.mark.parametrize("call", ["rename", "writev"])
-def test_killed_at_every_call_the_bucket_equals_the_files(
+def test_the_bucket_equals_the_local_files_after_a_kill_at_any_system_call(
     call: str, agent: ForkedAgent, tmp_path: Path, gate: Gate
 ) -> None:
     store = {"url": "s3://bucket/jobs", "region": "us-east-1"}

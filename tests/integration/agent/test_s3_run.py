@@ -98,7 +98,7 @@ def test_output_can_be_read_during_the_run(tmp_path: Path, gate: Gate) -> None:
     assert record().result()["outcome"] == "cancelled"  # type: ignore[index]
 
 
-def test_a_rank_is_run_by_one_machine_only(tmp_path: Path, gate: Gate) -> None:
+def test_a_second_machine_with_the_same_rank_is_refused(tmp_path: Path, gate: Gate) -> None:
     job = s3_job(tmp_path, TRAIN, 3, 0)
     first, second = tmp_path / "first", tmp_path / "second"
     assert run_instance(job, first, "i-1") == 0
@@ -124,7 +124,7 @@ def test_only_one_of_several_machines_started_together_runs_the_benchmark(tmp_pa
     assert record().result()["outcome"] == "succeeded"  # type: ignore[index]
 
 
-def test_the_chosen_of_two_launches_runs(tmp_path: Path, gate: Gate) -> None:
+def test_only_the_machine_of_the_recorded_launch_runs_the_job(tmp_path: Path, gate: Gate) -> None:
     """The surplus machine comes first; nothing of it is in the store, and the other one finds its place free."""
     job = s3_job(tmp_path, TRAIN, 3, 0)
     for name, content in (("launch", b"{}"), ("launched", b'{"instances": ["i-good"]}')):
@@ -142,7 +142,9 @@ def test_the_chosen_of_two_launches_runs(tmp_path: Path, gate: Gate) -> None:
     assert len(asked) == 1
 
 
-def test_the_machine_that_claimed_the_rank_continues_with_it(tmp_path: Path, gate: Gate) -> None:
+def test_a_machine_whose_claim_of_a_rank_was_unanswered_recognises_its_own_claim(
+    tmp_path: Path, gate: Gate
+) -> None:
     job = s3_job(tmp_path, TRAIN, 3, 0)
     lost_answer = iter([True])
 
@@ -185,7 +187,7 @@ def test_an_unreachable_store_is_waited_for(tmp_path: Path, gate: Gate) -> None:
     assert own_warnings(result_of(rundir)) == []
 
 
-def test_an_unreachable_store_delays_the_end_by_the_drain_at_most(tmp_path: Path, gate: Gate) -> None:
+def test_an_unreachable_store_delays_the_end_by_at_most_limits_drain(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     limits = {"drain": "1s"}
     gate.swallow = lambda _method, _path: (rundir / "started.json").exists()
@@ -216,7 +218,9 @@ def test_unpublished_files_are_published_by_a_restarted_agent(tmp_path: Path, ga
 
 
 @pytest.mark.parametrize("network", ["there", "gone"])
-def test_the_agent_does_not_delay_a_shutdown(tmp_path: Path, gate: Gate, network: str) -> None:
+def test_an_interrupted_agent_ends_before_the_machine_shuts_down(
+    tmp_path: Path, gate: Gate, network: str
+) -> None:
     rundir = tmp_path / "run"
     program = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + FOREVER
     job = s3_job(tmp_path, program, end={"power": "off"}, limits={"grace": "10m", "drain": "10m"})
@@ -263,7 +267,7 @@ print("B" * 99, flush=True)
     assert stream("log") == b"A" * 999 + b"\n" + b"B" * 99 + b"\n"
 
 
-def test_killed_at_random_the_bucket_equals_the_files(tmp_path: Path, gate: Gate) -> None:
+def test_the_bucket_equals_the_local_files_after_random_kills(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     program = f"{TRAIN}import os\nwhile not os.path.exists('finish'): time.sleep(0.05)\n"
     job = s3_job(tmp_path, program, 300, 0.02, metrics=LOSS)

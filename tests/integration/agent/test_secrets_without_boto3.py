@@ -45,7 +45,7 @@ def environment(moto: str, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> dict[
     }
 
 
-def test_parameters_and_secrets_are_resolved(environment: dict[str, str]) -> None:
+def test_ssm_and_secretsmanager_references_are_resolved(environment: dict[str, str]) -> None:
     assert resolve("ssm:/team/token", environment=environment) == "from ssm"
     assert resolve("secretsmanager:team/token", environment=environment) == "from secretsmanager"
 
@@ -73,7 +73,7 @@ def test_without_credentials_the_reference_is_named(environment: dict[str, str])
         resolve("ssm:/team/token", environment=bare)
 
 
-def test_an_instances_role_is_enough(environment: dict[str, str]) -> None:
+def test_secrets_are_resolved_with_the_instances_role(environment: dict[str, str]) -> None:
     with instance_metadata() as (address, asked):
         bare = {
             "AWS_ENDPOINT_URL": environment["AWS_ENDPOINT_URL"],
@@ -95,7 +95,9 @@ def test_a_metadata_service_that_is_not_ready_is_asked_again(environment: dict[s
     assert asked.count("/latest/meta-data/iam/security-credentials/team-role") == 3
 
 
-def test_a_metadata_service_that_is_never_ready_is_named(environment: dict[str, str]) -> None:
+def test_a_metadata_service_that_is_never_ready_gives_an_error_about_missing_credentials(
+    environment: dict[str, str],
+) -> None:
     with (
         instance_metadata(busy=100) as (address, _),
         pytest.raises(SecretError, match=r"there are no AWS credentials here"),
@@ -104,7 +106,7 @@ def test_a_metadata_service_that_is_never_ready_is_named(environment: dict[str, 
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_session_token_goes_only_to_the_service(environment: dict[str, str], status: int) -> None:
+def test_a_redirect_does_not_receive_the_session_token(environment: dict[str, str], status: int) -> None:
     with redirecting(status) as (address, arrived):
         mine = {**environment, "AWS_SESSION_TOKEN": "secret-token", "AWS_ENDPOINT_URL": address}
         with pytest.raises(SecretError, match=f"ssm says {status}"):
@@ -165,7 +167,7 @@ def instance_metadata(*, busy: int = 0) -> Iterator[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("answers", [0, 1])
-def test_a_server_that_is_not_a_metadata_service_counts_as_silent(answers: int) -> None:
+def test_a_server_that_is_not_a_metadata_service_is_ignored(answers: int) -> None:
     """Something else at its address may speak no HTTP at all, or stop after the first answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 

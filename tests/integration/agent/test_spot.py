@@ -93,7 +93,7 @@ def test_the_benchmark_is_killed_while_there_is_time_for_the_result(
     assert stopped / 1000 < taken_away
 
 
-def test_a_recommendation_only_warns(metadata: Services) -> None:
+def test_a_rebalance_recommendation_causes_a_warning_and_does_not_end_the_run(metadata: Services) -> None:
     warnings: list[str] = []
     metadata.metadata["events/recommendations/rebalance"] = '{"noticeTime": "2020-10-27T08:22:00Z"}'
     found = look(metadata, warnings)
@@ -110,7 +110,7 @@ def test_a_recommendation_only_warns(metadata: Services) -> None:
 @pytest.mark.parametrize(
     "content", ["", "{", "[]", '{"action": 1}', '{"action": "stop", "time": "soon"}', "[" * 100_000]
 )
-def test_a_notice_that_cannot_be_read_is_one_of_two_minutes(metadata: Services, content: str) -> None:
+def test_an_unreadable_spot_notice_counts_as_one_of_two_minutes(metadata: Services, content: str) -> None:
     metadata.metadata["spot/instance-action"] = content
     found = look(metadata, [])
 
@@ -123,7 +123,7 @@ def test_a_notice_that_cannot_be_read_is_one_of_two_minutes(metadata: Services, 
     assert 60 < reason.deadline - time.monotonic() <= 120
 
 
-def test_an_on_demand_instance_is_not_asked_again(metadata: Services) -> None:
+def test_an_on_demand_instance_does_not_poll_for_spot_notices(metadata: Services) -> None:
     metadata.metadata["instance-life-cycle"] = "on-demand"
     found = look(metadata, [])
 

@@ -14,7 +14,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import open_store
 
 
-def test_nodes_continue_while_no_node_reaches_the_store(
+def test_nodes_keep_running_while_the_store_is_unreachable_for_all_of_them(
     make: Callable[..., Nodes], tmp_path: Path, gate: Gate, moto: str
 ) -> None:
     # Given three nodes that reach the store, one of them by another way
