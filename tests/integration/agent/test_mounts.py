@@ -65,7 +65,7 @@ def programs(tmp_path: Path) -> dict[str, str]:
     return environment(PATH=f"{folder}:{os.environ['PATH']}")
 
 
-def test_a_mount_holds_data_and_checkpoints_and_outlives_a_killed_agent(
+def test_data_and_checkpoints_on_a_mount_stay_usable_after_the_agent_is_killed(
     tmp_path: Path, server: str, shared: Path, programs: dict[str, str]
 ) -> None:
     # Given a job whose data and checkpoints are on a network file system

@@ -51,7 +51,7 @@ def run(folder: Path, code: str, *, path: str, **strategy: Any) -> tuple[int, di
     return ended, result_of(folder / "run"), output.read_text() if output.exists() else ""
 
 
-def test_each_start_of_a_restarted_mpirun_has_logs_of_its_own(tmp_path: Path) -> None:
+def test_each_generation_of_an_mpi_job_has_separate_process_logs(tmp_path: Path) -> None:
     bin_folder = program(tmp_path / "bin", "mpirun", MPIRUN).parent
     script = tmp_path / "benchmark.py"
     script.write_text(
@@ -87,7 +87,7 @@ def test_each_start_of_a_restarted_mpirun_has_logs_of_its_own(tmp_path: Path) ->
     )
 
 
-def test_one_mpirun_starts_all_processes_unbound(tmp_path: Path) -> None:
+def test_one_mpirun_starts_all_processes_without_cpu_binding(tmp_path: Path) -> None:
     bin_folder = program(tmp_path / "bin", "mpirun", MPIRUN).parent
 
     ended, result, output = run(
@@ -117,7 +117,9 @@ def test_a_process_that_fails_is_the_jobs_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "horovod"])
-def test_without_mpirun_or_horovod_nothing_starts(tmp_path: Path, strategy: str) -> None:
+def test_a_job_without_mpirun_or_horovod_fails_before_its_start_and_says_what_to_install(
+    tmp_path: Path, strategy: str
+) -> None:
     # Given a machine without Open MPI, or with it and a Python that has no Horovod
     bin_folder = tmp_path / "bin"
     program(bin_folder, "other", MPIRUN)
@@ -137,7 +139,9 @@ def test_without_mpirun_or_horovod_nothing_starts(tmp_path: Path, strategy: str)
         assert words in result["sentence"]
 
 
-def test_the_users_own_mpirun_finds_hosts_and_settings(tmp_path: Path) -> None:
+def test_an_mpirun_started_by_the_command_gets_hosts_and_settings_from_the_environment(
+    tmp_path: Path
+) -> None:
     code = """
 import os
 print("alone", "OMPI_COMM_WORLD_RANK" not in os.environ)
@@ -198,7 +202,7 @@ def test_open_mpi_started_by_the_command_uses_all_slots(tmp_path: Path) -> None:
     assert sorted(said) == [f"rank={rank} of 3" for rank in range(3)]
 
 
-def test_the_last_lines_are_of_the_process_that_failed(tmp_path: Path) -> None:
+def test_the_last_lines_in_the_result_are_those_of_the_failed_mpi_process(tmp_path: Path) -> None:
     # Given a process that fails, and others that print before, after its last line, and when they are ended
     code = """
 import os, signal, sys, time
@@ -252,7 +256,7 @@ def test_a_process_killed_from_outside_is_named(tmp_path: Path) -> None:
     assert result["last_lines"] == ["begun"]
 
 
-def test_lines_of_busy_processes_stay_whole(tmp_path: Path) -> None:
+def test_output_lines_of_concurrent_mpi_processes_are_not_interleaved(tmp_path: Path) -> None:
     # Given processes that print much at the same time, which Open MPI itself cuts anywhere
     code = """
 import os
@@ -281,7 +285,7 @@ for step in range(5000):
     assert found == {str(rank): list(range(5000)) for rank in range(3)}
 
 
-def test_a_process_that_prints_no_whole_line_is_not_silent(tmp_path: Path) -> None:
+def test_output_without_a_newline_resets_the_no_output_limit(tmp_path: Path) -> None:
     # Given two processes, of which one prints dots for longer than limits.no_output, however busy the machine is
     code = """
 import os, sys, time
@@ -303,7 +307,7 @@ for _ in range(50 if os.environ["OMPI_COMM_WORLD_RANK"] == "1" else 0):
     assert "." * 50 in (tmp_path / "run" / "output.log").read_text()
 
 
-def test_a_stop_ends_the_processes_of_open_mpi(tmp_path: Path) -> None:
+def test_cancelling_a_job_ends_the_processes_of_open_mpi(tmp_path: Path) -> None:
     # Given two processes under Open MPI
     job = write_job(
         tmp_path,

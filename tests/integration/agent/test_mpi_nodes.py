@@ -91,7 +91,9 @@ def test_a_command_that_starts_mpirun_itself_reaches_both_nodes(make: Callable[.
     assert nodes.result["outcome"] == "succeeded"
 
 
-def test_a_worker_may_be_silent_as_long_as_the_launcher_is_not(make: Callable[..., MpiNodes]) -> None:
+def test_the_no_output_limit_ignores_a_silent_worker_while_the_launcher_prints(
+    make: Callable[..., MpiNodes]
+) -> None:
     steps = "[ $OMPI_COMM_WORLD_RANK != 0 ] || for step in $(seq 20); do echo step=$step; sleep 0.5; done"
     # A busy machine takes seconds to start mpirun, and stops one that prints for a while.
     nodes = make(steps, limits={"no_output": "8s"})
@@ -107,7 +109,9 @@ def begun(nodes: MpiNodes) -> Callable[[], bool]:
     return lambda: all(f"begun on {rank}" in nodes.output() for rank in (0, 1))
 
 
-def test_killed_agents_continue_with_the_same_keys(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
+def test_restarted_agents_of_mpi_nodes_reuse_their_ssh_keys(
+    make: Callable[..., MpiNodes], tmp_path: Path
+) -> None:
     flag = tmp_path / "go"
     nodes = make(UNTIL_TOLD.format(flag=flag))
     joined = nodes.store / "job" / "attempts" / "0" / "joined"
@@ -221,7 +225,7 @@ def test_a_workers_process_that_ran_out_of_memory_is_the_cause(make: Callable[..
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_stop_ends_the_processes_of_all_nodes(
+def test_cancelling_a_job_ends_the_mpi_processes_of_all_nodes(
     make: Callable[..., MpiNodes], tmp_path: Path, rank: int
 ) -> None:
     nodes = make("echo pid=$$; " + UNTIL_TOLD.format(flag=tmp_path / "never"))
@@ -249,7 +253,9 @@ def program(folder: Path, name: str, text: str) -> Path:
     return folder
 
 
-def test_different_versions_of_open_mpi_do_not_start(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
+def test_nodes_with_different_versions_of_open_mpi_do_not_start(
+    make: Callable[..., MpiNodes], tmp_path: Path
+) -> None:
     nodes = make("echo begun")
     other = program(tmp_path / "bin", "mpirun", 'echo "mpirun (Open MPI) 5.0.3"')
 
@@ -265,7 +271,7 @@ def test_different_versions_of_open_mpi_do_not_start(make: Callable[..., MpiNode
 
 
 @pytest.mark.parametrize(("rank", "package"), [(1, "openmpi-bin"), (1, "scripts/horovod")])
-def test_a_program_missing_on_one_node_keeps_all_from_starting(
+def test_no_node_starts_if_one_node_lacks_open_mpi_or_horovod(
     make: Callable[..., MpiNodes], tmp_path: Path, rank: int, package: str
 ) -> None:
     # Given a node without Open MPI, or with a Python that has no Horovod

@@ -105,7 +105,7 @@ def test_killed_agents_of_another_users_nodes_continue(nodes: MpiNodes, flag: Pa
     assert nodes.result["outcome"] == "succeeded"
 
 
-def test_sshd_of_a_node_lets_no_stranger_in(nodes: MpiNodes, flag: Path, folder: Path) -> None:
+def test_the_sshd_of_a_node_rejects_an_unknown_key(nodes: MpiNodes, flag: Path, folder: Path) -> None:
     for rank in (0, 1):
         nodes.start(rank, {"PLANTED": "s3cret"})
     _wait_for_both(nodes)
@@ -135,7 +135,7 @@ def test_sshd_of_a_node_lets_no_stranger_in(nodes: MpiNodes, flag: Path, folder:
     assert [nodes.wait(rank) for rank in (0, 1)] == [0, 0], nodes.output()
 
 
-def test_a_user_without_access_to_our_python_is_reported_in_a_sentence(nodes: MpiNodes, folder: Path) -> None:
+def test_a_user_who_cannot_read_the_agents_python_files_is_reported(nodes: MpiNodes, folder: Path) -> None:
     (folder / "program").chmod(0o700)
 
     assert nodes.run({rank: {"PLANTED": "s3cret"} for rank in (0, 1)}) == [5, 5]

@@ -8,7 +8,7 @@ from agent_runs import result_of, run_agent, write_job
 from without_hard_links import without_hard_links
 
 
-def test_the_run_is_refused_with_advice(tmp_path: Path) -> None:
+def test_a_run_directory_without_hard_links_is_refused_with_advice(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(write_job(tmp_path, ["touch", tmp_path / "ran"]), rundir, prefix=without_hard_links())

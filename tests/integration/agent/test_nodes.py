@@ -20,7 +20,7 @@ if os.environ["RANK"] == "0":
 LOSS = [{"name": "loss", "pattern": r"loss=(\S+)", "required": True}]
 
 
-def test_nodes_meet_and_make_one_result(make: Callable[..., Nodes]) -> None:
+def test_nodes_find_each_other_and_write_one_result(make: Callable[..., Nodes]) -> None:
     nodes = make(SAY_WHO, nodes=3, metrics=LOSS, strategy={"processes_per_node": "2"})
 
     nodes.start_all(2, 1, 0)
@@ -139,7 +139,7 @@ def test_the_process_that_failed_first_is_named_as_the_cause(
 
 
 @pytest.mark.root
-def test_a_process_that_takes_too_much_memory_is_named(
+def test_a_process_that_runs_out_of_memory_is_named_with_its_node(
     make: Callable[..., Nodes],
 ) -> None:
     nodes = make(
@@ -162,7 +162,7 @@ time.sleep(100)
     assert "process 1 (local rank 0) ended by SIGKILL" in nodes.result["sentence"]
 
 
-def test_failed_processes_are_started_again(make: Callable[..., Nodes]) -> None:
+def test_torchrun_restarts_failed_processes_on_all_nodes(make: Callable[..., Nodes]) -> None:
     nodes = make(
         """
 import os, sys
@@ -185,7 +185,7 @@ print("loss=0.5")
     assert said == ["start 0 rank 0 on node 0", "start 1 rank 0 on node 0", "loss=0.5"]
 
 
-def test_silence_is_judged_over_all_nodes(make: Callable[..., Nodes]) -> None:
+def test_the_no_output_limit_ignores_a_silent_node_while_another_prints(make: Callable[..., Nodes]) -> None:
     nodes = make(
         """
 import os, time
@@ -217,7 +217,9 @@ while not Path(sys.argv[0]).with_name("go").exists() and time.monotonic() < dead
 """
 
 
-def test_sockets_in_place_of_efa_cause_a_warning_during_the_run(make: Callable[..., Nodes]) -> None:
+def test_a_benchmark_that_uses_tcp_instead_of_the_requested_efa_causes_a_warning(
+    make: Callable[..., Nodes],
+) -> None:
     nodes = make(USES_SOCKETS, strategy={"efa": True})
     nodes.start_all(0, 1)
 
@@ -234,7 +236,7 @@ def test_sockets_in_place_of_efa_cause_a_warning_during_the_run(make: Callable[.
     assert [each.partition(":")[0] for each in nodes.result["warnings"]] == ["Node 0", "Node 1"]
 
 
-def test_a_job_without_output_on_any_node_is_ended(make: Callable[..., Nodes]) -> None:
+def test_a_job_that_is_silent_on_all_nodes_reaches_the_no_output_limit(make: Callable[..., Nodes]) -> None:
     nodes = make("import time; time.sleep(100)", limits={"no_output": "2s"})
 
     nodes.start_all(0, 1)
@@ -243,7 +245,9 @@ def test_a_job_without_output_on_any_node_is_ended(make: Callable[..., Nodes]) -
     assert (nodes.result["outcome"], nodes.result["exit_code"]) == ("no_output", 3)
 
 
-def test_artifacts_of_one_name_are_kept_apart(make: Callable[..., Nodes]) -> None:
+def test_artifacts_with_the_same_name_on_several_nodes_are_stored_per_rank(
+    make: Callable[..., Nodes],
+) -> None:
     nodes = make(
         "import os; open('weights.txt', 'w').write(os.environ['RANK'])",
         output={"artifacts": ["weights.txt"]},

@@ -65,7 +65,9 @@ def seen(nodes: Nodes, node: int) -> list[str]:
     return found
 
 
-def test_all_views_of_three_generations_have_one_number(tmp_path: Path, make: Callable[..., Nodes]) -> None:
+def test_all_commands_show_the_same_metric_values_for_an_elastic_job_of_three_generations(
+    tmp_path: Path, make: Callable[..., Nodes]
+) -> None:
     # Given a job on three nodes, of which node 1 alone prints a required metric, and is lost; then one is wanted
     flag = tmp_path / "go"
     strategy = {"min_nodes": 1}

@@ -27,7 +27,9 @@ print("loss=0.5")
 WAIT_S = 180
 
 
-def test_nodes_come_and_go_while_the_command_runs(tmp_path: Path, make: Callable[..., Nodes]) -> None:
+def test_nodes_join_and_leave_a_ray_cluster_without_restarting_the_command(
+    tmp_path: Path, make: Callable[..., Nodes]
+) -> None:
     ray, flag = StandInRay(tmp_path, version="2.61.0"), tmp_path / "finish"
     nodes = make(
         DRIVER.format(flag=str(flag)),
@@ -69,7 +71,7 @@ def test_nodes_come_and_go_while_the_command_runs(tmp_path: Path, make: Callable
     assert not [each for each in files if token.encode() in each.read_bytes()]
 
 
-def test_the_command_ends_the_ray_of_all_nodes(tmp_path: Path, make: Callable[..., Nodes]) -> None:
+def test_the_end_of_the_command_stops_ray_on_all_nodes(tmp_path: Path, make: Callable[..., Nodes]) -> None:
     ray, flag = StandInRay(tmp_path), tmp_path / "finish"
     flag.touch()
     nodes = make(DRIVER.format(flag=str(flag)), strategy={"name": "ray"})
@@ -82,7 +84,9 @@ def test_the_command_ends_the_ray_of_all_nodes(tmp_path: Path, make: Callable[..
     assert nodes.result["outcome"] == "succeeded"
 
 
-def test_a_node_without_ray_ends_before_the_nodes_meet(tmp_path: Path, make: Callable[..., Nodes]) -> None:
+def test_a_job_on_nodes_without_ray_fails_before_the_nodes_join(
+    tmp_path: Path, make: Callable[..., Nodes]
+) -> None:
     nodes = make("print('loss=0.5')", strategy={"name": "ray"})
     nodes.env["PATH"] = "/usr/bin:/bin"
     nodes.start_all(0, 1)

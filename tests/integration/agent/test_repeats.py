@@ -90,7 +90,7 @@ def assert_right(rundir: Path, *, runs: int, lines: int = 3) -> None:
     assert [each["seq"] for each in records] == list(range(len(records)))
 
 
-def test_each_run_has_its_own_values(tmp_path: Path) -> None:
+def test_each_repeat_has_its_own_metric_values(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     note = 'echo "value=7" >> steps; echo value=7'
     job = job_of(
@@ -111,7 +111,7 @@ def test_each_run_has_its_own_values(tmp_path: Path) -> None:
     assert all(each["wall_seconds"] > 0 and each["peak_memory_bytes"] > 0 for each in result["repeats"])
 
 
-def test_a_failing_run_ends_the_series(tmp_path: Path) -> None:
+def test_a_failing_run_ends_a_repeated_job(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "fail-1")
 
@@ -128,7 +128,7 @@ def test_a_failing_run_ends_the_series(tmp_path: Path) -> None:
     assert_right(rundir, runs=2)
 
 
-def test_a_repeat_with_failing_runs_continues_and_counts_them(tmp_path: Path) -> None:
+def test_keep_going_continues_after_failed_runs_and_counts_them(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "fail-0", "fail-2")
 
@@ -140,7 +140,7 @@ def test_a_repeat_with_failing_runs_continues_and_counts_them(tmp_path: Path) ->
     assert [each["code"] for each in result["repeats"]] == [1, 0, 1, 0]
 
 
-def test_a_failing_preparation_is_distinguished(tmp_path: Path) -> None:
+def test_a_failing_prepare_command_has_an_outcome_of_its_own(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     prepare = ["sh", "-c", "test $BAI_REPEAT != 1 || exit 9"]
 
@@ -155,7 +155,7 @@ def test_a_failing_preparation_is_distinguished(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cancel_ends_the_series_in_its_run(tmp_path: Path) -> None:
+def test_a_cancel_ends_a_repeated_job_during_the_current_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "pause-1")
     with start_agent(job_of(tmp_path, runs=3, keep_going=True), rundir) as agent:
@@ -169,7 +169,7 @@ def test_a_cancel_ends_the_series_in_its_run(tmp_path: Path) -> None:
     assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "cancelled"]
 
 
-def test_runs_continue_until_the_interval_is_narrow(tmp_path: Path) -> None:
+def test_runs_are_repeated_until_the_confidence_interval_is_narrow(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import os; n = int(os.environ['BAI_REPEAT']); print('value', 100 + (n == 0) * 14 + n % 2)"
     metrics = [{"name": "value", "pattern": r"value (\d+)"}]
@@ -210,7 +210,7 @@ def test_no_run_begins_after_max_time(tmp_path: Path) -> None:
     assert f"{len(began)} of 50 runs were done" in " ".join(result_of(rundir)["warnings"])
 
 
-def test_processes_left_by_a_run_end_before_the_next_run(tmp_path: Path) -> None:
+def test_processes_left_behind_by_a_run_are_killed_before_the_next_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     leave = "trap '' TERM; (while sleep 0.05; do echo value=99999; done) & echo value=$BAI_REPEAT"
     job = write_job(
@@ -227,7 +227,7 @@ def test_processes_left_by_a_run_end_before_the_next_run(tmp_path: Path) -> None
     assert result_of(rundir)["benchmark"]["left_behind"] >= 3
 
 
-def test_a_killed_shim_loses_only_its_run(tmp_path: Path) -> None:
+def test_killing_the_shim_loses_only_the_current_run(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     work(rundir, "pause-2")
     with start_agent(job_of(tmp_path, runs=4), rundir) as agent:
@@ -244,7 +244,7 @@ def test_a_killed_shim_loses_only_its_run(tmp_path: Path) -> None:
     assert [found[0], found[1]] == [[0, 1, 2, 3], [1000, 1001, 1002, 1003]]
 
 
-def test_kills_of_agent_and_extractor_cost_and_double_nothing(tmp_path: Path) -> None:
+def test_killing_agent_and_extractor_loses_and_duplicates_no_record(tmp_path: Path) -> None:
     """At random moments, most of them at and between the boundaries of short runs."""
     rundir = tmp_path / "run"
     runs, lines = 30, 2_000

@@ -97,7 +97,7 @@ def test_each_run_of_all_nodes_has_its_own_values(make: Callable[..., MpiNodes])
     assert result_of(nodes.rundir(1))["outcome"] == "succeeded"
 
 
-def test_agents_killed_within_a_run_and_between_runs_cost_and_double_nothing(
+def test_agents_killed_during_and_between_runs_lose_and_duplicate_no_record(
     make: Callable[..., MpiNodes], tmp_path: Path
 ) -> None:
     nodes = make("pause-1", "hold", repeat={"runs": 4, "cleanup": hold_after(tmp_path, run=2)})
@@ -150,7 +150,9 @@ def test_runs_continue_after_one_failed_on_a_node(make: Callable[..., MpiNodes])
     assert [each["outcome"] for each in nodes.result["repeats"]] == ["succeeded", "failed", "succeeded"]
 
 
-def test_a_preparation_that_fails_on_another_node_ends_the_series(make: Callable[..., MpiNodes]) -> None:
+def test_a_prepare_command_that_fails_on_a_worker_ends_the_repeated_job(
+    make: Callable[..., MpiNodes],
+) -> None:
     words = '[ "$BAI_REPEAT on $BAI_NODE_RANK" != "1 on 1" ] || exit 9'
     nodes = make(repeat={"runs": 3, "prepare": ["/bin/sh", "-c", words.replace("$", "$$")]})
 
@@ -163,7 +165,7 @@ def test_a_preparation_that_fails_on_another_node_ends_the_series(make: Callable
     assert "[bai] on 127.0.0.2 it exited with code 9" in nodes.output()
 
 
-def test_runs_continue_until_the_interval_is_narrow(make: Callable[..., MpiNodes]) -> None:
+def test_mpi_runs_are_repeated_until_the_confidence_interval_is_narrow(make: Callable[..., MpiNodes]) -> None:
     words = "echo value $((100 + $BAI_REPEAT % 2 + 5 * $OMPI_COMM_WORLD_RANK))"
     argv = ["/bin/sh", "-c", words.replace("$", "$$")]
     nodes = make(repeat={"runs": 40, "until": 0.02, "metric": "value"}, argv=argv)
@@ -188,7 +190,7 @@ def test_the_users_own_mpirun_is_started_for_each_run(make: Callable[..., MpiNod
     assert found(nodes, 1) == {}
 
 
-def test_two_arms_take_turns_on_all_nodes(make: Callable[..., MpiNodes]) -> None:
+def test_arms_alternate_in_the_same_order_on_all_nodes(make: Callable[..., MpiNodes]) -> None:
     script = 'echo "$BAI_ARM $WHICH on $BAI_NODE_RANK" >> arms\n'
     arms = [{"name": name, "script": script, "env": {"WHICH": f"is {name}"}} for name in ("old", "new")]
     step = ["/bin/sh", "-c", script.replace("arms", "around").replace("$", "$$")]
@@ -225,7 +227,7 @@ def test_commands_of_arms_need_no_x_bit_on_any_node(make: Callable[..., MpiNodes
         assert sorted((nodes.rundir(rank) / "arms").read_text().split()) == ["new", "old"]
 
 
-def test_nodes_on_this_machine_repeat_as_one(tmp_path: Path) -> None:
+def test_local_mpi_nodes_repeat_each_run_as_one_node(tmp_path: Path) -> None:
     cli = local_cli(tmp_path)
     code = "import os\nprint('loss=' + os.environ['BAI_REPEAT'] + '.' + os.environ['OMPI_COMM_WORLD_RANK'])"
     file = cli.descriptor(

@@ -80,7 +80,7 @@ def assert_right(nodes: Nodes, *, runs: int) -> None:
         assert "strangers" not in printed(nodes, rank)
 
 
-def test_nodes_do_each_run_together(make: Callable[..., Nodes]) -> None:
+def test_all_nodes_start_each_repeat_together(make: Callable[..., Nodes]) -> None:
     step = ["/bin/sh", "-c", "echo value 5; echo $$BAI_REPEAT >> around"]
     nodes = make(repeat={"runs": 3, "warmup_runs": 1, "prepare": step, "cleanup": step})
 
@@ -99,7 +99,7 @@ def test_nodes_do_each_run_together(make: Callable[..., Nodes]) -> None:
 
 
 @pytest.mark.parametrize(("strategy", "slow"), [("torchrun", 0), ("torchrun", 1), ("each_node", 1)])
-def test_agents_killed_while_a_node_is_behind_cost_and_double_nothing(
+def test_agents_killed_while_another_node_lags_lose_and_duplicate_no_record(
     make: Callable[..., Nodes], tmp_path: Path, strategy: str, slow: int
 ) -> None:
     # Given a node that is still in a run when the other one is ready for the next
@@ -138,7 +138,7 @@ def test_a_run_that_fails_on_one_node_ends_the_job(make: Callable[..., Nodes]) -
     assert [each["outcome"] for each in result["repeats"]] == ["succeeded", "failed"]
 
 
-def test_the_first_node_decides_for_all_that_runs_are_enough(make: Callable[..., Nodes]) -> None:
+def test_the_first_node_decides_when_all_nodes_have_repeated_enough(make: Callable[..., Nodes]) -> None:
     program = "import os; n = int(os.environ['BAI_REPEAT']); print('value', 100 + (n == 0) * 14 + n % 2 + int(os.environ['RANK']))"
     nodes = make(repeat={"runs": 40, "until": 0.02, "metric": "value"}, program=program)
 

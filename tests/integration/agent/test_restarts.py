@@ -87,7 +87,7 @@ def test_after_the_last_restart_the_job_ends_with_the_last_failure(tmp_path: Pat
     assert result["last_lines"] == ["loss=3", "try 3"]
 
 
-def test_pauses_between_four_starts_grow(tmp_path: Path) -> None:
+def test_the_pause_before_each_restart_doubles(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(failing(tmp_path, 9, restart={"max_restarts": 3, "backoff": "200ms"}), rundir)
@@ -118,7 +118,7 @@ if os.environ["BAI_GENERATION"] == "0":
     ("command", "outcome"),
     [(["/bin/sh", "-c", "exit 3"], "failed"), (["/no/such/program"], "not_found")],
 )
-def test_a_failure_that_would_recur_is_not_restarted(
+def test_a_missing_command_or_an_exit_code_that_is_not_listed_is_not_restarted(
     tmp_path: Path, command: list[str], outcome: str
 ) -> None:
     rundir = tmp_path / "run"
@@ -129,7 +129,7 @@ def test_a_failure_that_would_recur_is_not_restarted(
     assert "restarted" not in result_of(rundir)["sentence"]
 
 
-def test_a_silent_generation_is_ended_and_followed_by_another_one(tmp_path: Path) -> None:
+def test_a_generation_that_reaches_the_no_output_limit_is_restarted(tmp_path: Path) -> None:
     program = """
 import os, time
 print("loss=1", flush=True)
@@ -184,7 +184,7 @@ def hanging(folder: Path) -> Path:
     return python_job(folder, HANGS_FIRST, metrics=LOSS, restart={"max_restarts": 1, "backoff": "0s"})
 
 
-def test_a_killed_shim_is_a_failure_that_may_be_restarted(tmp_path: Path) -> None:
+def test_a_job_whose_shim_was_killed_is_restarted(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     with start_agent(hanging(tmp_path), rundir) as agent:
         wait_until(begun(rundir))
@@ -197,7 +197,7 @@ def test_a_killed_shim_is_a_failure_that_may_be_restarted(tmp_path: Path) -> Non
     assert values(rundir, "loss") == [(0, 0), (1, 1)]
 
 
-def test_a_reboot_is_a_failure_that_may_be_restarted(tmp_path: Path) -> None:
+def test_a_job_interrupted_by_a_reboot_is_restarted(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = hanging(tmp_path)
     with start_agent(job, rundir) as agent:

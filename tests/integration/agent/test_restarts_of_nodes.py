@@ -96,7 +96,9 @@ def test_after_the_last_restart_the_failed_node_is_the_cause(make: Callable[...,
     assert result["last_lines"] == ["loss=11", "begun", "no such weights"]
 
 
-def test_a_node_whose_part_succeeded_is_also_restarted(make: Callable[..., Nodes], tmp_path: Path) -> None:
+def test_a_node_that_succeeded_is_restarted_if_another_node_failed(
+    make: Callable[..., Nodes], tmp_path: Path
+) -> None:
     program = """
 import os, sys, time
 print("loss=" + os.environ["BAI_GENERATION"], flush=True)
@@ -114,7 +116,7 @@ if os.environ["BAI_GENERATION"] == "0" and os.environ["BAI_NODE_RANK"] == "1":
     assert [values(nodes, rank) for rank in range(2)] == [[(0, 0), (1, 1)]] * 2
 
 
-def test_a_failure_that_would_recur_ends_all_nodes(make: Callable[..., Nodes]) -> None:
+def test_an_exit_code_that_is_not_listed_for_restart_ends_all_nodes(make: Callable[..., Nodes]) -> None:
     nodes = make(ONE_FAILS, 9, 1, restart={"max_restarts": 5, "exit_codes": [3]})
 
     nodes.start_all(0, 1)

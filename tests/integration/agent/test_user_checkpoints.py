@@ -51,7 +51,9 @@ def owners(folder: Path) -> set[int]:
 
 
 @pytest.mark.parametrize("is_absolute", [False, True])
-def test_a_users_checkpoints_are_kept_and_stay_the_users(folder: Path, is_absolute: bool) -> None:
+def test_a_checkpoint_of_another_user_is_stored_and_its_files_keep_their_owner(
+    folder: Path, is_absolute: bool
+) -> None:
     node = node_of(folder)
     path = folder / "data" / "checkpoints" if is_absolute else node / "work" / "checkpoints"
 
@@ -64,7 +66,7 @@ def test_a_users_checkpoints_are_kept_and_stay_the_users(folder: Path, is_absolu
     assert result_of(node)["checkpoints"]["kept"] == 3
 
 
-def test_restored_files_belong_to_the_user_and_follow_no_link(folder: Path, outside: Path) -> None:
+def test_a_restore_creates_files_as_the_user_and_follows_no_link(folder: Path, outside: Path) -> None:
     user = find_user("nobody")
     record = CheckpointRecord(AttemptRecord(JobRecord(DirectoryStore(folder / "store"), "job")))
     (folder / "store").mkdir()
@@ -100,7 +102,7 @@ def test_restored_files_belong_to_the_user_and_follow_no_link(folder: Path, outs
     assert what_is_in(outside) == before
 
 
-def test_links_of_a_user_lead_the_agent_to_nothing_of_roots(folder: Path, outside: Path) -> None:
+def test_the_agent_does_not_follow_a_users_links_to_files_of_root(folder: Path, outside: Path) -> None:
     node = node_of(folder)
     program = f"""
 import os, sys

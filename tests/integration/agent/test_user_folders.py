@@ -97,7 +97,7 @@ def test_a_large_requirements_file_is_refused(folder: Path) -> None:
     assert "large.txt: has more than" in result_of(node)["sentence"]
 
 
-def test_scripts_become_the_users_and_nothing_else(folder: Path, outside: Path) -> None:
+def test_only_copied_scripts_change_their_owner_to_the_benchmarks_user(folder: Path, outside: Path) -> None:
     scripts = folder / "source"
     (scripts / "sub").mkdir(parents=True)
     (scripts / "sub" / "words").write_text("words\n")
@@ -115,7 +115,7 @@ def test_scripts_become_the_users_and_nothing_else(folder: Path, outside: Path) 
 
 
 @pytest.mark.parametrize("unpack", [False, True], ids=["file", "archive"])
-def test_data_does_not_land_through_the_users_link(folder: Path, outside: Path, unpack: bool) -> None:
+def test_data_is_not_written_through_a_link_of_the_user(folder: Path, outside: Path, unpack: bool) -> None:
     numbers, archive = folder / "numbers", folder / "numbers.tar"
     numbers.write_text("1 2 3\n")
     with tarfile.open(archive, "w") as tar:
@@ -150,7 +150,7 @@ def test_a_source_in_the_users_folder_is_read_with_the_users_rights(folder: Path
     assert not (node / "work" / "in" / "numbers").exists()
 
 
-def test_data_below_roots_own_folders_belongs_to_root(folder: Path) -> None:
+def test_data_placed_in_a_folder_of_root_belongs_to_root(folder: Path) -> None:
     numbers = folder / "numbers"
     numbers.write_text("1 2 3\n")
     numbers.chmod(0o600)
@@ -167,7 +167,7 @@ def test_data_below_roots_own_folders_belongs_to_root(folder: Path) -> None:
     assert (node / "output.log").read_text() == "root\n"
 
 
-def test_a_pipe_in_place_of_a_record_is_refused(folder: Path) -> None:
+def test_a_pipe_in_place_of_a_record_of_pulled_data_is_refused(folder: Path) -> None:
     numbers = folder / "numbers"
     numbers.write_text("1 2 3\n")
     node = node_of(folder)
@@ -200,7 +200,7 @@ def test_a_file_that_is_replaced_after_it_was_found_is_not_an_artifact(folder: P
     assert [each for each in kept.warnings if "The artifact file was not kept" in each]
 
 
-def test_scripts_that_bai_has_copied_become_the_users(folder: Path) -> None:
+def test_scripts_copied_by_bai_run_belong_to_the_benchmarks_user(folder: Path) -> None:
     cli = local_cli(folder)
     go = folder / "project" / "sub" / "go.sh"
     go.parent.mkdir(parents=True)
@@ -248,7 +248,7 @@ def test_the_user_cannot_write_the_records_that_the_agent_acts_on(folder: Path) 
     assert (node / "output.log").read_text() == "tried\n"
 
 
-def test_roots_files_of_ssh_are_not_led_elsewhere(folder: Path, outside: Path) -> None:
+def test_root_writes_no_ssh_file_through_a_link_of_the_user(folder: Path, outside: Path) -> None:
     rundir = RunDir(folder)
     user = find_user("nobody")
     path = os.environ["PATH"]
@@ -265,7 +265,7 @@ def test_roots_files_of_ssh_are_not_led_elsewhere(folder: Path, outside: Path) -
     assert not rundir.ssh.exists()
 
 
-def test_root_runs_no_program_that_the_benchmarks_path_names(folder: Path) -> None:
+def test_root_does_not_run_programs_from_the_benchmarks_path(folder: Path) -> None:
     theirs = folder / "bin"
     theirs.mkdir()
     fake = theirs / "ssh-keygen"
@@ -277,7 +277,7 @@ def test_root_runs_no_program_that_the_benchmarks_path_names(folder: Path) -> No
     assert not list(folder.glob("ran-as-*"))
 
 
-def test_the_benchmarks_user_can_use_its_key(folder: Path) -> None:
+def test_the_benchmarks_user_can_read_its_ssh_key(folder: Path) -> None:
     rundir = RunDir(folder)
 
     public = public_key(rundir, user=find_user("nobody"), path=os.environ["PATH"])

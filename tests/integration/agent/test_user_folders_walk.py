@@ -143,7 +143,7 @@ def walk(folder: Path) -> Walk:
     return Walk(folder)
 
 
-def test_no_file_operation_of_a_run_is_led_outside(folder: Path, walk: Walk) -> None:
+def test_no_file_operation_of_a_run_follows_a_link_out_of_its_folders(folder: Path, walk: Walk) -> None:
     job = nobodys_job(
         folder,
         [],
@@ -170,7 +170,7 @@ def test_no_file_operation_of_a_run_is_led_outside(folder: Path, walk: Walk) -> 
     assert {"open64", "mkdir", "rename", "unlink", "lstat64"} <= calls.keys()
 
 
-def test_files_of_processes_and_launchers_are_not_led_outside(folder: Path, walk: Walk) -> None:
+def test_no_file_operation_of_an_mpi_run_follows_a_link_out_of_its_folders(folder: Path, walk: Walk) -> None:
     mpirun = folder / "bin" / "mpirun"
     mpirun.parent.mkdir()
     mpirun.write_text(_MPIRUN)
