@@ -43,7 +43,7 @@ def _launch(
 
 
 @pytest.mark.parametrize("buffering", [Buffering.LINE, Buffering.TIMED])
-def test_python_prints_are_live_and_outlive_sigterm(bench: Bench, buffering: Buffering) -> None:
+def test_prints_of_python_appear_immediately_and_survive_sigterm(bench: Bench, buffering: Buffering) -> None:
     _launch(bench, buffering, sys.executable, "-c", PRINTS + WAITS)
 
     bench.wait_for_output("loss=1\nloss=2\n")
@@ -53,7 +53,7 @@ def test_python_prints_are_live_and_outlive_sigterm(bench: Bench, buffering: Buf
     assert bench.output == "loss=1\nloss=2\n"
 
 
-def test_line_buffering_loses_nothing_that_was_printed(bench: Bench) -> None:
+def test_with_line_buffering_no_printed_line_is_lost_after_sigkill(bench: Bench) -> None:
     _launch(
         bench,
         Buffering.LINE,
@@ -66,7 +66,7 @@ def test_line_buffering_loses_nothing_that_was_printed(bench: Bench) -> None:
     assert bench.output == "loss=1\n"
 
 
-def test_own_buffering_is_not_changed(bench: Bench) -> None:
+def test_with_own_buffering_unflushed_output_is_lost_after_sigkill(bench: Bench) -> None:
     _launch(bench, Buffering.OWN, sys.executable, "-c", PRINTS + "import os, signal\nos.kill(os.getpid(), 9)")
 
     bench.ended()
@@ -121,7 +121,7 @@ def test_timed_flushing_continues_in_children(bench: Bench) -> None:
     assert "Warning" not in bench.output
 
 
-def test_timed_flushing_stops_at_nothing_at_the_end(bench: Bench) -> None:
+def test_with_timed_buffering_all_output_is_flushed_at_the_end(bench: Bench) -> None:
     _launch(bench, Buffering.TIMED, sys.executable, "-c", "import sys\nprint('x' * 100_000)\nsys.exit(3)")
 
     assert bench.ended()["code"] == 3
@@ -163,7 +163,7 @@ def test_other_pythons_of_the_machine_load_the_sitecustomize(bench: Bench) -> No
     bench.wait_for_output("loss=2\n")
 
 
-def test_a_stdout_that_the_benchmark_closes_is_no_error_of_ours(bench: Bench) -> None:
+def test_timed_flushing_tolerates_a_stdout_that_the_benchmark_closed(bench: Bench) -> None:
     program = "import sys, time\nprint('before')\nsys.stdout.close()\ntime.sleep(0.3)\nprint('after', file=sys.stderr)\n"
     _launch(bench, Buffering.TIMED, sys.executable, "-c", program)
 
@@ -171,7 +171,7 @@ def test_a_stdout_that_the_benchmark_closes_is_no_error_of_ours(bench: Bench) ->
     assert bench.output == "before\nafter\n"
 
 
-def test_a_python_that_ends_while_its_output_is_flushed_ends_normally() -> None:
+def test_a_python_that_exits_during_a_timed_flush_ends_normally() -> None:
     # Nobody reads the full pipe, so the flush of the last line is still in progress when the program ends.
     program = (
         "import os, time\n"

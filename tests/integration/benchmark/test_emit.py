@@ -71,7 +71,7 @@ def test_lines_of_many_concurrent_writers_all_arrive(bench: Bench, lines: int, s
         assert [line["step"] for line in emitted if line["rank"] == rank] == list(range(lines))
 
 
-def test_the_last_emitted_values_are_kept(bench: Bench) -> None:
+def test_values_emitted_right_before_the_end_of_the_benchmark_are_recorded(bench: Bench) -> None:
     # More than a shim that is stopped meanwhile has read, less than the FIFO holds.
     bench.python(
         CLIENT + "print('ready', flush=True)\nimport time\n"
@@ -94,7 +94,7 @@ def test_the_last_emitted_values_are_kept(bench: Bench) -> None:
     assert _lines(bench) == [{"n": n} for n in range(2000)]
 
 
-def test_a_writer_that_dies_mid_line_harms_no_other_line(bench: Bench) -> None:
+def test_a_writer_that_dies_mid_line_corrupts_no_other_line(bench: Bench) -> None:
     bench.python(
         CLIENT + "if os.fork() == 0:\n"
         "    os.write(os.open(os.environ['BENCHMARK_AI_FIFO_FILEPATH'], os.O_WRONLY), b'{\"half\"')\n"
@@ -132,7 +132,7 @@ def test_a_full_disk_blocks_writers_and_loses_nothing(bench: Bench, small_disk: 
     assert [line["n"] for line in _lines(bench)] == list(range(20_000))
 
 
-def test_emitted_bytes_that_find_no_space_are_counted(bench: Bench) -> None:
+def test_emitted_bytes_lost_to_a_full_disk_are_counted(bench: Bench) -> None:
     # Given an emit.log that takes nothing, ever.
     bench.rundir.emit.symlink_to("/dev/full")
 

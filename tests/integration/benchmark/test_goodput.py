@@ -141,7 +141,7 @@ def answers(program: str, questions: str) -> list[Any]:
     return found
 
 
-def test_hints_lead_to_the_numbers_of_nodes_of_adaptdl_on_aws() -> None:
+def test_the_number_of_nodes_for_given_hints_equals_that_of_adaptdl_on_aws() -> None:
     questions = [*recorded(), *generated(100)]
 
     found = answers(ANSWERS, json.dumps(questions))
@@ -152,7 +152,7 @@ def test_hints_lead_to_the_numbers_of_nodes_of_adaptdl_on_aws() -> None:
     assert min(sum(by > 0 for by in changes), sum(by < 0 for by in changes), changes.count(0)) > 5
 
 
-def test_the_program_answers_within_its_limits() -> None:
+def test_the_goodput_program_answers_within_its_cpu_and_memory_limits() -> None:
     question = recorded()[0]
 
     said = ask(
@@ -166,7 +166,7 @@ def test_the_program_answers_within_its_limits() -> None:
     assert (answer.nodes, answer.current) == (4, 1.0)
 
 
-def test_hints_from_which_nothing_follows_have_no_answer() -> None:
+def test_contradictory_or_unusable_hints_raise_an_error() -> None:
     changes: list[dict[str, Any]] = [
         {"localBszBounds": [128, 256]},
         {"perfParams": {**dict.fromkeys(QUICK["perfParams"], 0.0), "gamma": 1.0}},
@@ -177,7 +177,7 @@ def test_hints_from_which_nothing_follows_have_no_answer() -> None:
     assert answers(REFUSALS, json.dumps(questions)) == ["ValueError", "ValueError", "AssertionError"]
 
 
-def test_a_question_that_computes_for_ever_is_ended_by_the_kernel(tmp_path: Path) -> None:
+def test_a_goodput_program_that_loops_for_ever_is_killed_by_its_cpu_limit(tmp_path: Path) -> None:
     """Packages of the benchmark may do anything at their import."""
     (tmp_path / "numpy.py").write_text("while True: pass")
     hurried = tmp_path / "goodput.py"

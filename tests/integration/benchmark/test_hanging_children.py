@@ -40,7 +40,7 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_hanging_driver_is_reported(
+def test_an_unkillable_nvidia_smi_is_reported_and_abandoned(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "_SMI_SECONDS", 1.0)
@@ -57,7 +57,7 @@ def test_a_hanging_driver_is_reported(
     assert len(hanging()) == 1
 
 
-def test_a_shim_that_neither_answers_nor_ends_is_abandoned(
+def test_an_unkillable_shim_that_does_not_answer_is_abandoned_with_an_error(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launching, "_LAUNCH_LIMIT_S", 1.0)
@@ -77,7 +77,7 @@ def test_a_shim_that_neither_answers_nor_ends_is_abandoned(
     assert len(hanging()) == 1
 
 
-def test_a_pip_that_does_not_end_is_abandoned(
+def test_an_unkillable_pip_is_abandoned_at_pull_timeout(
     tmp_path: Path, hanging: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(children, "_GRACE_SECONDS", 0.1)

@@ -46,7 +46,7 @@ def _group_of(bench: Bench) -> Path | None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("user", [None, "nobody"])
-def test_memory_of_all_processes_is_added(bench: Bench, counted: bool, user: str | None) -> None:
+def test_peak_memory_of_all_processes_is_summed(bench: Bench, counted: bool, user: str | None) -> None:
     bench.launch(PYTHON, "-c", TWO, cwd=Path("/"), user=find_user(user) if user else None)
 
     ended = bench.ended()
@@ -63,7 +63,7 @@ def test_memory_of_all_processes_is_added(bench: Bench, counted: bool, user: str
 
 
 @pytest.mark.root
-def test_a_killed_shims_group_is_removed_with_its_benchmark(bench: Bench, counted: bool) -> None:
+def test_the_cgroup_of_a_killed_shim_is_removed_with_its_benchmark(bench: Bench, counted: bool) -> None:
     bench.launch("sleep", "60")
     group = _group_of(bench)
     if counted:
@@ -78,7 +78,7 @@ def test_a_killed_shims_group_is_removed_with_its_benchmark(bench: Bench, counte
 
 
 @pytest.mark.root
-def test_a_living_shims_group_is_kept(bench: Bench, counted: bool) -> None:
+def test_the_cgroup_of_a_living_shim_is_kept(bench: Bench, counted: bool) -> None:
     bench.launch("sleep", "60")
 
     subprocess.run(

@@ -69,7 +69,9 @@ def test_a_benchmark_that_survives_an_oom_kill_succeeds(bench: Bench, small_cgro
 
 
 @pytest.mark.root
-def test_a_neighbours_death_is_not_ours(bench: Bench, small_cgroup: Path) -> None:
+def test_an_oom_kill_of_an_unrelated_process_is_not_attributed_to_the_benchmark(
+    bench: Bench, small_cgroup: Path
+) -> None:
     bench.launch("sh", "-c", f"until [ -e {bench.rundir.path}/go ]; do sleep 0.02; done; exit 1")
     before = _machine_kills()
     subprocess.run(
@@ -83,7 +85,7 @@ def test_a_neighbours_death_is_not_ours(bench: Bench, small_cgroup: Path) -> Non
     assert (ended["code"], ended["oom"]) == (1, False)
 
 
-def test_the_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
+def test_the_oom_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
     bench.launch("sleep", "60")
     until(lambda: _comm(bench.started["pid"]) == "sleep", "the benchmark runs")
 
@@ -94,7 +96,7 @@ def test_the_killer_prefers_the_benchmark_to_the_shim(bench: Bench) -> None:
     assert int(Path(f"/proc/{bench.started['shim_pid']}/oom_score_adj").read_text()) == own
 
 
-def test_without_an_oom_kill_no_end_counts_as_out_of_memory() -> None:
+def test_no_end_counts_as_out_of_memory_without_an_oom_kill() -> None:
     watch = OomWatch()
 
     assert not watch.struck(code=0, signal=None)

@@ -136,7 +136,7 @@ def test_a_lost_benchmark_is_ended_under_hidepid(plain_folder: Path) -> None:
     os.kill(pids[3], signal.SIGKILL)
 
 
-def test_a_proc_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
+def test_a_read_only_proc_causes_a_warning(tmp_path: Path) -> None:
     job = write_job(tmp_path, ["true"])
 
     code = run_agent(job, tmp_path / "run", prefix=apart("mount -t proc -o ro proc /proc"))
@@ -148,7 +148,7 @@ def test_a_proc_that_cannot_be_written_is_a_warning(tmp_path: Path) -> None:
     assert "Read-only file system" in warning
 
 
-def test_a_mount_point_of_any_name_keeps_nothing_from_running(tmp_path: Path) -> None:
+def test_a_mount_point_with_an_odd_name_does_not_prevent_a_run(tmp_path: Path) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff\xfe - \n"
     Path(os.fsdecode(odd)).mkdir()
     job = python_job(tmp_path, "print(open('/proc/self/mountinfo', 'rb').read())")

@@ -97,7 +97,7 @@ def test_the_venv_has_the_requirements_and_sees_the_pythons_own_packages(rundir:
     assert (rundir.path / "requirements.log").read_text()
 
 
-def test_a_plain_python_works_as_well(rundir: RunDir) -> None:
+def test_requirements_are_installed_for_a_python_outside_a_venv(rundir: RunDir) -> None:
     base = os.path.realpath(sys.executable)
 
     _install(_job(base), rundir)
@@ -105,7 +105,9 @@ def test_a_plain_python_works_as_well(rundir: RunDir) -> None:
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_a_loaders_complaint_is_not_the_pythons_answer(rundir: RunDir, python: str) -> None:
+def test_warnings_of_the_dynamic_loader_are_not_taken_for_the_pythons_answer(
+    rundir: RunDir, python: str
+) -> None:
     _install(_job(python, env={"LD_PRELOAD": "/nowhere/libfast.so"}), rundir)
 
     assert "/nowhere/libfast.so" in (rundir.path / "requirements.log").read_text()
@@ -126,7 +128,7 @@ def test_installed_packages_are_not_installed_again(rundir: RunDir, python: str)
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_other_requirements_make_another_venv(rundir: RunDir, python: str) -> None:
+def test_changed_requirements_create_a_new_venv(rundir: RunDir, python: str) -> None:
     _install(_job(python), rundir)
     (rundir.scripts / "requirements.txt").write_text(f"./{_write_wheel(rundir.scripts, '2.0')}\n")
 
@@ -135,7 +137,7 @@ def test_other_requirements_make_another_venv(rundir: RunDir, python: str) -> No
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "2.0\n"
 
 
-def test_an_incomplete_venv_is_made_again(rundir: RunDir, python: str) -> None:
+def test_an_incomplete_venv_is_recreated(rundir: RunDir, python: str) -> None:
     _install(_job(python), rundir)
     (rundir.venv / "complete.json").unlink()
     (rundir.venv / "bin" / "python").unlink()
@@ -145,7 +147,7 @@ def test_an_incomplete_venv_is_made_again(rundir: RunDir, python: str) -> None:
     assert _in_venv(rundir, "import tiny; print(tiny.version)") == "1.0\n"
 
 
-def test_pips_last_words_are_in_the_error(rundir: RunDir, python: str) -> None:
+def test_the_error_quotes_the_last_lines_of_pip(rundir: RunDir, python: str) -> None:
     (rundir.scripts / "requirements.txt").write_text("./missing.whl\n")
 
     with pytest.raises(
@@ -165,12 +167,12 @@ def test_a_long_error_of_pip_becomes_a_sentence(rundir: RunDir, python: str) -> 
     assert "no-such-package-of-anybody" in str(failure.value)
 
 
-def test_a_requirements_file_that_is_not_there(rundir: RunDir, python: str) -> None:
+def test_a_missing_requirements_file_is_refused_by_name(rundir: RunDir, python: str) -> None:
     with pytest.raises(PullError, match=r"requirements: .*/other\.txt: No such file"):
         _install(_job(python, requirements="other.txt"), rundir)
 
 
-def test_a_python_that_is_not_there(rundir: RunDir) -> None:
+def test_a_missing_python_is_refused_by_name(rundir: RunDir) -> None:
     with pytest.raises(PullError, match="/no/python does not run: /no/python: No such file"):
         _install(_job("/no/python"), rundir)
 
@@ -202,7 +204,7 @@ def test_the_deadline_ends_pip(slow: RunDir) -> None:
         _install(_job(str(slow.path / "python")), slow, seconds=0.3)
 
 
-def test_the_wish_to_stop_ends_pip(slow: RunDir) -> None:
+def test_a_stop_of_the_run_ends_pip(slow: RunDir) -> None:
     job_request = threading.Event()
     worker = threading.Thread(
         target=lambda: _install(_job(str(slow.path / "python")), slow, stopping=job_request.is_set),

@@ -33,7 +33,7 @@ print("ready", flush=True)
 """
 
 
-def test_sigterm_gives_the_time_to_clean_up(bench: Bench) -> None:
+def test_a_benchmark_can_clean_up_on_sigterm_within_its_grace(bench: Bench) -> None:
     bench.launch(
         "sh",
         "-c",
@@ -63,7 +63,7 @@ def test_processes_that_ignore_sigterm_are_killed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("end", ["stopped", "by itself"])
-def test_a_stubborn_daemon_is_gone(bench: Bench, end: str) -> None:
+def test_a_daemon_that_ignores_sigterm_is_killed_at_the_end(bench: Bench, end: str) -> None:
     bench.grace = timedelta(seconds=0.2)
     bench.python(STUBBORN + ("time.sleep(60)" if end == "stopped" else ""))
     bench.wait_for_output("ready")
@@ -78,7 +78,7 @@ def test_a_stubborn_daemon_is_gone(bench: Bench, end: str) -> None:
     assert _writers(bench.rundir.output) == []
 
 
-def test_children_keep_the_grace_when_their_shell_dies_first(bench: Bench) -> None:
+def test_child_processes_get_the_full_grace_if_their_shell_ends_first(bench: Bench) -> None:
     child = "trap 'sleep 0.5; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
     bench.launch("sh", "-c", f'sh -c "{child}" & wait')
     bench.wait_for_output("ready")
@@ -91,7 +91,7 @@ def test_children_keep_the_grace_when_their_shell_dies_first(bench: Bench) -> No
     assert "saved" in bench.output
 
 
-def test_leftovers_of_a_normal_end_get_sigterm_first(bench: Bench) -> None:
+def test_processes_left_after_a_normal_end_get_sigterm_before_sigkill(bench: Bench) -> None:
     bench.launch(
         "sh",
         "-c",
@@ -105,7 +105,7 @@ def test_leftovers_of_a_normal_end_get_sigterm_first(bench: Bench) -> None:
     assert "bye" in bench.output
 
 
-def test_a_process_that_is_exiting_is_not_left_behind(bench: Bench) -> None:
+def test_a_process_that_exits_shortly_after_the_benchmark_does_not_count_as_left_behind(bench: Bench) -> None:
     bench.launch("sh", "-c", "(trap '' TERM; sleep 0.2; echo last) & exit 0")
 
     ended = bench.ended()
@@ -123,7 +123,7 @@ def test_a_stopped_process_group_is_ended_too(bench: Bench) -> None:
     assert bench.ended()["code"] == 6
 
 
-def test_the_first_stop_counts(bench: Bench) -> None:
+def test_a_second_stop_order_is_ignored(bench: Bench) -> None:
     bench.launch("sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60")
     bench.wait_for_output("ready")
 
@@ -183,7 +183,7 @@ def test_a_signal_to_the_shim_ends_the_benchmark(bench: Bench, number: signal.Si
     assert "bye" in bench.output
 
 
-def test_a_shutdown_that_hits_the_benchmark_first_is_no_failure(bench: Bench) -> None:
+def test_a_benchmark_killed_by_a_shutdown_before_its_shim_ends_as_interrupted(bench: Bench) -> None:
     bench.launch("sh", "-c", "echo ready; exec sleep 600")
     bench.wait_for_output("ready")
 
@@ -206,7 +206,7 @@ def test_a_shutdown_shortens_a_long_grace(bench: Bench) -> None:
     assert bench.ended()["signal"] == signal.SIGKILL
 
 
-def test_a_hangup_does_not_reach_the_shim(bench: Bench) -> None:
+def test_the_shim_ignores_sighup(bench: Bench) -> None:
     bench.launch("sh", "-c", "sleep 0.5; exit 9")
 
     os.kill(bench.started["shim_pid"], signal.SIGHUP)
@@ -219,7 +219,7 @@ def test_a_hangup_does_not_reach_the_shim(bench: Bench) -> None:
     ("number", "outcome"),
     [(signal.SIGKILL, Outcome.KILLED), (signal.SIGTERM, Outcome.KILLED), (signal.SIGSEGV, Outcome.FAILED)],
 )
-def test_a_signal_that_is_not_ours_is_reported(
+def test_a_signal_that_bai_did_not_send_is_reported(
     bench: Bench, number: signal.Signals, outcome: Outcome
 ) -> None:
     bench.launch("sh", "-c", f"ulimit -c 0; kill -{number.value} $$")
@@ -249,7 +249,7 @@ def test_python_stacks_are_in_the_log_before_the_end(bench: Bench) -> None:
     assert "waits_for_ever" in bench.output
 
 
-def test_stacks_that_cannot_be_had_are_a_line_in_the_log(bench: Bench) -> None:
+def test_a_line_in_the_log_says_why_python_stacks_are_missing(bench: Bench) -> None:
     from dataclasses import replace
 
     order = replace(
@@ -274,7 +274,7 @@ def _writers(path: Path) -> list[str]:
     return found
 
 
-def test_the_benchmarks_own_end_is_noted_in_its_output(bench: Bench) -> None:
+def test_output_after_the_end_of_the_benchmark_is_not_counted_as_its_own(bench: Bench) -> None:
     # Given a process that prints and emits as long as the benchmark does not run any more
     program = (
         'say() { [ -n "$said" ] || { said=yes; echo late; echo late > $F; }; }; '
@@ -298,7 +298,7 @@ def test_the_benchmarks_own_end_is_noted_in_its_output(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("left", ["(sleep 60; echo late) &", "(sleep 60; echo late) > /dev/null &", ""])
-def test_a_filters_output_is_the_benchmarks_own(bench: Bench, left: str) -> None:
+def test_output_through_a_filter_process_counts_as_the_benchmarks(bench: Bench, left: str) -> None:
     slow = 'while read -r line; do sleep 0.1; echo "$line"; done'
     bench.launch("bash", "-c", f"exec > >({slow}); echo one; echo two; {left} exit 3")
 

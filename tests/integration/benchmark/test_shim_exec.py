@@ -74,7 +74,7 @@ def test_a_command_may_be_a_path(
     assert bench.output == ""
 
 
-def test_a_name_that_is_not_on_path(bench: Bench) -> None:
+def test_a_command_that_is_not_on_path_is_reported_as_not_found(bench: Bench) -> None:
     bench.launch("no-such-benchmark", env={"PATH": "/usr/bin:/nowhere"})
 
     outcome, sentence = classified(bench.ended())
@@ -85,7 +85,9 @@ def test_a_name_that_is_not_on_path(bench: Bench) -> None:
     )
 
 
-def test_path_is_the_benchmarks_own_and_is_searched_to_its_end(bench: Bench, tmp_path: Path) -> None:
+def test_the_whole_path_of_the_benchmarks_environment_is_searched_for_an_executable(
+    bench: Bench, tmp_path: Path
+) -> None:
     for name, mode in (("first", 0o644), ("second", 0o755)):
         (tmp_path / name).mkdir()
         _write(f"#!/bin/sh\necho {name}\n".encode(), mode)(tmp_path / name / "thing")
@@ -96,7 +98,7 @@ def test_path_is_the_benchmarks_own_and_is_searched_to_its_end(bench: Bench, tmp
     assert bench.output == "second\n"
 
 
-def test_arguments_that_are_too_long(bench: Bench) -> None:
+def test_arguments_that_are_too_long_are_reported_as_not_executable(bench: Bench) -> None:
     bench.launch("echo", "x" * 200_000)
 
     ended = bench.ended()
@@ -105,7 +107,7 @@ def test_arguments_that_are_too_long(bench: Bench) -> None:
     assert classified(ended)[0] is Outcome.NOT_EXECUTABLE
 
 
-def test_a_folder_that_is_not_there(bench: Bench, tmp_path: Path) -> None:
+def test_a_missing_working_directory_is_reported_by_name(bench: Bench, tmp_path: Path) -> None:
     bench.launch("true", cwd=tmp_path / "missing")
 
     outcome, sentence = classified(bench.ended())
@@ -155,7 +157,7 @@ def test_a_user_id_that_the_kernel_refuses_is_an_exec_error(open_bench: Bench) -
     assert os.geteuid() != 2**32 - 1
 
 
-def test_work_of_the_process_before_the_command_is_not_counted(bench: Bench) -> None:
+def test_cpu_time_of_the_shim_before_exec_is_not_counted(bench: Bench) -> None:
     # All that the process has used since its fork, as the command itself sees it right before its end.
     code = "import os, resource; u = resource.getrusage(resource.RUSAGE_SELF); os.write(1, str(u.ru_utime + u.ru_stime).encode()); os._exit(0)"
 

@@ -56,7 +56,7 @@ def _undisturbed(folder: Path) -> Counter[str]:
     return Counter(_calls(bench))
 
 
-def test_the_benchmark_runs_at_most_once_and_never_unknown(tmp_path: Path) -> None:
+def test_a_shim_killed_at_any_call_of_its_start_runs_the_benchmark_at_most_once(tmp_path: Path) -> None:
     counts = _undisturbed(tmp_path / "undisturbed")
     assert {"flock", "prctl", "write", "fsync", "rename"} <= set(counts)
     assert sum(counts.values()) >= 20

@@ -32,7 +32,7 @@ from bai_agent.shim.proc import boot_id, read_process
 from bai_agent.shim.spawn import SHORT_SLICE_NS
 
 
-def test_exit_code_and_output_are_kept(bench: Bench) -> None:
+def test_exit_code_and_output_of_the_benchmark_are_recorded(bench: Bench) -> None:
     bench.launch("sh", "-c", "echo out; echo err >&2; exit 7")
 
     ended = bench.ended()
@@ -66,7 +66,7 @@ def test_started_json_names_the_running_process(bench: Bench) -> None:
     assert watcher.session == watcher.pid != os.getsid(0)
 
 
-def test_benchmark_inherits_nothing_of_ours(bench: Bench) -> None:
+def test_the_benchmark_inherits_no_file_descriptors_or_signals_of_the_shim(bench: Bench) -> None:
     bench.python(
         "import os, signal\n"
         "print(sorted(os.readlink(f'/proc/self/fd/{n}') for n in os.listdir('/proc/self/fd') if os.path.lexists(f'/proc/self/fd/{n}')))\n"
@@ -104,7 +104,7 @@ def test_resources_are_measured(bench: Bench) -> None:
     assert ended["context_switches_voluntary"] >= 1
 
 
-def test_launching_twice_starts_once(bench: Bench) -> None:
+def test_a_second_launch_does_not_start_the_benchmark_again(bench: Bench) -> None:
     count = bench.rundir.path / "count"
     bench.launch("sh", "-c", f"echo x >> {count}; sleep 60")
     pid = bench.started["pid"]
@@ -117,7 +117,9 @@ def test_launching_twice_starts_once(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("argv", "code"), [(("sleep", "60"), shim.BUSY), (("true",), shim.STARTED_BEFORE)])
-def test_a_second_shim_refuses(bench: Bench, argv: tuple[str, ...], code: int) -> None:
+def test_a_second_shim_in_the_same_run_directory_refuses_to_start(
+    bench: Bench, argv: tuple[str, ...], code: int
+) -> None:
     bench.launch(*argv)
     if code == shim.STARTED_BEFORE:
         bench.ended()
@@ -134,7 +136,7 @@ def test_a_second_shim_refuses(bench: Bench, argv: tuple[str, ...], code: int) -
     assert not (bench.rundir.path / "twice").exists()
 
 
-def test_half_an_order_starts_nothing(bench: Bench) -> None:
+def test_a_truncated_launch_order_starts_nothing(bench: Bench) -> None:
     order = _order_bytes(bench.order("touch", bench.rundir.path / "ran"), bench.rundir)
 
     half = subprocess.run(
@@ -177,7 +179,7 @@ def test_a_failed_launch_reports_the_reason_and_may_be_repeated(bench: Bench) ->
     assert bench.ended()["code"] == 0
 
 
-def test_killed_shim_means_lost_and_nothing_remains(bench: Bench) -> None:
+def test_a_killed_shim_makes_the_benchmark_lost_and_all_its_processes_are_killed(bench: Bench) -> None:
     bench.launch("sh", "-c", "setsid sleep 61 & env -i setsid sleep 62 & sleep 63 & trap '' TERM; sleep 64")
     until(lambda: len(bench.processes()) >= 4, "all have started")
     everything = bench.processes()
@@ -198,7 +200,7 @@ def test_killed_shim_means_lost_and_nothing_remains(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_shim_listens_as_long_as_it_lives_and_its_benchmark_does_not(bench: Bench, killed: bool) -> None:
+def test_only_a_living_shim_listens_on_its_port(bench: Bench, killed: bool) -> None:
     order = bench.order("sh", "-c", "setsid sleep 61 & ls -l /proc/self/fd; sleep 62")
     launch(replace(order, listens_at="127.0.0.1"), bench.rundir)
     port = bench.started["port"]
@@ -267,7 +269,7 @@ def test_after_a_reboot_nothing_is_killed(bench: Bench) -> None:
         bystander.wait()
 
 
-def test_remains_of_a_living_shim_are_not_touched(bench: Bench) -> None:
+def test_processes_of_a_living_shim_are_not_killed(bench: Bench) -> None:
     from bai_agent.benchmark.orphans import kill_remains
 
     bench.launch("sleep", "60")
@@ -289,7 +291,7 @@ def test_a_shim_that_hangs_is_ended_with_its_benchmark(bench: Bench) -> None:
     assert ended_of(bench.rundir).lost is True
 
 
-def test_running_seconds_count_from_the_start(bench: Bench) -> None:
+def test_running_time_counts_from_the_benchmarks_start(bench: Bench) -> None:
     bench.launch("sleep", "60")
 
     first = running_seconds(read_started(bench.rundir))
@@ -309,7 +311,7 @@ def test_grace_of_the_order_reaches_the_shim(bench: Bench) -> None:
     assert bench.processes() == []
 
 
-def test_work_of_other_names_does_not_matter(tmp_path: Path) -> None:
+def test_odd_characters_in_folder_and_arguments_reach_the_benchmark_unchanged(tmp_path: Path) -> None:
     from bai_agent.job.run_directory import RunDir
 
     folder = tmp_path / "a 0; 'x' \"ä\" $HOME\n"
@@ -323,7 +325,7 @@ def test_work_of_other_names_does_not_matter(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_another_user_may_lock_as_much_memory_as_root(bench: Bench) -> None:
+def test_the_limit_on_locked_memory_is_raised_for_a_benchmark_of_another_user(bench: Bench) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, hard))
     try:

@@ -70,7 +70,7 @@ def test_stacks_of_another_users_processes_are_in_the_log(bench: Bench, private:
     assert "waits_for_ever" in bench.output
 
 
-def test_the_reader_of_stacks_is_not_root(bench: Bench, private: Path) -> None:
+def test_py_spy_runs_as_the_benchmarks_user(bench: Bench, private: Path) -> None:
     py_spy = as_program(private / "py-spy", _PY_SPY)
     order = bench.order(_PYTHON, "-c", _RANK, cwd=Path("/"), user=find_user("nobody"))
     launch(replace(order, py_spy=py_spy), bench.rundir)
@@ -110,7 +110,7 @@ def test_if_yama_restricts_ptrace_py_spy_keeps_one_right_of_root(
     assert "SECRET_OF_ROOTS" not in done.stdout
 
 
-def test_a_py_spy_that_the_user_may_not_run_is_a_line(bench: Bench, private: Path) -> None:
+def test_a_line_in_the_log_says_that_the_user_may_not_run_py_spy(bench: Bench, private: Path) -> None:
     py_spy = as_program(private / "py-spy", _PY_SPY)
     py_spy.chmod(0o700)
     order = bench.order(_PYTHON, "-c", _RANK, cwd=Path("/"), user=find_user("nobody"))

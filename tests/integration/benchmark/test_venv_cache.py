@@ -162,7 +162,7 @@ def test_a_second_run_reuses_the_venv_of_the_first(setup: VenvCacheHarness, tmp_
     assert not kept.in_use()
 
 
-def test_a_change_of_the_users_own_packages_makes_another_venv(setup: VenvCacheHarness) -> None:
+def test_changed_packages_of_the_user_create_a_new_venv(setup: VenvCacheHarness) -> None:
     first, second = setup.job("one"), setup.job("two")
     user = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     own = setup.folder / user / "tiny-1.0.dist-info"
@@ -178,7 +178,7 @@ def test_a_change_of_the_users_own_packages_makes_another_venv(setup: VenvCacheH
     assert first.venv.resolve() != second.venv.resolve()
 
 
-def test_two_concurrent_jobs_make_one_venv(setup: VenvCacheHarness) -> None:
+def test_two_concurrent_jobs_create_one_shared_venv(setup: VenvCacheHarness) -> None:
     jobs = [setup.job("one"), setup.job("two")]
     threads = [threading.Thread(target=setup.install, args=(each,)) for each in jobs]
     for thread in threads:
@@ -190,7 +190,7 @@ def test_two_concurrent_jobs_make_one_venv(setup: VenvCacheHarness) -> None:
     assert len(cached_venvs(setup.cache)) == 1
 
 
-def test_an_incomplete_venv_is_made_again(setup: VenvCacheHarness) -> None:
+def test_an_incomplete_cached_venv_is_recreated(setup: VenvCacheHarness) -> None:
     first = setup.job("one")
     setup.install(first)
     (kept,) = cached_venvs(setup.cache)
@@ -242,7 +242,7 @@ def replace_the_interpreter(packages: Path) -> None:
         replace_the_interpreter,
     ],
 )
-def test_files_that_a_benchmark_added_to_a_venv_are_not_passed_on(
+def test_a_cached_venv_that_a_benchmark_changed_is_not_reused(
     setup: VenvCacheHarness, change: Callable[[Path], None]
 ) -> None:
     first, second, third = setup.job("one"), setup.job("two"), setup.job("three")
@@ -264,7 +264,7 @@ def test_files_that_a_benchmark_added_to_a_venv_are_not_passed_on(
     assert version_in(second) == version_in(third) == "1.0 True\n"
 
 
-def test_a_run_does_not_change_a_venv(setup: VenvCacheHarness) -> None:
+def test_byte_code_written_by_a_run_does_not_prevent_reuse_of_a_cached_venv(setup: VenvCacheHarness) -> None:
     first, second = setup.job("one"), setup.job("two")
     setup.install(first)
     for byte_code in first.venv.resolve().rglob("__pycache__"):
@@ -302,7 +302,7 @@ def give_away_what_is_above(cache: Path) -> None:
         pytest.param(give_away_what_is_above, marks=pytest.mark.root),
     ],
 )
-def test_a_cache_that_another_user_can_write_runs_nothing(
+def test_a_venv_cache_that_another_user_can_write_is_not_used(
     setup: VenvCacheHarness, open_door: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     # Given a whole venv of these requirements, which another user has exchanged code in and marked as complete
@@ -326,7 +326,7 @@ def test_a_cache_that_another_user_can_write_runs_nothing(
     assert "another user can write in" in said[0]
 
 
-def test_a_package_from_no_index_is_installed_for_its_job(setup: VenvCacheHarness) -> None:
+def test_a_venv_with_a_package_from_a_local_path_is_not_cached(setup: VenvCacheHarness) -> None:
     rundir = setup.job("one", str(setup.wheel))
 
     setup.install(rundir)
