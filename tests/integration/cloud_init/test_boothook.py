@@ -31,7 +31,9 @@ def account(machine: GuardianJail) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("shell", ["dash", "busybox", "bash"])
-def test_the_machine_powers_off_at_its_deadline_whatever_runs(tmp_path: Path, shell: str) -> None:
+def test_the_machine_powers_off_at_its_deadline_although_the_agent_still_runs(
+    tmp_path: Path, shell: str
+) -> None:
     with GuardianJail(tmp_path, shell=shell) as machine:
         machine.cloud_init(boot(machine.services, agent=LONG, deadman=timedelta(seconds=1)))
         assert machine.last_words() == "deadline"
@@ -51,7 +53,7 @@ def test_background_processes_of_the_boothook_do_not_delay_a_boot(machine: Guard
     assert machine.processes("/boothook")
 
 
-def test_the_deadline_is_for_all_boots_together(machine: GuardianJail) -> None:
+def test_the_deadline_counts_the_time_of_all_boots(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.set_clock(1_800_000_000)
     machine.cloud_init(wanted)
@@ -63,7 +65,7 @@ def test_the_deadline_is_for_all_boots_together(machine: GuardianJail) -> None:
     assert machine.last_words() == "deadline"
 
 
-def test_uptime_is_counted_without_a_clock(machine: GuardianJail) -> None:
+def test_without_a_correct_clock_the_deadline_counts_uptime(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.cloud_init(wanted)
     account(machine)
@@ -76,7 +78,7 @@ def test_uptime_is_counted_without_a_clock(machine: GuardianJail) -> None:
     assert machine.last_words() == "deadline"
 
 
-def test_a_clock_is_not_trusted_before_it_was_compared_with_s3(machine: GuardianJail) -> None:
+def test_the_deadline_ignores_the_clock_until_it_was_compared_with_s3(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.services.clock = timedelta(days=700)
     machine.set_clock(0)
@@ -94,7 +96,7 @@ def test_a_clock_is_not_trusted_before_it_was_compared_with_s3(machine: Guardian
 
 
 @pytest.mark.parametrize("jump", [-500_000_000, 500_000_000])
-def test_a_clock_that_jumps_does_not_matter(machine: GuardianJail, jump: int) -> None:
+def test_a_jump_of_the_clock_does_not_move_the_deadline(machine: GuardianJail, jump: int) -> None:
     wanted = boot(machine.services, agent=LONG, deadman=timedelta(seconds=1000))
     machine.set_clock(1_800_000_000)
     machine.cloud_init(wanted)
@@ -116,7 +118,7 @@ def test_a_clock_that_jumps_does_not_matter(machine: GuardianJail, jump: int) ->
     assert "BAI-END" not in machine.console()
 
 
-def test_a_reboot_loop_ends(machine: GuardianJail) -> None:
+def test_a_machine_powers_off_after_too_many_boots(machine: GuardianJail) -> None:
     wanted = boot(machine.services, agent=LONG, max_boots=3)
     machine.cloud_init(wanted)
     for _ in range(2):
@@ -150,7 +152,9 @@ def test_cloud_init_may_run_the_boothook_twice_in_a_boot(machine: GuardianJail) 
     assert len(machine.processes("/boothook")) == 1
 
 
-def test_an_image_made_of_a_used_machine_starts_afresh(machine: GuardianJail) -> None:
+def test_an_instance_of_an_image_made_from_a_used_machine_starts_without_its_state(
+    machine: GuardianJail,
+) -> None:
     wanted = boot(machine.services)
     machine.cloud_init(wanted)
     machine.last_words()
@@ -199,7 +203,9 @@ def test_automatic_upgrades_are_masked_during_a_benchmark(machine: GuardianJail)
 
 
 @pytest.mark.parametrize(("name", "written"), [('ID="amzn"', True), ("ID=debian", False)])
-def test_amazon_linux_asks_no_repository(machine: GuardianJail, name: str, written: bool) -> None:
+def test_package_repositories_are_disabled_at_boot_on_amazon_linux_only(
+    machine: GuardianJail, name: str, written: bool
+) -> None:
     release = machine.root / "etc/os-release"
     release.unlink()
     release.write_text(f"{name}\n")
@@ -216,7 +222,7 @@ def test_a_kernel_that_panics_reboots(machine: GuardianJail) -> None:
 
 
 @pytest.mark.parametrize("agent", ["end(0)", LONG])
-def test_a_task_that_hangs_at_the_power_off_panics_the_kernel(machine: GuardianJail, agent: str) -> None:
+def test_a_task_that_hangs_panics_the_kernel_only_during_power_off(machine: GuardianJail, agent: str) -> None:
     # Given a machine that its guardian ends, or its deadman
     before = Path("/proc/sys/kernel/hung_task_panic").read_text()
     hung = machine.root / "over/sys/kernel/hung_task_panic"
@@ -267,7 +273,7 @@ def test_a_guardian_that_could_not_fork_is_restarted(tmp_path: Path, shell: str)
         assert machine.last_words() == "done 0"
 
 
-def test_an_ended_job_powers_its_machine_off_if_no_process_can_start(machine: GuardianJail) -> None:
+def test_a_machine_whose_job_ended_powers_off_even_if_no_process_can_start(machine: GuardianJail) -> None:
     agent = "exec(\"while not os.path.exists('/go'): time.sleep(0.05)\"); end(0)"
     machine.cloud_init(boot(machine.services, agent=agent))
     machine.wait(lambda: (machine.root / RUN / "starts").exists())

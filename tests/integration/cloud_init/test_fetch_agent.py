@@ -85,7 +85,9 @@ def test_an_existing_bundle_is_not_fetched_again(services: Services, program: Pa
     assert services.requests == []
 
 
-def test_files_of_a_killed_fetch_do_no_harm(services: Services, program: Path, tmp_path: Path) -> None:
+def test_files_left_by_a_killed_fetch_do_not_affect_the_next_one(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
     sha256 = services.put("bucket/a.tar.gz", archive(start="hello"))
     folder = tmp_path / sha256
     left = tmp_path / f"{sha256}.partial"
@@ -106,9 +108,7 @@ def test_keys_with_odd_characters_are_signed_as_s3_does(
     assert (tmp_path / "out").read_bytes() == b"content"
 
 
-def test_another_content_than_the_checksum_says_is_refused(
-    services: Services, program: Path, tmp_path: Path
-) -> None:
+def test_a_bundle_with_a_wrong_checksum_is_refused(services: Services, program: Path, tmp_path: Path) -> None:
     services.put("bucket/a.tar.gz", archive(start="evil"))
     done = fetch(program, services, "bundle", "s3://bucket/a.tar.gz", "0" * 64, tmp_path / "x", seconds=1)
     assert done.returncode == 6
@@ -129,7 +129,7 @@ def test_a_file_that_is_not_an_archive_is_refused_at_once(
 @pytest.mark.parametrize(
     ("status", "error", "code"), [(403, "AccessDenied", 4), (404, "NoSuchKey", 5), (503, "SlowDown", 3)]
 )
-def test_a_refusal_has_a_code_and_a_sentence(
+def test_each_error_of_s3_has_an_exit_code_and_a_sentence(
     services: Services, program: Path, tmp_path: Path, status: int, error: str, code: int
 ) -> None:
     services.refuse = lambda path: (status, error) if path.startswith("/bucket") else None
@@ -157,7 +157,9 @@ def test_an_object_that_appears_late_is_waited_for(services: Services, program: 
     assert seen.count("/bucket/key") == 2
 
 
-def test_a_clock_that_is_wrong_does_not_matter(services: Services, program: Path, tmp_path: Path) -> None:
+def test_requests_are_signed_with_s3s_time_if_the_clock_is_wrong(
+    services: Services, program: Path, tmp_path: Path
+) -> None:
     services.clock = timedelta(days=700)
     sha256 = services.put("bucket/key", b"content")
     assert fetch(program, services, "file", "s3://bucket/key", sha256, tmp_path / "out").returncode == 0
@@ -192,7 +194,7 @@ def test_a_clock_that_is_never_set_is_reported(
     assert "S3's says" in done.stdout
 
 
-def test_a_clock_that_nothing_confirms_is_not_right(services: Services, program: Path) -> None:
+def test_a_clock_that_cannot_be_compared_with_s3_is_reported(services: Services, program: Path) -> None:
     class Timeless(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
             self.send_response_only(403)
@@ -253,7 +255,9 @@ def test_a_full_disk_is_reported(services: Services, program: Path) -> None:
     assert done.returncode == 7
 
 
-def test_facts_and_listings_are_printed_for_the_guardian(services: Services, program: Path) -> None:
+def test_the_instance_id_and_launch_index_are_printed_and_an_object_is_looked_up(
+    services: Services, program: Path
+) -> None:
     services.launch_index = 3
     services.put("bucket/jobs/j/release.json", b"{}")
     assert fetch(program, services, "facts").stdout == "i-0123456789abcdef0 3\n"
@@ -261,7 +265,7 @@ def test_facts_and_listings_are_printed_for_the_guardian(services: Services, pro
     assert fetch(program, services, "listed", "s3://bucket/jobs/j/release").returncode == 1
 
 
-def test_no_secret_is_ever_printed(services: Services, program: Path, tmp_path: Path) -> None:
+def test_credentials_are_never_printed(services: Services, program: Path, tmp_path: Path) -> None:
     services.refuse = lambda path: (403, "AccessDenied") if path.startswith("/bucket") else None
     done = fetch(program, services, "file", "s3://bucket/key", "0" * 64, tmp_path / "x", seconds=1)
     for secret in (ACCESS_KEY, SECRET_KEY, SESSION_TOKEN):

@@ -56,7 +56,7 @@ def test_a_job_runs_and_the_machine_is_powered_off(tmp_path: Path, shell: str) -
         assert all(re.fullmatch(r"BAI \d+\.\d\d \S.*", line) for line in steps)
 
 
-def test_a_machine_of_a_later_launch_has_its_own_number(machine: GuardianJail) -> None:
+def test_a_replacement_machine_starts_its_agent_with_the_next_free_rank(machine: GuardianJail) -> None:
     machine.services.launch_index = 1
     machine.cloud_init(boot(machine.services, nodes=4, launch=2, first_node=5))
 
@@ -76,7 +76,7 @@ def test_an_ineffective_shutdown_is_repeated_and_then_forced(machine: GuardianJa
 
 
 @pytest.mark.parametrize("code", range(1, 7))
-def test_the_agents_own_exit_code_is_final(machine: GuardianJail, code: int) -> None:
+def test_an_agent_that_exits_with_a_result_is_not_restarted(machine: GuardianJail, code: int) -> None:
     machine.cloud_init(boot(machine.services, agent=f"end({code})"))
     assert machine.last_words() == f"done {code}"
     assert len(starts(machine)) == 1
@@ -117,7 +117,7 @@ def test_an_agent_that_hangs_is_restarted(tmp_path: Path, shell: str) -> None:
         assert machine.calls("sleep").count("20") >= 20
 
 
-def test_the_guardian_kills_no_silent_agent_of_several_nodes(machine: GuardianJail) -> None:
+def test_an_agent_of_a_multi_node_job_is_not_killed_for_a_missing_heartbeat(machine: GuardianJail) -> None:
     (machine.root / "quick_looks").touch()
     machine.cloud_init(boot(machine.services, agent="time.sleep(3)\nend(0)", nodes=2))
 
@@ -127,7 +127,7 @@ def test_the_guardian_kills_no_silent_agent_of_several_nodes(machine: GuardianJa
 
 
 @pytest.mark.parametrize(("nodes", "pauses"), [(1, "1 4 9 16 25"), (2, "1 3 3 3 3")])
-def test_several_nodes_have_a_dead_agent_back_within_5_seconds(
+def test_a_dead_agent_of_a_multi_node_job_is_restarted_within_5_seconds(
     machine: GuardianJail, nodes: int, pauses: str
 ) -> None:
     machine.cloud_init(boot(machine.services, agent="sys.exit(1)", nodes=nodes), hook=False)
@@ -159,7 +159,7 @@ def test_a_broken_bundle_ends_the_machine(machine: GuardianJail) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_bundle_that_is_there_already_needs_no_s3(machine: GuardianJail) -> None:
+def test_an_unpacked_bundle_on_the_disk_is_used_without_s3(machine: GuardianJail) -> None:
     wanted = boot(machine.services)
     machine.cloud_init(wanted, start=False)
     folder = machine.root / "var/lib/bai/agent" / wanted.bundle.sha256
@@ -171,7 +171,7 @@ def test_a_bundle_that_is_there_already_needs_no_s3(machine: GuardianJail) -> No
     assert machine.last_words() == "done 0"
 
 
-def test_a_descriptor_that_spilled_to_the_store_is_fetched(machine: GuardianJail) -> None:
+def test_a_descriptor_too_large_for_user_data_is_fetched_from_the_store(machine: GuardianJail) -> None:
     sha256 = machine.services.put("bucket/jobs/job-1/job.toml", b"version = 1 # large\n")
     pointer = Pointer(url="s3://bucket/jobs/job-1/job.toml", sha256=sha256)
     machine.cloud_init(boot(machine.services, job_toml=None, job_pointer=pointer))
@@ -190,7 +190,7 @@ def test_without_a_python_one_is_installed(machine: GuardianJail) -> None:
     assert any("install" in call for call in machine.calls("apt-get"))
 
 
-def test_without_a_python_to_be_had_the_machine_ends(machine: GuardianJail) -> None:
+def test_a_machine_on_which_no_python_can_be_installed_powers_off(machine: GuardianJail) -> None:
     hide_pythons(machine)
     machine.program("usr/bin/apt-get", "#!/bin/dash\nexit 100\n")
     machine.cloud_init(boot(machine.services))
@@ -221,7 +221,7 @@ def test_an_init_command_that_fails_ends_the_machine(machine: GuardianJail) -> N
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_a_reboot_in_an_init_command_repeats_that_one_only(machine: GuardianJail) -> None:
+def test_after_a_reboot_only_the_interrupted_init_command_is_repeated(machine: GuardianJail) -> None:
     commands = ("echo first >>/made", "echo second >>/made; [ -e /again ] || exec sleep.real 600")
     wanted = boot(machine.services, init_commands=commands)
     machine.cloud_init(wanted)
@@ -268,7 +268,7 @@ def test_a_second_guardian_ends_at_once(machine: GuardianJail) -> None:
     assert len(starts(machine)) == 1
 
 
-def test_the_end_of_the_machine_is_not_delayed(machine: GuardianJail) -> None:
+def test_sigterm_ends_the_guardian_after_its_agent_wrote_a_result(machine: GuardianJail) -> None:
     agent = "signal.signal(15, lambda *_: end(5)); time.sleep(600)"
     machine.cloud_init(boot(machine.services, agent=agent), hook=False)
     machine.wait(lambda: starts(machine))
@@ -279,7 +279,7 @@ def test_the_end_of_the_machine_is_not_delayed(machine: GuardianJail) -> None:
     assert machine.calls("shutdown") == []
 
 
-def test_an_agent_that_does_not_listen_is_not_waited_for(machine: GuardianJail) -> None:
+def test_an_agent_that_ignores_sigterm_is_killed(machine: GuardianJail) -> None:
     agent = "signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     machine.cloud_init(boot(machine.services, agent=agent), hook=False)
     machine.wait(lambda: starts(machine))
@@ -304,7 +304,7 @@ def test_a_kept_machine_powers_off_when_its_time_is_over(machine: GuardianJail) 
     assert machine.last_words() == "done 1"
 
 
-def test_a_machine_is_kept_after_a_success_if_the_job_says_so(machine: GuardianJail) -> None:
+def test_a_machine_is_kept_after_a_success_if_keep_after_success_is_set(machine: GuardianJail) -> None:
     times = {"keep_after_failure": timedelta(hours=1), "keep_after_success": timedelta(seconds=1)}
     machine.cloud_init(boot(machine.services, agent="end(0)", **times))
     assert machine.last_words() == "done 0"
@@ -312,7 +312,7 @@ def test_a_machine_is_kept_after_a_success_if_the_job_says_so(machine: GuardianJ
 
 
 @pytest.mark.parametrize(("code", "success"), [(0, timedelta()), (4, timedelta(hours=1))])
-def test_a_job_that_succeeded_or_was_cancelled_keeps_nothing(
+def test_no_machine_is_kept_after_a_cancel_or_an_ordinary_success(
     machine: GuardianJail, code: int, success: timedelta
 ) -> None:
     times = {"keep_after_failure": timedelta(hours=1), "keep_after_success": success}
@@ -353,7 +353,7 @@ def test_a_full_disk_ends_the_machine(machine: GuardianJail) -> None:
     machine.wait(lambda: machine.calls("shutdown"))
 
 
-def test_without_its_settings_the_guardian_still_ends_the_machine(machine: GuardianJail) -> None:
+def test_a_guardian_without_settings_powers_the_machine_off(machine: GuardianJail) -> None:
     machine.cloud_init(boot(machine.services), start=False)
     (machine.root / "var/lib/bai/boot/settings").unlink()
     machine.run("sh", "-c", "sh /var/lib/bai/boot/guardian.sh >/dev/null 2>&1 &")
