@@ -89,7 +89,7 @@ def test_bai_config_shows_the_effect_of_an_option(cli: Ec2Cli, nothing: dict[str
     assert shown["bucket"] == {"value": "bucket", "origin": "--bucket"}
 
 
-def test_a_hint_can_be_pasted_unchanged(cli: Ec2Cli, nothing: dict[str, str]) -> None:
+def test_a_suggested_command_works_when_pasted_unchanged(cli: Ec2Cli, nothing: dict[str, str]) -> None:
     # Given the status of a job whose machine is kept, which says how to let it go
     kept(cli)
     step = cli.bai("status", "digits-1", "--json", *OPTIONS, env=nothing).objects[0]["next_step"]
@@ -103,7 +103,7 @@ def test_a_hint_can_be_pasted_unchanged(cli: Ec2Cli, nothing: dict[str, str]) ->
     assert answer.stdout == "digits-1: released\n"
 
 
-def test_a_hint_names_the_store_that_was_named(cli: Ec2Cli) -> None:
+def test_a_suggested_command_repeats_the_store_option(cli: Ec2Cli) -> None:
     store = Path(cli.folder / "my jobs")
     HandmadeJob(store, "dead-1").event("agent_started", pid=1)
 
@@ -115,7 +115,9 @@ def test_a_hint_names_the_store_that_was_named(cli: Ec2Cli) -> None:
     assert "bai resume dead-1\n" in inherited
 
 
-def test_a_second_factor_without_a_terminal_is_a_sentence(cli: Ec2Cli, nothing: dict[str, str]) -> None:
+def test_a_required_mfa_code_without_a_terminal_is_an_error_in_a_sentence(
+    cli: Ec2Cli, nothing: dict[str, str]
+) -> None:
     config = cli.folder / "aws-config"
     config.write_text(
         "[profile guarded]\nrole_arn = arn:aws:iam::123456789012:role/x\nsource_profile = my other\n"

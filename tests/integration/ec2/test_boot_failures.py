@@ -39,7 +39,7 @@ def refuse_consoles(monkeypatch: pytest.MonkeyPatch, code: str, *, only_latest: 
     monkeypatch.setattr(general.General, "get_console_output", refused)
 
 
-def test_a_machine_without_user_data_is_ended_with_a_result(
+def test_a_machine_that_never_ran_its_user_data_is_terminated_with_a_result(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a machine that hung before its user data was read, first for 59 minutes, then for two more
@@ -65,7 +65,9 @@ def test_a_machine_without_user_data_is_ended_with_a_result(
     assert cli.state(machine) == "terminated"
 
 
-def test_any_object_of_its_rank_is_a_sign_of_life(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_wrote_any_object_is_not_ended_as_a_failed_boot(
+    cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (machine,) = cli.launch()
     record = cli.bring(cli.handmade(written=False), launched=[machine])
     record.store.put(record.node().key("events.jsonl"), b"")
@@ -103,7 +105,7 @@ def test_a_boot_without_console_output_ends_at_its_limit(
     assert "it never ran its user data, or hangs" in result["sentence"]
 
 
-def test_a_boot_that_writes_our_lines_is_left_to_its_deadman(
+def test_a_machine_whose_user_data_runs_is_not_ended_as_a_failed_boot(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (machine,) = cli.launch()
@@ -117,7 +119,9 @@ def test_a_boot_that_writes_our_lines_is_left_to_its_deadman(
     assert "boot 1 of at most 3" in found["machine"]
 
 
-def test_a_console_that_cannot_be_read_now_ends_nothing(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_whose_console_cannot_be_read_is_not_terminated(
+    cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (machine,) = cli.launch()
     record = cli.bring(cli.handmade(written=False), launched=[machine], expires=timedelta(hours=20))
     refuse_consoles(monkeypatch, "InternalError")
@@ -150,7 +154,7 @@ def test_one_node_that_never_boots_ends_the_whole_job(cli: Ec2Cli, monkeypatch: 
     assert [cli.state(each) for each in machines] == ["terminated"] * 3
 
 
-def test_an_older_launch_that_names_no_limit_is_left_alone(
+def test_a_launch_record_without_a_boot_limit_terminates_nothing(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (machine,) = cli.launch()
@@ -191,7 +195,7 @@ def test_terminated_machines_without_tags_are_found_by_their_launch(
 
 
 @pytest.mark.parametrize("code", ["", "UnsupportedOperation"])
-def test_an_older_console_is_read_if_there_is_no_newer_one(
+def test_the_stored_console_output_is_read_if_the_latest_is_unavailable(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     (machine,) = cli.launch()

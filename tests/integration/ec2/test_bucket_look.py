@@ -42,7 +42,7 @@ def test_a_lost_machine_of_an_unattended_job_is_replaced(account: Account) -> No
     assert "nothing to reap" in account.reap().stderr
 
 
-def test_a_job_whose_machine_is_gone_gets_its_result(account: Account) -> None:
+def test_reap_writes_the_result_of_a_job_whose_machine_is_gone(account: Account) -> None:
     machine, _ = account.submit(more="")
     account.begin(machine)
     account.lose(machine)
@@ -97,7 +97,7 @@ def test_a_job_is_checked_until_its_machines_are_gone(account: Account) -> None:
     assert list(watched_jobs(account.store)) == []
 
 
-def test_a_deleted_job_is_looked_at_no_more(account: Account) -> None:
+def test_a_deleted_job_is_no_longer_checked(account: Account) -> None:
     machine, _ = account.submit(more="")
     account.lose(machine)
     s3 = account.aws.client("s3", "setup")
@@ -220,7 +220,7 @@ def _wait(happens: Callable[[], bool]) -> None:
     ("pause", "complaint"),
     [("soon", "is not a duration"), ("1s", "between 5s and 1d"), ("2d", "between 5s and 1d")],
 )
-def test_a_pause_that_cannot_be_is_refused(account: Account, pause: str, complaint: str) -> None:
+def test_an_invalid_interval_of_reap_every_is_refused(account: Account, pause: str, complaint: str) -> None:
     done = account.reap("--every", pause, code=2)
 
     assert complaint in done.stderr
@@ -248,7 +248,7 @@ def test_submit_says_who_will_check_the_job(account: Account) -> None:
     assert "stays on, at about 0.5000 USD an hour; `bai status job-5`" in left.stderr
 
 
-def test_a_machine_has_no_job_looked_at(account: Account) -> None:
+def test_an_instance_cannot_add_jobs_to_the_list_of_checked_jobs(account: Account) -> None:
     account.submit(more="")
     plant = _planter(account)
 

@@ -56,7 +56,9 @@ def run(command: Sequence[str | Path], *, cwd: Path) -> subprocess.CompletedProc
     )
 
 
-def test_a_whole_job_runs_from_it(unpacked: Path, bare_python: Path, tmp_path: Path) -> None:
+def test_a_whole_job_runs_from_the_bundle_with_a_bare_python(
+    unpacked: Path, bare_python: Path, tmp_path: Path
+) -> None:
     job = Job(
         job=Identity(id="bare-1"),
         benchmark=Benchmark(argv=("sh", "-c", "for i in 1 2 3; do echo loss=0.$i; done")),
@@ -78,7 +80,7 @@ def test_a_whole_job_runs_from_it(unpacked: Path, bare_python: Path, tmp_path: P
     )
 
 
-def test_every_part_comes_from_the_bundle(unpacked: Path, bare_python: Path, tmp_path: Path) -> None:
+def test_every_module_is_imported_from_the_bundle(unpacked: Path, bare_python: Path, tmp_path: Path) -> None:
     parts = [*_IMPORTED, *(["zstandard"] if sys.version_info < (3, 14) else [])]
     program = (
         "import importlib, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import start_agent; "
@@ -93,20 +95,20 @@ def test_every_part_comes_from_the_bundle(unpacked: Path, bare_python: Path, tmp
     assert all(Path(line).is_relative_to(unpacked) for line in done.stdout.splitlines())
 
 
-def test_it_has_every_pythons_folder_and_py_spy(unpacked: Path) -> None:
+def test_the_bundle_has_native_packages_for_each_python_and_py_spy(unpacked: Path) -> None:
     names = {each.name for each in (unpacked / "native").iterdir()}
 
     assert {"cp310", "cp311", "cp312", "cp313", "cp314", "cp311-abi3", "cp36-abi3"} == names
     assert os.access(unpacked / "bin" / "py-spy", os.X_OK)
 
 
-def test_the_same_files_give_the_same_cached_bytes(bundle: BuiltBundle) -> None:
+def test_building_the_same_files_again_gives_the_same_bytes(bundle: BuiltBundle) -> None:
     files = agent_files()
     assert pack(files) == pack(dict(reversed(files.items())))
     assert build(bundle.architecture, cache=cache_folder(os.environ), download=False).path.exists()
 
 
-def test_a_kept_bundle_is_used_without_any_wheel(bundle: BuiltBundle, tmp_path: Path) -> None:
+def test_a_cached_bundle_is_used_without_downloading_wheels(bundle: BuiltBundle, tmp_path: Path) -> None:
     kept = tmp_path / "bundles" / bundle.path.name
     kept.parent.mkdir()
     shutil.copyfile(bundle.path, kept)
@@ -114,7 +116,7 @@ def test_a_kept_bundle_is_used_without_any_wheel(bundle: BuiltBundle, tmp_path: 
     assert build(bundle.architecture, cache=tmp_path, download=False) == replace(bundle, path=kept)
 
 
-def test_without_an_index_one_sentence_says_what_to_do(
+def test_a_bundle_built_without_a_package_index_gives_one_sentence_of_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [each for each in os.environ if each.startswith("PIP_")]:

@@ -53,7 +53,7 @@ def test_release_writes_an_object_for_the_machine(cli: Ec2Cli) -> None:
     assert json.loads(record.store.get(record.key("release.json")))["by"] == "bai release"
 
 
-def test_a_job_that_keeps_no_machine_has_nothing_to_release(cli: Ec2Cli) -> None:
+def test_release_of_a_job_without_a_kept_machine_changes_nothing(cli: Ec2Cli) -> None:
     # Given a job that keeps none, and one that ended and whose machine is gone
     never = cli.bring(cli.handmade("never-1"), launched=cli.launch("never-1"))
     ended = cli.handmade("ended-1", keeps=True)
@@ -71,7 +71,7 @@ def test_a_job_that_keeps_no_machine_has_nothing_to_release(cli: Ec2Cli) -> None
         assert not record.store.find(record.key("release.json"))
 
 
-def test_a_machine_that_its_descriptor_keeps_on_is_named(cli: Ec2Cli) -> None:
+def test_status_names_a_machine_left_on_by_power_stay(cli: Ec2Cli) -> None:
     made = cli.handmade()  # whose job descriptor says nothing of the power
     made.ends()
     (machine,) = cli.launch()
@@ -82,7 +82,7 @@ def test_a_machine_that_its_descriptor_keeps_on_is_named(cli: Ec2Cli) -> None:
     assert found["machine"] == f'{machine} is still there, as [end] power = "stay" has it'
 
 
-def test_a_job_on_this_machine_is_neither_released_nor_terminated(cli: Ec2Cli) -> None:
+def test_ec2_commands_are_refused_for_a_local_job(cli: Ec2Cli) -> None:
     cli.handmade().ends()
     here = ("--store", cli.folder / "handmade")
 
@@ -95,7 +95,7 @@ def test_a_job_on_this_machine_is_neither_released_nor_terminated(cli: Ec2Cli) -
         assert (answer.code, answer.stdout) == (2, "")
 
 
-def test_reap_terminates_only_overdue_machines_whoever_launched_them(cli: Ec2Cli) -> None:
+def test_reap_terminates_only_machines_past_their_expiry_whoever_launched_them(cli: Ec2Cli) -> None:
     # Given machines of two people whose time is up, one that has time, one just over it, and others that are not ours
     (late,) = cli.launch("late-1", expires=moment(LONG_AGO))
     (theirs,) = cli.launch("late-2", expires=moment(LONG_AGO), client="somebody else")
@@ -125,7 +125,7 @@ def test_reap_terminates_only_overdue_machines_whoever_launched_them(cli: Ec2Cli
     assert cli.bai("reap").stderr == "bai: there is nothing to reap\n"
 
 
-def test_a_machine_that_another_reaper_already_ended_is_no_error(
+def test_a_machine_already_terminated_by_another_reaper_causes_no_error(
     cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machines = cli.launch("late-1", expires=moment(LONG_AGO), count=3)

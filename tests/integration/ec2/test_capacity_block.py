@@ -132,7 +132,9 @@ def test_a_block_without_time_is_refused(
     assert moto_aws.calls("RunInstances") == []
 
 
-def test_an_end_that_may_not_be_asked_for_is_a_warning(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_submission_warns_if_it_may_not_look_up_the_end_of_a_capacity_block(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     kept = [
         replace(each, actions=tuple(name for name in each.actions if "CapacityReservations" not in name))
         for each in moto_aws.policies.documented("user").statements

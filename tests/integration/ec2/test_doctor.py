@@ -80,7 +80,7 @@ def health(check: str) -> set[Health]:
     return {each.health for each in found(check)}
 
 
-def test_if_everything_works_every_line_says_so(healthy: Ec2Cli) -> None:
+def test_every_check_is_ok_in_a_healthy_account(healthy: Ec2Cli) -> None:
     answer = healthy.bai("doctor")
 
     assert answer.code == 0, answer.stdout
@@ -98,7 +98,7 @@ def test_if_everything_works_every_line_says_so(healthy: Ec2Cli) -> None:
     assert healthy.bai("doctor").code == 0
 
 
-def test_without_credentials_nothing_of_aws_is_asked(cli: Ec2Cli) -> None:
+def test_without_credentials_doctor_checks_nothing_else(cli: Ec2Cli) -> None:
     answer = cli.bai(
         "doctor", env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
     )
@@ -149,7 +149,7 @@ def test_doctor_says_who_checks_jobs_and_when_it_was_last_done(healthy: Ec2Cli) 
     assert "/aws/lambda/bai-watcher;" in late.todo
 
 
-def test_the_log_of_a_late_watcher_is_that_of_the_name_that_was_set_up(healthy: Ec2Cli) -> None:
+def test_doctor_names_the_log_group_of_an_overdue_watcher(healthy: Ec2Cli) -> None:
     _configure(healthy, instance_profile="team-instance")
     note_look(healthy.store, Looker.WATCHER, every=timedelta(minutes=1))
     for key in s3_backends[DEFAULT_ACCOUNT_ID]["aws"].buckets["bucket"].keys.values():
@@ -160,7 +160,7 @@ def test_the_log_of_a_late_watcher_is_that_of_the_name_that_was_set_up(healthy: 
     assert "/aws/lambda/team-watcher;" in late.todo
 
 
-def test_a_bucket_that_is_not_there_or_not_ours(healthy: Ec2Cli) -> None:
+def test_a_missing_or_forbidden_bucket_is_reported(healthy: Ec2Cli) -> None:
     _configure(healthy, bucket="nowhere-bucket")
     assert "does not exist" in found("bucket")[0].sentence
     assert "aws s3 mb" in found("bucket")[0].todo
@@ -217,7 +217,7 @@ def test_a_server_that_ignores_conditions_is_refused(healthy: Ec2Cli) -> None:
 @pytest.mark.parametrize(
     ("profile", "word"), [("nothing", "does not exist"), (None, "no instance_profile"), ("empty", "no role")]
 )
-def test_an_instance_profile_that_cannot_be_used(healthy: Ec2Cli, profile: str | None, word: str) -> None:
+def test_an_unusable_instance_profile_is_reported(healthy: Ec2Cli, profile: str | None, word: str) -> None:
     boto3.client("iam", region_name=REGION).create_instance_profile(InstanceProfileName="empty")
     _configure(healthy, instance_profile=profile)
 
@@ -227,7 +227,9 @@ def test_an_instance_profile_that_cannot_be_used(healthy: Ec2Cli, profile: str |
     assert finding.todo
 
 
-def test_a_subnet_without_a_route_to_s3_and_a_foreign_group_are_found(healthy: Ec2Cli) -> None:
+def test_a_subnet_without_a_route_to_s3_and_a_security_group_of_another_vpc_are_reported(
+    healthy: Ec2Cli,
+) -> None:
     vpc = healthy.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     subnet = healthy.ec2.create_subnet(VpcId=vpc, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
     group = healthy.ec2.describe_security_groups(Filters=[{"Name": "vpc-id", "Values": [vpc]}])[
@@ -247,7 +249,7 @@ def test_a_subnet_without_a_route_to_s3_and_a_foreign_group_are_found(healthy: E
     assert health("subnets") == {Health.FAILED}
 
 
-def test_a_default_group_that_lets_nothing_out_is_found(healthy: Ec2Cli) -> None:
+def test_a_default_security_group_without_egress_is_reported(healthy: Ec2Cli) -> None:
     groups = healthy.ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": ["default"]}])
     (group,) = groups["SecurityGroups"]
     assert health("groups") == {Health.OK}
@@ -263,7 +265,7 @@ def test_a_default_group_that_lets_nothing_out_is_found(healthy: Ec2Cli) -> None
     assert "TCP 443" in finding.todo
 
 
-def test_brokers_are_called_from_here(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_connects_to_the_kafka_brokers(cli: Ec2Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         monkeypatch.setenv("BAI_KAFKA_BROKERS", f"127.0.0.1:{port}")
@@ -274,7 +276,7 @@ def test_brokers_are_called_from_here(cli: Ec2Cli, monkeypatch: pytest.MonkeyPat
         health("kafka")
 
 
-def test_the_launch_of_a_descriptor_is_tried(healthy: Ec2Cli, tmp_path: Path) -> None:
+def test_doctor_tries_the_launch_of_a_descriptor_as_a_dry_run(healthy: Ec2Cli, tmp_path: Path) -> None:
     file = tmp_path / "benchmark.toml"
     file.write_text(_DESCRIPTOR.format(kind="t3.micro", image=healthy.image))
 

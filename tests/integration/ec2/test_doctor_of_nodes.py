@@ -137,7 +137,7 @@ def test_spot_machines_have_a_separate_quota(account: DoctorHarness) -> None:
     assert account.found(3, spot)["quota"].health is Health.FAILED
 
 
-def test_a_quota_that_may_not_be_looked_at_is_unknown(account: DoctorHarness) -> None:
+def test_a_quota_that_the_user_may_not_read_is_reported_as_unknown(account: DoctorHarness) -> None:
     _deny(account, "servicequotas:ListServiceQuotas")
 
     found = account.found(2)["quota"]
@@ -159,7 +159,7 @@ def test_a_subnet_with_too_few_free_addresses_is_reported(account: DoctorHarness
 
 
 def test_subnets_in_several_vpcs_without_a_security_group_fail_the_launch_check(
-    account: DoctorHarness
+    account: DoctorHarness,
 ) -> None:
     other = account.ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]
     foreign = account.ec2.create_subnet(VpcId=other, CidrBlock="10.9.1.0/24")["Subnet"]["SubnetId"]
@@ -171,7 +171,7 @@ def test_subnets_in_several_vpcs_without_a_security_group_fail_the_launch_check(
     assert "several VPCs" in found.sentence
 
 
-def test_rights_to_the_group_are_tried_as_dry_runs(account: DoctorHarness) -> None:
+def test_permissions_for_security_groups_are_checked_with_dry_runs(account: DoctorHarness) -> None:
     earlier = account.group("bai before 0", **{"bai:job-id": "before"})
     assert "until a group exists" not in account.found(2)["group rights"].sentence
 
@@ -185,7 +185,7 @@ def test_rights_to_the_group_are_tried_as_dry_runs(account: DoctorHarness) -> No
     assert earlier in {each["GroupId"] for each in account.ec2.describe_security_groups()["SecurityGroups"]}
 
 
-def test_configured_groups_must_let_members_in(account: DoctorHarness) -> None:
+def test_configured_security_groups_must_allow_traffic_between_nodes(account: DoctorHarness) -> None:
     group = account.group()
     more = f'security_groups = ["{group}"]\n'
 
@@ -205,7 +205,7 @@ def test_configured_groups_must_let_members_in(account: DoctorHarness) -> None:
     assert account.found(2, more)["group rules"].health is Health.OK
 
 
-def test_a_range_of_addresses_lets_members_in_but_not_for_efa(account: DoctorHarness) -> None:
+def test_a_rule_for_an_address_range_is_enough_for_tcp_but_not_for_efa(account: DoctorHarness) -> None:
     group = account.group()
     _let_in(account, group, {"IpProtocol": "-1", "IpRanges": [{"CidrIp": "172.16.0.0/12"}]})
     more = f'security_groups = ["{group}"]\n'
@@ -216,7 +216,7 @@ def test_a_range_of_addresses_lets_members_in_but_not_for_efa(account: DoctorHar
     assert "in and out" in found.sentence
 
 
-def test_a_placement_group_must_be_there(account: DoctorHarness) -> None:
+def test_a_missing_or_unsuitable_placement_group_is_reported(account: DoctorHarness) -> None:
     more = '[aws.ec2.run_instances.Placement]\nGroupName = "together"\n'
 
     missing = account.found(2, more)["placement"]

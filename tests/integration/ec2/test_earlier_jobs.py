@@ -47,7 +47,7 @@ def _uses(cli: CliHarness, src: str) -> str:
     return "uses.toml"
 
 
-def test_an_artifact_in_the_bucket_is_data_of_jobs_on_ec2_and_here(
+def test_an_artifact_in_the_bucket_can_be_data_of_a_job_on_ec2_or_this_machine(
     moto_aws: MotoAws, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cli.folder / "makes.toml").write_text(HELLO)
@@ -84,7 +84,7 @@ def test_an_artifact_in_the_bucket_is_data_of_jobs_on_ec2_and_here(
     assert _WEIGHTS.decode().strip() in here.stdout
 
 
-def test_an_artifact_of_this_machine_is_uploaded_for_a_job_on_ec2(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_an_artifact_of_a_local_job_is_uploaded_for_a_job_on_ec2(moto_aws: MotoAws, cli: CliHarness) -> None:
     makes = (
         HELLO.replace("echo hello", "cp /etc/hostname model.bin") + '[output]\nartifacts = ["model.bin"]\n'
     )
@@ -102,7 +102,7 @@ def test_an_artifact_of_this_machine_is_uploaded_for_a_job_on_ec2(moto_aws: Moto
     assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == kept
 
 
-def test_a_job_on_ec2_begins_from_a_checkpoint_in_the_bucket_and_one_here_cannot(
+def test_only_a_job_on_ec2_can_begin_from_a_checkpoint_in_the_bucket(
     moto_aws: MotoAws, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cli.folder / "trains.toml").write_text(f'{HELLO}[checkpoint]\npath = "checkpoints"\n')

@@ -22,7 +22,9 @@ def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     return CliHarness(tmp_path, {**environment, **moto_aws.environment()})
 
 
-def test_the_planned_launch_has_every_adapter(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_the_planned_and_the_sent_launch_have_every_efa_of_the_type(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     planned = json.loads(cli.bai("plan", "b.toml", "--json").stdout)["request"]["NetworkInterfaces"]
     shown = cli.bai("plan", "b.toml").stdout
     submitted = cli.bai("submit", "b.toml")
@@ -57,7 +59,7 @@ def test_submit_warns_of_several_interfaces_without_a_route_to_s3(moto_aws: Moto
     assert "network interfaces" not in reached.stderr
 
 
-def test_without_the_right_to_read_routes_the_requirements_are_named(
+def test_submit_without_permission_to_read_routes_warns_of_the_network_requirements(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     moto_aws.policies.attach("user", moto_aws.policies.documented("user").without("ExamineTheAccount"))
@@ -72,7 +74,7 @@ def test_without_the_right_to_read_routes_the_requirements_are_named(
 
 
 @pytest.mark.parametrize("command", ["plan", "submit"])
-def test_a_type_without_adapters_is_refused(moto_aws: MotoAws, cli: CliHarness, command: str) -> None:
+def test_an_instance_type_without_efa_is_refused(moto_aws: MotoAws, cli: CliHarness, command: str) -> None:
     (cli.folder / "b.toml").write_text(f'{HELLO}efa = "all"\n')
 
     refused = cli.bai(command, "b.toml")

@@ -36,7 +36,9 @@ def ended(
 
 
 @pytest.mark.parametrize("looks", [("status", "digits-1"), ("reap",), ("list",)])
-def test_a_hung_power_off_is_ended_by_any_check(cli: Ec2Cli, looks: tuple[str, ...]) -> None:
+def test_status_reap_and_list_terminate_a_machine_whose_power_off_hangs(
+    cli: Ec2Cli, looks: tuple[str, ...]
+) -> None:
     # Given a machine that is on minutes after the last that came from it, and one of a job that has only just ended
     record, (hung,) = ended(cli)
     _, (fresh,) = ended(cli, "digits-2")
@@ -69,7 +71,9 @@ def test_status_and_reap_say_why_they_terminate_a_machine(cli: Ec2Cli) -> None:
 @pytest.mark.parametrize(
     "moves", ["attempts/0/nodes/0/heartbeat.json", "attempts/0/nodes/0/log/", "artifacts/"]
 )
-def test_a_machine_that_still_writes_is_not_terminated(cli: Ec2Cli, moves: str) -> None:
+def test_a_machine_that_still_writes_objects_after_the_result_is_not_terminated(
+    cli: Ec2Cli, moves: str
+) -> None:
     # Given a result that is long there, as another machine may have forged it, and a machine that works or drains
     record, (machine,) = ended(cli)
     record.store.put(record.key(f"{moves}more" if moves.endswith("/") else moves), b"{}")
@@ -129,7 +133,7 @@ def test_a_machine_that_is_kept_after_a_success_is_named_and_terminated_later(cl
     assert (early, cli.state(machine)) == ("running", "terminated")
 
 
-def test_a_refused_machine_does_not_keep_the_others(cli: Ec2Cli) -> None:
+def test_a_refused_termination_does_not_prevent_that_of_other_machines(cli: Ec2Cli) -> None:
     record, machines = ended(cli, count=3)
     cli.ec2.modify_instance_attribute(InstanceId=machines[0], DisableApiTermination={"Value": True})
     cli.age(record, HUNG)

@@ -59,7 +59,7 @@ def _job(moto_aws: MotoAws, job_id: str, monkeypatch: pytest.MonkeyPatch) -> Job
     return JobRecord(bucket_store(read_settings()), job_id).job()
 
 
-def test_a_commit_is_uploaded_and_named_in_the_record(
+def test_the_commit_of_a_repository_is_uploaded_as_scripts_and_recorded(
     moto_aws: MotoAws, server: GitServer, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = Repository(server.folder / "bench")
@@ -88,7 +88,7 @@ def _archive(number: int) -> bytes:
     return archive.getvalue()
 
 
-def test_an_archive_in_a_bucket_is_the_scripts_of_jobs_on_ec2_and_here(
+def test_a_script_archive_in_a_bucket_works_for_jobs_on_ec2_and_on_this_machine(
     moto_aws: MotoAws, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3, key = moto_aws.client("s3", "setup"), "scripts/mine.tar.gz"

@@ -56,7 +56,7 @@ def age(moto_aws: MotoAws, by: timedelta) -> None:
         ("attempts/0/launch.json", "The launch was cut short "),
     ],
 )
-def test_an_interrupted_waiting_submission_says_how_to_continue(
+def test_waiting_for_a_job_whose_submission_was_killed_ends_with_advice(
     moto_aws: MotoAws, tmp_path: Path, cli: CliHarness, written: str, said: str
 ) -> None:
     # given a submitter that was killed a while ago
@@ -84,7 +84,7 @@ def test_an_interrupted_waiting_submission_says_how_to_continue(
     assert len(moto_aws.instances()) == 1
 
 
-def test_a_submitter_that_may_only_be_slow_is_waited_for(
+def test_a_job_submitted_minutes_ago_and_not_launched_yet_is_still_pending(
     moto_aws: MotoAws, tmp_path: Path, cli: CliHarness
 ) -> None:
     kill_after(moto_aws, cli, "cut-1/job.toml")
