@@ -143,7 +143,7 @@ def test_a_zone_with_capacity_is_used_after_two_without(moto_aws: MotoAws) -> No
     assert len(moto_aws.calls("RunInstances")) == 3
 
 
-def test_a_repeat_does_not_return_to_an_earlier_zone(moto_aws: MotoAws) -> None:
+def test_a_repeated_launch_does_not_return_to_an_earlier_zone(moto_aws: MotoAws) -> None:
     # given a launch that was accepted by the second zone, and a submitter that died before it could write that down
     record, file = prepared(moto_aws)
     moto_aws.no_capacity(f"{REGION}a", times=1)
@@ -176,7 +176,7 @@ def test_after_a_lost_answer_the_same_zone_is_asked_again(moto_aws: MotoAws, the
     }
 
 
-def test_without_a_definite_answer_a_repeat_launches_once(moto_aws: MotoAws) -> None:
+def test_a_repeat_after_a_launch_without_an_answer_launches_one_machine(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     lost = moto_aws.fail("RunInstances", then="drop", times=None)
 
@@ -190,7 +190,9 @@ def test_without_a_definite_answer_a_repeat_launches_once(moto_aws: MotoAws) -> 
 
 
 @pytest.mark.parametrize("code", ["UnauthorizedOperation", "InsufficientInstanceCapacity"])
-def test_a_refusal_after_a_lost_answer_does_not_hide_a_machine(moto_aws: MotoAws, code: str) -> None:
+def test_a_machine_launched_before_a_lost_answer_is_found_although_the_retry_is_refused(
+    moto_aws: MotoAws, code: str
+) -> None:
     # given that EC2 accepts, the answer is lost, and who asks again is refused
     record, file = prepared(moto_aws)
     moto_aws.fail("RunInstances", then="drop", times=1)
@@ -202,7 +204,7 @@ def test_a_refusal_after_a_lost_answer_does_not_hide_a_machine(moto_aws: MotoAws
     assert record.result() is None
 
 
-def test_a_refusal_of_a_repeated_request_is_verified(moto_aws: MotoAws) -> None:
+def test_a_refused_repeat_fails_only_if_the_first_request_launched_nothing(moto_aws: MotoAws) -> None:
     # given a launch whose submitter died before it heard of it, and credentials that may not launch any more
     record, file = prepared(moto_aws)
     first = launched(record, file)
@@ -225,7 +227,7 @@ def test_a_refusal_of_a_repeated_request_is_verified(moto_aws: MotoAws) -> None:
     assert len(moto_aws.instances()) == 1
 
 
-def test_no_capacity_anywhere_is_the_result_also_of_a_repeat(moto_aws: MotoAws) -> None:
+def test_a_launch_without_capacity_in_any_zone_writes_a_result_that_repeats_return(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     for zone in moto_aws.subnets:
         moto_aws.no_capacity(zone)
@@ -247,7 +249,7 @@ def test_no_capacity_anywhere_is_the_result_also_of_a_repeat(moto_aws: MotoAws) 
     ("code", "outcome"),
     [("VcpuLimitExceeded", Outcome.QUOTA), ("UnauthorizedOperation", Outcome.LAUNCH_FAILED)],
 )
-def test_an_error_that_no_zone_would_change_ends_the_launch_at_once(
+def test_an_error_that_applies_to_all_zones_ends_the_launch_at_once(
     moto_aws: MotoAws, code: str, outcome: Outcome
 ) -> None:
     record, file = prepared(moto_aws)
@@ -261,7 +263,7 @@ def test_an_error_that_no_zone_would_change_ends_the_launch_at_once(
     assert stored(record, "result.json")["outcome"] == outcome.value
 
 
-def test_a_repeat_writes_a_result_that_is_missing(moto_aws: MotoAws) -> None:
+def test_a_repeated_launch_writes_the_missing_result_of_a_refused_launch(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.fail("RunInstances", code="VcpuLimitExceeded", status=400)
     with pytest.raises(LaunchError):
@@ -289,7 +291,9 @@ def test_after_throttling_the_request_is_repeated_later(moto_aws: MotoAws) -> No
 
 
 @pytest.mark.parametrize("may_terminate", [True, False])
-def test_one_of_two_launches_in_different_zones_remains(moto_aws: MotoAws, may_terminate: bool) -> None:
+def test_concurrent_launches_in_two_zones_leave_the_machine_of_only_one(
+    moto_aws: MotoAws, may_terminate: bool
+) -> None:
     # given somebody who went on to the second zone and has it written down while we still ask the first
     record, file = prepared(moto_aws)
     first_zone, second_zone = file.candidates[0], file.candidates[1]
@@ -347,7 +351,9 @@ def test_a_machine_that_would_be_reaped_too_early_is_not_launched(moto_aws: Moto
     assert moto_aws.calls("RunInstances") == []
 
 
-def test_a_launch_that_began_in_time_keeps_its_full_time(moto_aws: MotoAws) -> None:
+def test_a_machine_launched_at_the_end_of_the_window_has_its_full_time_before_expiry(
+    moto_aws: MotoAws,
+) -> None:
     record, file = prepared(moto_aws)
     last = NOW + LAUNCH_WINDOW - timedelta(seconds=2)
 
@@ -358,7 +364,7 @@ def test_a_launch_that_began_in_time_keeps_its_full_time(moto_aws: MotoAws) -> N
     assert tags["bai:expires"] >= tag_time(last + DEADMAN)
 
 
-def test_no_zone_is_asked_once_the_window_is_over(moto_aws: MotoAws) -> None:
+def test_no_further_zone_is_tried_after_the_launch_window(moto_aws: MotoAws) -> None:
     # given a first zone that takes so long to refuse that the window closes
     record, file = prepared(moto_aws)
     moto_aws.no_capacity(f"{REGION}a")
@@ -370,7 +376,7 @@ def test_no_zone_is_asked_once_the_window_is_over(moto_aws: MotoAws) -> None:
     assert len(moto_aws.calls("RunInstances")) == 1
 
 
-def test_a_late_repeat_finds_the_unanswered_launch(moto_aws: MotoAws) -> None:
+def test_a_repeat_after_the_launch_window_adopts_machines_of_the_unrecorded_launch(moto_aws: MotoAws) -> None:
     # given machines that EC2 has launched, and a submitter that died before it could write that down
     record, file = prepared(moto_aws, nodes=2)
     first = launched(record, file)
@@ -411,7 +417,7 @@ def test_an_instance_profile_that_never_appears_is_refused_after_two_minutes(mot
     assert stored(record, "result.json")["outcome"] == "launch_failed"
 
 
-def test_a_launch_that_cannot_be_recorded_warns_of_a_machine_that_costs(moto_aws: MotoAws) -> None:
+def test_a_launch_that_cannot_be_recorded_warns_of_a_running_machine(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws)
     moto_aws.fail("PutObject", code="AccessDenied", status=403, message="no", times=None)
 
@@ -452,7 +458,7 @@ def test_a_server_is_launched_in_the_subnet_of_its_client(moto_aws: MotoAws) -> 
     assert len(moto_aws.instances()) == 2
 
 
-def test_both_go_to_the_next_zone_if_one_has_no_room_there(moto_aws: MotoAws) -> None:
+def test_server_and_client_move_to_the_next_zone_if_either_has_no_capacity(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws, serves=True)
     moto_aws.fail(
         "RunInstances", **NO_ROOM, zone=f"{REGION}a", match={"InstanceType": "t3.medium"}, times=None
@@ -466,7 +472,7 @@ def test_both_go_to_the_next_zone_if_one_has_no_room_there(moto_aws: MotoAws) ->
     assert on_which(moto_aws) == [("t3.small", f"{REGION}c"), ("t3.medium", f"{REGION}c")]
 
 
-def test_without_room_for_a_server_no_client_is_left(moto_aws: MotoAws) -> None:
+def test_a_client_is_terminated_if_there_is_no_capacity_for_its_server(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws, serves=True)
     moto_aws.fail("RunInstances", **NO_ROOM, match={"InstanceType": "t3.medium"}, times=None)
 
@@ -477,7 +483,7 @@ def test_without_room_for_a_server_no_client_is_left(moto_aws: MotoAws) -> None:
     assert on_which(moto_aws) == []
 
 
-def test_a_client_without_an_answer_about_its_server_is_completed_by_a_repeat(moto_aws: MotoAws) -> None:
+def test_a_repeat_launches_the_server_whose_request_got_no_answer(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws, serves=True)
     moto_aws.fail("RunInstances", match={"InstanceType": "t3.medium"}, times=None)
     with pytest.raises(UndecidedError, match="A machine may run"):
@@ -489,7 +495,9 @@ def test_a_client_without_an_answer_about_its_server_is_completed_by_a_repeat(mo
     assert on_which(moto_aws) == [("t3.small", f"{REGION}a"), ("t3.medium", f"{REGION}a")]
 
 
-def test_a_server_that_is_refused_after_a_lost_answer_is_ended(moto_aws: MotoAws) -> None:
+def test_a_server_launched_before_a_lost_answer_is_terminated_if_the_retry_is_refused(
+    moto_aws: MotoAws,
+) -> None:
     record, file = prepared(moto_aws, serves=True)
     moto_aws.fail("RunInstances", then="drop", match={"InstanceType": "t3.medium"}, times=1)
     moto_aws.fail(
@@ -539,7 +547,7 @@ def test_a_repeat_goes_on_in_the_next_zone_if_the_client_was_ended_for_its_serve
     assert on_which(moto_aws) == [("t3.small", f"{REGION}b"), ("t3.medium", f"{REGION}b")]
 
 
-def test_a_client_alone_is_not_taken_for_the_whole_launch(moto_aws: MotoAws) -> None:
+def test_a_client_without_its_server_is_not_adopted_as_a_complete_launch(moto_aws: MotoAws) -> None:
     record, file = prepared(moto_aws, serves=True)
     moto_aws.fail("RunInstances", match={"InstanceType": "t3.medium"}, times=None)
     with pytest.raises(UndecidedError):

@@ -88,7 +88,9 @@ def test_like_reuses_the_scripts_of_the_job(moto_aws: MotoAws, cli: CliHarness, 
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_single_script_that_is_gone_is_fetched(moto_aws: MotoAws, cli: CliHarness, tmp_path: Path) -> None:
+def test_like_fetches_a_deleted_script_from_the_job(
+    moto_aws: MotoAws, cli: CliHarness, tmp_path: Path
+) -> None:
     text = _DESCRIPTOR.partition("[ml.script]")[0]
     (tmp_path / "one.toml").write_text(text)
     (tmp_path / "run.sh").write_text("echo one\n")
@@ -100,7 +102,7 @@ def test_a_single_script_that_is_gone_is_fetched(moto_aws: MotoAws, cli: CliHarn
     assert scripts_of(moto_aws, "one-again") == scripts_of(moto_aws, "one-first") != []
 
 
-def test_a_script_in_place_of_a_descriptor_is_launched_and_its_delivered_copy_runs_here(
+def test_a_script_without_a_descriptor_is_launched_and_its_uploaded_copy_runs_here(
     moto_aws: MotoAws, cli: CliHarness, tmp_path: Path
 ) -> None:
     # given a script with a module beside it, which runs on EC2 without a descriptor
@@ -142,9 +144,7 @@ def _tar(*members: tuple[str, str]) -> bytes:
     return content.getvalue()
 
 
-def test_an_archive_that_is_not_the_jobs_is_not_used(
-    moto_aws: MotoAws, cli: CliHarness, tmp_path: Path
-) -> None:
+def test_like_refuses_a_forged_archive_of_scripts(moto_aws: MotoAws, cli: CliHarness, tmp_path: Path) -> None:
     submitted(cli, "bench/b.toml", "--job-id", "forged")
     [key] = scripts_of(moto_aws, "forged")
     (tmp_path / "bench" / "run.sh").write_text("exit 1\n")

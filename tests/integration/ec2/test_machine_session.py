@@ -28,7 +28,7 @@ def write_program(folder: Path, name: str, text: str = "") -> None:
     (folder / name).chmod(0o755)
 
 
-def test_a_session_is_opened_on_the_nodes_machine(cli: Ec2Cli, programs: Path) -> None:
+def test_bai_shell_opens_a_session_on_the_machine_of_the_node(cli: Ec2Cli, programs: Path) -> None:
     write_program(programs, "aws", 'echo "$*"; read -r word; echo "heard $word"; exit 3')
     write_program(programs, "session-manager-plugin")
     _, second = machines = cli.launch(count=2)
@@ -55,7 +55,9 @@ def test_a_session_is_opened_on_the_nodes_machine(cli: Ec2Cli, programs: Path) -
         ("AccessDeniedException", "your credentials need ssm:StartSession"),
     ],
 )
-def test_a_refusal_says_what_is_missing(cli: Ec2Cli, programs: Path, error: str, meaning: str) -> None:
+def test_an_error_of_session_manager_is_shown_with_its_remedy(
+    cli: Ec2Cli, programs: Path, error: str, meaning: str
+) -> None:
     write_program(programs, "aws", f"echo '{REFUSAL.format(error)}' >&2; exit 254")
     write_program(programs, "session-manager-plugin")
     cli.bring(cli.handmade(), launched=cli.launch())
@@ -77,7 +79,9 @@ def test_a_refusal_says_what_is_missing(cli: Ec2Cli, programs: Path, error: str,
         ),
     ],
 )
-def test_a_missing_program_is_named(cli: Ec2Cli, programs: Path, there: tuple[str, ...], advice: str) -> None:
+def test_a_missing_aws_cli_or_plugin_is_named(
+    cli: Ec2Cli, programs: Path, there: tuple[str, ...], advice: str
+) -> None:
     for name in there:
         write_program(programs, name)
     cli.bring(cli.handmade(), launched=cli.launch())
@@ -88,7 +92,7 @@ def test_a_missing_program_is_named(cli: Ec2Cli, programs: Path, there: tuple[st
     assert advice in answer.stderr
 
 
-def test_a_machine_that_is_gone_has_no_shell(cli: Ec2Cli, programs: Path) -> None:
+def test_bai_shell_for_a_terminated_machine_is_refused_with_advice(cli: Ec2Cli, programs: Path) -> None:
     made = cli.handmade()
     made.ends()
     machines = cli.launch()

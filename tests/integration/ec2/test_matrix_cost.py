@@ -52,7 +52,7 @@ def age(moto_aws: MotoAws, job_id: str, by: timedelta) -> None:
             key.last_modified -= by
 
 
-def test_max_cost_reached_in_the_middle_starts_nothing_more_and_is_said_once(
+def test_a_group_that_reaches_max_cost_starts_no_further_job_and_reports_it_once(
     moto_aws: MotoAws, cli: CliHarness
 ) -> None:
     # given three combinations, and money for one job at its maximum and a little more
@@ -95,7 +95,7 @@ def test_max_cost_reached_in_the_middle_starts_nothing_more_and_is_said_once(
 
 
 @pytest.mark.parametrize("written", ["starts/000000.json", "launch.json"])
-def test_a_group_killed_around_a_launch_goes_on_and_launches_each_job_once(
+def test_a_matrix_killed_during_a_launch_continues_and_launches_each_job_once(
     moto_aws: MotoAws, cli: CliHarness, written: str
 ) -> None:
     # given `bai` that is killed when it has written an object and has not heard of it

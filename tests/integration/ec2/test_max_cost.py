@@ -25,7 +25,7 @@ def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
 
 
 @pytest.mark.parametrize("command", [("submit", "b.toml"), ("run", "b.toml"), ("plan", "b.toml")])
-def test_nothing_is_launched_that_may_cost_more_than_max_cost(
+def test_a_job_that_may_cost_more_than_max_cost_is_not_launched(
     moto_aws: MotoAws, cli: CliHarness, command: tuple[str, ...]
 ) -> None:
     refused = cli.bai(*command, "--max-cost", "2")
@@ -56,7 +56,9 @@ def test_max_cost_of_file_and_configuration_applies_and_a_flag_overrides_it(
     assert len(moto_aws.instances()) == 1
 
 
-def test_a_job_without_a_known_price_is_over_every_bound(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_job_with_an_unknown_price_is_refused_under_any_max_cost(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     (cli.folder / "config.toml").write_text("")
     (cli.folder / "b.toml").write_text(HELLO.replace("t3.small", "m5.large"))
 
@@ -68,7 +70,7 @@ def test_a_job_without_a_known_price_is_over_every_bound(moto_aws: MotoAws, cli:
 
 
 @pytest.mark.parametrize("wrong", ["0", "-3", "nan", "inf", "much"])
-def test_a_bound_that_is_no_amount_is_refused(cli: CliHarness, wrong: str) -> None:
+def test_a_max_cost_that_is_not_a_positive_amount_is_refused(cli: CliHarness, wrong: str) -> None:
     refused = cli.bai("plan", "b.toml", f"--max-cost={wrong}")
 
     assert refused.code == 2

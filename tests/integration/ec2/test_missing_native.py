@@ -13,7 +13,7 @@ from executor.backends.ec2.bundle.bundle import agent_files
 from executor.planning.job_toml import job_toml
 
 
-def test_a_missing_native_part_is_an_event_and_the_job_runs(tmp_path: Path) -> None:
+def test_a_job_runs_with_a_warning_event_if_a_native_package_is_missing(tmp_path: Path) -> None:
     # given a bundle with nothing native in it, and a Python without packages
     for name, content in agent_files().items():
         (tmp_path / "agent" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ def test_a_running_job_is_observed_through_its_bucket(cli: Ec2Cli) -> None:
     assert f"{instance} " in cli.bai("status", "digits-1").stdout
 
 
-def test_a_job_whose_machine_is_gone_gets_its_result(cli: Ec2Cli) -> None:
+def test_status_writes_the_result_of_a_job_whose_machine_is_gone(cli: Ec2Cli) -> None:
     # Given a running job whose machine somebody terminates
     record, instance = running(cli)
     cli.ec2.terminate_instances(InstanceIds=[instance])
@@ -95,7 +95,7 @@ def test_a_job_whose_machine_is_gone_gets_its_result(cli: Ec2Cli) -> None:
     assert result["phases"] == {"prepare": 0.25, "pull": 0.25, "join": 0.25}
 
 
-def test_an_agent_without_heartbeat_is_silent_while_its_machine_runs(cli: Ec2Cli) -> None:
+def test_a_job_with_an_old_heartbeat_is_shown_as_silent_while_its_machine_runs(cli: Ec2Cli) -> None:
     record, instance = running(cli)
 
     assert monitor(record).observe().stage is JobStage.RUNNING
@@ -168,7 +168,7 @@ def test_only_machines_with_the_tag_of_the_job_are_ended(cli: Ec2Cli) -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False])
-def test_only_the_recorded_one_of_two_launches_counts(cli: Ec2Cli, ended: bool) -> None:
+def test_status_ignores_a_concurrent_launch_that_was_not_recorded(cli: Ec2Cli, ended: bool) -> None:
     # Given a job that two launched at once, of whom one was too late, and ended its machine or died before
     (too_late,) = cli.launch()
     (ours,) = cli.launch()
@@ -186,7 +186,7 @@ def test_only_the_recorded_one_of_two_launches_counts(cli: Ec2Cli, ended: bool) 
     assert (cli.state(ours), cli.state(too_late)) == ("running", "terminated")
 
 
-def test_a_launch_that_lost_a_machine_before_the_start_is_ended(cli: Ec2Cli) -> None:
+def test_all_machines_are_terminated_if_one_is_lost_before_the_job_starts(cli: Ec2Cli) -> None:
     made = cli.handmade("gang-1")
     text = (made.store.folder / "gang-1" / "job.toml").read_text()
     (made.store.folder / "gang-1" / "job.toml").write_text(text + "\n[strategy]\nnodes = 3\n")
@@ -215,7 +215,7 @@ def gang(cli: Ec2Cli, *, lost: list[int], keeps: bool = False) -> tuple[JobRecor
     return record, machines
 
 
-def test_machines_of_nodes_that_were_given_up_are_terminated(cli: Ec2Cli) -> None:
+def test_machines_of_lost_nodes_are_terminated_once_they_are_silent(cli: Ec2Cli) -> None:
     # Given a job that has ended without its nodes 0 and 2
     record, machines = gang(cli, lost=[0, 2])
     result = result_of(record)
@@ -244,7 +244,7 @@ def test_status_names_the_machines_that_it_terminated(cli: Ec2Cli) -> None:
     assert cli.state(machines[1]) == "terminated"
 
 
-def test_a_given_up_machine_that_is_to_be_kept_is(cli: Ec2Cli) -> None:
+def test_a_silent_machine_of_a_lost_node_is_kept_if_the_job_keeps_failed_machines(cli: Ec2Cli) -> None:
     record, machines = gang(cli, lost=[1], keeps=True)
     record.store.delete(record.key("attempts/0/signs/"))
 
@@ -287,7 +287,7 @@ def elastic(cli: Ec2Cli, *, launched: int = 3) -> tuple[JobRecord, list[str]]:
     return record, machines
 
 
-def test_an_elastic_job_with_fewer_machines_than_wanted_is_well(cli: Ec2Cli) -> None:
+def test_an_elastic_job_with_fewer_machines_than_desired_is_healthy(cli: Ec2Cli) -> None:
     record, _ = elastic(cli)
 
     found = monitor(record).observe()
@@ -419,7 +419,9 @@ def test_a_parked_elastic_job_without_machines_can_be_cancelled(cli: Ec2Cli) -> 
 
 
 @pytest.mark.parametrize("outcome", ["max_runtime", "nonsense"])
-def test_a_decision_that_nodes_could_not_write_becomes_the_result(cli: Ec2Cli, outcome: str) -> None:
+def test_a_recorded_decision_to_end_becomes_the_result_if_no_node_wrote_one(
+    cli: Ec2Cli, outcome: str
+) -> None:
     record, machines = elastic(cli)
     word = NextGeneration(kind=DecisionKind.END, outcome=outcome, sentence="It took too long.")
     with suppress(RecordError):  # It is written, and cannot be read.
@@ -525,7 +527,7 @@ def test_an_unreachable_bucket_does_not_hide_local_jobs(cli: Ec2Cli) -> None:
 
 
 @pytest.mark.parametrize("reached", ["a missing bucket", "a web server", "nobody"])
-def test_a_bucket_out_of_reach_is_never_an_empty_one(cli: Ec2Cli, reached: str) -> None:
+def test_an_unreachable_bucket_is_an_error_and_not_an_empty_list(cli: Ec2Cli, reached: str) -> None:
     class WebServer(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(404)
@@ -554,7 +556,7 @@ def test_a_bucket_out_of_reach_is_never_an_empty_one(cli: Ec2Cli, reached: str) 
         assert "s3://" in answer.stderr
 
 
-def test_the_end_of_a_run_names_a_kept_machine_and_its_price(cli: Ec2Cli) -> None:
+def test_following_a_failed_job_to_its_end_names_the_kept_machine_and_its_price(cli: Ec2Cli) -> None:
     # Given jobs that keep a failed machine, of which one failed, in an account with a price
     config = cli.folder / "config.toml"
     config.write_text(f'{config.read_text()}[prices]\n"m1.small" = 0.044\n')
@@ -574,7 +576,7 @@ def test_the_end_of_a_run_names_a_kept_machine_and_its_price(cli: Ec2Cli) -> Non
     assert "kept" not in good.stderr
 
 
-def test_the_consoles_of_the_machines_are_shown(cli: Ec2Cli) -> None:
+def test_logs_boot_shows_the_consoles_of_the_machines(cli: Ec2Cli) -> None:
     _, instance = running(cli)
 
     shown = cli.bai("logs", "--boot", "digits-1")
@@ -624,7 +626,7 @@ def test_a_follower_sees_the_machine_and_gets_the_exit_code(cli: Ec2Cli) -> None
     assert told[-1]["type"] == "result"
 
 
-def test_a_job_that_can_never_report_is_not_waited_for(cli: Ec2Cli) -> None:
+def test_waiting_for_an_expired_job_ends_although_ec2_does_not_answer(cli: Ec2Cli) -> None:
     # given a job whose time is up, no word of its agent, and an EC2 that does not answer
     made = cli.handmade()
     made.event("agent_started", pid=1)

@@ -62,7 +62,7 @@ def test_a_mac_follows_a_job(cli: Ec2Cli, tmp_path: Path) -> None:
     assert cli.bai("status", "digits-1", "--wait", env=environment).code == 0
 
 
-def test_windows_gets_one_sentence() -> None:
+def test_on_windows_bai_exits_with_one_sentence() -> None:
     program = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; import executor.cli"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

@@ -92,7 +92,7 @@ PLANTED = base64.b64encode(b"#!/bin/sh\n").decode()
         (says(candidates=[{"subnet": "subnet-theirs", "az": f"{REGION}a"}]), "candidates differs"),
     ],
 )
-def test_a_stored_launch_that_differs_anywhere_is_not_sent(
+def test_a_stored_launch_request_that_was_changed_anywhere_is_not_sent(
     submitter: Submitter, change: Callable[[Table], None], named: str
 ) -> None:
     # given a launch of a known job id that somebody else put there, complete with its token
@@ -144,7 +144,7 @@ def test_a_stored_launch_of_another_job_is_not_sent(submitter: Submitter, left: 
     assert len(submitter.moto_aws.calls("RunInstances")) == before
 
 
-def test_a_job_in_other_words_is_not_launched(submitter: Submitter) -> None:
+def test_a_stored_job_descriptor_with_other_bytes_is_not_launched(submitter: Submitter) -> None:
     # given a submission that was cut short before it wrote the launch, and a job that somebody touched
     submitter.cut_short()
     submitter.delete("attempts/0/launch.json")
@@ -158,7 +158,7 @@ def test_a_job_in_other_words_is_not_launched(submitter: Submitter) -> None:
 
 
 @pytest.mark.parametrize("change", [says(bai="9.9.9"), lambda table: table.pop("bai"), says(version=2)])
-def test_another_versions_launch_is_looked_for_and_never_sent(
+def test_machines_launched_by_another_version_are_adopted_without_a_new_request(
     submitter: Submitter, change: Callable[[Table], None]
 ) -> None:
     # given a launch by another version of `bai`, which died before EC2 answered
@@ -183,7 +183,7 @@ def test_another_versions_launch_is_looked_for_and_never_sent(
         (says(version=2), "version 2 of a launch"),
     ],
 )
-def test_another_versions_launch_without_machines_is_refused(
+def test_a_stored_launch_of_another_version_without_machines_is_refused(
     submitter: Submitter, change: Callable[[Table], None], named: str
 ) -> None:
     submitter.cut_short()
@@ -221,7 +221,7 @@ def test_a_repeated_launch_keeps_its_image_if_the_parameter_changed(submitter: S
     assert [each["ImageId"] for each in submitter.moto_aws.instances()] == [DEBIAN.image_id]
 
 
-def test_a_planted_image_of_another_owner_is_refused(submitter: Submitter) -> None:
+def test_a_stored_launch_with_a_foreign_image_is_refused(submitter: Submitter) -> None:
     submitter.file.write_text(BY_PARAMETER)
     submitter.cut_short()
     theirs = MachineImage(**{**vars(DEBIAN), "image_id": "ami-0bad0000000000001", "parameters": ()})

@@ -138,7 +138,7 @@ def tags(aws: MotoAws, machine: str) -> dict[str, str]:
     return {each["Key"]: each["Value"] for each in found["Tags"]}
 
 
-def test_a_lost_machine_is_replaced_by_one_that_is_a_node_of_its_own(job: Job) -> None:
+def test_a_replacement_machine_is_a_node_with_a_new_number(job: Job) -> None:
     lost = job.submit()
     expires = tags(job.aws, lost)["bai:expires"]
     job.lose(lost)
@@ -170,7 +170,7 @@ def test_a_lost_machine_is_replaced_by_one_that_is_a_node_of_its_own(job: Job) -
 
 
 @pytest.mark.parametrize("name", ["ended/1.json", "nodes/1/result.json"])
-def test_a_node_whose_end_cannot_be_read_is_lost_like_others(
+def test_a_node_with_an_unreadable_end_record_is_replaced(
     moto_aws: MotoAws, tmp_path: Path, name: str
 ) -> None:
     job = Job(moto_aws, tmp_path, base=TWO, more='keep_on_failure = "1h"\n')
@@ -236,7 +236,9 @@ def test_one_of_two_simultaneous_checks_launches(job: Job) -> None:
     assert not job.has("2/")
 
 
-def test_a_machine_that_another_one_launches_during_a_look_stays(moto_aws: MotoAws, tmp_path: Path) -> None:
+def test_a_machine_launched_by_a_concurrent_check_is_not_terminated(
+    moto_aws: MotoAws, tmp_path: Path
+) -> None:
     job = Job(moto_aws, tmp_path, base=TWO)
     _, lost = job.submit_all()
     job.lose(lost)
@@ -258,7 +260,7 @@ def test_a_machine_that_another_one_launches_during_a_look_stays(moto_aws: MotoA
     assert job.ends() == ["RunInstances", "RunInstances"]
 
 
-def test_a_launch_whose_answer_is_lost_is_one_machine(job: Job) -> None:
+def test_a_replacement_launch_whose_answer_is_lost_is_not_launched_again(job: Job) -> None:
     job.lose(job.submit())
     dropped = job.aws.fail("RunInstances", then="drop")
 
@@ -287,7 +289,7 @@ def test_an_unfinished_launch_is_not_sent_after_ten_minutes(job: Job) -> None:
     assert job.launched(1)["error"]["code"] == "Expired"
 
 
-def test_after_a_refusal_it_is_asked_again_later(job: Job) -> None:
+def test_a_replacement_refused_for_lack_of_capacity_is_requested_again_later(job: Job) -> None:
     job.lose(job.submit())
     for zone in job.aws.subnets:
         job.aws.no_capacity(zone, times=1)
@@ -305,7 +307,7 @@ def test_after_a_refusal_it_is_asked_again_later(job: Job) -> None:
     assert job.launched(2)["instances"] == [machine]
 
 
-def test_an_image_whose_terms_are_no_longer_accepted_is_asked_for_three_times(job: Job) -> None:
+def test_a_launch_refused_for_image_terms_is_tried_three_times(job: Job) -> None:
     # Given an image of the Marketplace whose subscription has ended since the first launch
     job.lose(job.submit())
     said = "In order to use this AWS Marketplace product you need to accept terms and subscribe."
@@ -332,7 +334,7 @@ def test_an_image_whose_terms_are_no_longer_accepted_is_asked_for_three_times(jo
     assert "the image's terms must be accepted in the AWS Marketplace" in status["machine"]
 
 
-def test_a_machine_that_is_gone_before_it_was_a_node_counts_and_is_followed_after_a_pause(job: Job) -> None:
+def test_a_replacement_lost_before_it_joined_counts_and_is_replaced_after_a_pause(job: Job) -> None:
     job.lose(job.submit())
     job.look()
     job.lose(job.machines()[0])
@@ -350,7 +352,7 @@ def test_a_machine_that_is_gone_before_it_was_a_node_counts_and_is_followed_afte
     assert job.machines() == []
 
 
-def test_a_replacement_that_never_boots_is_ended_counted_once_and_followed_after_a_pause(job: Job) -> None:
+def test_a_replacement_that_never_boots_counts_once_and_is_replaced_after_a_pause(job: Job) -> None:
     job.lose(job.submit())
     job.look()
     [second] = job.machines()
@@ -381,7 +383,7 @@ def test_a_replacement_that_never_boots_is_ended_counted_once_and_followed_after
 
 @pytest.mark.parametrize("console", ["empty", "denied"])
 @pytest.mark.parametrize("others", ["gone", "alive"])
-def test_a_replacement_whose_boot_nothing_is_known_of_is_ended_at_its_limit_and_counted_once(
+def test_a_replacement_without_a_readable_console_is_terminated_at_its_boot_limit(
     moto_aws: MotoAws, tmp_path: Path, console: str, others: str
 ) -> None:
     job = Job(moto_aws, tmp_path, base=HELLO if others == "gone" else TWO)
@@ -416,7 +418,7 @@ def test_a_replacement_whose_boot_nothing_is_known_of_is_ended_at_its_limit_and_
     assert job.record.result() is None
 
 
-def test_a_replacement_that_cannot_pull_is_counted_once_and_followed_after_a_pause(
+def test_a_replacement_that_cannot_pull_counts_once_and_is_replaced_after_a_pause(
     moto_aws: MotoAws, tmp_path: Path
 ) -> None:
     job = Job(moto_aws, tmp_path, base=TWO)
@@ -453,7 +455,9 @@ def test_a_replacement_that_cannot_pull_is_counted_once_and_followed_after_a_pau
     assert not job.has("3/")
 
 
-def test_another_configuration_sends_nothing_and_says_what_differs(job: Job, tmp_path: Path) -> None:
+def test_a_check_with_another_configuration_launches_no_replacement_and_says_why(
+    job: Job, tmp_path: Path
+) -> None:
     job.lose(job.submit())
     other = {"BAI_INSTANCE_PROFILE": "another"}
 
@@ -465,7 +469,7 @@ def test_another_configuration_sends_nothing_and_says_what_differs(job: Job, tmp
     assert "IamInstanceProfile differs" in done.objects[0]["machine"]
 
 
-def test_a_planted_launch_is_not_sent(job: Job) -> None:
+def test_a_stored_replacement_launch_that_was_changed_is_not_sent(job: Job) -> None:
     job.lose(job.submit())
     job.aws.prevents = lambda call: call.action == "RunInstances"
     job.look()
@@ -490,7 +494,7 @@ def test_a_planted_launch_is_not_sent(job: Job) -> None:
     assert job.launched(2)["instances"] == job.machines()
 
 
-def test_a_job_that_is_cancelled_gets_no_machine(job: Job) -> None:
+def test_a_cancelled_job_gets_no_replacement(job: Job) -> None:
     machine = job.submit()
     assert job.cli.bai("cancel", "job").code == 0
     job.lose(machine)
@@ -514,7 +518,7 @@ def test_without_replacements_nothing_is_launched(moto_aws: MotoAws, tmp_path: P
     assert not job.has("1/")
 
 
-def test_on_demand_follows_spot_as_in_the_first_launch(moto_aws: MotoAws, tmp_path: Path) -> None:
+def test_a_replacement_is_on_demand_if_spot_has_no_capacity(moto_aws: MotoAws, tmp_path: Path) -> None:
     job = Job(moto_aws, tmp_path, more=f"on_demand_after_spot = true\n{SPOT}")
     lost = job.submit()
     zone = next(each["Placement"]["AvailabilityZone"] for each in moto_aws.instances())
@@ -530,7 +534,7 @@ def test_on_demand_follows_spot_as_in_the_first_launch(moto_aws: MotoAws, tmp_pa
     assert moto_aws.calls("RunInstances")[-1].parameters.get("Placement.AvailabilityZone") in (None, REGION)
 
 
-def test_a_machine_that_hangs_is_terminated_before_another_one_is_asked_for(
+def test_a_hanging_machine_is_terminated_before_its_replacement_is_requested(
     moto_aws: MotoAws, tmp_path: Path
 ) -> None:
     job = Job(moto_aws, tmp_path, base=TWO)
@@ -555,7 +559,7 @@ def test_a_machine_that_hangs_is_terminated_before_another_one_is_asked_for(
     assert job.launched(1)["replaces"] == [1]
 
 
-def test_if_the_only_machine_hangs_another_one_continues(job: Job) -> None:
+def test_a_job_whose_only_machine_hangs_continues_on_a_replacement(job: Job) -> None:
     hung = job.submit()
 
     job.age(timedelta(minutes=20), below="attempts/0/nodes/0/")
@@ -601,7 +605,7 @@ def test_a_node_that_failed_and_is_kept_for_inspection_stays_on(moto_aws: MotoAw
     assert job.ends() == ["RunInstances", "TerminateInstances"]
 
 
-def test_objects_that_a_benchmark_writes_launch_nothing_and_make_no_node(job: Job) -> None:
+def test_objects_written_with_an_instances_rights_launch_no_replacement(job: Job) -> None:
     """With the shipped policy of instances in force, in which a `*` matches slashes."""
     machine = job.submit()
     job.aws.policies.attach("instance")
@@ -644,7 +648,9 @@ def test_objects_that_a_benchmark_writes_launch_nothing_and_make_no_node(job: Jo
     assert len(job.machines()) == 1
 
 
-def test_nothing_is_launched_that_could_not_run_for_ten_minutes(moto_aws: MotoAws, tmp_path: Path) -> None:
+def test_no_replacement_is_launched_if_less_than_ten_minutes_of_the_job_are_left(
+    moto_aws: MotoAws, tmp_path: Path
+) -> None:
     job = Job(moto_aws, tmp_path)
     machine = job.submit()
     end = parse_timestamp(tags(moto_aws, machine)["bai:expires"])
@@ -686,7 +692,7 @@ def test_an_exhausted_quota_is_reported_once(job: Job) -> None:
     assert job.machines() == []
 
 
-def test_the_bound_of_the_plan_holds_a_machine_and_those_in_its_place_until_the_end_of_all(job: Job) -> None:
+def test_the_planned_maximum_cost_covers_a_machine_and_its_replacements(job: Job) -> None:
     planned = job.cli.bai("plan", "b.toml", "--on", "ec2", "--json").objects[0]
     begun = datetime.now(timezone.utc)
     machine = job.submit()
