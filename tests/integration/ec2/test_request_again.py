@@ -50,7 +50,7 @@ def test_an_accepted_launch_is_kept_even_if_the_configuration_changed(moto_aws: 
     assert again.job.limits.grace == timedelta(seconds=30)
 
 
-def test_a_forged_job_of_a_request_is_not_launched(moto_aws: MotoAws) -> None:
+def test_a_forged_job_descriptor_in_the_bucket_is_not_launched_for_a_request(moto_aws: MotoAws) -> None:
     settings = read_settings()
     submitted(settings)
     store = bucket_store(settings)

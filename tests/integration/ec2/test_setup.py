@@ -119,7 +119,7 @@ _ALL = {
 }
 
 
-def test_an_account_with_nothing_is_ready_after_one_command(admin: Administrator) -> None:
+def test_bai_setup_prepares_an_empty_account_with_one_command(admin: Administrator) -> None:
     done = admin.setup("--placement-group")
 
     left = admin.left()
@@ -157,7 +157,7 @@ def test_instances_have_the_documented_policy_for_this_bucket(admin: Administrat
     assert "numbers" not in json.dumps(admin.instance_policy())
 
 
-def test_a_second_call_changes_nothing(admin: Administrator) -> None:
+def test_a_second_bai_setup_changes_nothing(admin: Administrator) -> None:
     admin.setup("--placement-group", "--data-bucket", "numbers", "--delete-jobs-after", "30")
     before, config = admin.left(), admin.config
     admin.aws.control_plane.forget_calls()
@@ -169,7 +169,7 @@ def test_a_second_call_changes_nothing(admin: Administrator) -> None:
     assert not admin.aws.calls("ExecuteChangeSet")
 
 
-def test_a_choice_can_be_taken_back(admin: Administrator) -> None:
+def test_setup_removes_a_resource_that_is_deselected_later(admin: Administrator) -> None:
     admin.setup("--placement-group", "--endpoint")
     assert {"placement groups", "endpoints"} <= set(admin.left())
 
@@ -199,7 +199,7 @@ def test_a_stack_of_an_older_version_is_updated(admin: Administrator) -> None:
     assert admin.left()["policies"] == ["bai-executor", "bai-serve", "bai-user"]
 
 
-def test_a_watcher_is_made_kept_changed_and_removed(admin: Administrator) -> None:
+def test_setup_creates_keeps_changes_and_removes_a_watcher(admin: Administrator) -> None:
     done = admin.setup("--watcher", "--watcher-types", "t3.*,c7i.large")
 
     assert admin.stacks()["bai-watcher"] == "CREATE_COMPLETE"
@@ -233,7 +233,7 @@ def test_a_watcher_is_made_kept_changed_and_removed(admin: Administrator) -> Non
     assert "bai-watcher" not in admin.stacks()
 
 
-def test_an_account_that_can_reserve_nothing_gets_a_watcher_without(admin: Administrator) -> None:
+def test_without_free_lambda_concurrency_the_watcher_gets_no_reserved_execution(admin: Administrator) -> None:
     admin.aws.quotas.executions = 100
 
     done = admin.setup("--watcher")
@@ -249,7 +249,7 @@ def test_an_account_that_can_reserve_nothing_gets_a_watcher_without(admin: Admin
     assert "no change" in admin.setup().stderr
 
 
-def test_an_unknown_limit_of_executions_does_not_prevent_a_watcher(admin: Administrator) -> None:
+def test_a_watcher_is_created_although_the_lambda_concurrency_limit_is_unknown(admin: Administrator) -> None:
     admin.aws.fail("GetAccountSettings", code="AccessDeniedException", status=400, times=None)
 
     done = admin.setup("--watcher")
@@ -258,7 +258,7 @@ def test_an_unknown_limit_of_executions_does_not_prevent_a_watcher(admin: Admini
     assert admin.stacks()["bai-watcher"] == "CREATE_COMPLETE"
 
 
-def test_a_watcher_gets_its_own_code_and_none_that_was_there_before(admin: Administrator) -> None:
+def test_setup_overwrites_foreign_watcher_code_in_the_bucket(admin: Administrator) -> None:
     # Given somebody who may write into the bucket, and has put other code in the place of the archive
     admin.setup()
     s3 = admin.aws.client("s3", SETUP)
@@ -271,7 +271,7 @@ def test_a_watcher_gets_its_own_code_and_none_that_was_there_before(admin: Admin
     assert uploaded == archive.path.read_bytes()
 
 
-def test_a_watcher_with_code_that_was_replaced_before_lambda_read_it_is_removed(admin: Administrator) -> None:
+def test_a_watcher_is_removed_if_its_code_was_replaced_before_deployment(admin: Administrator) -> None:
     # Given somebody who replaces the archive between its upload and its deployment
     admin.setup()
     archive = build_watcher(cache=cache_folder(os.environ))
@@ -297,7 +297,7 @@ def test_a_watcher_with_code_that_was_replaced_before_lambda_read_it_is_removed(
     assert admin.stacks()["bai-watcher"] == "CREATE_COMPLETE"
 
 
-def test_a_watcher_goes_with_the_rest(admin: Administrator) -> None:
+def test_setup_remove_also_removes_the_watcher(admin: Administrator) -> None:
     admin.setup("--watcher")
 
     admin.setup("--remove", "--delete-data")
@@ -306,14 +306,14 @@ def test_a_watcher_goes_with_the_rest(admin: Administrator) -> None:
     assert admin.aws.client("lambda", SETUP).list_functions()["Functions"] == []
 
 
-def test_limits_of_a_watcher_are_refused_without_one(admin: Administrator) -> None:
+def test_limits_of_a_watcher_are_refused_if_there_is_no_watcher(admin: Administrator) -> None:
     done = admin.setup("--watcher-types", "t3.*", code=2)
 
     assert "belong to --watcher" in done.stderr
     assert admin.stacks() == {}
 
 
-def test_a_removal_keeps_the_bucket_unless_data_goes_too(admin: Administrator) -> None:
+def test_setup_remove_keeps_the_bucket_without_delete_data(admin: Administrator) -> None:
     admin.setup("--placement-group")
     s3 = admin.aws.client("s3", SETUP)
     s3.put_object(Bucket=admin.bucket, Key="jobs/one/job.toml", Body=b"x")
@@ -338,7 +338,7 @@ def test_a_removal_keeps_the_bucket_unless_data_goes_too(admin: Administrator) -
     assert "nothing of bai is set up" in admin.setup("--remove", "--delete-data").stderr
 
 
-def test_nothing_is_removed_while_a_machine_of_a_job_lives(admin: Administrator) -> None:
+def test_setup_remove_is_refused_while_a_machine_of_a_job_runs(admin: Administrator) -> None:
     admin.setup()
     before, config = admin.left(), admin.config
     elsewhere = "us-west-2"
@@ -368,7 +368,7 @@ def test_nothing_is_removed_while_a_machine_of_a_job_lives(admin: Administrator)
     assert admin.left() == {}
 
 
-def test_a_machine_that_the_watcher_launches_before_it_goes_keeps_the_rest(admin: Administrator) -> None:
+def test_setup_remove_stops_if_the_watcher_launched_a_machine_meanwhile(admin: Administrator) -> None:
     admin.setup("--watcher")
     config, ec2 = admin.config, admin.aws.client("ec2", SETUP)
     launched = []
@@ -412,7 +412,7 @@ def test_a_policy_that_people_have_is_detached_and_removed(admin: Administrator)
     assert admin.left() == {}
 
 
-def test_policies_that_were_added_to_the_role_do_not_keep_it(admin: Administrator) -> None:
+def test_a_role_is_removed_although_policies_were_added_to_it(admin: Administrator) -> None:
     admin.setup()
     iam = admin.aws.client("iam", SETUP)
     document = (Path(__file__).parents[3] / "executor/backends/ec2/iam/cloudwatch.json").read_text()
@@ -444,7 +444,7 @@ def test_impossible_options_are_refused_before_aws_is_asked(
 
 
 @pytest.mark.parametrize("options", [("--spot",), ("--remove", "--delete-data")], ids=["setup", "removal"])
-def test_a_call_that_is_killed_anywhere_is_completed_by_the_next(
+def test_a_setup_killed_at_any_step_is_completed_by_the_next_one(
     admin: Administrator, options: tuple[str, ...]
 ) -> None:
     """Kill it after its first change, then after the next one, and so on, until one call comes to its end."""
@@ -508,7 +508,7 @@ def test_a_deletion_continues_if_its_answer_is_lost(admin: Administrator) -> Non
     assert admin.left() == {}
 
 
-def test_without_credentials_it_says_so(admin: Administrator) -> None:
+def test_setup_without_credentials_says_so(admin: Administrator) -> None:
     done = admin.bai("setup", "--yes", env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
 
     assert done.code == 2
@@ -548,7 +548,7 @@ def test_a_bucket_that_is_not_empty_is_reported_and_removed_by_the_next_call(adm
 
 
 @pytest.mark.parametrize("who", ["setup", "doctor"])
-def test_a_dry_run_has_the_tags_without_which_the_executor_may_not_launch(
+def test_the_dry_run_launch_has_the_tags_that_the_executors_policy_requires(
     admin: Administrator, who: str
 ) -> None:
     # Given the executor's policy in force, which demands `bai:job-id` and `bai:expires` on machines and volumes
@@ -603,7 +603,9 @@ class TestRights:
         assert left == {}
         person.aws.policies.check()
 
-    def test_without_a_right_the_resource_and_the_policy_are_named(self, person: Administrator) -> None:
+    def test_a_missing_permission_is_reported_with_its_resource_and_the_needed_policy(
+        self, person: Administrator
+    ) -> None:
         policies = person.aws.policies
         policies.attach("administrator", policies.documented("setup", "user").without("MakeRolesAndPolicies"))
 
@@ -619,7 +621,7 @@ class TestRights:
         person.setup()
         assert person.left()["roles"] == ["bai-instance"]
 
-    def test_without_the_right_to_any_stack_nothing_is_tried(self, person: Administrator) -> None:
+    def test_without_permission_for_stacks_setup_creates_nothing(self, person: Administrator) -> None:
         policies = person.aws.policies
         policies.attach("administrator", policies.documented("user"))
 
@@ -631,7 +633,7 @@ class TestRights:
         policies.take_refused()
 
 
-def test_it_waits_until_ec2_knows_the_instance_profile(admin: Administrator) -> None:
+def test_setup_waits_until_ec2_knows_the_new_instance_profile(admin: Administrator) -> None:
     unknown = admin.aws.fail(
         "RunInstances",
         code="InvalidParameterValue",
@@ -650,7 +652,7 @@ def test_it_waits_until_ec2_knows_the_instance_profile(admin: Administrator) -> 
 
 
 @pytest.mark.usefixtures("moto_environment")
-def test_a_profile_that_ec2_never_knows_is_given_up(moto_aws: MotoAws) -> None:
+def test_setup_stops_waiting_for_an_instance_profile_that_ec2_never_knows(moto_aws: MotoAws) -> None:
     moto_aws.policies.attach("user", moto_aws.policies.documented("setup", "user"))
     moto_aws.fail(
         "RunInstances",
@@ -673,7 +675,7 @@ def test_a_profile_that_ec2_never_knows_is_given_up(moto_aws: MotoAws) -> None:
     assert 180 < now[0] < 190
 
 
-def test_in_a_vpc_whose_default_group_is_closed_the_group_is_configured(admin: Administrator) -> None:
+def test_a_security_group_is_configured_if_the_vpcs_default_group_is_closed(admin: Administrator) -> None:
     ec2 = admin.aws.client("ec2", SETUP)
     for group in ec2.describe_security_groups()["SecurityGroups"]:
         ec2.revoke_security_group_egress(GroupId=group["GroupId"], IpPermissions=group["IpPermissionsEgress"])
@@ -689,7 +691,7 @@ def test_in_a_vpc_whose_default_group_is_closed_the_group_is_configured(admin: A
     assert "security_groups" not in admin.config
 
 
-def test_without_a_default_vpc_only_the_network_is_left_out(admin: Administrator) -> None:
+def test_without_a_default_vpc_setup_creates_everything_but_the_network(admin: Administrator) -> None:
     ec2 = admin.aws.client("ec2", SETUP)
     for subnet in ec2.describe_subnets()["Subnets"]:
         ec2.delete_subnet(SubnetId=subnet["SubnetId"])
@@ -701,7 +703,7 @@ def test_without_a_default_vpc_only_the_network_is_left_out(admin: Administrator
     assert admin.left()["roles"] == ["bai-instance"]
 
 
-def test_a_region_is_not_set_up_without_a_terminal_or_yes(admin: Administrator) -> None:
+def test_setup_without_a_terminal_needs_the_option_yes(admin: Administrator) -> None:
     done = admin.bai("setup")
 
     assert done.code == 2
@@ -709,7 +711,7 @@ def test_a_region_is_not_set_up_without_a_terminal_or_yes(admin: Administrator) 
     assert admin.left() == {}
 
 
-def test_a_no_at_the_terminal_leaves_nothing(admin: Administrator) -> None:
+def test_answering_no_to_the_last_question_creates_nothing(admin: Administrator) -> None:
     with Terminal("setup", "--name", "mine", cli=admin) as terminal:
         for question, answer in (
             (f"Region [{REGION}]:", ""),
@@ -731,7 +733,7 @@ def test_a_no_at_the_terminal_leaves_nothing(admin: Administrator) -> None:
     assert admin.config == _CONFIG
 
 
-def test_ctrl_c_at_the_last_question_leaves_nothing(admin: Administrator) -> None:
+def test_ctrl_c_at_the_last_question_creates_nothing(admin: Administrator) -> None:
     with Terminal("setup", "--name", "mine", "--no-endpoint", cli=admin) as terminal:
         for question in ("Region", "Bucket", "Make a cluster", "Make a watcher", "Make the account's role"):
             terminal.await_text(question)
@@ -743,7 +745,7 @@ def test_ctrl_c_at_the_last_question_leaves_nothing(admin: Administrator) -> Non
     assert admin.left() == {}
 
 
-def test_another_bucket_for_the_same_name_is_refused(admin: Administrator) -> None:
+def test_changing_the_bucket_of_an_existing_setup_is_refused(admin: Administrator) -> None:
     admin.setup()
 
     done = admin.setup("--bucket", "another", code=2)
@@ -796,7 +798,7 @@ def test_setup_prints_json_on_demand(admin: Administrator) -> None:
     assert not any("stack" in each or "file" in each for each in second)
 
 
-def test_a_bucket_that_was_configured_by_hand_is_not_forgotten_silently(admin: Administrator) -> None:
+def test_replacing_a_bucket_configured_by_hand_is_reported(admin: Administrator) -> None:
     (admin.folder / "config.toml").write_text('bucket = "by-hand"\n')
 
     done = admin.setup()
@@ -806,7 +808,7 @@ def test_a_bucket_that_was_configured_by_hand_is_not_forgotten_silently(admin: A
     assert "by-hand" not in admin.setup().stderr
 
 
-def test_a_removal_is_asked_for_with_the_account(admin: Administrator) -> None:
+def test_removal_asks_for_confirmation_and_names_the_account(admin: Administrator) -> None:
     admin.setup()
     with Terminal("setup", "--remove", "--delete-data", "--name", "bai", cli=admin) as terminal:
         terminal.await_text("Region")
@@ -821,7 +823,7 @@ def test_a_removal_is_asked_for_with_the_account(admin: Administrator) -> None:
     assert admin.left()["stacks"] == ["bai-account", "bai-data"]
 
 
-def test_two_names_share_an_account(admin: Administrator) -> None:
+def test_two_setups_with_different_names_coexist_in_an_account(admin: Administrator) -> None:
     admin.setup()
     admin.setup("--name", "team")
 
@@ -852,7 +854,7 @@ def test_templates_and_policy_are_printed_without_an_account(tmp_path: Path) -> 
     assert "data, account, watcher, policy or watcher-policy" in wrong.stderr
 
 
-def test_an_unusual_configuration_is_left_alone(admin: Administrator) -> None:
+def test_a_configuration_file_in_unusual_toml_is_not_changed(admin: Administrator) -> None:
     (admin.folder / "config.toml").write_text('bucket = """\nmine"""\n')
 
     done = admin.setup(code=2)

@@ -137,7 +137,7 @@ def test_a_submission_launches_one_instance_with_everything_it_needs(
     assert keys(moto_aws, "jobs/.regions/") == [f"jobs/.regions/{REGION}"]
 
 
-def test_folders_go_along_as_archives_with_their_modes(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_folders_are_uploaded_as_archives_with_file_modes(moto_aws: MotoAws, cli: CliHarness) -> None:
     assert cli.bai("submit", "b.toml", "--job-id", "tar-1").code == 0
 
     [scripts] = keys(moto_aws, "scripts/")
@@ -146,7 +146,7 @@ def test_folders_go_along_as_archives_with_their_modes(moto_aws: MotoAws, cli: C
     assert len(keys(moto_aws, "data/")) == 2
 
 
-def test_only_the_same_id_twice_is_one_job(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_submitting_twice_with_the_same_id_launches_one_job(moto_aws: MotoAws, cli: CliHarness) -> None:
     first, second = (cli.bai("submit", "b.toml", "--job-id", "twice-1") for _ in range(2))
 
     assert (first.code, second.code) == (0, 0)
@@ -169,7 +169,9 @@ def test_the_same_id_for_another_job_is_refused(moto_aws: MotoAws, cli: CliHarne
     assert len(moto_aws.instances()) == 1
 
 
-def test_keys_that_are_set_are_launched_and_part_of_the_job(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_options_that_set_keys_change_the_launch_and_the_jobs_identity(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     options = ("--job-id", "set-1", "--instance-type", "t3.medium", "--set", "ml.args=--batch 64")
 
     first = cli.bai("submit", "b.toml", *options)
@@ -308,7 +310,9 @@ def _without_times(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "TagSpecifications": tags}
 
 
-def test_a_plan_without_credentials_names_unknown_values(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_plan_without_credentials_shows_placeholders_for_unknown_values(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     before = len(moto_aws.control_plane.calls)
     unset = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "BAI_BUCKET"}
     assert unset <= cli.environment.keys()
@@ -323,7 +327,9 @@ def test_a_plan_without_credentials_names_unknown_values(moto_aws: MotoAws, cli:
     assert len(moto_aws.control_plane.calls) == before
 
 
-def test_a_submission_without_credentials_names_no_job(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_submission_without_credentials_fails_and_prints_no_job_id(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
 
     done = cli.bai("submit", "b.toml", env=nobody)
@@ -341,7 +347,7 @@ def test_a_submission_without_credentials_names_no_job(moto_aws: MotoAws, cli: C
         ("aws.ec2.region=eu-centrall-1", 0, 'did you mean "eu-central-1"?'),
     ],
 )
-def test_names_that_ec2_does_not_know_are_found_before_a_request(
+def test_names_unknown_to_ec2_are_reported_by_validate_and_plan(
     moto_aws: MotoAws, cli: CliHarness, overrides: str, code: int, words: str
 ) -> None:
     bare = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
@@ -351,7 +357,7 @@ def test_names_that_ec2_does_not_know_are_found_before_a_request(
         assert (done.code, words in said) == (code, True), said
 
 
-def test_a_price_of_the_configuration_is_used(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_plan_uses_the_price_in_the_configuration(moto_aws: MotoAws, cli: CliHarness) -> None:
     config = cli.folder / "config.toml"
     config.write_text('[prices]\n"t3.small" = 0.1\n[limits]\nmax_runtime = "1h"\npull_timeout = "30m"\n')
 
@@ -381,7 +387,7 @@ def test_without_a_price_list_the_price_is_unknown(moto_aws: MotoAws, cli: CliHa
     assert "the price is unknown (the price list does not answer: AccessDeniedException)" in done.stdout
 
 
-def test_the_user_data_alone_is_base64_for_the_console(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_plan_user_data_prints_base64_for_the_ec2_console(moto_aws: MotoAws, cli: CliHarness) -> None:
     done = cli.bai("plan", "b.toml", "--user-data")
 
     content = base64.b64decode(done.stdout.strip(), validate=True)
@@ -515,7 +521,9 @@ def test_a_large_descriptor_is_read_from_the_store(moto_aws: MotoAws, cli: CliHa
     assert noise not in told
 
 
-def test_no_capacity_ends_a_run_with_its_sentence(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_run_without_capacity_in_any_zone_ends_with_an_explanation(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     for zone in moto_aws.subnets:
         moto_aws.no_capacity(zone)
 
@@ -624,7 +632,9 @@ def test_a_thousand_machines_are_planned_and_one_more_is_refused(moto_aws: MotoA
     assert "1,001 machines are more than one launch starts" in " ".join(one_more.stderr.split())
 
 
-def test_a_process_for_each_gpu_needs_gpus(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_processes_per_gpu_are_refused_for_an_instance_type_without_gpus(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     gang(cli, processes="gpus")
 
     nobody = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_CONFIG_FILE": "/nowhere"}
@@ -641,7 +651,9 @@ def test_a_process_for_each_gpu_needs_gpus(moto_aws: MotoAws, cli: CliHarness) -
     assert moto_aws.instances() == []
 
 
-def test_nodes_know_how_many_gpus_their_type_has(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_the_job_descriptor_has_the_number_of_gpus_of_the_instance_type(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     gang(cli, processes="gpus")
     text = (cli.folder / "b.toml").read_text()
     (cli.folder / "b.toml").write_text(text.replace('"t3.small"', '"g4dn.12xlarge"'))

@@ -9,7 +9,7 @@ from cli_harness import CliHarness
 from moto_aws import HELLO, open_moto_aws
 
 
-def test_a_refused_launch_stays_refused(tmp_path: Path) -> None:
+def test_submitting_again_after_a_refused_launch_repeats_the_refusal(tmp_path: Path) -> None:
     (tmp_path / "b.toml").write_text(HELLO)
     with open_moto_aws() as moto_aws:
         cli = CliHarness(tmp_path, {**os.environ, **moto_aws.environment()})

@@ -123,7 +123,7 @@ def wait(done: Callable[[], Any], what: str) -> Any:
     return found
 
 
-def test_zones_are_asked_until_one_has_capacity(submitter: Submitter) -> None:
+def test_zones_are_tried_again_until_one_has_capacity(submitter: Submitter) -> None:
     # given zones that have no room in three rounds
     no_room(submitter.aws, times=3)
 
@@ -145,7 +145,7 @@ def test_zones_are_asked_until_one_has_capacity(submitter: Submitter) -> None:
     assert len({each.key for each in submitter.waits}) == 1
 
 
-def test_all_types_are_asked_on_spot_then_on_demand(submitter: Submitter) -> None:
+def test_all_instance_types_are_tried_on_spot_before_on_demand(submitter: Submitter) -> None:
     # given two types without room on spot, of which the second one has room on demand in a later round
     submitter.asks_for(*CANDIDATES)
     aws, zones = submitter.aws, list(submitter.aws.subnets)
@@ -185,7 +185,7 @@ def test_all_types_are_asked_on_spot_then_on_demand(submitter: Submitter) -> Non
         assert f"{what} {zones[0]}: " in submitter.waits[0].sentence
 
 
-def test_an_exhausted_quota_of_one_type_leaves_other_types(submitter: Submitter) -> None:
+def test_an_exhausted_quota_of_one_instance_type_leaves_the_others(submitter: Submitter) -> None:
     # given a first type whose quota is used up, and no room for the other one, without waiting
     submitter.asks_for(*CANDIDATES[:1], wait=None)
     aws = submitter.aws
@@ -202,7 +202,7 @@ def test_an_exhausted_quota_of_one_type_leaves_other_types(submitter: Submitter)
     assert record.result() is None
 
 
-def test_quotas_of_all_types_end_the_wait_with_each(submitter: Submitter) -> None:
+def test_exhausted_quotas_of_all_types_end_the_wait_and_each_is_named(submitter: Submitter) -> None:
     submitter.asks_for(*CANDIDATES)
     submitter.aws.fail("RunInstances", code="VcpuLimitExceeded", status=400, times=None)
 
@@ -221,7 +221,9 @@ def test_quotas_of_all_types_end_the_wait_with_each(submitter: Submitter) -> Non
         ('["t4g.small"]', "is for x86_64, and t4g.small is arm64; .* aws.ec2.instance_types"),
     ],
 )
-def test_every_type_must_fit_before_anything_is_asked(submitter: Submitter, types: str, said: str) -> None:
+def test_unsuitable_instance_types_are_refused_before_a_launch_request(
+    submitter: Submitter, types: str, said: str
+) -> None:
     submitter.asks_for(f"instance_types = {types}")
 
     with pytest.raises(UsageError, match=said):
@@ -230,7 +232,7 @@ def test_every_type_must_fit_before_anything_is_asked(submitter: Submitter, type
     assert submitter.aws.calls("RunInstances") == []
 
 
-def test_a_submission_that_was_overtaken_finds_the_other_launch(submitter: Submitter) -> None:
+def test_a_submission_overtaken_by_another_adopts_its_launch(submitter: Submitter) -> None:
     # given a submission that has found no job, and another one that is made before it looks for a launch
     def overtake(call: Call) -> None:
         if call.action == "ListObjectsV2" and call.parameters.get("prefix") == "jobs/job-1/":
@@ -245,7 +247,7 @@ def test_a_submission_that_was_overtaken_finds_the_other_launch(submitter: Submi
     assert len(submitter.aws.instances()) == 1
 
 
-def test_when_the_wait_is_over_the_result_has_awss_error(submitter: Submitter) -> None:
+def test_a_wait_without_capacity_ends_with_the_error_of_aws(submitter: Submitter) -> None:
     only = submitter.aws.subnets["eu-central-1a"]
     written = submitter.file.read_text()
     submitter.file.write_text(written.replace("[limits]", f'subnets = ["{only}"]\n[limits]'))
@@ -298,7 +300,7 @@ def test_an_error_that_waiting_cannot_fix_ends_the_wait(submitter: Submitter) ->
     assert len(submitter.waits) == 1
 
 
-def test_a_round_written_by_another_process_is_not_sent(submitter: Submitter) -> None:
+def test_a_stored_launch_request_of_another_process_is_not_sent(submitter: Submitter) -> None:
     # given a job that waits, and a later round of it with other user data
     no_room(submitter.aws)
 
@@ -321,7 +323,7 @@ def test_a_round_written_by_another_process_is_not_sent(submitter: Submitter) ->
     assert len(submitter.aws.calls("RunInstances")) == len(submitter.aws.subnets)
 
 
-def test_rounds_that_an_instance_plants_change_nothing(submitter: Submitter) -> None:
+def test_launch_records_forged_by_an_instance_change_nothing(submitter: Submitter) -> None:
     # Given a submission that is interrupted after its third round, and a machine of another job, which makes folders of rounds
     no_room(submitter.aws)
 
@@ -355,7 +357,9 @@ def test_rounds_that_an_instance_plants_change_nothing(submitter: Submitter) -> 
     assert len(submitter.aws.calls("RunInstances")) == 3 * len(submitter.aws.subnets) + 1
 
 
-def test_a_kill_in_a_later_round_results_in_one_machine(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_submission_killed_while_waiting_for_capacity_launches_one_machine(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     # given a first round without room, and a submitter that is killed when EC2 has accepted a later candidate of the second
     written = (cli.folder / "b.toml").read_text()
     (cli.folder / "b.toml").write_text(written.replace("[limits]", "\n".join([*CANDIDATES, "[limits]"])))
@@ -388,7 +392,9 @@ def test_a_kill_in_a_later_round_results_in_one_machine(moto_aws: MotoAws, cli: 
     assert asked[-1] == ("t3.large", None)
 
 
-def test_an_interrupted_wait_keeps_its_place(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_an_interrupted_wait_for_capacity_continues_where_it_stopped(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     # given a submitter that is interrupted while it waits, and `bai status`, which tells of it
     no_room(moto_aws)
     err = cli.folder / "err"
