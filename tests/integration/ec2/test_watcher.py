@@ -131,7 +131,7 @@ def account(moto_aws: MotoAws, tmp_path: Path) -> WatchedAccount:
     return WatchedAccount(moto_aws, tmp_path)
 
 
-def test_the_archive_is_within_lambdas_limits() -> None:
+def test_the_watchers_archive_is_within_lambdas_size_limits() -> None:
     archive = own_archive()
     with zipfile.ZipFile(archive.path) as content:
         unpacked = sum(each.file_size for each in content.infolist())
@@ -140,11 +140,11 @@ def test_the_archive_is_within_lambdas_limits() -> None:
     assert unpacked < 250_000_000
 
 
-def test_the_same_code_makes_the_same_archive() -> None:
+def test_the_watchers_archive_of_the_same_code_has_the_same_bytes() -> None:
     assert own_archive().sha256 == own_archive().sha256
 
 
-def test_a_cold_start_imports_only_what_a_look_needs(tmp_path: Path) -> None:
+def test_a_cold_start_of_the_watcher_imports_only_what_a_check_needs(tmp_path: Path) -> None:
     code = watcher_calls.unpack(tmp_path)
 
     found = watcher_calls.call(code, None, {})
@@ -155,7 +155,7 @@ def test_a_cold_start_imports_only_what_a_look_needs(tmp_path: Path) -> None:
     assert found.cold_s < 10
 
 
-def test_a_look_at_jobs_takes_less_than_half_of_the_functions_memory(account: WatchedAccount) -> None:
+def test_a_check_of_jobs_uses_less_than_half_of_the_functions_memory(account: WatchedAccount) -> None:
     account.lost("job-1")
     account.lost("job-2", more="")
     account.submit("job-3")
@@ -167,7 +167,7 @@ def test_a_look_at_jobs_takes_less_than_half_of_the_functions_memory(account: Wa
     assert done.peak < watcher_calls.MEMORY / 2
 
 
-def test_an_event_about_a_lost_machine_brings_another_one(account: WatchedAccount) -> None:
+def test_an_event_about_a_terminated_machine_launches_a_replacement(account: WatchedAccount) -> None:
     machine = account.lost()
 
     done = account.watch(state_change(machine, "terminated", region=REGION, account=account.aws.account))
@@ -230,7 +230,7 @@ def test_a_completely_hanging_machine_is_ended_within_fifteen_minutes_and_replac
     assert account.outcome() is None
 
 
-def test_a_single_machine_that_hangs_is_ended_if_ec2_does_not_reach_it_either(
+def test_a_silent_machine_is_terminated_only_if_ec2s_reachability_check_fails_too(
     account: WatchedAccount,
 ) -> None:
     # Given two jobs of one machine that give no more signs of life; EC2's own check reaches one of the machines
@@ -270,7 +270,7 @@ def test_a_silent_boot_is_ended_at_its_limit(account: WatchedAccount) -> None:
     assert account.outcome("no-words") == "boot_failed"
 
 
-def test_a_job_whose_machine_is_gone_gets_its_result(account: WatchedAccount) -> None:
+def test_the_watcher_writes_the_result_of_a_job_whose_machine_is_gone(account: WatchedAccount) -> None:
     account.lost(more="")
 
     account.watch()
@@ -278,7 +278,7 @@ def test_a_job_whose_machine_is_gone_gets_its_result(account: WatchedAccount) ->
     assert account.outcome() == "interrupted"
 
 
-def test_two_looks_at_once_launch_one_machine(account: WatchedAccount) -> None:
+def test_two_concurrent_checks_launch_one_machine(account: WatchedAccount) -> None:
     account.lost()
 
     with ThreadPoolExecutor() as pool:
@@ -298,7 +298,7 @@ def test_two_looks_at_once_launch_one_machine(account: WatchedAccount) -> None:
 )
 @pytest.mark.parametrize("is_done", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize(("killed", "other"), [("user", "watcher"), ("watcher", "user")])
-def test_a_launch_in_which_one_is_killed_is_finished_by_the_other_once(
+def test_a_launch_of_a_killed_user_or_watcher_is_finished_once_by_the_other(
     account: WatchedAccount, killed: str, other: str, action: str, resource: str, is_done: bool
 ) -> None:
     account.lost()
@@ -338,7 +338,7 @@ def test_a_launch_in_which_one_is_killed_is_finished_by_the_other_once(
     ]
 
 
-def test_while_no_job_is_watched_it_looks_seldom(account: WatchedAccount) -> None:
+def test_without_jobs_to_check_the_watcher_asks_ec2_less_often(account: WatchedAccount) -> None:
     account.watch()
     account.aws.control_plane.forget_calls()
 
@@ -360,7 +360,7 @@ def test_while_no_job_is_watched_it_looks_seldom(account: WatchedAccount) -> Non
         ("BAI_WATCHER_USD_A_DAY", "0.1", "the watcher may spend 0.10 USD a day"),
     ],
 )
-def test_nothing_is_launched_beyond_the_limits(
+def test_a_launch_beyond_the_watchers_limits_is_not_made(
     account: WatchedAccount, limit: str, value: str, complaint: str
 ) -> None:
     account.lost()
@@ -385,7 +385,7 @@ def test_nothing_is_launched_beyond_the_limits(
         ),
     ],
 )
-def test_no_place_beyond_the_limits_is_launched_in(
+def test_a_launch_in_a_subnet_or_security_group_beyond_the_watchers_limits_is_not_made(
     account: WatchedAccount, request_: dict[str, Any], complaint: str
 ) -> None:
     account.lost()
@@ -398,7 +398,7 @@ def test_no_place_beyond_the_limits_is_launched_in(
     assert len(account.aws.calls("RunInstances")) == 1
 
 
-def test_nothing_is_launched_with_tags_of_others(account: WatchedAccount) -> None:
+def test_a_launch_with_tags_of_another_store_is_not_made(account: WatchedAccount) -> None:
     account.lost()
     file = read_launch(JobRecord(account.store, "job"))
     assert file is not None
@@ -414,7 +414,7 @@ def test_nothing_is_launched_with_tags_of_others(account: WatchedAccount) -> Non
     assert len(account.aws.calls("RunInstances")) == 1
 
 
-def test_in_another_region_it_ends_machines_and_writes_results_and_launches_none(
+def test_in_another_region_the_watcher_ends_machines_but_launches_none(
     account: WatchedAccount,
 ) -> None:
     # Given a region whose subnets are not the watcher's, with a machine that hangs after its job's end, and a lost one
@@ -520,7 +520,9 @@ def test_hints_of_adaptdl_launch_machines_within_the_range_of_their_job_alone(
     assert "fixed" not in done.log
 
 
-def test_another_launch_than_the_submitted_one_launches_nothing(account: WatchedAccount) -> None:
+def test_a_launch_record_that_differs_from_the_submitted_one_launches_nothing(
+    account: WatchedAccount,
+) -> None:
     # Given a launch whose content has changed since the job was marked
     account.lost()
     watch_job(account.store, "job", token="0" * 64)
@@ -531,7 +533,7 @@ def test_another_launch_than_the_submitted_one_launches_nothing(account: Watched
     assert "its launch.json differs from the submitted one" in done.log
 
 
-def test_the_machines_of_a_day_cost_no_more_than_their_limit(account: WatchedAccount) -> None:
+def test_machines_launched_in_a_day_cost_no_more_than_the_daily_limit(account: WatchedAccount) -> None:
     account.lost("job-1")
     account.lost("job-2")
 
@@ -542,7 +544,7 @@ def test_the_machines_of_a_day_cost_no_more_than_their_limit(account: WatchedAcc
     assert "the machines of this day cost" in done.log
 
 
-def test_launches_that_ec2_refuses_use_nothing_of_the_days_limit(account: WatchedAccount) -> None:
+def test_launches_refused_by_ec2_do_not_count_towards_the_daily_limit(account: WatchedAccount) -> None:
     # Given a limit that one machine fits in, and no room at the first two launches
     account.lost()
     account.aws.fail("RunInstances", service="ec2", code="InsufficientInstanceCapacity", times=2)
@@ -558,7 +560,9 @@ def test_launches_that_ec2_refuses_use_nothing_of_the_days_limit(account: Watche
     assert f"{new} was launched for it" in done.log
 
 
-def test_spent_amounts_of_instances_and_users_do_not_count(account: WatchedAccount) -> None:
+def test_amounts_forged_by_instances_and_users_do_not_count_towards_the_daily_limit(
+    account: WatchedAccount,
+) -> None:
     # Given two jobs whose machines were lost, a limit that one machine fits in, and the policies of `bai` in force
     account.lost("job-1")
     account.lost("job-2")
@@ -612,7 +616,7 @@ def test_a_machine_costs_what_the_licences_of_its_image_cost(account: WatchedAcc
     assert "another one 4." in done.log
 
 
-def test_an_image_of_the_marketplace_is_not_launched_and_not_asked_for(account: WatchedAccount) -> None:
+def test_a_paid_marketplace_image_is_not_launched(account: WatchedAccount) -> None:
     account.lost()
     account.aws.charge_for_images("RunInstances", is_sold=True)
 
@@ -625,7 +629,9 @@ def test_an_image_of_the_marketplace_is_not_launched_and_not_asked_for(account: 
     assert len(account.aws.calls("RunInstances")) == 1
 
 
-def test_messages_come_again_if_the_bucket_cannot_be_read(account: WatchedAccount) -> None:
+def test_the_watcher_fails_if_the_bucket_cannot_be_read_so_that_messages_are_redelivered(
+    account: WatchedAccount,
+) -> None:
     account.submit()
     account.aws.fail("ListObjectsV2", code="AccessDenied", status=403)
 
@@ -633,7 +639,7 @@ def test_messages_come_again_if_the_bucket_cannot_be_read(account: WatchedAccoun
         account.watch()
 
 
-def test_junk_in_the_queue_does_no_harm(account: WatchedAccount) -> None:
+def test_malformed_messages_in_the_queue_are_ignored(account: WatchedAccount) -> None:
     machine, _ = account.submit()
 
     for event in ({"Records": [{"body": "{"}, {}, 7]}, {"Records": "all"}, {}, "text"):

@@ -63,7 +63,7 @@ def only_tiny(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("index")
-def test_without_pip_in_the_environment_wheels_are_still_fetched(tmp_path: Path) -> None:
+def test_wheels_are_downloaded_by_an_environment_without_pip(tmp_path: Path) -> None:
     venv, folder = tmp_path / "venv", tmp_path / "wheels"
     folder.mkdir()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
@@ -95,7 +95,7 @@ def test_a_python_without_any_pip_is_reported(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("only_tiny")
-def test_another_file_than_the_fixed_one_is_refused(tmp_path: Path, index: Path) -> None:
+def test_a_wheel_with_a_checksum_other_than_the_locked_one_is_refused(tmp_path: Path, index: Path) -> None:
     with zipfile.ZipFile(index, "a") as wheel:
         wheel.writestr("more.py", "")
     with pytest.raises(WheelError, match=r"has other files for tiny==1\.0 than"):

@@ -43,7 +43,7 @@ def cli(tmp_path: Path) -> Iterator[LocalCli]:
         yield cli
 
 
-def test_a_script_for_adaptdl_runs_unchanged_on_one_node_on_as_many_as_goodput_wants_and_on_one(
+def test_an_unchanged_adaptdl_script_scales_up_by_goodput_and_down_again(
     cli: LocalCli, tmp_path: Path
 ) -> None:
     flag, script = tmp_path / "enough", tmp_path / "until_told.py"

@@ -59,7 +59,7 @@ PLANNED = [(row, span) for row, span in COMMANDS if re.match("bai (run|submit|pl
 KEYS = [(row, span) for row in ROWS for span in row.spans() if _KEY.match(span)]
 
 
-def test_each_row_says_what_to_write_or_why_nothing() -> None:
+def test_each_row_of_the_page_has_a_replacement_or_the_reason_for_none() -> None:
     assert len(ROWS) > 120
     for row in ROWS:
         written = [each for each in _spans(row.here) if _is_written(each)]
@@ -83,14 +83,14 @@ def _is_written(span: str) -> bool:
         ("AdaptDL on Ray", "--checkpoint-timeout --cluster-rescale-timeout arguments"),
     ],
 )
-def test_each_field_and_option_of_theirs_has_a_row(section: str, names: str) -> None:
+def test_each_field_and_option_of_the_other_tool_has_a_row(section: str, names: str) -> None:
     theirs = " ".join(row.theirs for row in ROWS if row.section == section)
 
     assert [each for each in names.split() if each not in theirs] == []
 
 
 @pytest.mark.parametrize(("row", "span"), COMMANDS, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_command_line_is_accepted(row: Row, span: str) -> None:
+def test_a_command_line_on_the_page_is_accepted_by_bai(row: Row, span: str) -> None:
     name, *arguments = shlex.split(span)[1:]
     before, _, after = shlex.join(arguments).partition(" -- ")
     command = group().commands[name]
@@ -103,7 +103,7 @@ def test_a_command_line_is_accepted(row: Row, span: str) -> None:
 
 
 @pytest.mark.parametrize(("row", "span"), KEYS, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_key_exists_and_takes_the_value(row: Row, span: str, tmp_path: Path) -> None:
+def test_a_key_on_the_page_exists_and_accepts_the_value(row: Row, span: str, tmp_path: Path) -> None:
     if not span.startswith("["):
         (tmp_path / "config.toml").write_text(span)
         if not span.startswith("spec_version"):

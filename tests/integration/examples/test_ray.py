@@ -34,7 +34,7 @@ def cli(tmp_path: Path) -> Iterator[LocalCli]:
         yield cli
 
 
-def test_a_program_for_ray_goes_on_without_a_lost_node_and_starts_again_without_the_first(
+def test_a_ray_program_continues_without_a_lost_worker_and_restarts_without_the_head(
     cli: LocalCli, tmp_path: Path
 ) -> None:
     """Only this shows Ray's own options, its token, and that its nodes end with us."""

@@ -83,7 +83,7 @@ def newcomer(tmp_path: Path) -> Newcomer:
     return Newcomer(tmp_path)
 
 
-def test_the_api_example_shows_the_learned_values(newcomer: Newcomer) -> None:
+def test_the_example_of_the_api_page_prints_an_accuracy_that_improves(newcomer: Newcomer) -> None:
     page = (EXAMPLES.parent / "docs" / "api.md").read_text()
     example = page.partition("```python\n")[2].partition("```")[0]
     done = newcomer.call(sys.executable, "-c", example, cwd=EXAMPLES.parent)
@@ -111,7 +111,7 @@ def test_digits_learns_and_saves_its_model(newcomer: Newcomer) -> None:
     assert "epoch=4" in ended.shown
 
 
-def test_script_mode_runs_its_entry_point(newcomer: Newcomer) -> None:
+def test_the_script_mode_example_trains_to_a_high_accuracy(newcomer: Newcomer) -> None:
     ended = newcomer.runs("script-mode")
 
     assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")
@@ -120,7 +120,7 @@ def test_script_mode_runs_its_entry_point(newcomer: Newcomer) -> None:
     assert ended.values["accuracy"][-1] > 0.95
 
 
-def test_a_training_uses_the_data_that_the_job_before_prepared(newcomer: Newcomer) -> None:
+def test_the_training_example_uses_the_artifacts_of_the_prepare_job(newcomer: Newcomer) -> None:
     too_early = newcomer.call(BAI, "run", EXAMPLES / "prepare" / "train.toml")
     prepared = newcomer.runs("prepare")
     trained = newcomer.runs("prepare", file="train.toml", job_id="trained")
@@ -133,7 +133,7 @@ def test_a_training_uses_the_data_that_the_job_before_prepared(newcomer: Newcome
     assert trained.values["accuracy"][0] > 0.8
 
 
-def test_emit_sends_what_it_measures(newcomer: Newcomer) -> None:
+def test_the_emit_example_records_each_of_its_measurements(newcomer: Newcomer) -> None:
     ended = newcomer.runs("emit", "--", "--rounds", "2")
 
     assert (ended.exit_code, ended.result["outcome"]) == (0, "succeeded")
@@ -180,7 +180,7 @@ def test_the_inference_example_measures_its_server(newcomer: Newcomer) -> None:
     assert (models, data) == ([0, 1], [1, 0])
 
 
-def test_the_sweep_compares_its_combinations(newcomer: Newcomer) -> None:
+def test_the_sweep_example_prints_a_comparison_of_its_six_combinations(newcomer: Newcomer) -> None:
     done = newcomer.call(BAI, "run", EXAMPLES / "sweep" / "benchmark.toml", "--job-id", "sweep", "--json")
 
     assert done.returncode == 0, done.stderr
@@ -201,7 +201,9 @@ def test_the_failing_example_exits_with_1_and_shows_its_last_lines(newcomer: New
     assert ended.shown.count(last) == 2
 
 
-def test_too_long_ends_with_three_and_had_time_to_finish(newcomer: Newcomer) -> None:
+def test_the_too_long_example_is_ended_at_max_runtime_and_finishes_within_its_grace(
+    newcomer: Newcomer,
+) -> None:
     ended = newcomer.runs("too-long")
 
     assert (ended.exit_code, ended.result["outcome"]) == (3, "max_runtime")

@@ -27,7 +27,7 @@ def cli(tmp_path: Path) -> Iterator[LocalCli]:
         yield cli
 
 
-def test_two_nodes_under_torchrun_learn_together(cli: LocalCli, kafka: Broker) -> None:
+def test_two_nodes_under_torchrun_train_one_model(cli: LocalCli, kafka: Broker) -> None:
     job = f"torch-{uuid.uuid4().hex[:8]}"
     python = pytorch(hosts_version()) / "bin" / "python"
 
@@ -46,7 +46,9 @@ def test_two_nodes_under_torchrun_learn_together(cli: LocalCli, kafka: Broker) -
     assert all(each.stat().st_size > 100_000 for each in kept)
 
 
-def test_an_elastic_training_continues_after_a_kill_and_stops_at_one_step(cli: LocalCli) -> None:
+def test_an_elastic_training_continues_after_a_kill_and_all_processes_stop_at_the_same_step(
+    cli: LocalCli,
+) -> None:
     python = pytorch(hosts_version()) / "bin" / "python"
     run = f"run {EXAMPLES / 'elastic.toml'} --on local --nodes 2:2 --job-id elastic --set env.python={python}"
     more = "--set restart.backoff=100ms -- --steps 100000 --save-every 10"
@@ -84,7 +86,7 @@ def test_an_elastic_training_continues_after_a_kill_and_stops_at_one_step(cli: L
     assert int(done.stdout) == steps["1"][-1]
 
 
-def test_processes_of_all_nodes_on_one_machine_are_told_apart_and_those_on_others_are_not_counted() -> None:
+def test_a_process_counts_only_processes_on_its_own_machine() -> None:
     python = pytorch(hosts_version()) / "bin" / "python"
     asked = {
         ("", "0", "1", "2"): (1, 2),  # torchrun alone
