@@ -26,7 +26,7 @@ def arm(cli: LocalCli, name: str, base: int, more: str = "") -> Path:
     return file
 
 
-def test_two_arms_take_turns_and_are_compared(cli: LocalCli) -> None:
+def test_bai_ab_alternates_two_arms_and_compares_them(cli: LocalCli) -> None:
     old, new = arm(cli, "old", 1000), arm(cli, "new", 1000, "[env.vars]\nMORE = 500\n")
 
     answer = cli.bai("ab", old, new, "--runs", "4", "--seed", "5", "--job-id", "two", "--json")
@@ -42,7 +42,7 @@ def test_two_arms_take_turns_and_are_compared(cli: LocalCli) -> None:
     assert loss["verdict"] == "worse"
 
 
-def test_three_arms_take_turns_and_each_is_compared_with_the_first(cli: LocalCli) -> None:
+def test_bai_ab_compares_each_of_three_arms_with_the_first(cli: LocalCli) -> None:
     files = [arm(cli, "one", 1000), arm(cli, "two", 2000), arm(cli, "three", 3000)]
 
     answer = cli.bai("ab", *files, "--runs", "3", "--job-id", "three", "--json")
@@ -60,7 +60,7 @@ def test_three_arms_take_turns_and_each_is_compared_with_the_first(cli: LocalCli
     ]
 
 
-def test_an_arm_that_fails_is_named(cli: LocalCli) -> None:
+def test_a_failed_arm_is_named_in_the_result(cli: LocalCli) -> None:
     files = [arm(cli, "good", 1), arm(cli, "bad", 1, '[env.vars]\nMORE = "x"\n'), arm(cli, "other", 1)]
 
     answer = cli.bai("ab", *files, "--runs", "2", "--job-id", "fails")
@@ -70,7 +70,7 @@ def test_an_arm_that_fails_is_named(cli: LocalCli) -> None:
     assert "(bad)" in answer.stderr + answer.stdout
 
 
-def test_other_differences_than_the_arms_are_named(cli: LocalCli) -> None:
+def test_arms_that_differ_in_the_user_are_refused_with_key_and_file(cli: LocalCli) -> None:
     one = arm(cli, "one", 1)
     other = arm(cli, "other", 2, "[env]\nuser = 'nobody'\n")
 
@@ -194,7 +194,7 @@ def test_two_versions_of_a_script_run_in_separate_folders(cli: LocalCli) -> None
     assert f"`bai ab A.toml B.toml --runs 3 --seed {job.repeat.seed}`" in report
 
 
-def test_a_file_of_an_arm_also_runs_as_a_job_of_its_own(cli: LocalCli) -> None:
+def test_the_descriptor_of_an_arm_also_runs_as_an_ordinary_job(cli: LocalCli) -> None:
     (cli.folder / "common.txt").write_text("for both")
     alone = version(cli.folder / "old", slow=1, words="12")
 
@@ -219,7 +219,7 @@ def test_arms_with_the_same_files_share_their_folders(cli: LocalCli) -> None:
     assert not (rundir.path / "arms").exists()
 
 
-def test_different_data_for_one_place_is_refused(cli: LocalCli) -> None:
+def test_arms_with_different_data_for_the_same_path_are_refused(cli: LocalCli) -> None:
     (cli.folder / "common.txt").write_text("for both")
     old = version(cli.folder / "old", slow=1, words="12")
     new = version(cli.folder / "new", slow=2, words="1234")

@@ -43,7 +43,9 @@ def test_bai_starts_the_agent_itself_in_another_session(cli: LocalCli) -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.75, 0.95])
-def test_bai_killed_at_any_moment_leaves_a_whole_agent_or_none(cli: LocalCli, share: float) -> None:
+def test_bai_killed_while_it_starts_an_agent_leaves_a_complete_agent_or_none(
+    cli: LocalCli, share: float
+) -> None:
     # Given how long a start takes, as it is here and now
     begun = time.monotonic()
     assert starting(cli, "measured", detach=True).wait(timeout=60) == 0

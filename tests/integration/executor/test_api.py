@@ -51,7 +51,7 @@ def _nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> Any:
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_api_plan_equals_the_commands(cli: LocalCli) -> None:
+def test_plan_of_the_api_equals_that_of_the_command(cli: LocalCli) -> None:
     file = cli.descriptor()
 
     found = plan(file, on="local", arguments=["--much"], job_id="p-1")
@@ -62,7 +62,7 @@ def test_the_api_plan_equals_the_commands(cli: LocalCli) -> None:
     assert not cli.store.exists()
 
 
-def test_a_job_is_submitted_watched_and_waited_for(cli: LocalCli) -> None:
+def test_submit_status_and_wait_follow_a_job_to_its_end(cli: LocalCli) -> None:
     job_id = submit(cli.descriptor(), on="local", arguments=[str(cli.go_file)])
     assert_type(job_id, str)
     cli.await_output(job_id, "loss=0.5")
@@ -79,7 +79,9 @@ def test_a_job_is_submitted_watched_and_waited_for(cli: LocalCli) -> None:
     assert [each["value"] for each in metrics(job_id) if each["name"] == "loss"] == [0.5, 0.25, 0.125]
 
 
-def test_a_status_has_each_of_several_nodes(cli: LocalCli, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_status_of_a_multi_node_job_lists_each_node(
+    cli: LocalCli, capfd: pytest.CaptureFixture[str]
+) -> None:
     job = HandmadeJob(cli.store, nodes=2)
     job.on(1).phases("prepare", "pull", until="join")
 
@@ -114,7 +116,7 @@ def test_a_job_of_one_node_has_no_list_of_nodes(cli: LocalCli) -> None:
     assert "nodes" not in found.as_table()
 
 
-def test_the_same_id_twice_is_one_job_from_any_thread(cli: LocalCli) -> None:
+def test_submitting_the_same_id_from_several_threads_starts_one_job(cli: LocalCli) -> None:
     cli.go_file.touch()
     heard: list[str] = []
     for _ in range(2):
@@ -144,12 +146,14 @@ def test_the_same_id_twice_is_one_job_from_any_thread(cli: LocalCli) -> None:
         (lambda cli: status("x", store="s3://bucket/jobs", profile="unknown"), 'no profile "unknown"'),
     ],
 )
-def test_every_failure_is_a_bai_error(cli: LocalCli, asked: Callable[[LocalCli], object], said: str) -> None:
+def test_every_failure_of_the_api_raises_a_subclass_of_bai_error(
+    cli: LocalCli, asked: Callable[[LocalCli], object], said: str
+) -> None:
     with pytest.raises(BaiError, match=said):
         asked(cli)
 
 
-def test_on_ec2_it_plans_and_launches_once(cli: LocalCli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_plans_and_launches_a_job_on_ec2_once(cli: LocalCli, monkeypatch: pytest.MonkeyPatch) -> None:
     file = cli.folder / "b.toml"
     file.write_text(_ON_EC2)
     with open_moto_aws() as moto_aws:
@@ -178,7 +182,7 @@ def test_on_ec2_it_plans_and_launches_once(cli: LocalCli, monkeypatch: pytest.Mo
         assert (now.where, now.status) == ("ec2", "PENDING")
 
 
-def test_a_second_factor_is_never_requested(tmp_path: Path) -> None:
+def test_the_api_never_asks_for_an_mfa_code_at_the_terminal(tmp_path: Path) -> None:
     """At a terminal, where AWS's library would ask."""
     (tmp_path / "config").write_text(
         "[profile careful]\nrole_arn = arn:aws:iam::123456789012:role/r\nsource_profile = base\n"
@@ -213,7 +217,7 @@ def test_a_second_factor_is_never_requested(tmp_path: Path) -> None:
     )
 
 
-def test_importing_the_program_does_not_bring_the_api() -> None:
+def test_importing_the_cli_does_not_import_the_api() -> None:
     program = (
         "import sys, executor.cli, executor; assert 'executor.api' not in sys.modules; "
         "executor.plan; assert 'executor.api' in sys.modules; executor.nothing"

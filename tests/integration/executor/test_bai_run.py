@@ -40,7 +40,7 @@ def test_a_run_in_a_pipe_prints_its_headlines_at_the_end(cli: LocalCli) -> None:
     assert cli.bai("status", "last", "--wait").code == 0
 
 
-def test_a_program_reads_the_result_from_the_last_line(cli: LocalCli) -> None:
+def test_the_last_json_line_of_a_run_is_its_result(cli: LocalCli) -> None:
     cli.go_file.touch()
 
     answer = cli.bai("run", cli.descriptor(), "--json", "--", cli.go_file)
@@ -70,7 +70,7 @@ def test_a_program_reads_the_result_from_the_last_line(cli: LocalCli) -> None:
         ),
     ],
 )
-def test_the_exit_code_says_how_it_ended(
+def test_the_exit_code_of_a_run_depends_on_its_outcome(
     cli: LocalCli, code: str, limits: str, exit_code: int, outcome: str
 ) -> None:
     answer = cli.bai("run", cli.descriptor(code, limits=limits), "--job-id", "one", "--", cli.go_file)
@@ -154,7 +154,7 @@ def test_two_concurrent_jobs_of_one_file_are_separate(cli: LocalCli) -> None:
     assert pids[0] != pids[1]
 
 
-def test_the_same_job_id_is_the_same_job(cli: LocalCli) -> None:
+def test_a_run_with_an_existing_job_id_follows_the_existing_job(cli: LocalCli) -> None:
     file = cli.descriptor()
     assert cli.bai("run", file, "--job-id", "one", "--detach", "--", cli.go_file).stdout == "one\n"
     cli.await_output("one", "loss=0.25")
@@ -190,7 +190,7 @@ def test_a_killed_agent_is_restarted_while_a_command_follows(cli: LocalCli) -> N
     assert cli.result("one")["metrics"]["per_metric"] == {"loss": 3}
 
 
-def test_an_agent_that_died_unseen_is_resumed(cli: LocalCli) -> None:
+def test_bai_resume_restarts_an_agent_that_died_unnoticed(cli: LocalCli) -> None:
     # Given a job that nobody follows, whose agent was killed
     cli.bai("run", cli.descriptor(), "--job-id", "one", "--detach", "--", cli.go_file)
     cli.await_output("one", "loss=0.25")
@@ -228,7 +228,9 @@ def kill_agent_and_shim(cli: LocalCli) -> list[int]:
     return pids
 
 
-def test_a_benchmark_without_agent_and_shim_is_not_forgotten(cli: LocalCli) -> None:
+def test_a_benchmark_whose_agent_and_shim_died_is_shown_as_running_and_can_be_cancelled(
+    cli: LocalCli
+) -> None:
     pids = kill_agent_and_shim(cli)
 
     assert "AGENT DIED" in cli.bai("status", "one").stdout
@@ -298,7 +300,7 @@ def test_a_reader_that_closes_the_pipe_does_not_end_the_job(cli: LocalCli) -> No
     assert cli.bai("status", "one", "--wait").code == 0
 
 
-def test_scripts_are_those_of_the_submission(cli: LocalCli) -> None:
+def test_a_job_runs_the_scripts_as_they_were_at_submission(cli: LocalCli) -> None:
     # Given a folder of scripts
     file = cli.descriptor()
     text = file.read_text().partition("[ml]")[0]
@@ -318,7 +320,7 @@ def test_scripts_are_those_of_the_submission(cli: LocalCli) -> None:
     assert len(list((cli.store / "one").rglob("step.py"))) == 1
 
 
-def test_one_job_id_started_twice_at_once_is_one_job(cli: LocalCli) -> None:
+def test_concurrent_runs_with_the_same_job_id_start_one_job(cli: LocalCli) -> None:
     # Given scripts that take a while to be copied
     file = cli.descriptor()
     text = file.read_text().partition("[ml]")[0]
@@ -342,7 +344,7 @@ def test_one_job_id_started_twice_at_once_is_one_job(cli: LocalCli) -> None:
     assert all("loss=0.125" in each for each in said)
 
 
-def test_a_plan_run_by_the_agent_is_an_ordinary_job(cli: LocalCli) -> None:
+def test_a_printed_plan_run_by_the_agent_is_an_ordinary_job(cli: LocalCli) -> None:
     # Given two plans of one descriptor
     cli.go_file.touch()
     file = cli.descriptor()
@@ -367,7 +369,7 @@ def test_a_plan_run_by_the_agent_is_an_ordinary_job(cli: LocalCli) -> None:
     assert sorted(json.loads(each)["job_id"] for each in pruned) == sorted(ids)
 
 
-def test_another_job_of_the_same_id_is_refused(cli: LocalCli) -> None:
+def test_a_different_job_with_an_existing_id_is_refused(cli: LocalCli) -> None:
     cli.go_file.touch()
     plan = cli.bai("plan", cli.descriptor(), "--job-id", "one", "--", cli.go_file).stdout
     assert cli.bai("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file, "other").code == 0
@@ -380,7 +382,7 @@ def test_another_job_of_the_same_id_is_refused(cli: LocalCli) -> None:
     assert 'has another job "one"; give this one another [job] id' in done.stderr
 
 
-def test_a_peak_that_the_shim_hides_is_only_a_bound(cli: LocalCli) -> None:
+def test_a_memory_peak_below_the_shims_is_shown_as_an_upper_bound(cli: LocalCli) -> None:
     file = cli.descriptor("print('loss=1')")
     text = file.read_text()
     small = text[: text.index("[ml]")] + '[ml]\nbenchmark_code = "true"\n'

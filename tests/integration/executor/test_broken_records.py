@@ -129,7 +129,7 @@ def test_a_broken_result_keeps_no_other_job_from_being_pruned(cli: LocalCli) -> 
     assert pruned.code == 0
 
 
-def test_a_status_of_another_version_is_not_waited_for(cli: LocalCli) -> None:
+def test_waiting_for_a_job_with_an_unknown_status_is_refused(cli: LocalCli) -> None:
     job = HandmadeJob(cli.store, "newer-1")
     result = job.ends()
     job.store.put("newer-1/result.json", json.dumps({**result, "status": "HIBERNATED"}).encode())
@@ -177,7 +177,7 @@ def test_malformed_metric_records_are_counted_and_the_first_named(cli: LocalCli)
 
 
 @pytest.mark.parametrize("units", [{}, {"units": None}])
-def test_a_metric_without_units_is_one(cli: LocalCli, units: dict[str, Any]) -> None:
+def test_a_metric_record_without_units_is_shown(cli: LocalCli, units: dict[str, Any]) -> None:
     job = HandmadeJob(cli.store)
     record = {key: value for key, value in METRIC.items() if key != "units"} | units
     with (job.node / "metrics.jsonl").open("ab") as file:
@@ -192,7 +192,7 @@ def test_a_metric_without_units_is_one(cli: LocalCli, units: dict[str, Any]) -> 
         assert answer.stderr == ""
 
 
-def test_an_endless_line_needs_bounded_memory(tmp_path: Path) -> None:
+def test_an_event_line_longer_than_16_mib_is_refused(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     (job.node / "events.jsonl").write_bytes(b"x" * (17 << 20))
 
@@ -386,7 +386,7 @@ def test_a_broken_descriptor_is_named_and_hides_no_other_job(cli: LocalCli, desc
 @pytest.mark.parametrize(
     "content", [b"[" * 100_000, b'{"type": "x", "time": ' + b"9" * 5000 + b"}", b"{" * 99]
 )
-def test_json_that_no_parser_accepts_is_skipped(tmp_path: Path, content: bytes) -> None:
+def test_lines_of_invalid_json_are_skipped(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(content + b"\n" + b'{"type": "y"}\n')
 

@@ -94,7 +94,9 @@ def test_an_unknown_job_is_named_in_one_sentence(cli: LocalCli, job: HandmadeJob
 
 @pytest.mark.parametrize("command", ["run", "plan", "validate"])
 @pytest.mark.parametrize("kind", ["missing", "folder", "binary", "not TOML"])
-def test_a_file_that_is_no_descriptor_is_explained(cli: LocalCli, command: str, kind: str) -> None:
+def test_a_file_that_is_not_a_descriptor_is_refused_with_an_explanation(
+    cli: LocalCli, command: str, kind: str
+) -> None:
     file = cli.folder / "benchmark.toml"
     if kind == "folder":
         file.mkdir()
@@ -158,7 +160,7 @@ def test_presets_are_listed_and_their_metrics_are_shown(cli: LocalCli) -> None:
     assert "^Time: " in planned.stdout
 
 
-def test_a_preset_that_finds_nothing_is_a_warning_of_the_run(cli: LocalCli) -> None:
+def test_a_preset_whose_patterns_match_nothing_causes_a_warning(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     file.write_text(
         'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
@@ -175,7 +177,7 @@ def test_a_preset_that_finds_nothing_is_a_warning_of_the_run(cli: LocalCli) -> N
     assert "found nothing" not in found.stdout + found.stderr + failed.stdout + failed.stderr
 
 
-def test_programs_get_findings_too(cli: LocalCli) -> None:
+def test_validate_json_lists_findings_for_each_file(cli: LocalCli) -> None:
     good, bad = cli.folder / "good.toml", cli.folder / "bad.toml"
     good.write_text(cli.bai("init").stdout)
     bad.write_text(good.read_text().replace("strategy =", "strateg ="))
@@ -201,7 +203,7 @@ def test_json_reports_errors_with_their_exit_code(cli: LocalCli, tmp_path: Path,
     assert error["message"] in answer.stderr
 
 
-def test_a_program_that_is_not_here_is_a_warning(cli: LocalCli, tmp_path: Path) -> None:
+def test_a_program_that_is_not_on_path_causes_a_warning(cli: LocalCli, tmp_path: Path) -> None:
     file = tmp_path / "b.toml"
     text = 'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n[ml]\nbenchmark_code = "{} 1"\n'
     file.write_text(text.format("nosuchprogram"))
@@ -214,7 +216,7 @@ def test_a_program_that_is_not_here_is_a_warning(cli: LocalCli, tmp_path: Path) 
         assert "on PATH" not in cli.bai("plan", file).stderr
 
 
-def test_list_refuses_a_status_that_there_is_not(cli: LocalCli, job: HandmadeJob) -> None:
+def test_list_refuses_an_unknown_status(cli: LocalCli, job: HandmadeJob) -> None:
     answer = cli.bai("list", "--status", "fail")
     assert (answer.code, answer.stdout) == (2, "")
     assert '--status: "fail" is not a status or outcome; did you mean "failed"?' in answer.stderr
@@ -269,7 +271,7 @@ def test_every_command_with_output_accepts_json() -> None:
     assert without == {"init", "schema", "serve", "shell"}
 
 
-def test_a_report_is_json_by_flag_and_refuses_unknown_endings(
+def test_a_report_with_an_unknown_file_extension_is_refused(
     cli: LocalCli, job: HandmadeJob, tmp_path: Path
 ) -> None:
     assert json.loads(cli.bai("report", "last", "--json").stdout)["job_id"]
@@ -303,7 +305,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(
         ("aws.ec2", "local", "on this machine"),
     ],
 )
-def test_validate_says_where_the_file_would_run(
+def test_validate_names_the_backend_on_which_the_job_would_run(
     cli: LocalCli, engine: str, on: str | None, where: str
 ) -> None:
     file = cli.folder / "benchmark.toml"
@@ -363,7 +365,7 @@ sasl_password = "env:BAI_TEST_PASSWORD"
     assert "not set here" not in cli.bai("validate", file).stdout
 
 
-def test_list_is_a_table_in_the_order_of_starts(cli: LocalCli, job: HandmadeJob) -> None:
+def test_list_shows_jobs_in_the_order_of_their_start(cli: LocalCli, job: HandmadeJob) -> None:
     HandmadeJob(cli.store, "other-1", name="other", started=START - 1000).ends("failed", 1)
     HandmadeJob(cli.store, "dead-1", name="dead", started=START + 1000).event("agent_started", pid=1)
 
@@ -428,7 +430,7 @@ def test_waiting_for_a_job_gives_its_exit_code(cli: LocalCli) -> None:
     assert answer.objects[0]["status"] == "FAILED"
 
 
-def test_logs_are_the_benchmarks_bytes(cli: LocalCli, job: HandmadeJob) -> None:
+def test_logs_print_the_benchmarks_output_unchanged(cli: LocalCli, job: HandmadeJob) -> None:
     assert cli.bai("logs", "digits-1").stdout == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
     assert cli.bai("logs", "digits-1", "-f").stdout == "loss=0.5\nloss=0.25 \x1b[1mbold\x1b[0m\nlast"
     assert cli.bai("logs", "digits-1", "-n", "1").stdout == "last"
@@ -507,7 +509,7 @@ def test_resuming_an_ended_job_starts_nothing(cli: LocalCli, job: HandmadeJob) -
     assert "it has ended" in answer.objects[0]["message"]
 
 
-def test_prune_says_what_it_does(cli: LocalCli, job: HandmadeJob) -> None:
+def test_prune_lists_the_jobs_that_it_deletes(cli: LocalCli, job: HandmadeJob) -> None:
     now = int(time.time() * 1000)
     HandmadeJob(cli.store, "new-1", started=now - 1000).ends(ended=now)
 
@@ -571,7 +573,7 @@ def test_the_newest_job_of_a_name_is_found(cli: LocalCli) -> None:
     assert 'there is no job of the name "c"' in answer.stderr
 
 
-def test_a_job_id_that_cannot_be_one_is_refused(cli: LocalCli) -> None:
+def test_an_invalid_job_id_is_refused(cli: LocalCli) -> None:
     file = cli.folder / "benchmark.toml"
     file.write_text(cli.bai("init").stdout)
 
@@ -602,7 +604,9 @@ def descriptor(cli: LocalCli) -> Path:
     return path
 
 
-def test_patterns_are_tried_on_a_log_as_a_run_would(cli: LocalCli, descriptor: Path) -> None:
+def test_metrics_test_shows_matches_and_near_misses_of_each_pattern_in_a_log(
+    cli: LocalCli, descriptor: Path
+) -> None:
     log = cli.folder / "run.log"
     log.write_text("loss=0.5\nloss= 0.4\nLoss: 0.3\nloss=nan loss=1.5e-05\rnever there: 5\n")
 
@@ -625,7 +629,9 @@ def test_patterns_are_tried_on_a_log_as_a_run_would(cli: LocalCli, descriptor: P
         assert told in answer.stdout
 
 
-def test_records_are_shown_and_a_missing_required_metric_fails(cli: LocalCli, descriptor: Path) -> None:
+def test_metrics_test_shows_records_and_fails_for_a_missing_required_metric(
+    cli: LocalCli, descriptor: Path
+) -> None:
     descriptor.write_text(
         descriptor.read_text() + "required = true\n[[output.metrics]]\nname = 'lat'\nunits = 'ms'\n"
         r"pattern = 'threads=(?P<threads>\d+) (?P<value>[\d.]+)(?P<unit>\w+)'"
@@ -654,7 +660,9 @@ def test_records_are_shown_and_a_missing_required_metric_fails(cli: LocalCli, de
     assert "lines/s" in table.stdout
 
 
-def test_a_metric_without_numbers_differs_from_one_never_found(cli: LocalCli, descriptor: Path) -> None:
+def test_metrics_test_distinguishes_a_match_without_a_number_from_no_match(
+    cli: LocalCli, descriptor: Path
+) -> None:
     log = cli.folder / "run.log"
     log.write_text("loss=nan\n")
 
@@ -691,7 +699,7 @@ def test_a_pattern_that_never_ends_is_named(cli: LocalCli, descriptor: Path) -> 
     assert 'the pattern of "loss" takes more than 1 s on the line at byte 5' in answer.stderr
 
 
-def test_a_log_that_is_not_there_is_named(cli: LocalCli, descriptor: Path) -> None:
+def test_metrics_test_refuses_a_missing_log_by_name(cli: LocalCli, descriptor: Path) -> None:
     for wrong in ("nosuch.log", cli.folder):
         answer = cli.bai("metrics-test", descriptor, wrong)
         assert answer.code == 2
@@ -699,7 +707,7 @@ def test_a_log_that_is_not_there_is_named(cli: LocalCli, descriptor: Path) -> No
 
 
 @pytest.mark.parametrize("scripts", ["", '[ml.script]\npath = "."\n'])
-def test_a_store_that_cannot_be_made_is_named(cli: LocalCli, scripts: str) -> None:
+def test_a_store_that_cannot_be_created_is_named_in_the_error(cli: LocalCli, scripts: str) -> None:
     file = cli.folder / "benchmark.toml"
     file.write_text(cli.bai("init").stdout + scripts)
     (cli.folder / "occupied").touch()

@@ -100,7 +100,7 @@ def test_a_slowdown_of_20_percent_is_found_with_a_correct_interval(cli: LocalCli
     assert (page.tags.count("circle"), page.tags.count("rect")) == (2 * RUNS, 2 * RUNS)
 
 
-def test_equal_runs_and_single_runs_show_no_difference(cli: LocalCli) -> None:
+def test_equal_runs_and_single_runs_give_no_verdict_of_a_difference(cli: LocalCli) -> None:
     one = cli.bai("compare", "fast0", "slow0")
     assert one.code == 0
     assert "cannot tell" in one.stdout
@@ -159,7 +159,7 @@ def test_a_run_outside_the_band_fails_a_condition_and_is_plotted(cli: LocalCli) 
     assert shown == {"a": 2 * 2 * RUNS, "b": 2, "band": 2}
 
 
-def test_a_metric_of_another_definition_is_not_compared_by_compare_and_history(cli: LocalCli) -> None:
+def test_metrics_with_different_definitions_are_not_compared(cli: LocalCli) -> None:
     path = cli.folder / "max.toml"
     path.write_text(DESCRIPTOR.replace('headline = "median"', 'headline = "max"'))
     done = cli.bai(

@@ -100,7 +100,7 @@ def processes_of(place: str) -> list[str]:
     return found
 
 
-def test_a_container_has_metrics_files_variables_and_its_own_exit_code(cli: ContainerCli) -> None:
+def test_a_run_in_a_container_keeps_metrics_files_variables_and_the_exit_code(cli: ContainerCli) -> None:
     code = """
 echo "loss=0.5 $SAYS in $PWD of $(id -u) from '$OF_CALLER' home $HOME"
 echo kept >kept.txt
@@ -203,7 +203,7 @@ def test_out_of_memory_in_a_container_is_reported(cli: ContainerCli) -> None:
     cli.assert_nothing_is_left("one")
 
 
-def test_runs_and_their_preparation_are_in_containers(cli: ContainerCli) -> None:
+def test_repeated_runs_and_their_prepare_commands_run_in_containers(cli: ContainerCli) -> None:
     more = "[repeat]\nruns = 2\nprepare = \"sh -c 'echo prepared $1 $2' sh $(IMAGE_SAYS) $(OF_HOST)\""
     code = "echo loss=0.$BAI_REPEAT"
 
@@ -215,7 +215,7 @@ def test_runs_and_their_preparation_are_in_containers(cli: ContainerCli) -> None
     cli.assert_nothing_is_left("one")
 
 
-def test_nodes_side_by_side_restart_in_containers_of_their_own(cli: ContainerCli) -> None:
+def test_local_nodes_restart_in_separate_containers(cli: ContainerCli) -> None:
     more = '[hardware.distributed]\nnum_instances = 2\n[restart]\nmax_restarts = 1\nbackoff = "100ms"'
     code = "echo loss=0.$BAI_NODE_RANK\nsleep 1\n[ $BAI_GENERATION = 1 ] || exit 9"
 
@@ -226,7 +226,7 @@ def test_nodes_side_by_side_restart_in_containers_of_their_own(cli: ContainerCli
     cli.assert_nothing_is_left("one")
 
 
-def test_a_command_that_the_image_lacks_never_ran(cli: ContainerCli) -> None:
+def test_a_command_missing_in_the_image_is_reported_as_not_found(cli: ContainerCli) -> None:
     file = cli.write("")
 
     answer = cli.bai("run", file, "--set", "ml.benchmark_code=no-such-program", "--job-id", "one")
@@ -275,9 +275,7 @@ def empty_registry() -> Iterator[str]:
         thread.join()
 
 
-def test_an_image_that_does_not_exist_ends_the_job_before_its_nodes_meet(
-    cli: ContainerCli, empty_registry: str
-) -> None:
+def test_a_missing_image_fails_the_job_before_its_nodes_join(cli: ContainerCli, empty_registry: str) -> None:
     image = f"{empty_registry}/train:1"
     (cli.folder / "registries.conf").write_text(
         f'[[registry]]\nlocation = "{empty_registry}"\ninsecure = true\n'

@@ -59,7 +59,7 @@ os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = os.environ["BAI_NODE_ADDR
 )
 
 
-def test_nodes_find_each_other_by_their_addresses_alone(cli: LocalCli) -> None:
+def test_nodes_find_each_other_by_the_addresses_in_their_environment(cli: LocalCli) -> None:
     file = cli.descriptor(MEETS, strategy="each_node")
 
     answer = cli.bai("run", file, "--nodes", "3", "--job-id", "one", "--json")

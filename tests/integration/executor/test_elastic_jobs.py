@@ -39,7 +39,7 @@ def nodes(cli: LocalCli) -> LocalCli:
     return replace(cli, environment={**cli.environment, "PATH": path})
 
 
-def test_a_job_shrinks_grows_and_outlives_a_killed_node(nodes: LocalCli) -> None:
+def test_an_elastic_job_shrinks_grows_and_continues_without_a_killed_node(nodes: LocalCli) -> None:
     limits = 'grace = "10s"\npeer_silence = "20s"'
     file = nodes.descriptor(TRAINS, limits=limits, strategy="torchrun", more=MORE)
     with nodes.start("run", file, "--job-id", "e1", "--", nodes.go_file, "0.05") as run:

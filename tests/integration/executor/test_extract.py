@@ -37,7 +37,7 @@ def numbers(answer: CliResult, name: str) -> list[float]:
     return [each["value"] for each in answer.objects if each["name"] == name]
 
 
-def test_output_that_a_run_had_no_time_for_is_extracted_later(cli: LocalCli) -> None:
+def test_bai_extract_reads_output_that_was_not_searched_during_the_run(cli: LocalCli) -> None:
     file = cli.descriptor(PROGRAM, limits='extract_timeout = "0s"')
     assert cli.bai("run", file, "--job-id", "one").code == 0
     before = cli.rundir("one").metrics.read_bytes()
@@ -53,7 +53,7 @@ def test_output_that_a_run_had_no_time_for_is_extracted_later(cli: LocalCli) -> 
     assert cli.rundir("one").metrics.read_bytes() == before
 
 
-def test_a_forgotten_metric_is_taken_from_another_descriptor(cli: LocalCli) -> None:
+def test_bai_extract_adds_a_metric_from_another_descriptor(cli: LocalCli) -> None:
     file = cli.descriptor(PROGRAM)
     assert cli.bai("run", file, "--job-id", "one").code == 0
     text = file.read_text()
@@ -102,7 +102,7 @@ def test_a_job_that_cannot_be_extracted_reports_the_reason(cli: LocalCli, tmp_pa
         assert (answer.code, told in answer.stderr) == (2, True), answer.stderr
 
 
-def test_an_interrupted_set_keeps_its_number_and_is_not_shown(tmp_path: Path) -> None:
+def test_an_interrupted_extraction_is_not_shown_and_its_number_not_reused(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path / "store")
     job.prints("loss=1.5\n")
     job.ends()

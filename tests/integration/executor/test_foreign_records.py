@@ -63,7 +63,7 @@ def test_commands_print_foreign_text_without_control_characters(
     assert [each for each in ("\x1b", "\x07", "\x9b") if each in told] == []
 
 
-def test_half_a_character_ends_no_view(cli: LocalCli) -> None:
+def test_a_lone_surrogate_in_an_event_is_shown_as_a_question_mark(cli: LocalCli) -> None:
     job = HandmadeJob(cli.store)
     job.event("warning", message="half: \ud83d")
     job.ends()

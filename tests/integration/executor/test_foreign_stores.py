@@ -62,7 +62,9 @@ def give_away(folder: Path, *, but: Path | None = None) -> None:
             os.lchown(path, _STRANGER, _STRANGER)
 
 
-def test_a_pid_without_a_proof_is_not_killed(cli: LocalCli, bystander: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_only_a_forged_record_names_is_not_killed(
+    cli: LocalCli, bystander: subprocess.Popen[bytes]
+) -> None:
     naming(cli, bystander)
 
     cancelled = cli.bai("cancel", "theirs")
@@ -73,7 +75,7 @@ def test_a_pid_without_a_proof_is_not_killed(cli: LocalCli, bystander: subproces
     assert bystander.poll() is None
 
 
-def test_a_process_in_the_session_of_one_that_has_gone_needs_a_proof_too(cli: LocalCli) -> None:
+def test_a_process_in_a_session_that_a_forged_record_names_is_not_killed(cli: LocalCli) -> None:
     # Given a process in a session whose leader has gone, as in a closed terminal
     lines = "sleep 300 & echo $!"
     leader = subprocess.Popen(["sh", "-c", lines], start_new_session=True, stdout=subprocess.PIPE, text=True)
@@ -105,7 +107,7 @@ def test_a_process_in_the_session_of_one_that_has_gone_needs_a_proof_too(cli: Lo
     [("cancel", "theirs"), ("resume", "theirs"), ("run", "benchmark.toml", "--job-id", "theirs")],
     ids=lambda command: command[0],
 )
-def test_another_users_job_is_read_and_never_acted_on(
+def test_commands_on_another_users_job_show_it_and_change_nothing(
     cli: LocalCli, bystander: subprocess.Popen[bytes], command: tuple[str, ...], whole: bool
 ) -> None:
     naming(cli, bystander)
@@ -162,7 +164,7 @@ def test_another_users_job_is_not_extracted_again(cli: LocalCli, whole: bool) ->
     assert cli.bai("logs", "theirs").stdout == "loss=0.5\n"
 
 
-def test_nothing_is_extracted_into_a_job_behind_a_link(cli: LocalCli, tmp_path: Path) -> None:
+def test_bai_extract_refuses_a_job_behind_a_symbolic_link(cli: LocalCli, tmp_path: Path) -> None:
     job = ended_job(cli)
     job.node.rename(tmp_path / "elsewhere")
     job.node.symlink_to(tmp_path / "elsewhere")
@@ -208,7 +210,7 @@ def test_a_fifo_in_place_of_a_file_does_not_block_a_command(cli: LocalCli, name:
     ["{}", '{"boot_id": "BOOT"}', '{"boot_id": "BOOT", "pid": "x", "start": null}', '{"boot_id": "BOOT", "pid": 1e400}',
      '{"boot_id": "BOOT", "pid": 99999999999999999999, "start": 1, "shim_pid": 1, "shim_start": 1}', "[]"],
 )  # fmt: skip
-def test_a_start_that_names_no_process_ends_no_command(cli: LocalCli, said: str) -> None:
+def test_commands_tolerate_a_start_record_without_a_valid_process(cli: LocalCli, said: str) -> None:
     job = started_job(cli)
     (job.node / "started.json").write_text(said.replace("BOOT", boot_id()))
     (job.node / "shim.lock").touch()

@@ -56,7 +56,7 @@ def _read(found: GitFiles) -> dict[str, str]:
     return {str(each.path): (found.folder / each.path).read_text() for each in files}
 
 
-def test_a_branch_a_tag_a_commit_or_nothing_means_one_commit(
+def test_a_branch_tag_commit_or_default_resolves_to_one_commit(
     server: GitServer, repository: Repository, tmp_path: Path
 ) -> None:
     first = repository.commit({"train.py": "1", "lib/a.py": "a"})
@@ -81,7 +81,7 @@ def test_a_branch_a_tag_a_commit_or_nothing_means_one_commit(
     assert _read(found["v1"]) == {"train.py": "1", "lib/a.py": "a"}
 
 
-def test_a_folder_of_the_repository_comes_alone(
+def test_only_the_requested_folder_of_a_repository_is_checked_out(
     server: GitServer, repository: Repository, tmp_path: Path
 ) -> None:
     repository.commit({"other.py": "o", ".gitignore": "*", "bench/resnet/train.py": "t"})
@@ -105,7 +105,7 @@ def test_a_folder_of_the_repository_comes_alone(
         (None, "link", "has no folder link"),
     ],
 )
-def test_what_the_repository_lacks_is_named(
+def test_a_missing_ref_or_folder_of_the_repository_is_named(
     server: GitServer, repository: Repository, tmp_path: Path, ref: str | None, folder: str | None, says: str
 ) -> None:
     (repository.folder / "link").symlink_to("/etc")
@@ -123,7 +123,9 @@ def test_a_missing_repository_is_named(server: GitServer, tmp_path: Path) -> Non
         )
 
 
-def test_no_login_is_used_or_asked_for(server: GitServer, tmp_path: Path) -> None:
+def test_a_private_repository_is_refused_without_using_stored_credentials(
+    server: GitServer, tmp_path: Path
+) -> None:
     private = Repository(server.folder / "private" / "bench")
     private.commit({"train.py": "1"})
     home = tmp_path / "home"
@@ -149,7 +151,7 @@ def test_no_login_is_used_or_asked_for(server: GitServer, tmp_path: Path) -> Non
     assert not (home / "helper.used").exists()
 
 
-def test_neither_hooks_filters_submodules_nor_other_addresses_of_the_user_count(
+def test_hooks_filters_submodules_and_url_rewrites_of_the_user_are_ignored(
     server: GitServer, repository: Repository, tmp_path: Path
 ) -> None:
     inner = Repository(server.folder / "inner")
@@ -203,7 +205,7 @@ def test_a_commit_without_files_is_named(server: GitServer, repository: Reposito
         _fetch(server, repository, tmp_path / "place")
 
 
-def test_a_repository_that_is_too_large_is_given_up(
+def test_a_repository_that_is_too_large_is_refused(
     server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.commit({"zeros": "0" * 3_000_000})  # a small object, a large file
@@ -213,7 +215,7 @@ def test_a_repository_that_is_too_large_is_given_up(
         _fetch(server, repository, tmp_path / "place")
 
 
-def test_a_git_that_prints_without_an_end_is_given_up(
+def test_a_git_with_endless_output_is_abandoned(
     server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor.planning.git_fetch, "MOST_BYTES", 1 << 20)
@@ -224,7 +226,7 @@ def test_a_git_that_prints_without_an_end_is_given_up(
         _fetch(server, repository, tmp_path / "place", PATH=f"{tmp_path}:{os.environ['PATH']}")
 
 
-def test_only_https_is_spoken(tmp_path: Path) -> None:
+def test_a_repository_address_other_than_https_is_refused(tmp_path: Path) -> None:
     local = Repository(tmp_path / "local")
     local.commit({"train.py": "1"})
     place = tmp_path / "place"
@@ -250,7 +252,7 @@ def test_a_server_that_is_not_trusted_is_refused(
         )
 
 
-def test_a_server_that_hangs_is_given_up(
+def test_a_git_server_that_hangs_is_abandoned(
     server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor.planning.git_fetch, "FETCH_SECONDS", 1.0)
@@ -262,7 +264,9 @@ def test_a_server_that_hangs_is_given_up(
         server.hangs = False
 
 
-def test_without_git_a_sentence_says_so(server: GitServer, repository: Repository, tmp_path: Path) -> None:
+def test_a_missing_git_is_reported_in_a_sentence(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match=r"^the program git is not installed; install it"):
         _fetch(server, repository, tmp_path / "place", PATH=str(tmp_path))
 

@@ -41,7 +41,7 @@ def _descriptor(cli: LocalCli, server: GitServer, more: str = "") -> Path:
     return path
 
 
-def test_a_job_runs_a_commit_and_is_repeated_with_it(
+def test_a_job_and_its_repetition_run_the_same_commit(
     git_cli: LocalCli, server: GitServer, repository: Repository
 ) -> None:
     commit = repository.commit({"src/train.py": _TRAIN.format(1)})
@@ -75,7 +75,7 @@ def test_a_job_runs_a_commit_and_is_repeated_with_it(
         assert (said in refused.stderr) == (changed != commit), refused.stderr
 
 
-def test_other_scripts_take_the_place_of_the_repository_of_a_job(
+def test_script_options_with_like_replace_the_repository_of_the_job(
     git_cli: LocalCli, server: GitServer, repository: Repository
 ) -> None:
     repository.commit({"src/train.py": _TRAIN.format(1)})
@@ -105,7 +105,7 @@ def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, reposito
     assert sorted(git_cli.output(f"sweep.00{number}") for number in (1, 2)) == ["version 1\n", "version 2\n"]
 
 
-def test_jobs_of_a_group_with_folders_of_their_own_use_one_commit(
+def test_jobs_of_a_matrix_over_folders_use_the_same_commit(
     git_cli: LocalCli, server: GitServer, repository: Repository
 ) -> None:
     # Given a job that moves the branch of which the next one has another folder
@@ -138,7 +138,7 @@ def test_jobs_of_a_group_with_folders_of_their_own_use_one_commit(
         ),
     ],
 )
-def test_what_the_repository_lacks_is_said_before_anything_starts(
+def test_an_invalid_ref_or_folder_of_a_repository_is_reported_before_a_job_starts(
     git_cli: LocalCli, server: GitServer, repository: Repository, more: str, says: str
 ) -> None:
     repository.commit({"src/train.py": _TRAIN.format(1)})
@@ -154,7 +154,7 @@ def test_what_the_repository_lacks_is_said_before_anything_starts(
     assert not list(git_cli.store.glob("*/job.toml"))
 
 
-def test_two_files_with_repositories_of_their_own_are_not_compared_in_one_job(
+def test_bai_ab_refuses_two_files_with_repositories(
     git_cli: LocalCli, server: GitServer, repository: Repository
 ) -> None:
     repository.commit({"src/train.py": _TRAIN.format(1)})

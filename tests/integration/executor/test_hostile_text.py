@@ -115,7 +115,9 @@ def test_findings_show_control_sequences_as_escapes(tmp_path: Path, cli: LocalCl
     assert "\\u001b" in answer.stdout + answer.stderr
 
 
-def test_spreadsheets_get_numbers_as_numbers_and_texts_as_texts(cli: LocalCli, job: HandmadeJob) -> None:
+def test_csv_output_escapes_text_that_a_spreadsheet_would_run_as_a_formula(
+    cli: LocalCli, job: HandmadeJob
+) -> None:
     rows = list(csv.DictReader(io.StringIO(cli.bai("metrics", "evil-1", "--format", "csv").stdout)))
 
     assert [row["value"] for row in rows] == ["1.5", "-1.5"]
@@ -132,7 +134,7 @@ def test_a_store_that_does_not_exist_is_an_error(tmp_path: Path, cli: LocalCli) 
     assert cli.bai("list").code == 0  # the usual place is made with its first job
 
 
-def test_a_name_that_no_job_can_have_is_no_job(cli: LocalCli, job: HandmadeJob) -> None:
+def test_an_impossible_job_name_is_reported_as_unknown(cli: LocalCli, job: HandmadeJob) -> None:
     for name in ("x" * 300, "x" * 5000, "a/b", ".."):
         answer = cli.bai("status", name)
         assert answer.code == 2

@@ -80,7 +80,7 @@ better = "lower"
 """
 
 
-def test_an_early_end_of_the_server_is_the_jobs_failure_with_its_last_lines(cli: LocalCli) -> None:
+def test_a_server_that_ends_early_fails_the_job_with_the_servers_last_lines(cli: LocalCli) -> None:
     file = cli.descriptor(
         ASKS_UNTIL_IT_IS_GONE, strategy="inference", more=server_table(free_port(), code="3")
     )
@@ -128,7 +128,7 @@ def test_two_jobs_are_compared_by_metrics_of_the_client_and_of_the_server(cli: L
     assert (values["loss"], values["server_loss"]) == ((0.5, 0.25), (7.0, 7.0))
 
 
-def test_a_port_that_is_taken_ends_the_job_before_anything_starts(cli: LocalCli) -> None:
+def test_a_server_port_in_use_fails_the_job_before_its_start(cli: LocalCli) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         file = cli.descriptor(ASKS, strategy="inference", more=server_table(port))

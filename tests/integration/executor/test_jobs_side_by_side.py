@@ -16,7 +16,7 @@ def events(cli: LocalCli, job_id: str, kind: str) -> list[dict[str, object]]:
     )
 
 
-def test_jobs_at_one_time_name_each_other_and_an_exclusive_one_waits(cli: LocalCli) -> None:
+def test_concurrent_jobs_report_each_other_and_an_exclusive_job_waits(cli: LocalCli) -> None:
     file = cli.descriptor()
     for job_id in ("one", "other"):
         assert cli.bai("run", "-d", file, "--job-id", job_id, "--", cli.go_file).code == 0
@@ -55,7 +55,7 @@ def test_ctrl_c_ends_a_job_that_waits_for_the_machine(cli: LocalCli) -> None:
     assert not cli.rundir("alone").started.exists()
 
 
-def test_an_instance_is_never_asked_to_be_exclusive(cli: LocalCli) -> None:
+def test_exclusive_is_refused_for_a_job_on_ec2(cli: LocalCli) -> None:
     answer = cli.bai("run", cli.descriptor(), "--exclusive", "--on", "ec2")
     assert answer.code == 2
     assert "--exclusive: an instance has no other jobs" in answer.stderr

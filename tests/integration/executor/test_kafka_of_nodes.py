@@ -20,7 +20,7 @@ with open(os.environ["BENCHMARK_AI_FIFO_FILEPATH"], "w") as fifo:
 """
 
 
-def test_each_number_of_two_nodes_arrives_once_with_its_rank(
+def test_each_value_of_two_nodes_arrives_in_kafka_once_with_its_rank(
     cli: LocalCli, kafka: Broker, free_topic: str
 ) -> None:
     path = f"{put_torchrun(cli.folder)}:{os.environ['PATH']}"
