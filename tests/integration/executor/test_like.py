@@ -68,7 +68,7 @@ def test_like_uses_the_kept_copy_of_deleted_scripts(cli: LocalCli, folder: Path,
 
 
 @pytest.mark.parametrize("key", ["ml.script.path=v2", 'ml.script={path="v2"}'])
-def test_scripts_that_are_named_with_like_are_used(cli: LocalCli, folder: Path, key: str) -> None:
+def test_like_runs_the_scripts_that_an_option_names(cli: LocalCli, folder: Path, key: str) -> None:
     first = _run(cli, folder / "b.toml")
     (folder / "train.py").unlink()
     (folder / "v2").mkdir()
@@ -79,7 +79,7 @@ def test_scripts_that_are_named_with_like_are_used(cli: LocalCli, folder: Path, 
     assert cli.output(again) == "v2\n"
 
 
-def test_with_a_given_script_the_old_path_is_ignored(cli: LocalCli, folder: Path) -> None:
+def test_like_keeps_the_script_option_although_script_path_is_set(cli: LocalCli, folder: Path) -> None:
     (cli.folder / "train.py").write_text(_TRAIN)
     first = _run(cli, folder / "b.toml", "--script", cli.folder / "train.py")
     (cli.folder / "train.py").write_text("raise SystemExit(1)")
@@ -90,7 +90,7 @@ def test_with_a_given_script_the_old_path_is_ignored(cli: LocalCli, folder: Path
     assert cli.output(first) == cli.output(again)
 
 
-def test_the_commit_is_that_of_the_scripts_that_run(cli: LocalCli, folder: Path) -> None:
+def test_the_recorded_commit_is_that_of_the_scripts_that_run(cli: LocalCli, folder: Path) -> None:
     def commit() -> str:
         """Commit all there is, and return the commit."""
         git = ("git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e@example.org")
@@ -119,7 +119,7 @@ def test_the_commit_is_that_of_the_scripts_that_run(cli: LocalCli, folder: Path)
     assert commit_of(named) == new
 
 
-def test_other_missing_files_do_not_hide_existing_scripts(cli: LocalCli, folder: Path) -> None:
+def test_like_prefers_existing_scripts_although_another_file_is_missing(cli: LocalCli, folder: Path) -> None:
     (folder / "train.py").write_text(f"{_TRAIN}open('written', 'w').close()\n")
     with (folder / "b.toml").open("a") as file:
         file.write("[[data.sources]]\nid = 'd'\nsrc = '../data.txt'\npath = 'data.txt'\n")

@@ -66,7 +66,7 @@ def clean(lines: list[str], columns: int) -> bool:
     return len(heading) == tables(lines) == 1 and len(heading[0]) == columns and not pieces
 
 
-def test_a_narrowed_window_shows_one_picture(cli: LocalCli) -> None:
+def test_resizing_the_window_leaves_one_intact_view(cli: LocalCli) -> None:
     file = cli.descriptor(COUNTS)
     run = ("run", file, "--job-id", "one", "--", cli.go_file)
     with screen(cli, *run, first="seq 40", resizes=True) as window:
@@ -85,7 +85,7 @@ def test_a_narrowed_window_shows_one_picture(cli: LocalCli) -> None:
         assert headings(window.history) == 0
 
 
-def test_typed_text_leaves_no_old_picture(cli: LocalCli) -> None:
+def test_typing_in_the_terminal_leaves_one_intact_view(cli: LocalCli) -> None:
     file = cli.descriptor(COUNTS)
     with screen(cli, "run", file, "--job-id", "one", "--", cli.go_file) as window:
         window.await_lines(lambda lines: tables(lines) == 1)
@@ -105,7 +105,7 @@ def test_typed_text_leaves_no_old_picture(cli: LocalCli) -> None:
 
 
 @pytest.mark.parametrize("keys", [("C-c",), ("C-c", "C-c"), ("C-z",)])
-def test_the_terminals_echo_is_restored_at_every_end(cli: LocalCli, keys: tuple[str, ...]) -> None:
+def test_the_terminals_echo_is_restored_however_bai_ends(cli: LocalCli, keys: tuple[str, ...]) -> None:
     code = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + COUNTS
     file = cli.descriptor(code, limits='grace = "2s"')
     with screen(cli, "run", file, "--job-id", "one", "--", cli.go_file) as window:

@@ -92,7 +92,7 @@ def cli_among_names(folder: Path) -> LocalCli:
 
 
 @pytest.mark.parametrize("name", ["jöb €".encode(), b"j\xf6b"])
-def test_names_of_any_encoding_survive_any_locale(
+def test_names_and_arguments_of_any_encoding_reach_the_benchmark_in_any_locale(
     tmp_path: Path, foreign: Mapping[str, str], name: bytes
 ) -> None:
     cli = cli_among_names(tmp_path / os.fsdecode(name))
@@ -119,7 +119,7 @@ def test_names_of_any_encoding_survive_any_locale(
         assert b"Traceback" not in done.stderr
 
 
-def test_words_are_shown_in_the_terminals_encoding(tmp_path: Path, latin: Mapping[str, str]) -> None:
+def test_output_is_shown_in_the_terminals_encoding(tmp_path: Path, latin: Mapping[str, str]) -> None:
     cli = cli_among_names(tmp_path / "job")
     assert run(cli, latin, "run", "benchmark.toml", "--job-id", "one").returncode == 0
 

@@ -41,7 +41,7 @@ def sweep(cli: LocalCli, code: str = COUNTS, *, more: str = "") -> Path:
     return cli.descriptor(code, more=MATRIX + more)
 
 
-def test_a_matrix_killed_at_several_points_is_six_jobs_one_table_and_one_report(
+def test_a_matrix_killed_at_several_points_runs_six_jobs_and_gives_one_report(
     cli: LocalCli, tmp_path: Path
 ) -> None:
     # given a group of two by three combinations, two at a time, whose `bai` is killed again and again
@@ -122,7 +122,7 @@ while not os.path.exists(sys.argv[1]):
     assert "bai resume" not in err
 
 
-def test_a_combination_that_fails_stops_no_other_and_rounds_give_intervals(
+def test_a_failing_combination_stops_no_other_and_several_rounds_give_intervals(
     cli: LocalCli, tmp_path: Path
 ) -> None:
     fails = COUNTS + 'sys.exit(7 if os.environ["KIND"] == "fused" and os.environ["SIZE"] == "2" else 0)'
@@ -152,7 +152,7 @@ def test_a_combination_that_fails_stops_no_other_and_rounds_give_intervals(
     assert len(list(cli.store.glob("*/group.json"))) == 1
 
 
-def test_what_runs_one_job_refuses_a_matrix_with_one_sentence(cli: LocalCli) -> None:
+def test_commands_for_one_job_refuse_a_matrix_with_one_sentence(cli: LocalCli) -> None:
     file = sweep(cli)
 
     answers = [

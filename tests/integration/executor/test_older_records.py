@@ -65,12 +65,12 @@ def printed_values(records: list[dict[str, Any]]) -> list[float]:
     return sorted(each["value"] for each in records if each["name"] in ("loss", "throughput"))
 
 
-def test_recorded_jobs_keep_their_outcomes_and_numbers(shown: LocalCli) -> None:
+def test_outcomes_and_values_of_jobs_from_an_earlier_version_are_unchanged(shown: LocalCli) -> None:
     assert answers(shown) == EXPECTED["local"]
 
 
 @pytest.mark.parametrize("job", sorted({*LOCAL} - {"digits-2", "digits-3", "digits-4"}))
-def test_every_view_shows_a_job(shown: LocalCli, job: str) -> None:
+def test_every_command_shows_a_job_from_an_earlier_version(shown: LocalCli, job: str) -> None:
     was = LOCAL[job]
     said = was["sentence"] or "gone, without a result"
 
@@ -109,7 +109,7 @@ def test_metrics_of_a_job_from_an_earlier_version_are_printed_in_each_format(sho
     assert (gha["name"], gha["unit"], gha["value"]) == ("loss", "nats", 1200.0)
 
 
-def test_reports_compare_arms_and_tell_of_failed_runs(shown: LocalCli) -> None:
+def test_reports_of_earlier_jobs_compare_arms_and_name_failed_runs(shown: LocalCli) -> None:
     page = read(shown, "report", "digits-1", "--format", "html", "-o", "-").stdout
     markdown = read(shown, "report", "ab", "--format", "md").stdout
     csv = read(shown, "report", "repeat", "--format", "csv").stdout.splitlines()
@@ -127,7 +127,7 @@ def test_reports_compare_arms_and_tell_of_failed_runs(shown: LocalCli) -> None:
 
 
 @pytest.mark.parametrize("job", ["digits-1", "nodes", "job", "repeat"])
-def test_an_extraction_finds_the_same_numbers(old: LocalCli, job: str) -> None:
+def test_extracting_again_finds_the_recorded_values(old: LocalCli, job: str) -> None:
     found = read(old, "extract", job, "--json").objects
     records = read(old, "metrics", job, "--extract", "last", "--format", "jsonl").objects
 
@@ -137,13 +137,13 @@ def test_an_extraction_finds_the_same_numbers(old: LocalCli, job: str) -> None:
     assert printed_values(records) == printed_values(own) != []
 
 
-def test_an_extraction_of_several_nodes_misses_nothing_of_their_logs(old: LocalCli) -> None:
+def test_extracting_a_multi_node_job_again_reads_the_whole_logs(old: LocalCli) -> None:
     answer = old.bai("extract", "nodes")
 
     assert (answer.code, "are kept" in answer.stderr) == (0, False), answer.stderr
 
 
-def test_a_job_is_fetched_and_exported(old: LocalCli, tmp_path: Path) -> None:
+def test_a_job_from_an_earlier_version_is_fetched_and_exported(old: LocalCli, tmp_path: Path) -> None:
     read(old, "fetch", "nodes", "fetched")
     read(old, "export", "digits-1", "--to", "tensorboard", "--dir", "board")
 
@@ -154,7 +154,7 @@ def test_a_job_is_fetched_and_exported(old: LocalCli, tmp_path: Path) -> None:
     assert [*(tmp_path / "board" / "digits-1").rglob("events.out.tfevents.*")]
 
 
-def test_like_runs_a_job_once_more(old: LocalCli) -> None:
+def test_like_runs_a_job_from_an_earlier_version_again(old: LocalCli) -> None:
     started, *_, ended = read(old, "run", "--like", "digits-2", "--json").objects
 
     assert (ended["outcome"], headlines(ended["metrics"])) == ("succeeded", LOCAL["digits-2"]["headlines"])
@@ -169,7 +169,7 @@ def test_like_runs_a_job_once_more(old: LocalCli) -> None:
         ("resume", "its agent is running again", 5, "lost"),
     ],
 )
-def test_a_job_whose_machine_rebooted_is_ended(
+def test_a_job_of_an_earlier_version_whose_machine_rebooted_is_ended(
     old: LocalCli, command: str, said: str, code: int, outcome: str
 ) -> None:
     assert "bai resume running" in read(old, "status", "running").stdout
@@ -181,7 +181,7 @@ def test_a_job_whose_machine_rebooted_is_ended(
     assert (ended["outcome"], headlines(ended)) == (outcome, {"loss": 60.0, "throughput{device=a}": 11.0})
 
 
-def test_ended_jobs_are_found_by_label_kept_and_deleted(old: LocalCli) -> None:
+def test_jobs_of_an_earlier_version_are_found_by_label_removed_and_pruned(old: LocalCli) -> None:
     labelled = read(old, "list", "--label", "suite=old", "--json").objects
     read(old, "resume", "digits-1")
     assert "has ended before" in read(old, "cancel", "digits-1").stdout
@@ -193,12 +193,12 @@ def test_ended_jobs_are_found_by_label_kept_and_deleted(old: LocalCli) -> None:
     assert left == labelled
 
 
-def test_recorded_jobs_in_a_bucket_keep_their_outcomes_and_numbers(tmp_path: Path) -> None:
+def test_outcomes_and_values_of_earlier_jobs_in_a_bucket_are_unchanged(tmp_path: Path) -> None:
     with old_bucket(tmp_path) as cli:
         assert answers(cli, ()) == EXPECTED["bucket"]
 
 
-def test_every_view_shows_a_job_of_a_bucket(tmp_path: Path) -> None:
+def test_every_command_shows_an_earlier_job_in_a_bucket(tmp_path: Path) -> None:
     with old_bucket(tmp_path) as cli:
         status = read(cli, "status", "submitted", "-v").stdout
         logs = read(cli, "logs", "submitted").stdout

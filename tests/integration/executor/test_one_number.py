@@ -203,7 +203,7 @@ _FILES = {"one run": "one", "labelled series": "labels"}
 
 
 @pytest.mark.parametrize("kind", _MADE)
-def test_every_view_shows_the_number_that_numpy_computes(cli: LocalCli, kind: str) -> None:
+def test_every_command_shows_the_statistic_that_numpy_computes(cli: LocalCli, kind: str) -> None:
     story = _MADE[kind](cli)
     job_id = story.job_id
     assert all(values for runs in story.printed.values() for values in runs.values())
@@ -300,7 +300,7 @@ def test_every_view_shows_the_number_that_numpy_computes(cli: LocalCli, kind: st
     assert _of_mlflow(cli, story) == rows
 
 
-def test_every_view_shows_the_duration_by_a_monotonic_clock(tmp_path: Path) -> None:
+def test_every_command_shows_the_duration_measured_by_a_monotonic_clock(tmp_path: Path) -> None:
     with open_local_cli(tmp_path) as own:
         assert own.bai("run", own.descriptor("print('loss=7')"), "--job-id", "set").code == 0
         path = own.store / "set" / "result.json"

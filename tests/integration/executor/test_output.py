@@ -18,7 +18,7 @@ def through_a_shell(command: str, *, folder: Path) -> CliResult:
 
 
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
-def test_a_closed_stream_only_hides_output(tmp_path: Path, closed: str) -> None:
+def test_a_closed_standard_stream_causes_no_error(tmp_path: Path, closed: str) -> None:
     HandmadeJob(tmp_path / "store").ends()
 
     done = through_a_shell(f"list --json {closed}", folder=tmp_path)
@@ -28,7 +28,7 @@ def test_a_closed_stream_only_hides_output(tmp_path: Path, closed: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["list", "logs digits-1", "schema"])
-def test_a_full_disk_for_its_output_gives_one_sentence(tmp_path: Path, command: str) -> None:
+def test_output_to_a_full_disk_gives_one_sentence(tmp_path: Path, command: str) -> None:
     job = HandmadeJob(tmp_path / "store")
     job.prints("hello\n")
     job.ends()
@@ -57,7 +57,7 @@ def test_following_onto_a_full_disk_says_that_the_job_continues(tmp_path: Path) 
         ("bundle", 5, "bai: the agent's bundle cannot be kept in file/bai: Not a directory; make room there"),
     ],
 )
-def test_a_place_for_bundles_that_cannot_be_made_is_named(
+def test_a_cache_folder_that_cannot_be_created_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, code: int, told: str
 ) -> None:
     (tmp_path / "file").touch()

@@ -13,7 +13,7 @@ _EACH = r"agent [\d.]+ s, [\d.]+ MiB; extractor [\d.]+ s, [\d.]+ MiB; shim [\d.]
 _ROW = r"\| agent \| extractor \| shim \| share \|\n.*\n\| node 0" + r" \| [\d.]+ s, [\d.]+ MiB" * 3
 
 
-def test_status_and_report_show_bais_own_usage(cli: LocalCli) -> None:
+def test_status_and_report_show_the_resource_usage_of_bai_itself(cli: LocalCli) -> None:
     cli.go_file.touch()
     assert cli.bai("run", cli.descriptor(), "--job-id", "one", "--", cli.go_file).code == 0
 

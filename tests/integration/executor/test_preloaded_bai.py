@@ -55,7 +55,7 @@ def waiting(bai: CliHarness) -> Iterator[subprocess.Popen[str]]:
         started.kill()
 
 
-def test_it_has_arguments_folder_environment_and_streams(bai: CliHarness) -> None:
+def test_a_forked_bai_gets_arguments_folder_environment_and_streams(bai: CliHarness) -> None:
     store = bai.folder / "other"
 
     found = bai.bai("metrics-test", "b.toml", "-", "--json", stdin="loss=0.5\n")
@@ -108,7 +108,7 @@ def test_a_signal_ends_the_process_and_wakes_each_waiting_thread(
     assert waiting.poll() == code
 
 
-def test_a_variable_for_python_starts_a_new_interpreter(bai: CliHarness) -> None:
+def test_an_environment_variable_for_python_starts_a_new_interpreter(bai: CliHarness) -> None:
     other = replace(bai, environment={**bai.environment, "PYTHONUTF8": "1"})
     with other.start("--version") as started:
         out, _ = started.communicate(timeout=60)

@@ -119,7 +119,7 @@ def test_resources_of_a_single_run_are_also_metrics(cli: LocalCli) -> None:
     assert re.search(r"took +\S*", answer.stdout)
 
 
-def test_min_runs_are_done_even_if_max_time_is_over(cli: LocalCli) -> None:
+def test_min_runs_are_performed_even_if_max_time_is_over(cli: LocalCli) -> None:
     repeat = "[repeat]\nruns = 50\nmin_runs = 4\nmax_time = '1ms'\n"
     arms = "[[repeat.arms]]\nname = 'a'\n[[repeat.arms]]\nname = 'b'\n"
 
@@ -131,7 +131,7 @@ def test_min_runs_are_done_even_if_max_time_is_over(cli: LocalCli) -> None:
     assert not any("max_time" in each for each in result["warnings"])
 
 
-def test_a_block_of_arms_is_finished_when_the_time_is_over(cli: LocalCli) -> None:
+def test_a_started_block_of_arms_is_completed_after_max_time(cli: LocalCli) -> None:
     repeat = "[repeat]\nruns = 30\nmax_time = '1ms'\n"
     arms = "".join(f"[[repeat.arms]]\nname = '{name}'\n" for name in "abc")
 
@@ -141,7 +141,7 @@ def test_a_block_of_arms_is_finished_when_the_time_is_over(cli: LocalCli) -> Non
     assert sorted(each["arm"] for each in cli.result("block")["repeats"]) == ["a", "b", "c"]
 
 
-def test_each_arm_has_commands_of_its_own_around_its_runs(cli: LocalCli) -> None:
+def test_each_arm_has_its_own_prepare_and_cleanup_commands(cli: LocalCli) -> None:
     arms = """
 [repeat]
 runs = 2
@@ -162,7 +162,7 @@ name = "b"
     assert said == [word for arm in turns for word in (["own", "after"] if arm == "a" else ["all"])]
 
 
-def test_a_run_whose_exit_code_is_ignored_counts(cli: LocalCli) -> None:
+def test_with_ignore_failure_a_run_with_a_nonzero_exit_code_counts_as_succeeded(cli: LocalCli) -> None:
     file = cli.descriptor("print('loss=1')\nsys.exit(3)", more="[repeat]\nruns = 2\nignore_failure = true\n")
     file.write_text(file.read_text().replace("print('loss", "import sys\nprint('loss"))
 
@@ -186,7 +186,7 @@ def test_stderr_is_logged_when_stdout_is_discarded(cli: LocalCli) -> None:
     assert cli.bai("logs", "quiet").stdout == "/usr\n"
 
 
-def test_until_of_three_arms_has_a_bound_for_each(cli: LocalCli) -> None:
+def test_the_default_maximum_of_runs_with_until_grows_with_the_number_of_arms(cli: LocalCli) -> None:
     arms = "".join(f"[[repeat.arms]]\nname = '{name}'\n" for name in "abc")
 
     answer = cli.bai("plan", cli.descriptor(PROGRAM, more=f"[repeat]\nuntil = '2%'\n{arms}"), "--json")
@@ -205,7 +205,7 @@ runs = 3
 """
 
 
-def test_peak_memory_below_the_shims_is_shown_as_a_bound(cli: LocalCli) -> None:
+def test_peak_memory_below_that_of_the_shim_is_shown_as_an_upper_bound(cli: LocalCli) -> None:
     small, large = PROGRAM, f"{PROGRAM}\nbytearray(200 << 20)\n"
     for job_id, code in (("small", small), ("small-2", small), ("large", large), ("large-2", large)):
         answer = cli.bai("run", cli.descriptor(code, more=PEAK), "--job-id", job_id)
@@ -233,7 +233,7 @@ def test_peak_memory_below_the_shims_is_shown_as_a_bound(cli: LocalCli) -> None:
         assert (over["mean"] is None) == ("below" in over) == job_id.startswith("small")
 
 
-def test_no_difference_is_found_in_peaks_that_are_bounds(cli: LocalCli) -> None:
+def test_memory_peaks_known_only_as_bounds_give_no_verdict(cli: LocalCli) -> None:
     for job_id, more in (("a", ""), ("b", ""), ("large", "\nbytearray(200 << 20)\n")):
         answer = cli.bai("run", cli.descriptor(PROGRAM + more, more=PEAK), "--job-id", job_id)
         assert answer.code == 0, answer.stderr

@@ -24,7 +24,7 @@ backoff = "100ms"
 TWICE = ("--set", "restart.max_restarts=2")
 
 
-def test_a_benchmark_that_fails_twice_succeeds_and_the_views_say_so(cli: LocalCli) -> None:
+def test_run_metrics_and_report_show_the_restarts_of_a_job_that_succeeded(cli: LocalCli) -> None:
     answer = cli.bai("run", cli.descriptor(FAILS, more=RESTART), "--job-id", "one", *TWICE, "--", "2")
 
     assert answer.code == 0, answer.stdout + answer.stderr
@@ -75,7 +75,7 @@ def test_a_benchmark_that_fails_twice_succeeds_and_the_views_say_so(cli: LocalCl
     assert [each["headlines"]["loss"]["value"] for each in report["generations"]] == [1, 2, 3]
 
 
-def test_three_failures_are_one_too_many(cli: LocalCli) -> None:
+def test_a_job_fails_when_it_needs_more_than_max_restarts(cli: LocalCli) -> None:
     answer = cli.bai("run", cli.descriptor(FAILS, more=RESTART), "--job-id", "one", *TWICE, "--", "3")
 
     assert answer.code == 1
@@ -98,7 +98,7 @@ def test_a_job_that_waits_for_its_restart_says_why_and_can_be_cancelled(cli: Loc
         assert process.wait(timeout=60) == 4
 
 
-def test_kept_output_is_searched_again_generation_by_generation(cli: LocalCli) -> None:
+def test_bai_extract_assigns_values_to_their_generations(cli: LocalCli) -> None:
     cli.bai("run", cli.descriptor(FAILS, more=RESTART), "--job-id", "one", *TWICE, "--", "1")
 
     assert cli.bai("extract", "one").code == 0

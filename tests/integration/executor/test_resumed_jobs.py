@@ -41,7 +41,7 @@ def _start(text: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-def test_a_killed_job_is_continued_by_new_jobs(cli: LocalCli) -> None:
+def test_a_new_job_resumes_from_the_checkpoint_of_a_killed_one(cli: LocalCli) -> None:
     file = cli.descriptor(_COUNTS, more=_CHECKPOINT)
     many = "ml.args=600"
     started = cli.bai("run", "--detach", file, "--job-id", "first", "--set", many)
