@@ -47,7 +47,7 @@ def descriptor(tmp_path: Path, command: str) -> Path:
     return file
 
 
-def test_a_folder_is_included_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
+def test_script_option_includes_a_folder_under_its_name(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
 
     done = cli.bai("run", file, "--script", source(tmp_path))
@@ -56,7 +56,7 @@ def test_a_folder_is_included_under_its_own_name(cli: CliHarness, tmp_path: Path
     assert "answer=42" in done.stdout
 
 
-def test_a_file_is_included_under_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
+def test_script_option_includes_a_file_under_its_name(cli: CliHarness, tmp_path: Path) -> None:
     script = tmp_path / "elsewhere" / "say.sh"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\necho answer=7\n")
@@ -68,7 +68,7 @@ def test_a_file_is_included_under_its_own_name(cli: CliHarness, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("command", ["./run.sh", "$(BAI_SCRIPTS_PATH)/run.sh"])
-def test_a_command_among_the_scripts_needs_no_x_bit(cli: CliHarness, tmp_path: Path, command: str) -> None:
+def test_a_script_without_the_x_bit_is_executed(cli: CliHarness, tmp_path: Path, command: str) -> None:
     source(tmp_path)
     file = descriptor(tmp_path, command)
     file.write_text(file.read_text() + '[ml.script]\npath = "src"\n')
@@ -88,7 +88,7 @@ def test_a_script_that_is_not_there_is_named(cli: CliHarness, tmp_path: Path) ->
     assert "src/run.sh is not in" in done.stderr
 
 
-def test_on_an_instance_the_member_has_its_own_name(cli: CliHarness, tmp_path: Path) -> None:
+def test_script_option_keeps_the_folders_name_on_ec2(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "$(BAI_SCRIPTS_PATH)/src/run.sh")
     file.write_text(file.read_text() + '[aws.ec2]\nimage = "ami-0123456789abcdef0"\n')
 
@@ -102,7 +102,7 @@ def test_on_an_instance_the_member_has_its_own_name(cli: CliHarness, tmp_path: P
     assert (scripts["path"], scripts["kind"], scripts["unpack"]) == ("src", "scripts", "into")
 
 
-def test_a_script_that_cannot_be_looked_at_is_wrong_usage(cli: CliHarness, tmp_path: Path) -> None:
+def test_a_script_path_that_cannot_be_read_is_a_usage_error(cli: CliHarness, tmp_path: Path) -> None:
     file = descriptor(tmp_path, "true")
 
     done = cli.bai("run", file, "--script", tmp_path / ("long" * 100))

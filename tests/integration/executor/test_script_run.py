@@ -22,7 +22,7 @@ def scripts(cli: LocalCli) -> Path:
     return folder
 
 
-def test_a_script_runs_like_its_emitted_descriptor_and_can_be_repeated(cli: LocalCli) -> None:
+def test_running_a_script_equals_running_its_emitted_descriptor(cli: LocalCli) -> None:
     scripts(cli)
     emitted = cli.bai("run", *WORDS, "--emit-toml", *ARGUMENTS)
     (cli.folder / "emitted.toml").write_text(emitted.stdout)

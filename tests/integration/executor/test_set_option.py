@@ -85,7 +85,7 @@ def test_a_run_uses_the_values_of_set_and_records_them(cli: CliHarness, tmp_path
     assert cli.bai("resume", "one").code == 0
 
 
-def test_the_same_id_with_other_values_is_another_job(cli: CliHarness, tmp_path: Path) -> None:
+def test_an_existing_job_id_with_other_values_of_set_is_refused(cli: CliHarness, tmp_path: Path) -> None:
     first = cli.bai("run", "b.toml", "--job-id", "one", "--set", "env.vars.WORD=64")
     again = cli.bai("run", "b.toml", "--job-id", "one", "--set", "env.vars.WORD=64")
     other = cli.bai("run", "b.toml", "--job-id", "one", "--set", "env.vars.WORD=65")
@@ -131,7 +131,7 @@ def test_a_wrong_value_of_set_gives_one_sentence(
         ),
     ],
 )
-def test_a_key_that_is_set_twice_starts_nothing(
+def test_setting_a_key_twice_is_refused_before_anything_starts(
     cli: CliHarness, tmp_path: Path, command: str, options: list[str], sentence: str
 ) -> None:
     answer = cli.bai(command, "b.toml", *options)
@@ -142,7 +142,9 @@ def test_a_key_that_is_set_twice_starts_nothing(
 
 
 @pytest.mark.parametrize("command", ["run", "submit"])
-def test_an_unknown_key_starts_nothing(cli: CliHarness, tmp_path: Path, command: str) -> None:
+def test_setting_an_unknown_key_is_refused_before_anything_starts(
+    cli: CliHarness, tmp_path: Path, command: str
+) -> None:
     answer = cli.bai(command, "b.toml", "--set", "ml.arg=3")
 
     assert (answer.code, answer.stdout) == (2, "")
@@ -203,7 +205,7 @@ def test_more_nodes_than_can_be_started_are_refused(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_program_sets_keys_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_api_sets_keys_as_the_command_line_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "b.toml"
     file.write_text(DESCRIPTOR)
     monkeypatch.setenv("BAI_STORE", str(tmp_path / "store"))
@@ -218,7 +220,7 @@ def test_a_program_sets_keys_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyP
         plan(file, set={"ml.arg": 3})
 
 
-def test_shells_complete_the_keys() -> None:
+def test_shell_completion_offers_the_keys_of_set() -> None:
     words = "bai run b.toml --set limits.m"
     completion = {"_BAI_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": "4"}
 

@@ -85,7 +85,7 @@ def test_the_agent_of_any_node_is_restarted_while_a_command_follows(nodes: Local
     pid_printed(nodes, 1)
 
 
-def test_without_torchrun_nothing_starts_and_pytorch_is_named(cli: LocalCli) -> None:
+def test_a_job_without_torchrun_fails_before_its_start_and_advises_to_install_pytorch(cli: LocalCli) -> None:
     path = f"{cli.folder}:/usr/bin:/bin"
     bare = replace(cli, environment={**cli.environment, "PATH": path})
 

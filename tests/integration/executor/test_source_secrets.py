@@ -52,7 +52,7 @@ def benchmark(cli: LocalCli, address: str) -> Path:
     return cli.descriptor('print("loss=0.5", open("data.txt").read())', more=source)
 
 
-def test_no_view_and_no_export_shows_a_sources_secrets(cli: LocalCli, address: str) -> None:
+def test_no_command_or_export_shows_credentials_in_a_source_address(cli: LocalCli, address: str) -> None:
     # Given two jobs that pulled from such an address
     file = benchmark(cli, address)
     printed = []
@@ -96,7 +96,9 @@ def test_no_view_and_no_export_shows_a_sources_secrets(cli: LocalCli, address: s
         assert "/data.txt?" in (cli.folder / name).read_text()
 
 
-def test_only_the_orders_of_a_run_contain_a_sources_secrets(cli: LocalCli, address: str) -> None:
+def test_credentials_in_a_source_address_are_stored_only_in_job_and_request_files(
+    cli: LocalCli, address: str
+) -> None:
     assert cli.bai("run", benchmark(cli, address), "--job-id", "one").code == 0
 
     holding = {
@@ -109,7 +111,7 @@ def test_only_the_orders_of_a_run_contain_a_sources_secrets(cli: LocalCli, addre
     assert holding == {"job.toml", "request.json"}
 
 
-def test_an_address_that_is_signed_again_is_the_same_job(cli: LocalCli, address: str) -> None:
+def test_a_source_address_with_a_new_signature_is_the_same_job(cli: LocalCli, address: str) -> None:
     assert cli.bai("run", benchmark(cli, address), "--job-id", "one").code == 0
 
     again = cli.bai("run", benchmark(cli, f"{address}&X-Amz-Date=2"), "--job-id", "one")

@@ -38,7 +38,9 @@ def imported(store: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [("--help",), ("list",), ("status", "digits-a"), ("status", "last")])
-def test_looking_at_jobs_imports_neither_pydantic_nor_aws(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_commands_that_show_jobs_import_neither_pydantic_nor_boto3(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     HandmadeJob(tmp_path, "digits-a").ends()
 
     modules = imported(tmp_path, *words)

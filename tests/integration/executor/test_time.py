@@ -14,7 +14,7 @@ from local_cli import LocalCli
 PAGE = Path(__file__).parents[3] / "docs/time.md"
 
 
-def test_two_commands_are_one_job_of_shuffled_blocks(cli: LocalCli) -> None:
+def test_bai_time_runs_two_commands_in_shuffled_blocks_of_one_job(cli: LocalCli) -> None:
     # The difference is larger than the time for which a busy machine holds up single runs.
     answer = cli.bai(
         *(
@@ -59,7 +59,7 @@ def test_two_commands_are_one_job_of_shuffled_blocks(cli: LocalCli) -> None:
     assert cli.bai("report", "two", "-o", "two.html").code == 0
 
 
-def test_times_as_json_are_those_of_the_job(cli: LocalCli) -> None:
+def test_bai_time_json_prints_the_times_recorded_in_the_job(cli: LocalCli) -> None:
     answer = cli.bai("time", "sleep 0.01", "--runs", "3", "--job-id", "one", "--json")
 
     assert answer.code == 0, answer.stderr
@@ -144,7 +144,7 @@ def test_runs_continue_until_the_times_are_precise_enough(cli: LocalCli) -> None
     assert 10 <= len(cli.result("until")["repeats"]) < 60
 
 
-def test_without_a_number_there_are_ten_runs_at_least(cli: LocalCli) -> None:
+def test_bai_time_runs_a_command_at_least_ten_times_by_default(cli: LocalCli) -> None:
     answer = cli.bai("time", "sleep 0.5", "--job-id", "slow")
 
     assert answer.code == 0, answer.stderr
@@ -198,7 +198,9 @@ def test_a_command_that_fails_is_named_with_its_exit_code(cli: LocalCli) -> None
         (["true", "-N", "--shell", "sh"], "exclude each other"),
     ],
 )
-def test_a_mistake_is_a_sentence_and_no_job(cli: LocalCli, words: list[str], says: str) -> None:
+def test_a_mistake_in_bai_time_gives_a_sentence_and_starts_no_job(
+    cli: LocalCli, words: list[str], says: str
+) -> None:
     answer = cli.bai("time", *words)
 
     assert answer.code == 2, answer.stdout
@@ -212,12 +214,12 @@ def examples() -> list[str]:
     return re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_page_has_examples() -> None:
+def test_the_page_of_bai_time_has_at_least_eight_examples() -> None:
     assert len(examples()) >= 8
 
 
 @pytest.mark.parametrize("block", examples())
-def test_an_example_of_the_page_works(cli: LocalCli, block: str) -> None:
+def test_each_example_on_the_page_of_bai_time_works(cli: LocalCli, block: str) -> None:
     (cli.folder / "words.txt").write_text("b\na\n" * 1000)
 
     for line in block.splitlines():

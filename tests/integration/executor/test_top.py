@@ -41,7 +41,7 @@ def still_runs(cli: LocalCli) -> bool:
     return is_locked(cli.rundir("one").agent_lock) and is_locked(cli.rundir("one").shim_lock)
 
 
-def test_keys_resizing_and_the_jobs_end_at_a_terminal(running: LocalCli) -> None:
+def test_top_reacts_to_keys_resizing_and_the_end_of_the_job(running: LocalCli) -> None:
     cli = running
     with Terminal("top", cli=cli) as terminal:
         terminal.await_text("q leaves; the job goes on")
@@ -99,11 +99,11 @@ def test_without_a_terminal_top_prints_once(running: LocalCli) -> None:
     assert "SUCCEEDED" in cli.bai("top", "one").stdout
 
 
-def test_an_unknown_job_is_a_sentence(cli: LocalCli, tmp_path: Path) -> None:
+def test_top_refuses_an_unknown_job_with_a_sentence(cli: LocalCli, tmp_path: Path) -> None:
     assert cli.bai("top", "nothing").code == 2
 
 
-def test_json_prints_one_look_for_programs(running: LocalCli) -> None:
+def test_top_json_prints_one_snapshot_of_the_job(running: LocalCli) -> None:
     cli = running
     answer = cli.bai("top", "one", "--json")
     table = json.loads(answer.stdout)

@@ -11,7 +11,7 @@ PLACE = "${WHO} in $(BAI_JOB_ID)"
 """
 
 
-def test_a_job_keeps_the_values_of_its_caller(cli: LocalCli) -> None:
+def test_variables_are_expanded_at_submission_and_kept_by_like(cli: LocalCli) -> None:
     file = cli.descriptor(PRINTS, more=TABLES)
     file.write_text(
         file.read_text().replace("[ml]\n", "[ml]\nargs = '''--lr ${LR:-0.1} \"$${WHO}\" \"${WHO}\"'''\n")

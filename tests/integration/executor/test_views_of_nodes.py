@@ -63,7 +63,7 @@ def test_a_missing_node_is_reported_in_one_sentence(
     assert (answer.code, answer.stdout, answer.stderr) == (2, "", why)
 
 
-def test_a_terminal_shows_that_there_are_more_logs(cli: LocalCli, job: HandmadeJob) -> None:
+def test_logs_at_a_terminal_mention_the_logs_of_other_nodes(cli: LocalCli, job: HandmadeJob) -> None:
     HandmadeJob(cli.store, "alone-1").ends()
     hint = "this is node 0 of 2; --node R shows another one, --all shows all of them"
 
@@ -90,7 +90,7 @@ def test_metrics_of_all_nodes_have_their_ranks(cli: LocalCli, job: HandmadeJob) 
     assert [(each["name"], each["value"], each["labels"]) for each in status["metrics"]] == both
 
 
-def test_transports_are_shown_during_the_run_and_after(cli: LocalCli) -> None:
+def test_status_shows_network_transports_during_the_run_and_afterwards(cli: LocalCli) -> None:
     job = HandmadeJob(cli.store, nodes=3)
     for rank, network in enumerate(("NET/Libfabric", "NET/Libfabric", "NET/Socket")):
         job.on(rank).event("transport", library="NCCL", uses=[network, "P2P"])
@@ -115,7 +115,7 @@ def test_extracted_records_of_all_nodes_have_their_ranks(cli: LocalCli, job: Han
     ]
 
 
-def test_lines_of_a_node_that_are_no_records_are_counted(cli: LocalCli, job: HandmadeJob) -> None:
+def test_malformed_metric_lines_of_a_node_are_counted(cli: LocalCli, job: HandmadeJob) -> None:
     with (job.on(1).node / "metrics.jsonl").open("a") as file:
         file.write("nonsense\n")
 
@@ -177,7 +177,7 @@ def test_running_nodes_are_followed_together_and_seen_to_end(cli: LocalCli, tmp_
     assert values == {"0": 0.05, "1": 0.15}
 
 
-def test_the_status_for_programs_has_the_warnings_of_the_text(cli: LocalCli) -> None:
+def test_status_json_has_the_same_warnings_as_the_text(cli: LocalCli) -> None:
     HandmadeJob(cli.store).ends(warnings=["The clock is off."])
 
     assert "The clock is off." in cli.bai("status", "digits-1").stdout

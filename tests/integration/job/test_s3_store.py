@@ -62,7 +62,7 @@ def test_only_the_requested_part_of_a_large_object_is_read(store: JobStore, gate
     assert gate.gets()[-1][1] == "bytes=300-304"
 
 
-def test_an_object_that_may_be_absent_is_listed_before_it_is_read(gate: Gate) -> None:
+def test_an_object_that_may_be_absent_is_looked_up_by_a_list_request_before_it_is_read(gate: Gate) -> None:
     """Without s3:ListBucket S3 says 403 of a missing key; with it, whoever lists need not know that."""
     record = JobRecord(open_store("s3://bucket/jobs"), "job-1")
     gate.refuse = lambda method, path: (
@@ -126,7 +126,7 @@ def test_a_listing_that_cannot_be_repeated_reports_the_reason(
         store.find("job-1/")
 
 
-def test_an_object_below_the_name_of_another_one_is_not_that_one(store: JobStore) -> None:
+def test_an_object_below_a_key_is_not_taken_for_the_key_itself(store: JobStore) -> None:
     """A `*` in a policy matches slashes: another job's machine may write such objects."""
     record = JobRecord(store, "job-1")
     for name in ("cancel.json", "job.toml", "result.json"):
@@ -160,7 +160,7 @@ def test_finding_one_object_takes_one_short_list_request(gate: Gate) -> None:
         ("PermanentRedirect", 301, "another region"),
     ],
 )
-def test_a_refusal_is_one_sentence_and_permanent(
+def test_a_refused_request_to_s3_gives_one_sentence_and_is_not_retried(
     store: JobStore, gate: Gate, code: str, status: int, words: str
 ) -> None:
     gate.refuse = lambda _method, _path: denied(code, status)
@@ -193,7 +193,7 @@ def test_without_credentials_the_store_cannot_be_opened(gate: Gate, monkeypatch:
         open_store("s3://bucket/jobs")
 
 
-def test_the_credentials_region_and_endpoint_that_are_given_are_used(
+def test_the_given_credentials_region_and_endpoint_are_used(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from botocore.credentials import Credentials
@@ -211,21 +211,21 @@ def test_the_credentials_region_and_endpoint_that_are_given_are_used(
     assert gate.regions[-1] == "eu-west-3"
 
 
-def test_the_region_of_the_bucket_is_found_out(gate: Gate) -> None:
+def test_the_region_of_a_bucket_is_detected(gate: Gate) -> None:
     gate.bucket_region = "ap-south-1"
     open_store("s3://bucket/jobs").put("job-1/a", b"x")
 
     assert gate.regions[-1] == "ap-south-1"
 
 
-def test_a_missing_object_is_missing_and_no_refusal(store: JobStore) -> None:
+def test_a_missing_object_is_not_reported_as_refused(store: JobStore) -> None:
     with pytest.raises(MissingObjectError):
         store.get("job-1/a")
     assert store.find("job-1/a") == []
 
 
 @pytest.mark.parametrize(("code", "status"), [("InternalError", 500), ("AccessDenied", 403)])
-def test_an_error_is_never_read_as_an_empty_object(gate: Gate, code: str, status: int) -> None:
+def test_an_error_response_is_never_read_as_an_empty_object(gate: Gate, code: str, status: int) -> None:
     store = S3Store("bucket", "jobs", patience=replace(PATIENCE, retries=0))
     gate.refuse = lambda _method, _path: denied(code, status)
 
@@ -234,12 +234,12 @@ def test_an_error_is_never_read_as_an_empty_object(gate: Gate, code: str, status
 
 
 @pytest.mark.parametrize("endpoint", ["http://localhost:port", "https://:9000"])
-def test_an_endpoint_that_is_no_address_is_named(gate: Gate, endpoint: str) -> None:
+def test_an_invalid_endpoint_is_named(gate: Gate, endpoint: str) -> None:
     with pytest.raises(StoreError, match=f'the endpoint "{endpoint}" is not an address'):
         open_store("s3://bucket/jobs", endpoint=endpoint)
 
 
-def test_a_server_without_http_is_named(gate: Gate) -> None:
+def test_a_server_that_does_not_speak_http_is_named(gate: Gate) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -286,7 +286,7 @@ def test_every_write_has_a_checksum(store: JobStore, gate: Gate, tmp_path: Path)
         ("mine", "us-gov-west-1", "https://mine.s3.us-gov-west-1.amazonaws.com/"),
     ],
 )
-def test_each_partition_has_its_own_address(
+def test_each_aws_partition_has_its_own_s3_address(
     gate: Gate, monkeypatch: pytest.MonkeyPatch, bucket: str, region: str, address: str
 ) -> None:
     # given no endpoint of our own, and a network without a way out: the error names what was called

@@ -83,7 +83,9 @@ def extractor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedProgra
         yield program
 
 
-def test_a_kill_at_every_write_rename_fsync_and_truncation(extractor: ForkedProgram, tmp_path: Path) -> None:
+def test_an_extractor_killed_at_any_system_call_loses_and_duplicates_no_record(
+    extractor: ForkedProgram, tmp_path: Path
+) -> None:
     # given what an undisturbed run records, and how many of these calls it makes
     whole = short_run(tmp_path / "whole")
     trace = tmp_path / "trace"
@@ -129,7 +131,7 @@ def test_a_kill_at_every_write_rename_fsync_and_truncation(extractor: ForkedProg
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed: int) -> None:
+def test_an_extractor_killed_at_random_loses_and_duplicates_no_record(tmp_path: Path, seed: int) -> None:
     # given a benchmark that prints and emits in pieces that end anywhere, and an extractor that is killed meanwhile
     chance = random.Random(seed)
     output = b"".join(
@@ -176,7 +178,7 @@ def test_kills_at_random_moments_while_the_benchmark_writes(tmp_path: Path, seed
     assert disturbed == {**undisturbed, "records": undisturbed["records"] + host}
 
 
-def test_kills_at_random_moments_while_many_processes_print(tmp_path: Path) -> None:
+def test_an_extractor_of_many_process_logs_killed_at_random_loses_no_record(tmp_path: Path) -> None:
     # given eight processes that appear one by one and print in pieces that end anywhere
     chance = random.Random(3)
     printed = [

@@ -54,7 +54,7 @@ def wait_for_values(rundir: RunDir, count: int) -> None:
     wait_until(there, f"{count} values")
 
 
-def test_an_endless_pattern_is_switched_off_and_others_continue(tmp_path: Path) -> None:
+def test_a_pattern_that_backtracks_for_ever_is_disabled_and_others_continue(tmp_path: Path) -> None:
     # given a pattern that takes for ever on the third line, one that takes for ever on a line of digits, and a good one
     nested = ("nested", r"n: ((?:x+)+)y|n=(?P<value>\d+)")
     digits = ("digits", r"(\d+)x")
@@ -104,7 +104,7 @@ def test_an_endless_context_pattern_disables_only_its_metric(tmp_path: Path) -> 
     assert '"n": its pattern or context took more than' in off
 
 
-def test_in_a_dense_log_a_slow_pattern_is_off_from_its_line_on(tmp_path: Path) -> None:
+def test_a_slow_pattern_in_a_dense_log_is_disabled_from_the_line_on_which_it_hangs(tmp_path: Path) -> None:
     # given a log whose patterns search many lines at once, and two lines in its midst on which one takes for ever
     nested = ("nested", r"n=(?:x+)+y(\d+)")
     lines = [b"loss=%d n=xy%d" % (n, n) for n in range(6000)]

@@ -99,7 +99,7 @@ def answers(bundle: dict[str, str]) -> dict[str, str]:
     return {each["step"]: each["answer"] for each in steps}
 
 
-def test_the_proof_sets_an_account_up_and_leaves_it_empty(prover: Prover) -> None:
+def test_prove_on_aws_sets_up_an_account_and_leaves_it_empty(prover: Prover) -> None:
     code, out, err = prover.prove("--yes", "--only", "watcher,capacity,spot")
 
     assert code == 0, out + err
@@ -118,7 +118,7 @@ def test_the_proof_sets_an_account_up_and_leaves_it_empty(prover: Prover) -> Non
     assert not [name for name, text in bundle.items() if prover.aws.account in name + text]
 
 
-def test_the_table_has_each_step_of_the_list_also_if_none_could_be_tried(prover: Prover) -> None:
+def test_prove_on_aws_lists_every_step_even_if_setup_fails(prover: Prover) -> None:
     prover.aws.fail("CreateChangeSet", code="AccessDenied", status=403)
     _, listed, _ = prover.prove("--list", "--gpu")
 
@@ -134,7 +134,7 @@ def test_the_table_has_each_step_of_the_list_also_if_none_could_be_tried(prover:
     assert [*found] == [each for each in named if each not in ("setup", "removed")]
 
 
-def test_without_a_yes_nothing_is_created(prover: Prover) -> None:
+def test_prove_on_aws_creates_nothing_without_confirmation(prover: Prover) -> None:
     code, out, err = prover.prove()
 
     assert code == 2
@@ -157,7 +157,7 @@ def test_an_interrupted_proof_removes_everything(prover: Prover, sign: signal.Si
 
 
 @pytest.mark.parametrize("options", [("--clean",), ("--only", "spot")])
-def test_a_start_after_a_kill_removes_the_resources_of_the_first(
+def test_prove_on_aws_removes_resources_of_a_killed_earlier_start(
     prover: Prover, options: tuple[str, ...]
 ) -> None:
     with prover.start("--yes", "--only", "cancel") as first:
