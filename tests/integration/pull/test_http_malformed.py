@@ -123,7 +123,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_a_malformed_answer_is_an_error_that_names_the_source(
+def test_a_malformed_http_response_gives_an_error_that_names_the_source(
     tmp_path: Path, server: RawServer, kind: str
 ) -> None:
     server.answer = MALFORMED[kind]
@@ -149,7 +149,7 @@ def test_a_malformed_answer_is_an_error_that_names_the_source(
         CHUNKED + b"2;name=value\r\nhi\r\n0\r\nTrailer: x\r\n\r\n",
     ],
 )
-def test_malformed_answers_are_used_if_they_are_unambiguous(
+def test_malformed_but_unambiguous_http_responses_are_accepted(
     tmp_path: Path, server: RawServer, answer: bytes
 ) -> None:
     server.answer = answer
@@ -188,7 +188,7 @@ HEADER = st.sampled_from(
     body=st.binary(max_size=40),
 )
 @example(status=b"200", headers=[("Transfer-Encoding", b"chunked")], body=b"-1\r\n")
-def test_any_answer_ends_with_the_file_or_an_error(
+def test_any_http_response_gives_the_file_or_an_error(
     tmp_path: Path, server: RawServer, status: bytes, headers: list[tuple[str, bytes]], body: bytes
 ) -> None:
     lines = b"".join(name.encode() + b": " + value + b"\r\n" for name, value in headers)
@@ -207,7 +207,9 @@ def test_any_answer_ends_with_the_file_or_an_error(
         "http://[x]/f",
     ],
 )
-def test_an_invalid_address_is_an_error(tmp_path: Path, server: RawServer, src: str) -> None:
+def test_an_invalid_address_gives_an_error_without_its_password(
+    tmp_path: Path, server: RawServer, src: str
+) -> None:
     with pytest.raises(PullError) as refusal:
         bring(tmp_path, src)
     assert "s3cr3t" not in str(refusal.value)
@@ -222,7 +224,7 @@ def test_an_invalid_address_is_an_error(tmp_path: Path, server: RawServer, src: 
     ],
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_gets_our_credentials(
+def test_a_proxy_receives_the_credentials_in_its_address(
     tmp_path: Path,
     server: RawServer,
     monkeypatch: pytest.MonkeyPatch,

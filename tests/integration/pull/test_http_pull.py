@@ -147,7 +147,7 @@ def test_a_query_is_escaped_for_the_server(tmp_path: Path, site: Site) -> None:
     assert site.requests[0][0] == "/f?name=gro%C3%9Fe%20Daten&part[]=1%2F2"
 
 
-def test_a_retry_after_that_is_not_a_number_is_ignored(tmp_path: Path, site: Site) -> None:
+def test_a_retry_after_header_that_is_not_a_number_is_ignored(tmp_path: Path, site: Site) -> None:
     site.statuses = [503]
     site.retry_after = "²"
 
@@ -163,14 +163,14 @@ def test_a_dropped_connection_is_resumed_where_it_broke(tmp_path: Path, site: Si
     assert [wanted for _, wanted in site.requests] == [None, None, f"bytes={1 << 20}-", f"bytes={2 << 20}-"]
 
 
-def test_a_server_without_ranges_starts_over(tmp_path: Path, site: Site) -> None:
+def test_a_download_from_a_server_without_ranges_starts_over(tmp_path: Path, site: Site) -> None:
     site.ranges = False
     site.drop_after = [1 << 20]
     bring(tmp_path, Source(src=f"{site.url}/f", path="x"))
     assert (tmp_path / "x").read_bytes() == CONTENT
 
 
-def test_a_server_that_always_breaks_off_there_is_given_up(
+def test_a_server_that_always_disconnects_at_the_same_byte_is_given_up(
     tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "ATTEMPTS", 3)
@@ -207,7 +207,9 @@ def test_temporary_errors_are_retried(tmp_path: Path, site: Site) -> None:
 @pytest.mark.parametrize(
     ("status", "words"), [(404, "no such file"), (403, "access denied"), (410, "gone"), (418, "418")]
 )
-def test_a_refusal_is_reported_at_once(tmp_path: Path, site: Site, status: int, words: str) -> None:
+def test_a_permanent_http_error_is_reported_at_once(
+    tmp_path: Path, site: Site, status: int, words: str
+) -> None:
     site.statuses = [status]
     with pytest.raises(PullError, match=words) as refusal:
         bring(tmp_path, Source(src=f"{site.url}/f", path="x"))
@@ -215,7 +217,7 @@ def test_a_refusal_is_reported_at_once(tmp_path: Path, site: Site, status: int, 
     assert len(site.requests) == 1
 
 
-def test_a_wrong_checksum_and_a_wrong_size_do_not_land(tmp_path: Path, site: Site) -> None:
+def test_a_file_with_a_wrong_checksum_or_size_is_not_stored(tmp_path: Path, site: Site) -> None:
     with pytest.raises(PullError, match="md5"):
         bring(tmp_path, Source(src=f"{site.url}/f", path="x", md5="0" * 32))
     with pytest.raises(PullError, match="3,145,728 bytes instead of the 5"):

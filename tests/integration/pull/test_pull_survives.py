@@ -131,7 +131,7 @@ def owners(folder: Path) -> dict[str, tuple[int, int, int]]:
         ("symlink,symlinkat", 1),
     ],
 )
-def test_a_pull_killed_at_any_step_ends_well_in_the_end(
+def test_a_pull_killed_at_any_step_succeeds_when_repeated(
     folder: Path, call: str, least: int, user: str
 ) -> None:
     # given an archive, and a pull that is killed at its 1st, 2nd, … call of a kind:
@@ -219,7 +219,7 @@ def bring(source: Source, manifest: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_pull_without_room_does_not_begin(tmp_path: Path, gate: Gate, tiny_disk: Path) -> None:
+def test_a_pull_without_enough_disk_space_does_not_begin(tmp_path: Path, gate: Gate, tiny_disk: Path) -> None:
     gate.s3.put_object(Bucket="bucket", Key="k", Body=os.urandom(25 * MIB))
     with pytest.raises(NoSpaceError, match=r"s3://bucket/k: needs 26,214,400 bytes") as refusal:
         bring(Source(src="s3://bucket/k", path=str(tiny_disk / "x")), tmp_path / "job.json")

@@ -148,7 +148,7 @@ def test_single_keys_may_have_unusual_names(tmp_path: Path, gate: Gate, put: Cal
 
 
 @pytest.mark.parametrize("key", ["d/../../x", "d//x", "d/./x"])
-def test_a_key_that_can_be_no_file_is_refused_by_name(
+def test_a_key_that_cannot_be_a_file_name_is_refused_by_name(
     tmp_path: Path, gate: Gate, put: Callable[..., None], key: str
 ) -> None:
     put(**{key: b"1"})
@@ -206,7 +206,9 @@ def test_a_synced_prefix_fetches_only_new_objects(
     assert not (tmp_path / "data/x/8").exists()
 
 
-def test_a_restarted_job_asks_for_nothing(tmp_path: Path, gate: Gate, put: Callable[..., None]) -> None:
+def test_a_repeated_pull_of_unchanged_objects_sends_no_request(
+    tmp_path: Path, gate: Gate, put: Callable[..., None]
+) -> None:
     put(k=b"1", **{"p/a": b"2"})
     sources = [Source(src="s3://bucket/k", path="k"), Source(src="s3://bucket/p/", path="p")]
     bring(tmp_path, *sources)
@@ -349,7 +351,7 @@ def test_a_missing_object_is_reported(tmp_path: Path, gate: Gate, src: str, word
         ("ExpiredToken", "have expired"),
     ],
 )
-def test_a_refusal_reports_its_reason(
+def test_a_refused_request_reports_its_reason(
     tmp_path: Path, gate: Gate, put: Callable[..., None], code: str, words: str
 ) -> None:
     put(k=b"1")
@@ -359,7 +361,7 @@ def test_a_refusal_reports_its_reason(
     assert "s3://bucket/k" in str(refusal.value)
 
 
-def test_an_object_that_may_be_listed_but_not_read(
+def test_an_object_that_may_be_listed_but_not_read_is_named(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:
     put(**{"p/a": b"1"})
@@ -406,7 +408,7 @@ def test_an_object_replaced_while_it_is_read_is_an_error(
     assert names(tmp_path / "data") == []
 
 
-def test_a_stalled_transfer_obeys_deadline_and_order(
+def test_a_stalled_transfer_ends_at_its_deadline_or_on_a_stop(
     tmp_path: Path, gate: Gate, put: Callable[..., None]
 ) -> None:
     put(k=os.urandom(1000))
@@ -418,7 +420,7 @@ def test_a_stalled_transfer_obeys_deadline_and_order(
     assert not any(thread.name.startswith("pull-") for thread in threading.enumerate())
 
 
-def test_a_pull_that_is_ended_in_a_write_writes_nothing_afterwards(
+def test_a_pull_stopped_during_a_write_writes_nothing_afterwards(
     tmp_path: Path, gate: Gate, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a disk that takes a while for a piece, and an order to stop that comes meanwhile

@@ -132,7 +132,7 @@ def _legend(page: Page, number: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "lines"), [("single", 1), ("two", 2), ("repeated", 3)])
-def test_every_series_is_drawn_and_nothing_complains(
+def test_every_series_is_drawn_without_an_error_in_the_console(
     browser: Browser, reports: dict[str, Path], name: str, lines: int
 ) -> None:
     page = _open(browser, reports[name])
@@ -149,7 +149,7 @@ def test_every_series_is_drawn_and_nothing_complains(
     assert page.requests == [reports[name].as_uri()]
 
 
-def test_the_mouse_finds_values_at_one_moment_in_all_plots(
+def test_the_cursor_shows_values_of_the_same_time_in_all_plots(
     browser: Browser, reports: dict[str, Path]
 ) -> None:
     page = _open(browser, reports["single"], height=1600)
@@ -182,7 +182,7 @@ def test_a_part_of_a_plot_can_be_zoomed_in_and_out(browser: Browser, reports: di
     assert abs(float(_legend(page, 0)[0]) - 80) < 8
 
 
-def test_keys_read_values_out(browser: Browser, reports: dict[str, Path]) -> None:
+def test_arrow_keys_announce_values_to_screen_readers(browser: Browser, reports: dict[str, Path]) -> None:
     page = _open(browser, reports["two"])
     page.ask("document.getElementById('chart-0').focus()")
 
@@ -192,7 +192,7 @@ def test_keys_read_values_out(browser: Browser, reports: dict[str, Path]) -> Non
     assert re.search(r"node [01] [0-9.]+ nats", page.ask("document.getElementById('spoken').textContent"))
 
 
-def test_runs_lie_over_each_other(browser: Browser, cli: LocalCli) -> None:
+def test_repeated_runs_can_be_overlaid_in_a_plot(browser: Browser, cli: LocalCli) -> None:
     job = HandmadeJob(cli.store, "in-turns")
     for repeat in range(3):
         for each in range(11):
@@ -228,7 +228,7 @@ def test_a_narrow_screen_needs_no_sideways_scrolling(
         )
 
 
-def test_figures_are_shown_without_scripts(browser: Browser, reports: dict[str, Path]) -> None:
+def test_statistics_are_shown_without_javascript(browser: Browser, reports: dict[str, Path]) -> None:
     page = browser.page(reports["single"], scripts=False)
 
     text = page.ask("document.body.innerText")

@@ -31,7 +31,7 @@ SAID = [
 ]
 
 
-def test_the_demo_shows_each_answer_and_cleans_up(tmp_path: Path) -> None:
+def test_demo_service_shows_each_answer_and_cleans_up(tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
 

@@ -43,7 +43,7 @@ def test_a_broker_keeps_its_address_and_its_data_over_a_restart(tmp_path: Path) 
         kafka("stop", *folder)
 
 
-def test_a_start_says_what_to_write_into_a_descriptor(tmp_path: Path) -> None:
+def test_starting_a_broker_prints_the_lines_for_a_descriptor(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     try:
         started = kafka("start", "--dir", str(folder), "--tls", "--sasl", "alice:wonderland")
@@ -67,7 +67,7 @@ def test_a_start_says_what_to_write_into_a_descriptor(tmp_path: Path) -> None:
     assert (table.sasl_password, table.ssl_cafile) == ("env:KAFKA_PASSWORD", settings["cafile"])
 
 
-def test_two_starts_at_once_are_one_broker(tmp_path: Path) -> None:
+def test_two_concurrent_starts_run_one_broker(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "start", "--json", "--dir", str(tmp_path / "kafka")]
     try:
         starts = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -90,7 +90,7 @@ def test_stop_spares_a_process_that_reuses_the_brokers_pid(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("port", "why"), [(0, "Address already in use"), (99999, "there is no such port")], ids=["taken", "none"]
 )
-def test_a_port_that_cannot_be_used_is_named_and_forgotten(tmp_path: Path, port: int, why: str) -> None:
+def test_an_unusable_port_is_refused_and_not_recorded(tmp_path: Path, port: int, why: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = port or taken.getsockname()[1]
         done = kafka("start", "--dir", str(tmp_path / "kafka"), "--port", str(port))
@@ -100,7 +100,7 @@ def test_a_port_that_cannot_be_used_is_named_and_forgotten(tmp_path: Path, port:
     assert not (tmp_path / "kafka" / "kafka.json").exists()
 
 
-def test_another_port_than_the_folder_has_is_refused(tmp_path: Path) -> None:
+def test_a_port_other_than_the_recorded_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kafka.json").write_text(json.dumps({"address": "127.0.0.1:1234", "pid": 0, "started": 1}))
 
     done = kafka("start", "--dir", str(tmp_path), "--port", "4321")
@@ -110,7 +110,7 @@ def test_another_port_than_the_folder_has_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["start", "status", "stop"])
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, command: str) -> None:
+def test_a_folder_that_cannot_be_created_gives_one_sentence(tmp_path: Path, command: str) -> None:
     (tmp_path / "file").touch()
 
     done = kafka(command, "--dir", str(tmp_path / "file" / "folder"))
@@ -152,7 +152,7 @@ def test_jars_with_other_checksums_are_never_run(tmp_path: Path, monkeypatch: py
     assert not jars.exists()
 
 
-def test_lock_writes_the_checksums_of_what_maven_brings(
+def test_lock_writes_the_checksums_of_the_jars_that_maven_downloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_other_maven(tmp_path, monkeypatch)

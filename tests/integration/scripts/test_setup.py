@@ -75,7 +75,7 @@ def test_without_python_or_package_manager_setup_says_what_to_install(clone: Pat
         (True, "run once: sudo apt-get update && sudo apt-get install --yes strace"),
     ],
 )
-def test_the_command_for_another_user_works_without_package_lists(
+def test_the_suggested_install_command_works_without_apt_package_lists(
     tmp_path: Path, has_sudo: bool, remedy: str
 ) -> None:
     tools = {"id": "echo 1000", "apt-get": "exit 0"} | ({"sudo": "exit 1"} if has_sudo else {})

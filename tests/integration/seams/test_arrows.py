@@ -30,7 +30,7 @@ def broken(tree: SourceTree) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_an_import_against_an_arrow_is_refused(tree: SourceTree) -> None:
+def test_an_upward_import_between_rooms_breaks_the_contract(tree: SourceTree) -> None:
     with (tree.folder / "executor/descriptor/checks/table_checks.py").open("a") as file:
         file.write("\nfrom executor.documents import text\n")
 
@@ -40,7 +40,7 @@ def test_an_import_against_an_arrow_is_refused(tree: SourceTree) -> None:
     assert "bai's rooms import downwards, and a view imports no backend BROKEN" in said
 
 
-def test_a_circle_through_a_function_is_refused(tree: SourceTree) -> None:
+def test_a_circular_import_inside_a_function_breaks_the_contract(tree: SourceTree) -> None:
     # Given that unpack.py imports draft.py
     with (tree.folder / "bai_agent/pull/draft.py").open("a") as file:
         file.write("\n\ndef look() -> None:\n    from bai_agent.pull import unpack\n\n    unpack.__doc__\n")

@@ -44,7 +44,7 @@ def run_job(cli: LocalCli, file: Path, *, code: int = 0) -> None:
     assert done.code == code, done.stdout + done.stderr
 
 
-def test_a_strategy(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_strategy_needs_only_its_file_and_its_registration(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "bai_agent/strategy/twice.py",
         '''\
@@ -120,7 +120,7 @@ class JsonLinesFile:
 '''
 
 
-def test_a_sink(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_sink_needs_only_its_file_and_its_registration(tree: SourceTree, cli: LocalCli) -> None:
     # Given a sink that the job descriptor knows
     tree.write("bai_agent/sinks/json_lines.py", SINK)
     registry = "bai_agent/sinks/__init__.py"
@@ -168,7 +168,9 @@ def _delivered(rundir: Path) -> int:
     return int(told["delivered"])
 
 
-def test_a_scheme_of_sources(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_source_scheme_needs_only_its_file_and_its_registration(
+    tree: SourceTree, cli: LocalCli
+) -> None:
     tree.write(
         "bai_agent/pull/zeros.py",
         '''\
@@ -228,7 +230,9 @@ class ZerosOrigin:
     assert tree.changed() == {"bai_agent/pull/zeros.py", "bai_agent/job/schema/source_schemes.py"}
 
 
-def test_a_reason_to_stop(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_reason_to_stop_needs_only_its_file_and_its_registration(
+    tree: SourceTree, cli: LocalCli
+) -> None:
     tree.write(
         "bai_agent/run/enough.py",
         '''\
@@ -262,7 +266,7 @@ class Enough:
     assert tree.changed() == {"bai_agent/run/enough.py", sources}
 
 
-def test_a_fact_of_the_machine_is_added_in_two_files(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_fact_about_the_machine_needs_changes_in_two_files(tree: SourceTree, cli: LocalCli) -> None:
     table, readers = "executor/records/machine_facts.py", "bai_agent/machine/host_facts.py"
     row = '    MachineFact("system.os_type", same, "type {}", line="kernel"),\n'
     tree.insert(table, row, before='    MachineFact("system.architecture"')
@@ -275,7 +279,7 @@ def test_a_fact_of_the_machine_is_added_in_two_files(tree: SourceTree, cli: Loca
     assert tree.changed() == {table, readers}
 
 
-def test_a_new_backend_can_be_added(tree: SourceTree, cli: LocalCli) -> None:
+def test_a_new_backend_needs_only_its_files_and_its_registration(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "executor/backends/nice.py",
         '''\

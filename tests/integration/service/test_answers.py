@@ -31,7 +31,7 @@ def user_data(service: ServiceRuns, instance_id: str) -> str:
     return gzip.decompress(base64.b64decode(answer["UserData"]["Value"])).decode()
 
 
-def test_the_sample_event_becomes_an_instance_and_three_messages(service: ServiceRuns) -> None:
+def test_the_sample_event_launches_an_instance_and_sends_three_messages(service: ServiceRuns) -> None:
     # given an event that was published before the service was there
     service.broker.create_topic(service.topics["fetcher"])
     event = fetcher_event(parent="cron-1", payload={"datasets": [DATASET]})
@@ -91,7 +91,7 @@ def test_the_sample_event_becomes_an_instance_and_three_messages(service: Servic
     assert ACTION in {each["action_id"] for each in lines}
 
 
-def test_quirks_of_the_service_are_understood(service: ServiceRuns) -> None:
+def test_quirks_in_events_of_the_benchmark_service_are_accepted(service: ServiceRuns) -> None:
     service.start()
     quirks: dict[str, Any] = {"visited": [], "tstamp": 42, "client_version": "DONTCARE"}
     service.publish(
@@ -107,7 +107,7 @@ def test_quirks_of_the_service_are_understood(service: ServiceRuns) -> None:
     assert ids["an id! with spaces"].startswith("an-id-with-spaces-")
 
 
-def test_foreign_events_are_ignored_and_unreadable_ones_are_kept(service: ServiceRuns) -> None:
+def test_foreign_events_are_ignored_and_unreadable_ones_go_to_dead_letters(service: ServiceRuns) -> None:
     broken = {"Bucket": service.aws.bucket, "Key": "open/broken/event.json", "Body": b"{}"}
     service.aws.client("s3", "setup").put_object(**broken)
     service.start()
@@ -198,7 +198,7 @@ def test_a_request_that_was_cancelled_before_its_launch_is_not_launched(service:
 
 
 @pytest.mark.parametrize("strategy", ["torchrun", "horovod"])
-def test_a_job_of_two_nodes_is_launched_as_by_hand(
+def test_a_two_node_job_of_an_event_is_launched_as_by_bai_submit(
     service: ServiceRuns, strategy: str, tmp_path: Path
 ) -> None:
     changes = {"hardware.strategy": strategy, "hardware.distributed": {"num_instances": 2}}

@@ -33,7 +33,7 @@ def metrics(job_id: str) -> tuple[str, str]:
     return "METRICS AVAILABLE", f"Metrics available for job {job_id} at {address}"
 
 
-def test_a_cascade_ends_children_in_each_phase_but_the_one_that_has_ended(
+def test_a_cascading_cancel_ends_running_children_in_any_phase(
     service: ServiceRuns, silent_server: str
 ) -> None:
     # given a running job with three children: one has ended, one pulls, the machine of one has not booted

@@ -173,7 +173,7 @@ def test_a_slow_store_does_not_keep_the_poll_waiting(
         assert unanswered(service, ids) == []
 
 
-def test_two_services_share_the_work_and_say_everything_once(
+def test_two_services_share_the_work_and_send_each_message_once(
     service: ServiceRuns, service_environment: dict[str, str], tmp_path: Path
 ) -> None:
     service.start()

@@ -81,7 +81,9 @@ def service(
         yield runs
 
 
-def test_an_event_of_ec2_ends_a_job_and_junk_ends_nothing(service: ServiceRuns, queue: Queue) -> None:
+def test_a_termination_event_of_ec2_ends_a_job_and_malformed_events_are_ignored(
+    service: ServiceRuns, queue: Queue
+) -> None:
     # As in its image, but for the address.
     name, option, _, *more = json.loads(re.findall(r"^CMD (\[\"serve.*)$", DOCKERFILE, re.MULTILINE)[0])
     assert (name, option) == ("serve", "--http")

@@ -94,7 +94,7 @@ def test_all_statuses_of_a_job_are_sent_in_order(service: ServiceRuns, tmp_path:
     assert 'bai_serve_statuses_total{status="RUNNING"} 1.0' in service.get("/metrics")[1]
 
 
-def test_each_end_of_a_job_has_its_own_message(service: ServiceRuns, tmp_path: Path) -> None:
+def test_each_outcome_of_a_job_has_its_own_message(service: ServiceRuns, tmp_path: Path) -> None:
     ids = ["failing", "slow", "cancelled", "terminated"]
     service.start()
     service.publish("fetcher", *(fetcher_event(action_id=each, client_id=each) for each in ids))
@@ -138,7 +138,7 @@ def test_each_end_of_a_job_has_its_own_message(service: ServiceRuns, tmp_path: P
     assert text.startswith(f"Benchmark failed: Somebody terminated {mine}")
 
 
-def test_a_machine_that_never_boots_fails_its_job_when_its_time_is_over(service: ServiceRuns) -> None:
+def test_a_job_whose_machine_never_boots_fails_at_the_boot_limit(service: ServiceRuns) -> None:
     # given machines that hang before their user data is read, one of them beyond the bound for that
     ages = {"late": timedelta(minutes=61), "early": timedelta(minutes=58)}
     service.aws.hang(b"[    0.512000] VFS: Cannot open root device\r\n", ages)

@@ -17,7 +17,7 @@ GONE = (
 )
 
 
-def test_a_newer_service_sends_the_missing_messages_of_an_older_one(service: ServiceRuns) -> None:
+def test_a_newer_service_sends_messages_left_unsent_by_an_older_version(service: ServiceRuns) -> None:
     # Given its bucket two days later, when the machines of launched jobs are gone
     mark = service.topics["status"].rpartition("-")[2]
     bring_bucket(service.aws, mark=f"-{mark}", age=timedelta(days=2))

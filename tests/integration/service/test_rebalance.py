@@ -21,7 +21,7 @@ _PARTITIONS = 3
 _LONGEST_POLL_MS = 120_000
 
 
-def test_a_rebalance_lasts_until_partitions_are_assigned(kafka: Broker) -> None:
+def test_a_kafka_rebalance_is_reported_until_partitions_are_assigned(kafka: Broker) -> None:
     table = _table_of_new_topics(kafka)
     address = Kafka(brokers=(kafka.address,))
     first_rebalance, second_rebalance = Rebalance(), Rebalance()

@@ -27,7 +27,7 @@ def service(
         yield runs
 
 
-def test_requests_without_capacity_wait_and_delay_no_other(service: ServiceRuns) -> None:
+def test_requests_waiting_for_capacity_do_not_delay_others(service: ServiceRuns) -> None:
     # given no room for a type, and more requests for it than may be launched at once
     service.aws.fail(
         "RunInstances",

@@ -125,7 +125,7 @@ def test_many_values_arrive_in_order_each_once(tmp_path: Path, logs: Any) -> Non
     assert [value for each in found for value in values_of(each, "loss")] == [n / 2 for n in range(5000)]
 
 
-def test_a_restarted_agent_continues_with_cloudwatch(tmp_path: Path, logs: Any) -> None:
+def test_a_restarted_agent_sends_only_new_values_to_cloudwatch(tmp_path: Path, logs: Any) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(3), timestamp=now_ms())
     first = sink_of(rundir)

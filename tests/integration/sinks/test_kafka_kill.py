@@ -110,7 +110,7 @@ def start_pusher(rundir: RunDir, address: str, topic: str) -> subprocess.Popen[b
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
-def test_the_offset_never_runs_ahead_of_the_acknowledgements(own_kafka: Broker, tmp_path: Path) -> None:
+def test_the_stored_offset_never_exceeds_the_acknowledged_records(own_kafka: Broker, tmp_path: Path) -> None:
     rundir = new_run(tmp_path / "run")
     own_kafka.create_topic("metrics", partitions=1)
     append_records(rundir, range(10))

@@ -66,7 +66,7 @@ def test_a_record_arrives_during_the_run(kafka: Broker, free_topic: str, tmp_pat
     assert pusher.finish(soon()).undelivered == 0
 
 
-def test_a_missing_topic_is_made(kafka: Broker, free_topic_name: str, tmp_path: Path) -> None:
+def test_a_missing_topic_is_created(kafka: Broker, free_topic_name: str, tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, range(10))
     pusher = KafkaPusher(kafka_job(kafka.address, free_topic_name), rundir, rank=0)
@@ -119,7 +119,7 @@ def test_a_broker_that_is_unreachable_for_ten_seconds_loses_nothing(
     assert list(dict.fromkeys(sequence(own_kafka.read("metrics")))) == list(range(300))
 
 
-def test_a_broker_that_is_never_reachable_delays_nothing(tmp_path: Path) -> None:
+def test_a_broker_that_is_never_reachable_does_not_delay_the_end_of_a_run(tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, range(1000))
     append_records(rundir, range(1000, 1010), src="host")
@@ -140,7 +140,7 @@ def test_a_broker_that_is_never_reachable_delays_nothing(tmp_path: Path) -> None
     assert "ECONNREFUSED" in delivery.error
 
 
-def test_a_broker_that_accepts_and_stays_silent_delays_nothing(tmp_path: Path) -> None:
+def test_a_broker_that_never_answers_does_not_delay_the_end_of_a_run(tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, range(10))
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -155,7 +155,9 @@ def test_a_broker_that_accepts_and_stays_silent_delays_nothing(tmp_path: Path) -
         assert delivery.error is not None
 
 
-def test_a_broker_that_hangs_midway_delays_nothing(own_kafka: Broker, tmp_path: Path) -> None:
+def test_a_broker_that_hangs_midway_does_not_delay_the_end_of_a_run(
+    own_kafka: Broker, tmp_path: Path
+) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(10))
     pusher = KafkaPusher(kafka_job(own_kafka.address, "metrics"), rundir, rank=0)
@@ -177,7 +179,7 @@ def test_a_broker_that_hangs_midway_delays_nothing(own_kafka: Broker, tmp_path: 
     assert delivery.error is not None
 
 
-def test_with_nothing_to_send_an_absent_broker_costs_nothing(tmp_path: Path) -> None:
+def test_with_no_records_an_absent_broker_causes_no_delay_and_no_error(tmp_path: Path) -> None:
     pusher = KafkaPusher(kafka_job("127.0.0.1:1", "metrics"), new_run(tmp_path), rank=0)
     pusher.start()
 
@@ -205,7 +207,7 @@ def test_the_next_agent_continues_at_the_last_position(
     assert sequence(kafka.read(free_topic)) == list(range(3000))
 
 
-def test_refused_messages_are_counted_and_stop_nothing(
+def test_refused_messages_are_counted_and_later_ones_are_sent(
     kafka: Broker, free_topic_name: str, tmp_path: Path
 ) -> None:
     kafka.create_topic(free_topic_name, partitions=1, **{"max.message.bytes": "2000"})
@@ -224,7 +226,7 @@ def test_refused_messages_are_counted_and_stop_nothing(
     assert "refused 4" in delivery.error
 
 
-def test_a_message_larger_than_any_request_stops_nothing(
+def test_a_message_larger_than_any_request_is_skipped_and_later_ones_are_sent(
     kafka: Broker, free_topic: str, tmp_path: Path
 ) -> None:
     rundir = new_run(tmp_path)
@@ -245,7 +247,7 @@ def test_a_message_larger_than_any_request_stops_nothing(
     assert (delivery.delivered, delivery.undelivered) == (2, 1)
 
 
-def test_lines_that_are_no_records_are_counted(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
+def test_malformed_metric_lines_are_counted(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
     rundir = new_run(tmp_path)
     append_records(rundir, [0])
     with rundir.metrics.open("a") as file:
@@ -261,7 +263,7 @@ def test_lines_that_are_no_records_are_counted(kafka: Broker, free_topic: str, t
     assert (delivery.delivered, delivery.undelivered) == (2, 1)
 
 
-def test_failed_attempts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_connection_attempts_leak_no_threads_or_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_BOOTSTRAP_MS", 200)
     # pytest keeps every record that it captures, and with it the exception and the socket.
     library = logging.getLogger("kafka")

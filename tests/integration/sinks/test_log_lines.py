@@ -9,7 +9,7 @@ from agent_runs import events_of
 from local_cli import local_cli
 
 
-def test_a_runs_output_is_in_the_file_when_it_has_ended(tmp_path: Path) -> None:
+def test_the_log_lines_file_has_all_output_when_a_run_has_ended(tmp_path: Path) -> None:
     cli = local_cli(tmp_path)
     file = tmp_path / "logs" / "benchmark.jsonl"
     descriptor = cli.descriptor("print('loss=0.5\\nend')", more=f'[log_lines]\npath = "{file}"')

@@ -88,7 +88,7 @@ def test_a_restarted_agent_pushes_the_same_values(tmp_path: Path, gateway: Gatew
     assert [count for _, count in gateway.samples("again")["bai_values_total"]] == [5]
 
 
-def test_a_gateway_that_starts_late_gets_everything(tmp_path: Path) -> None:
+def test_a_pushgateway_that_starts_late_receives_all_values(tmp_path: Path) -> None:
     port = free_port()
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(4))
@@ -105,7 +105,7 @@ def test_a_gateway_that_starts_late_gets_everything(tmp_path: Path) -> None:
     assert found["BAI_METRICS_loss"][0][1] == 1.5
 
 
-def test_values_without_a_gateway_are_counted_and_reported(tmp_path: Path) -> None:
+def test_values_that_reach_no_pushgateway_are_counted_and_reported(tmp_path: Path) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(4))
     sink = sink_of(rundir, "away", pushgateway=f"http://127.0.0.1:{free_port()}")
@@ -117,7 +117,9 @@ def test_values_without_a_gateway_are_counted_and_reported(tmp_path: Path) -> No
     assert "4 of 4 values did not reach Prometheus: http://127.0.0.1:" in told.warnings[0]
 
 
-def test_the_password_is_looked_up_and_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pushgateway_password_is_resolved_and_never_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(4))
     redactor = Redactor()
@@ -143,7 +145,7 @@ def test_the_password_is_looked_up_and_not_shown(tmp_path: Path, monkeypatch: py
     assert basic not in redactor.redact(basic)
 
 
-def test_a_group_is_deleted_at_the_end_if_wanted(tmp_path: Path, gateway: Gateway) -> None:
+def test_delete_on_end_removes_the_group_from_the_pushgateway(tmp_path: Path, gateway: Gateway) -> None:
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(2))
     sink = sink_of(rundir, "deleted", pushgateway=gateway.address, delete_on_end=True)
@@ -184,7 +186,7 @@ def test_prometheus_scrapes_while_the_run_lasts(tmp_path: Path) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
 
-def test_an_ipv6_address_is_listened_on_or_reported(tmp_path: Path) -> None:
+def test_metrics_are_served_at_an_ipv6_address(tmp_path: Path) -> None:
     port = free_port()
     rundir = new_run(tmp_path / "run")
     append_records(rundir, range(3))
