@@ -49,7 +49,9 @@ def boot(aws: FakeAws, shape: MachineShape, content: bytes, image: MachineImage 
 
 
 @pytest.mark.parametrize("image", [DEBIAN, TRIXIE])
-def test_a_bare_job_descriptor_runs_and_ends(aws: FakeAws, tmp_path: Path, image: MachineImage) -> None:
+def test_a_baked_image_runs_a_job_descriptor_given_as_user_data(
+    aws: FakeAws, tmp_path: Path, image: MachineImage
+) -> None:
     machine = boot(aws, baked(tmp_path, agent="end(0)"), DESCRIPTOR.encode(), image)
     machine.wait_off()
     assert "BAI-END done 0" in machine.console()
@@ -60,7 +62,7 @@ def test_a_bare_job_descriptor_runs_and_ends(aws: FakeAws, tmp_path: Path, image
     assert not [call for call in aws.calls if call.identity == "instance"]
 
 
-def test_a_reboot_is_survived_there_too(aws: FakeAws, tmp_path: Path) -> None:
+def test_a_job_on_a_baked_image_continues_after_a_reboot(aws: FakeAws, tmp_path: Path) -> None:
     agent = "os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
     machine = boot(aws, baked(tmp_path, agent=agent), DESCRIPTOR.encode())
     machine.wait_off()
@@ -68,7 +70,7 @@ def test_a_reboot_is_survived_there_too(aws: FakeAws, tmp_path: Path) -> None:
     assert "BAI-END done 0" in machine.console()
 
 
-def test_a_descriptor_with_a_mistake_says_so(aws: FakeAws, tmp_path: Path) -> None:
+def test_an_invalid_descriptor_is_reported_on_the_console(aws: FakeAws, tmp_path: Path) -> None:
     machine = boot(aws, baked(tmp_path, agent="end(0)"), f"{DESCRIPTOR}\nargw = 1\n".encode())
     machine.wait_off()
     console = machine.console()
@@ -76,7 +78,7 @@ def test_a_descriptor_with_a_mistake_says_so(aws: FakeAws, tmp_path: Path) -> No
     assert "BAI-END bad-descriptor" in console
 
 
-def test_the_machine_stays_on_only_if_the_descriptor_says_so(aws: FakeAws, tmp_path: Path) -> None:
+def test_a_baked_machine_stays_on_only_with_power_stay(aws: FakeAws, tmp_path: Path) -> None:
     content = f'{DESCRIPTOR}\n[end]\npower = "stay"\n'.encode()
     machine = boot(aws, baked(tmp_path, agent="end(0)"), content)
     machine.wait_for("BAI-END done 0")
@@ -84,7 +86,7 @@ def test_the_machine_stays_on_only_if_the_descriptor_says_so(aws: FakeAws, tmp_p
     assert machine.run(["timeout", "20", "sh", "-c", until]).returncode == 0
 
 
-def test_other_user_data_is_ignored(aws: FakeAws, tmp_path: Path) -> None:
+def test_a_baked_image_leaves_other_user_data_to_cloud_init(aws: FakeAws, tmp_path: Path) -> None:
     content = user_data(runcmd="echo MINE >/dev/console; poweroff")
     machine = boot(aws, baked(tmp_path, agent="end(0)"), content)
     machine.wait_off()

@@ -45,7 +45,7 @@ def test_a_client_token_launches_once_per_zone(aws: FakeAws) -> None:
     assert len(aws.machines) == 2
 
 
-def test_a_lost_answer_may_still_have_launched(aws: FakeAws) -> None:
+def test_a_launch_whose_answer_is_lost_is_found_by_its_client_token(aws: FakeAws) -> None:
     ec2 = aws.client("ec2", "executor", **ONCE)
     asked = request(aws, UserData=IDLE, ClientToken="job-1")
     aws.fail("RunInstances", then="drop")
@@ -107,7 +107,7 @@ def test_one_of_three_machines_can_die_in_pending(aws: FakeAws) -> None:
     assert aws.wait_state(ids[2], "running")["AmiLaunchIndex"] == 2
 
 
-def test_faults_fit_by_identity_parameter_and_resource(aws: FakeAws) -> None:
+def test_injected_faults_match_by_identity_parameter_and_resource(aws: FakeAws) -> None:
     aws.fail("PutObject", identity="executor", resource=f"{aws.bucket}/a/", code="SlowDown", status=503)
     late = aws.fail("GetCallerIdentity", then="go on", delay=timedelta(milliseconds=50))
     s3, other = aws.client("s3", "executor", **ONCE), aws.client("s3", "user")
@@ -131,7 +131,7 @@ def test_missing_keys_are_forbidden_without_the_right_to_list(aws: FakeAws) -> N
     assert refused(s3.get_object, Bucket=aws.bucket, Key="none") == ("NoSuchKey", 404)
 
 
-def test_a_forbidden_call_is_refused_in_each_services_words(aws: FakeAws) -> None:
+def test_a_forbidden_call_gets_the_error_code_of_each_service(aws: FakeAws) -> None:
     aws.policies.attach("user")
     s3, ec2 = aws.client("s3"), aws.client("ec2")
     [machine] = launch(aws, UserData=IDLE)
@@ -196,7 +196,7 @@ def test_only_one_of_many_conditional_writers_succeeds(aws: FakeAws) -> None:
     assert sorted(outcomes) == [200] + [412] * 7
 
 
-def test_requests_must_be_signed_well(aws: FakeAws) -> None:
+def test_requests_without_a_valid_signature_are_refused(aws: FakeAws) -> None:
     def client(secret: str, token: str | None = None) -> Any:
         return boto3.client(
             "s3",

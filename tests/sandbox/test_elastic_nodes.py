@@ -27,7 +27,7 @@ required = true
 """
 
 
-def test_a_job_outlives_a_power_cut_and_a_spot_notice(cli: SandboxCli) -> None:
+def test_an_elastic_job_continues_after_a_power_loss_and_a_spot_notice(cli: SandboxCli) -> None:
     limits = 'max_runtime = "15m"\ngrace = "5s"\npeer_silence = "20s"'
     file = described(cli, "exec python3 train.py /var/go 0.05", nodes="2:4", more=ELASTIC, limits=limits)
     (cli.folder / "scripts" / "train.py").write_text(TRAINS)

@@ -33,7 +33,7 @@ echo loss=$BAI_REPEAT.5
 """
 
 
-def test_an_agent_that_is_killed_in_each_of_two_runs(cli: SandboxCli) -> None:
+def test_a_guardian_restarts_an_agent_killed_in_each_of_two_repeats(cli: SandboxCli) -> None:
     """Guardian: starts it again, up to six times; neither run notices, and each has its own records."""
     machine = cli.submit(cli.descriptor(WAITING_RUN, more=LOSS + TWO_RUNS))
     for run in (0, 1):
@@ -75,7 +75,7 @@ def test_an_agent_that_is_killed_in_each_of_two_runs(cli: SandboxCli) -> None:
     assert [each["wall_seconds"] for each in report["result"]["repeats"]] == taken
 
 
-def test_a_job_that_is_cancelled(cli: SandboxCli) -> None:
+def test_a_cancelled_job_ends_its_benchmark_and_its_machine(cli: SandboxCli) -> None:
     """Agent: ends the benchmark with SIGTERM, keeps what it said, and does not wait for its limits."""
     machine = cli.submit(cli.descriptor(f"trap 'echo farewell; exit' TERM\n{WAITS}"))
     wait_inside(machine, f"grep -q begun {RUN}/output.log")
@@ -118,7 +118,7 @@ def test_a_bundle_that_differs_from_the_submitted_one_is_refused(cli: SandboxCli
     assert "the agent's bundle differs from the submitted one" in status["sentence"]
 
 
-def test_a_benchmark_that_never_ends(cli: SandboxCli) -> None:
+def test_a_benchmark_that_never_ends_is_stopped_at_max_runtime(cli: SandboxCli) -> None:
     """Agent: ends it after max_runtime and grace, six seconds here, though it ignores SIGTERM."""
     limits = 'max_runtime = "5s"\ngrace = "1s"'
     machine = cli.submit(cli.descriptor('trap "" TERM; while :; do sleep 0.2; done', limits=limits))
@@ -129,7 +129,7 @@ def test_a_benchmark_that_never_ends(cli: SandboxCli) -> None:
     assert status["result"]["benchmark"]["signal"] == 9
 
 
-def test_a_benchmark_that_forks_and_hides(cli: SandboxCli) -> None:
+def test_a_daemon_left_behind_by_a_benchmark_is_killed(cli: SandboxCli) -> None:
     """Shim: ends all descendants when the benchmark has ended; shown on a machine that is kept, so that no power-off did it."""
     hidden = "trap '' TERM HUP; while :; do sleep 0.4242; done"
     code = f'(setsid sh -c "{hidden}" hidden >/dev/null 2>&1 &)\nsleep 0.5\nexit 3'
@@ -183,7 +183,7 @@ def test_a_reboot_by_the_benchmark_ends_the_job_as_interrupted(cli: SandboxCli) 
     assert machine.read("/var/begun") == b"begun\n"
 
 
-def test_user_data_over_the_limit(cli: SandboxCli) -> None:
+def test_a_descriptor_too_large_for_user_data_is_read_from_the_store(cli: SandboxCli) -> None:
     """No layer has to act: the descriptor is read from the store, checked by its sha256."""
     padding = "\n".join(f"# {random.Random(line).randbytes(100).hex()}" for line in range(300))
     machine = cli.submit(cli.descriptor(f"echo begun\n{padding}"))
@@ -197,7 +197,7 @@ def test_user_data_over_the_limit(cli: SandboxCli) -> None:
     assert f"{cli.aws.bucket}/jobs/job/job.toml" in read
 
 
-def test_kafka_that_cannot_be_reached(cli: SandboxCli) -> None:
+def test_an_unreachable_kafka_delays_the_end_by_limits_drain(cli: SandboxCli) -> None:
     """Agent: waits for limits.drain, two seconds here; what was not delivered is in the result."""
     file = cli.descriptor("echo loss=0.5", limits='max_runtime = "1m"\ndrain = "2s"', more=LOSS)
     machine = cli.submit(file, env={"BAI_KAFKA_BROKERS": "127.0.0.1:1"})
@@ -209,7 +209,7 @@ def test_kafka_that_cannot_be_reached(cli: SandboxCli) -> None:
     assert [each["value"] for each in status["metrics"] if each["name"] == "loss"] == [0.5]
 
 
-def test_a_role_that_may_not_read(cli: SandboxCli) -> None:
+def test_an_instance_whose_role_may_not_read_the_bundle_powers_off(cli: SandboxCli) -> None:
     """Guardian: powers off when S3 refuses the bundle, after asking again for a minute: a role may be new."""
     policies = cli.aws.policies
     policies.attach("instance", policies.documented("instance").without("ReadWhatWasSubmitted"))

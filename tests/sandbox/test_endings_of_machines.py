@@ -23,7 +23,7 @@ def test_an_image_without_python_is_powered_off(cli: SandboxCli) -> None:
     assert "no Python 3.10 or newer" in status["sentence"]
 
 
-def test_a_clock_that_is_set_after_the_boot(cli: SandboxCli) -> None:
+def test_the_agent_starts_once_the_clock_was_set_after_the_boot(cli: SandboxCli) -> None:
     """No layer has to act: the guardian waits, nothing is refused and nothing runs at a wrong time."""
     cli.aws.shape = MachineShape(clock=datetime(2001, 1, 1, tzinfo=timezone.utc))
     machine = cli.submit(cli.descriptor("date +%Y >/var/year"))
@@ -36,7 +36,7 @@ def test_a_clock_that_is_set_after_the_boot(cli: SandboxCli) -> None:
     assert machine.read("/var/year") == f"{now.year}\n".encode()
 
 
-def test_a_clock_that_nothing_sets(cli: SandboxCli) -> None:
+def test_a_machine_whose_clock_is_never_set_powers_off(cli: SandboxCli) -> None:
     """Guardian: powers off where the clock is not S3's within 300 s; five here."""
     clock = datetime(2001, 1, 1, tzinfo=timezone.utc)
     cli.aws.shape = MachineShape(clock=clock, environment={"BAI_FETCH_SECONDS": "5"})
@@ -116,7 +116,7 @@ def test_a_boot_that_hangs_before_runcmd_is_powered_off_by_the_deadman(cli: Sand
     assert " guardian\n" not in machine.console()
 
 
-def test_a_shutdown_that_does_nothing_the_first_three_times(cli: SandboxCli) -> None:
+def test_a_shutdown_that_fails_three_times_is_repeated(cli: SandboxCli) -> None:
     """Guardian: asks again, after 5, 10, 20 seconds and so on, until the machine is off."""
     deaf = '#!/bin/sh\necho asked >>/var/asked\n[ "$(wc -l </var/asked)" -lt 4 ] || exec systemctl poweroff\n'
     cli.aws.shape = MachineShape(files={"/usr/sbin/shutdown": deaf})

@@ -47,7 +47,7 @@ def horovod() -> Path:
 
 
 @pytest.mark.timeout(_BUILD_SECONDS + 1200)
-def test_machines_under_horovod_learn_together_and_outlive_their_launcher(
+def test_machines_under_horovod_train_one_model_and_continue_without_their_launcher(
     aws: FakeAws, cli: SandboxCli, kafka: Broker
 ) -> None:
     aws.expose(int(kafka.address.rpartition(":")[2]))

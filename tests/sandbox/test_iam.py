@@ -151,7 +151,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_each_call_is_allowed(runs: Runs, identity: str) -> None:
+def test_each_call_is_allowed_by_the_identitys_policy(runs: Runs, identity: str) -> None:
     policy = runs.policy(identity)
     asked = runs.permissions(identity)
     assert asked
@@ -164,7 +164,7 @@ def test_each_call_is_allowed(runs: Runs, identity: str) -> None:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_every_allowed_action_is_called(runs: Runs, identity: str) -> None:
+def test_every_action_that_a_policy_allows_is_used(runs: Runs, identity: str) -> None:
     unused = runs.policy(identity).unused([permission for _, permission in runs.permissions(identity)])
 
     known = {
@@ -175,7 +175,7 @@ def test_every_allowed_action_is_called(runs: Runs, identity: str) -> None:
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_a_policy_without_any_one_statement_is_too_small(runs: Runs, identity: str) -> None:
+def test_every_statement_of_a_policy_is_needed(runs: Runs, identity: str) -> None:
     policy = runs.policy(identity)
     asked = [permission for _, permission in runs.permissions(identity)]
     for each in policy.statements:
@@ -184,7 +184,7 @@ def test_a_policy_without_any_one_statement_is_too_small(runs: Runs, identity: s
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)
-def test_no_identity_may_change_resources_of_others(runs: Runs, identity: str) -> None:
+def test_no_policy_allows_changing_resources_of_others(runs: Runs, identity: str) -> None:
     policy, around = runs.policy(identity), runs.policies.around
     instance = f"arn:aws:ec2:{around.region}:{around.account}:instance/i-1"
     group = f"arn:aws:ec2:{around.region}:{around.account}:security-group/sg-1"
@@ -236,7 +236,7 @@ def test_an_instance_may_not_change_other_jobs(runs: Runs) -> None:
 
 
 @pytest.mark.parametrize("identity", [*IDENTITIES, "setup"])
-def test_the_page_has_a_line_for_each_permission(identity: str) -> None:
+def test_the_iam_page_has_a_row_for_each_permission(identity: str) -> None:
     page = (ROOT / "docs/iam.md").read_text()
     for statement in json.loads((ROOT / f"executor/backends/ec2/iam/{identity}.json").read_text())[
         "Statement"

@@ -74,7 +74,7 @@ say "BOOT $(wc -l </var/lib/boots) OF $INSTANCE_ID"
     assert machine.read("/var/lib/boots") == b"x\nx\n"
 
 
-def test_several_machines_reach_each_other_and_know_their_index(aws: FakeAws) -> None:
+def test_machines_of_one_launch_reach_each_other_and_have_launch_indexes(aws: FakeAws) -> None:
     machines = launch(aws, MinCount=3, MaxCount=3, UserData=user_data(runcmd=SAY + "say IS-UP"))
     for machine in machines:
         machine.wait_for("IS-UP")
@@ -123,7 +123,7 @@ def test_metadata_requires_a_token(aws: FakeAws) -> None:
     assert status("-H", header, there) == "401"
 
 
-def test_the_console_is_the_machines_own_and_live(aws: FakeAws) -> None:
+def test_the_latest_console_output_of_a_machine_is_live(aws: FakeAws) -> None:
     filler = "seq 1 20000 >/dev/console\n"
     [machine] = launch(aws, UserData=user_data(runcmd=SAY + filler + "say LAST-WORD"))
     machine.wait_for("LAST-WORD")

@@ -83,7 +83,7 @@ def test_a_command_on_each_machine_finds_the_others_by_their_addresses(cli: Sand
     assert json.loads(cli.objects("jobs/job/")["result.json"])["metrics"]["per_metric"] == {"loss": 2}
 
 
-def test_four_machines_meet_and_make_one_result(cli: SandboxCli) -> None:
+def test_four_machines_join_and_write_one_result(cli: SandboxCli) -> None:
     machines = cli.submit_nodes(described(cli, GREETS, nodes=4, more=LOSS))
     wait_off(cli, machines)
 
@@ -104,7 +104,7 @@ def test_four_machines_meet_and_make_one_result(cli: SandboxCli) -> None:
     assert json.loads(cli.objects("jobs/job/")["result.json"])["metrics"]["per_metric"] == {"loss": 1}
 
 
-def test_machines_that_go_hang_or_are_cut_off_end_the_job(cli: SandboxCli) -> None:
+def test_a_job_ends_if_machines_are_lost_hang_or_are_cut_off(cli: SandboxCli) -> None:
     """Agent: the one that is left makes the result. `bai status`: terminates the machine that hangs. Deadman: the one that is cut off."""
     cli.aws.fleet.power_off_grace = 1.0
     file = described(

@@ -42,7 +42,9 @@ def environment(aws: FakeAws) -> Iterator[dict[str, str]]:
     shutil.rmtree(cache / "proofs" / f"{aws.account}-{aws.region}", ignore_errors=True)
 
 
-def test_the_table_of_an_emulated_account(aws: FakeAws, environment: dict[str, str], tmp_path: Path) -> None:
+def test_prove_on_aws_reports_the_expected_results_in_an_emulated_account(
+    aws: FakeAws, environment: dict[str, str], tmp_path: Path
+) -> None:
     aws.shape = MachineShape(mounts={PLACE: pytorch(), OPEN_MPI: open_mpi(FOUR)})
     aws.policies.around = replace(aws.policies.around, roles={"bai-prove-instance": "bai-prove-instance"})
     aws.policies.attach(

@@ -126,7 +126,7 @@ def served(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield served
 
 
-def test_the_sample_event_is_answered_to_the_letter(served: Served) -> None:
+def test_the_answers_to_the_sample_event_have_exactly_the_documented_content(served: Served) -> None:
     event, address = served.events[SAMPLE], DASHBOARD.replace("{action_id}", SAMPLE)
     machine, store = served.machine(SAMPLE), f"s3://{served.aws.bucket}/jobs/{SAMPLE}"
     (launched,) = served.messages("BAI_APP_EXECUTOR", action_id=SAMPLE)
@@ -168,7 +168,7 @@ def test_the_sample_event_is_answered_to_the_letter(served: Served) -> None:
     assert [served.began_ms, *times, _now_ms()] == sorted([served.began_ms, *times, _now_ms()])
 
 
-def test_its_metrics_arrive_in_the_services_shape(served: Served) -> None:
+def test_metrics_of_a_service_job_arrive_in_the_format_of_the_benchmark_service(served: Served) -> None:
     labels = {"action-id": SAMPLE, "client-id": CLIENT, "task_name": "t"}
 
     found = {each["name"]: each for each in served.metrics(SAMPLE)}
@@ -201,7 +201,7 @@ def test_a_machine_cut_off_from_kafka_is_still_reported(served: Served) -> None:
     assert result["kafka"]["undelivered"] == len(served.metrics(SAMPLE))
 
 
-def test_each_job_has_one_machine_which_ended_itself(served: Served) -> None:
+def test_each_service_job_has_one_machine_that_shut_itself_down(served: Served) -> None:
     ended = [call for call in served.aws.calls if call.action in ("RunInstances", "TerminateInstances")]
 
     assert [(call.identity, call.action) for call in ended] == [("executor", "RunInstances")] * 2

@@ -23,7 +23,9 @@ def booted(aws: FakeAws, shape: MachineShape, *, runcmd: str = UP, image: Machin
     return machine
 
 
-def test_files_are_injected_replaced_and_removed_in_the_machine_only(aws: FakeAws, tmp_path: Path) -> None:
+def test_a_machine_shape_adds_replaces_and_removes_files_only_in_the_machine(
+    aws: FakeAws, tmp_path: Path
+) -> None:
     (tmp_path / "heavy").mkdir()
     (tmp_path / "heavy" / "python").write_text("#!/bin/sh\necho heavy\n")
     (tmp_path / "heavy" / "python").chmod(0o755)
@@ -77,13 +79,13 @@ def test_signatures_are_invalid_until_the_clock_is_set(aws: FakeAws, image: Mach
     machine.wait_for(f"IN {datetime.now(timezone.utc).year}: good morning")
 
 
-def test_the_network_comes_late(aws: FakeAws) -> None:
+def test_a_machine_shape_delays_the_network(aws: FakeAws) -> None:
     machine = booted(aws, MachineShape(network_after=timedelta(seconds=4)))
     machine.wait_for("IS-UP", seconds=120)
     assert machine.timings["token"] > 4
 
 
-def test_tmp_is_read_only_and_the_disk_is_full(aws: FakeAws) -> None:
+def test_a_machine_shape_makes_tmp_read_only_and_the_disk_small(aws: FakeAws) -> None:
     script = SAY + "touch /tmp/x || say TMP-READ-ONLY; dd if=/dev/zero of=/var/fill bs=1M || say DISK-FULL"
     machine = booted(aws, MachineShape(tmp_read_only=True, disk="48m"), runcmd=script)
     machine.wait_for("TMP-READ-ONLY")

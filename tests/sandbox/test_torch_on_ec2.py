@@ -16,7 +16,7 @@ from sandbox.sandbox_cli import SandboxCli
 EPOCHS = 2
 
 
-def test_two_machines_under_torchrun_learn_together(aws: FakeAws, cli: SandboxCli, kafka: Broker) -> None:
+def test_two_machines_under_torchrun_train_one_model(aws: FakeAws, cli: SandboxCli, kafka: Broker) -> None:
     aws.expose(int(kafka.address.rpartition(":")[2]))
     aws.shape = MachineShape(mounts={PLACE: pytorch()})
     job = f"torch-{uuid.uuid4().hex[:8]}"

@@ -71,7 +71,9 @@ def image(request: pytest.FixtureRequest, aws: FakeAws) -> MachineImage:
     return found
 
 
-def test_a_job_runs_on_a_healthy_machine_which_is_terminated(aws: FakeAws, image: MachineImage) -> None:
+def test_a_job_runs_without_cloud_init_errors_and_its_machine_shuts_itself_down(
+    aws: FakeAws, image: MachineImage
+) -> None:
     """cloud-init has finished and found no fault in what it was given; nothing waits for us."""
     machine = start(aws, agent=WAITS, image=image)
     machine.wait_for("BENCHMARK RUNS")
@@ -109,7 +111,7 @@ def test_a_termination_of_the_instance_is_not_delayed(aws: FakeAws) -> None:
     assert "BAI-END terminated" in machine.console()
 
 
-def test_a_reboot_in_the_middle_is_survived(aws: FakeAws, image: MachineImage) -> None:
+def test_a_job_continues_after_a_reboot(aws: FakeAws, image: MachineImage) -> None:
     machine = start(
         aws, image=image, agent="os.system('reboot') or time.sleep(600) if starts == 1 else end(0)"
     )
@@ -139,7 +141,7 @@ def test_a_boot_without_guardian_is_ended_by_the_deadman(aws: FakeAws) -> None:
     [(DEBIAN, hide_python(MachineShape())), (BULLSEYE, MachineShape())],
     ids=["none", "old"],
 )
-def test_cloud_inits_python_reports_that_the_agent_has_none(
+def test_a_machine_without_a_python_for_the_agent_reports_that_and_powers_off(
     aws: FakeAws, image: MachineImage, shape: MachineShape
 ) -> None:
     """Neither on the image nor, as no repository can be reached, from the distribution."""
@@ -152,7 +154,7 @@ def test_cloud_inits_python_reports_that_the_agent_has_none(
     assert b"Err:" in machine.read("/var/log/bai-guardian.log")
 
 
-def test_a_late_network_and_a_read_only_tmp_do_not_matter(aws: FakeAws) -> None:
+def test_a_job_runs_with_a_late_network_and_a_read_only_tmp(aws: FakeAws) -> None:
     aws.shape = MachineShape(network_after=timedelta(seconds=30), tmp_read_only=True)
     machine = start(aws)
     machine.wait_off()
