@@ -21,7 +21,7 @@ cli.main(["run", "job.toml"])
 
 
 @pytest.mark.parametrize("error", ["ValueError", "Panic"])
-def test_a_defect_is_never_taken_for_the_benchmarks_failure(error: str) -> None:
+def test_an_internal_error_of_the_agent_has_its_own_exit_code(error: str) -> None:
     child = subprocess.run(
         [sys.executable, "-c", FAILING.format(error=error)], capture_output=True, text=True, timeout=60
     )

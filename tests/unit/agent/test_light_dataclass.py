@@ -100,7 +100,7 @@ def test_a_frozen_instance_cannot_be_changed(decorator: Decorator) -> None:
 
 
 @BOTH
-def test_an_undecorated_subclass_has_attributes_of_its_own(
+def test_an_undecorated_subclass_may_have_more_attributes(
     decorator: Decorator,
 ) -> None:
     node, _ = classes(decorator)
@@ -136,7 +136,7 @@ def test_an_unfrozen_class_can_be_changed_and_has_no_hash(decorator: Decorator) 
 
 
 @BOTH
-def test_methods_of_the_class_itself_stay(decorator: Decorator) -> None:
+def test_methods_defined_in_the_class_are_not_replaced(decorator: Decorator) -> None:
     class Named:
         name: str
 
@@ -197,7 +197,7 @@ for name in [each for each in sys.modules if each.startswith("bai_agent")]:
 """
 
 
-def test_the_start_of_the_agent_generates_no_code() -> None:
+def test_starting_the_agent_compiles_no_generated_code() -> None:
     said = subprocess.run(
         [sys.executable, "-c", _GENERATED], capture_output=True, text=True, timeout=60, check=True
     )

@@ -41,7 +41,7 @@ def server(*pieces: bytes, pause_s: float = 0.0) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_an_answer_that_trickles_ends_by_the_deadline(beginning: bytes) -> None:
+def test_a_response_that_trickles_in_is_ended_at_the_deadline(beginning: bytes) -> None:
     started = time.monotonic()
     with (
         server(beginning, *[b"x"] * 1000, pause_s=0.05) as address,
@@ -51,18 +51,18 @@ def test_an_answer_that_trickles_ends_by_the_deadline(beginning: bytes) -> None:
     assert time.monotonic() - started < 20  # of the 50 that it would take
 
 
-def test_a_refusal_is_an_answer() -> None:
+def test_a_response_with_an_error_status_is_returned() -> None:
     with server(_ANSWER) as address:
         answer = send(address, timeout_s=20.0)
     assert (answer.status, answer.succeeded, answer.text) == (404, False, "none")
 
 
-def test_a_body_that_breaks_off_is_no_answer() -> None:
+def test_a_truncated_response_body_raises_an_error() -> None:
     with server(_ANSWER[:-1]) as address, pytest.raises(URLError, match="IncompleteRead"):
         send(address, timeout_s=20.0)
 
 
-def test_no_more_of_a_body_is_read_than_asked_for() -> None:
+def test_no_more_of_a_response_body_is_read_than_requested() -> None:
     with server(_ANSWER) as address:
         assert send(address, timeout_s=20.0, most_bytes=2).body == b"no"
 
@@ -73,7 +73,7 @@ def test_an_invalid_address_raises_an_error(address: str) -> None:
         send(address, timeout_s=20.0)
 
 
-def test_the_metadata_service_is_asked_past_all_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_to_the_metadata_service_bypass_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     monkeypatch.delenv("no_proxy", raising=False)
     with server(_ANSWER) as address:

@@ -49,5 +49,5 @@ def test_the_signature_is_botocores(service: str, token: str | None) -> None:
     assert ours["authorization"] == request.headers["Authorization"]
 
 
-def test_keys_are_not_shown() -> None:
+def test_the_repr_of_credentials_hides_the_secret() -> None:
     assert "hidden" not in repr(Keys(access="A", secret="hidden", token="hidden"))

@@ -31,12 +31,12 @@ def test_private_registries_of_ecr_are_recognised(image: str, region: str | None
     assert ecr_region(image) == region
 
 
-def test_the_host_of_ecr_s_api_is_not_the_name_in_its_signature() -> None:
+def test_the_ecr_endpoint_is_api_ecr_in_the_region() -> None:
     assert json_service._endpoint("ecr", "eu-west-1", {}) == "https://api.ecr.eu-west-1.amazonaws.com/"
 
 
 @pytest.mark.parametrize("answer", [{"authorizationData": [{"authorizationToken": "QVdTOng="}]}, {}])
-def test_the_login_is_a_file_for_the_engine(answer: dict[str, object]) -> None:
+def test_the_ecr_login_is_written_as_an_auth_file(answer: dict[str, object]) -> None:
     asked = []
 
     class Ecr(BaseHTTPRequestHandler):

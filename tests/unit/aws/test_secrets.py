@@ -98,7 +98,7 @@ def test_a_secret_in_a_traceback_is_not_logged() -> None:
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBg\n  kqhkiG9w0BAQ\n}\n-----END KEY-----\n"
 
 
-def test_a_secret_of_several_lines_is_known_line_by_line() -> None:
+def test_each_line_of_a_multiline_secret_is_redacted() -> None:
     redactor = Redactor()
     redactor.know([KEY])
 
@@ -120,7 +120,7 @@ assert redactor.redact("\n".join(lines)) == "***"
 """
 
 
-def test_a_secret_of_thousands_of_lines_is_redacted_soon() -> None:
+def test_redacting_a_secret_of_thousands_of_lines_does_not_take_minutes() -> None:
     # It takes a second or two; one pattern of all the lines' forms takes minutes.
     subprocess.run([sys.executable, "-c", _LONG_SECRET], check=True, timeout=60)
 
@@ -156,7 +156,7 @@ def test_an_encoded_secret_is_redacted(secret: str, encode: Callable[[str], str]
     ),
     around=st.text(alphabet="xyz", max_size=5),
 )
-def test_no_whole_secret_survives(secrets: list[str], around: str) -> None:
+def test_no_secret_survives_redaction_whole(secrets: list[str], around: str) -> None:
     redactor = Redactor()
     redactor.know(secrets)
 
@@ -190,7 +190,7 @@ def test_keys_of_a_result_are_redacted_too() -> None:
     assert told == {"per_metric": {"***": 1}, "warnings": ["***", None]}
 
 
-def test_a_secret_that_is_an_ordinary_word_does_not_redact_keys() -> None:
+def test_a_secret_equal_to_a_key_of_a_result_does_not_redact_that_key() -> None:
     redactor = Redactor()
     redactor.know(["metrics", "benchmark", "records"])
 
@@ -199,7 +199,7 @@ def test_a_secret_that_is_an_ordinary_word_does_not_redact_keys() -> None:
     assert told == {"metrics": {"records": {"***": 1}}, "benchmark": 2}
 
 
-def test_an_event_keeps_its_keys_with_any_secret(tmp_path: Path) -> None:
+def test_a_secret_equal_to_a_key_of_an_event_does_not_redact_that_key(tmp_path: Path) -> None:
     redactor = Redactor()
     redactor.know(["message"])
     events = EventLog(tmp_path / "events.jsonl", redactor=redactor)

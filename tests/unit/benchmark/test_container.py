@@ -98,7 +98,7 @@ def words_of(
     return contained(found, one, rundir(folder), env=env, cwd=folder / "run" / "work", user=user)
 
 
-def test_gpus_are_given_to_the_engine_by_cdi(
+def test_gpus_are_passed_to_podman_by_cdi(
     tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = stand_in(USUAL)
@@ -122,7 +122,7 @@ def test_gpus_are_given_to_the_engine_by_cdi(
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_an_instance_describes_its_gpus_itself(
+def test_an_ec2_instance_generates_its_cdi_description_of_gpus(
     tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, works: bool
 ) -> None:
     stand_in(USUAL)
@@ -158,7 +158,9 @@ def test_an_instance_describes_its_gpus_itself(
             bring()
 
 
-def test_values_of_variables_are_no_arguments_unless_the_engine_would_obey_them(tmp_path: Path) -> None:
+def test_values_of_variables_are_not_in_podmans_arguments_unless_podman_itself_reads_them(
+    tmp_path: Path,
+) -> None:
     env = {"TOKEN": "s3cret", "PATH": "/image/bin", "LD_PRELOAD": "/image/x.so", "XDG_X": "1"}
 
     words, given = words_of(tmp_path, job(), env)
@@ -170,13 +172,13 @@ def test_values_of_variables_are_no_arguments_unless_the_engine_would_obey_them(
     assert given.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
 
 
-def test_a_secret_that_the_engine_would_obey_is_refused(tmp_path: Path) -> None:
+def test_a_secret_in_a_variable_that_podman_itself_reads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"\[env.secrets\] CONTAINERS_CONF"):
         words_of(tmp_path, job(secrets={"CONTAINERS_CONF": "env:X"}), {"CONTAINERS_CONF": "/x"})
     words_of(tmp_path, job(secrets={"GOOGLE_API_KEY": "env:X"}), {"GOOGLE_API_KEY": "x"})
 
 
-def test_a_variable_with_a_secret_is_no_argument(tmp_path: Path) -> None:
+def test_a_variable_that_contains_a_secret_is_not_in_podmans_arguments(tmp_path: Path) -> None:
     variables = {"AT": "u:$(TOKEN)@h", "LD_ADDRESS": "http://$(AT)/", "PODMAN_USER": "u"}
     one = job(secrets={"TOKEN": "env:X"}, env=variables)
 
@@ -185,7 +187,7 @@ def test_a_variable_with_a_secret_is_no_argument(tmp_path: Path) -> None:
     words_of(tmp_path, one, {"AT": "u:s3cret@h", "PODMAN_USER": "u", "TOKEN": "s3cret"})
 
 
-def test_a_variable_that_would_make_the_engine_wait_for_ever_is_not_its_own(tmp_path: Path) -> None:
+def test_a_variable_that_would_make_podman_hang_is_kept_from_its_own_environment(tmp_path: Path) -> None:
     words, given = words_of(tmp_path, job(), {"_PODMAN_PAUSE": "1"})
 
     assert "--env=_PODMAN_PAUSE=1" in words
@@ -202,7 +204,7 @@ def test_an_image_cannot_ask_for_variables_of_the_caller(
     assert found.environment == {"PATH": "/image/bin", "SAYS": "a=b"}
 
 
-def test_the_user_and_its_groups_are_the_container_s(tmp_path: Path) -> None:
+def test_the_container_runs_as_the_benchmarks_user_and_groups(tmp_path: Path) -> None:
     user = User(name="u", uid=7, gid=8, groups=(8, 9), home="/home/u")
 
     words, _ = words_of(tmp_path, job(), {}, user)
@@ -213,7 +215,7 @@ def test_the_user_and_its_groups_are_the_container_s(tmp_path: Path) -> None:
     assert "--user=0:0" in plain
 
 
-def test_the_job_s_folders_and_its_data_have_the_same_paths_inside(tmp_path: Path) -> None:
+def test_folders_and_data_of_the_job_have_the_same_paths_in_the_container(tmp_path: Path) -> None:
     data, efs = tmp_path / "data", tmp_path / "efs"
     (data / "y").mkdir(parents=True)
     paths = (str(data), str(data / "y"), "relative")
@@ -235,7 +237,7 @@ def test_the_job_s_folders_and_its_data_have_the_same_paths_inside(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("shared", "mounted"), [(False, "g1"), (True, "")])
-def test_the_folder_of_checkpoints_is_the_one_that_the_benchmark_is_told(
+def test_the_mounted_checkpoint_folder_is_that_of_bai_checkpoint_dir(
     tmp_path: Path, shared: bool, mounted: str
 ) -> None:
     folder = tmp_path / "job-1" / "g1"
@@ -259,7 +261,7 @@ def test_a_path_that_podman_would_split_is_refused(tmp_path: Path) -> None:
         words_of(folder, job(), {})
 
 
-def test_variables_of_this_machine_s_account_and_loader_are_not_the_image_s() -> None:
+def test_variables_of_the_hosts_account_and_loader_are_not_passed_into_a_container() -> None:
     env = {"HOME": "/root", "LD_PRELOAD": "libstdbuf.so", "SAYS": "hello", "USER": "x"}
 
     assert own_environment(env, job(), Container(podman="p", image="i", environment={})) == {"SAYS": "hello"}
@@ -269,7 +271,7 @@ def test_variables_of_this_machine_s_account_and_loader_are_not_the_image_s() ->
     assert set(kept) == {"HOME", "SAYS", "USER"}
 
 
-def test_the_image_s_id_and_variables_are_found(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
+def test_the_id_and_environment_of_an_image_are_read(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
     stand_in(USUAL)
 
     found = find_container("registry.example/train:1", rundir(tmp_path))
@@ -289,7 +291,7 @@ def test_an_image_that_cannot_be_inspected_is_named(
         find_container("registry.example/train:1", rundir(tmp_path))
 
 
-def test_restarts_use_the_image_that_was_brought_also_if_its_tag_has_moved(
+def test_restarts_use_the_image_that_was_pulled_although_its_tag_has_moved(
     tmp_path: Path, stand_in: Callable[[str], Path]
 ) -> None:
     """Also after a restart of the agent, unless somebody has removed the image meanwhile."""
@@ -324,7 +326,7 @@ def test_an_old_podman_is_refused(stand_in: Callable[[str], Path], version: str)
         find_podman()
 
 
-def test_an_engine_without_rights_is_refused_with_its_own_words(
+def test_a_podman_that_lacks_permissions_is_refused_with_its_own_message(
     tmp_path: Path, stand_in: Callable[[str], Path]
 ) -> None:
     stand_in(
@@ -342,7 +344,7 @@ def test_a_pull_that_hangs_ends_at_the_deadline(tmp_path: Path, stand_in: Callab
         brought(tmp_path, job(), seconds=0.5)
 
 
-def test_the_login_at_ecr_is_a_private_file_that_is_removed(
+def test_the_ecr_login_is_a_private_file_that_is_removed_after_the_pull(
     tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = stand_in(USUAL)
@@ -381,7 +383,7 @@ def test_a_role_that_may_not_log_in_is_named_with_the_policy(
         brought(tmp_path, job(container=ECR))
 
 
-def test_a_container_that_cannot_be_removed_is_a_warning(
+def test_a_container_that_cannot_be_removed_causes_a_warning(
     tmp_path: Path, stand_in: Callable[[str], Path]
 ) -> None:
     stand_in(USUAL + "elif 'rm' in sys.argv: print('Error: it is busy'); sys.exit(125)\n")

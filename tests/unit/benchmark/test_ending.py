@@ -182,7 +182,9 @@ def test_the_process_that_failed_first_is_named(
         ({"signal": int(signal.SIGTERM), "stop_signal": int(signal.SIGTERM)}, Outcome.INTERRUPTED, "SIGTERM"),
     ],
 )
-def test_a_serving_node_ends_when_told_to(what: dict[str, Any], outcome: Outcome, words: str) -> None:
+def test_a_serving_node_succeeds_only_if_it_ended_because_it_was_told_to(
+    what: dict[str, Any], outcome: Outcome, words: str
+) -> None:
     got, said = classify_serving(_ended(**what), program="sshd")
 
     assert got is outcome

@@ -60,12 +60,12 @@ def test_references_are_expanded_as_kubernetes_does(text: str, expanded: str) ->
 
 
 @given(st.text("$(AB)x"), st.dictionaries(st.sampled_from(["A", "B", "AB"]), st.text()))
-def test_expansion_agrees_with_reading_from_left_to_right(text: str, env: dict[str, str]) -> None:
+def test_expansion_equals_that_of_a_simple_left_to_right_reader(text: str, env: dict[str, str]) -> None:
     assert expand(text, env) == _read_left_to_right(text, env)
 
 
 @given(st.text())
-def test_any_text_can_be_written_literally(text: str) -> None:
+def test_any_text_with_doubled_dollars_expands_to_itself(text: str) -> None:
     assert expand(text.replace("$", "$$"), {"A": "other"}) == text
 
 
@@ -85,7 +85,7 @@ def _read_left_to_right(text: str, env: dict[str, str]) -> str:
     return out
 
 
-def test_the_environment_has_the_variables_of_the_contract(tmp_path: Path) -> None:
+def test_the_environment_has_the_documented_bai_variables(tmp_path: Path) -> None:
     env = _env(tmp_path, _job(env={"BENCHMARK_AI": "stdout", "MINE": "1"}), scripts=tmp_path / "scripts")
 
     assert env["BENCHMARK_AI"] == "fifo"
@@ -143,7 +143,7 @@ def test_home_and_path_are_always_set(tmp_path: Path) -> None:
         assert "BAI_SCRIPTS_PATH" not in env
 
 
-def test_a_job_started_in_a_run_of_another_is_not_of_that_run(tmp_path: Path) -> None:
+def test_a_job_started_within_another_jobs_run_does_not_inherit_its_repeat_and_arm(tmp_path: Path) -> None:
     base = {"BAI_REPEAT": "3", "BAI_ARM": "old", "THEIRS": "1"}
 
     env = _env(tmp_path, _job(inherit_env=True), base=base)
@@ -163,7 +163,7 @@ def test_the_callers_environment_is_passed_on_only_if_asked(tmp_path: Path) -> N
     assert fixed["PATH"] != "/mine"
 
 
-def test_secrets_win_over_variables_and_these_over_the_callers(tmp_path: Path) -> None:
+def test_secrets_override_variables_of_the_job_which_override_the_callers(tmp_path: Path) -> None:
     job = _job(inherit_env=True, env={"A": "job", "B": "job"})
 
     env = _env(tmp_path, job, base={"A": "base", "B": "base", "C": "base"}, secrets={"A": "secret"})
@@ -171,7 +171,7 @@ def test_secrets_win_over_variables_and_these_over_the_callers(tmp_path: Path) -
     assert (env["A"], env["B"], env["C"]) == ("secret", "job", "base")
 
 
-def test_the_agents_own_folder_does_not_leak(tmp_path: Path) -> None:
+def test_the_agents_folder_is_removed_from_the_benchmarks_pythonpath(tmp_path: Path) -> None:
     ours = Path(bai_agent.__file__).parents[1]
     job = _job(inherit_env=True, buffering=Buffering.OWN)
 
@@ -189,7 +189,7 @@ def test_buffering_sets_the_variables_of_the_benchmark(tmp_path: Path, buffering
     assert env.get("_STDBUF_O") == ("L" if buffering is Buffering.LINE else None)
 
 
-def test_a_preload_of_the_benchmarks_own_is_kept(tmp_path: Path) -> None:
+def test_an_ld_preload_of_the_job_is_kept(tmp_path: Path) -> None:
     env = _env(tmp_path, _job(env={"LD_PRELOAD": "/lib/libjemalloc.so"}))
 
     assert env["LD_PRELOAD"] == "/lib/libjemalloc.so"
@@ -215,7 +215,7 @@ def test_the_callers_unbuffered_python_is_kept_unless_the_job_says_timed(tmp_pat
     assert "PYTHONUNBUFFERED" not in dropped
 
 
-def test_the_chosen_python_comes_first(tmp_path: Path) -> None:
+def test_the_configured_python_is_first_on_path(tmp_path: Path) -> None:
     (tmp_path / "torch" / "bin").mkdir(parents=True)
     (tmp_path / "torch" / "pyvenv.cfg").touch()
     python = str(tmp_path / "torch" / "bin" / "python")
@@ -251,7 +251,7 @@ def test_the_only_python_of_an_image_is_found(tmp_path: Path, monkeypatch: pytes
     assert not _env(tmp_path, _job())["PATH"].startswith(str(tmp_path))
 
 
-def test_another_user_gets_that_users_home(tmp_path: Path) -> None:
+def test_home_is_that_of_the_configured_user(tmp_path: Path) -> None:
     user = User(name="me", uid=1, gid=1, groups=(), home="/home/me")
 
     env = _env(tmp_path, _job(inherit_env=True), base={"HOME": "/root", "USER": "root"}, user=user)
@@ -264,7 +264,7 @@ def test_an_unknown_user_is_named() -> None:
         find_user("nobody-here")
 
 
-def test_our_own_user_changes_nothing() -> None:
+def test_configuring_the_agents_own_user_changes_nothing() -> None:
     import os
     import pwd
 
@@ -276,7 +276,9 @@ def test_our_own_user_changes_nothing() -> None:
     ("script", "interpreter"),
     [("#!/usr/bin/env python3\nprint(1)\n", ()), ("echo a\necho b\n", ("/bin/sh",))],
 )
-def test_a_script_becomes_a_file(tmp_path: Path, script: str, interpreter: tuple[str, ...]) -> None:
+def test_a_script_in_the_descriptor_is_written_to_an_executable_file(
+    tmp_path: Path, script: str, interpreter: tuple[str, ...]
+) -> None:
     job = _job(argv=("--n", "$(N)"), script=script)
     rundir = RunDir(tmp_path)
 
@@ -287,7 +289,7 @@ def test_a_script_becomes_a_file(tmp_path: Path, script: str, interpreter: tuple
     assert rundir.script.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_benchmark_starts_in_the_right_folder(tmp_path: Path) -> None:
+def test_the_working_directory_is_the_scripts_folder_or_the_configured_cwd(tmp_path: Path) -> None:
     rundir, scripts = RunDir(tmp_path), tmp_path / "scripts"
     job = _job()
 

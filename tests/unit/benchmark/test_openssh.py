@@ -28,7 +28,7 @@ def put(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_a_node_that_serves_needs_sshd_and_one_that_logs_in_needs_ssh(machine: Path) -> None:
+def test_workers_need_sshd_and_the_launcher_needs_ssh(machine: Path) -> None:
     put(machine, "sshd", "")
     require_openssh(serves=True, path=str(machine), may_install=False)
 
@@ -55,7 +55,7 @@ def test_nothing_is_installed_on_a_shared_machine(machine: Path) -> None:
     assert not (machine / "asked").exists()
 
 
-def test_an_installation_that_fails_ends_in_the_same_sentence(machine: Path) -> None:
+def test_a_failed_installation_of_openssh_gives_the_same_advice(machine: Path) -> None:
     put(machine, "apt-get", "echo no network >&2; exit 100")
 
     said = r"^sshd is not on this machine .*, and could not be installed \(apt-get ended with 100: no network\); install OpenSSH"
@@ -75,7 +75,7 @@ def test_all_commands_of_an_installation_share_its_time(
         require_openssh(serves=True, path=str(machine), may_install=True)
 
 
-def test_a_run_that_is_to_end_ends_the_installation(machine: Path) -> None:
+def test_a_stop_of_the_run_ends_the_installation(machine: Path) -> None:
     child = machine / "pid"
     put(machine, "apt-get", f"sleep 600 & echo $! > {child}.part; mv {child}.part {child}; wait")
 

@@ -17,7 +17,7 @@ def asked(script: str, **how: object) -> ProgramOutput:
     return ask(["sh", "-c", script], env={"PATH": os.environ["PATH"], "A": "b"}, **{"timeout_s": 30.0, **how})  # type: ignore[arg-type]
 
 
-def test_an_answer_has_code_and_lines(tmp_path: Path) -> None:
+def test_the_exit_code_and_output_lines_of_a_program_are_returned(tmp_path: Path) -> None:
     answer = asked('echo; echo " $A"; pwd; echo no >&2; exit 3', cwd=tmp_path)
 
     assert (answer.code, answer.lines) == (3, ["b", str(tmp_path)])
@@ -25,7 +25,7 @@ def test_an_answer_has_code_and_lines(tmp_path: Path) -> None:
     assert asked("kill -9 $$").code == -9
 
 
-def test_a_program_that_is_not_there_gives_no_answer() -> None:
+def test_a_missing_program_raises_an_error() -> None:
     with pytest.raises(NoAnswerError, match="no-such-program does not run"):
         ask(["no-such-program"], env={}, timeout_s=5)
 
@@ -39,7 +39,7 @@ def test_a_program_that_is_not_there_gives_no_answer() -> None:
     ],
     ids=["a child has the pipe", "it does not end", "it has closed its output"],
 )
-def test_a_late_child_is_ended_with_its_descendants(tmp_path: Path, late: str) -> None:
+def test_a_program_that_exceeds_its_timeout_is_killed_with_its_descendants(tmp_path: Path, late: str) -> None:
     pid = tmp_path / "pid"
 
     # A busy machine may not have come to its first word by then.
@@ -54,7 +54,7 @@ def test_a_late_child_is_ended_with_its_descendants(tmp_path: Path, late: str) -
         assert time.monotonic() < deadline
 
 
-def test_only_the_beginning_of_an_endless_answer_is_read() -> None:
+def test_only_the_beginning_of_endless_output_is_read() -> None:
     answer = asked("exec yes")
 
     assert (len(answer.text), answer.code < 0) == (2**20, True)

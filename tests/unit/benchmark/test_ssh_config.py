@@ -19,7 +19,7 @@ PUBLIC = "ssh-ed25519 " + "A" * 68
         st.text(max_size=8), st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=30)
     )
 )
-def test_a_command_gets_the_nodes_own_environment_with_any_content(values: dict[str, str]) -> None:
+def test_a_command_started_by_ssh_gets_the_nodes_environment_with_any_values(values: dict[str, str]) -> None:
     env = {f"V_{number}": value for number, value in enumerate(values.values())}
     server = SshFrom(address="10.0.0.1", port=4000, public_key=PUBLIC)
     odd = {name: "x" for name in values if not name.isidentifier()}
@@ -47,7 +47,7 @@ def test_a_command_gets_the_nodes_own_environment_with_any_content(values: dict[
     assert {name: found[name.encode()].decode() for name in env} == env
 
 
-def test_names_that_a_shell_keeps_for_itself_reach_the_command() -> None:
+def test_variables_with_names_that_bash_reserves_reach_the_command() -> None:
     env = {"UID": "7", "EUID": "8", "PPID": "9", "BASHOPTS": "dotglob", "WORD": "a b"}
     server = SshFrom(address="10.0.0.1", port=4000, public_key=PUBLIC)
     files = server_files(Path("/ssh"), server, account="root", use_pam=False, env=env, cwd=Path("/tmp"))

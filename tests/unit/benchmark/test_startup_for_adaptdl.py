@@ -46,7 +46,7 @@ def said(folder: Path, code: str, packages: Mapping[str, str] = PACKAGES, **vari
 JOB = {"ADAPTDL_SUPERVISOR_URL": "http://127.0.0.1:1"}
 
 
-def test_adaptdl_finds_what_current_packages_lack(tmp_path: Path) -> None:
+def test_adaptdl_finds_functions_that_current_packages_removed(tmp_path: Path) -> None:
     code = """
 import adaptdl
 from adaptdl import numpy, pkg_resources, semver
@@ -57,7 +57,7 @@ print([semver.VersionInfo.isvalid(each) for each in ("1.2.3", "x", "", None)])
     assert said(tmp_path, code, PACKAGES, **JOB) == "<class 'int'> 0.2.11\n[True, False, False, False]\n"
 
 
-def test_packages_that_have_it_are_left_alone(tmp_path: Path) -> None:
+def test_packages_that_still_have_these_functions_are_not_changed(tmp_path: Path) -> None:
     own = {
         **PACKAGES,
         "numpy.py": "int = 'own'",
@@ -72,7 +72,7 @@ def test_packages_that_have_it_are_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "variables"), [("import adaptdl", {}), ("import numpy", JOB)], ids=["another job", "no AdaptDL"]
 )
-def test_nothing_is_imported_or_changed_elsewhere(
+def test_programs_without_adaptdl_import_and_change_nothing(
     tmp_path: Path, code: str, variables: Mapping[str, str]
 ) -> None:
     packages = {**PACKAGES, "adaptdl.py": ""}
