@@ -48,7 +48,7 @@ def kept_content(record: CheckpointRecord, marker: CheckpointMarker) -> dict[str
     }
 
 
-def test_a_kept_checkpoint_has_all_its_files(
+def test_a_stored_checkpoint_has_all_its_files(
     folder: Path, record: CheckpointRecord, make_keeper: MakeKeeper
 ) -> None:
     save(folder / "optimizer/state.pt", "momentum")
@@ -63,7 +63,7 @@ def test_a_kept_checkpoint_has_all_its_files(
     assert marker.bytes == len("weights") + len("momentum")
 
 
-def test_an_unchanged_folder_is_not_kept_again(folder: Path, make_keeper: MakeKeeper) -> None:
+def test_an_unchanged_folder_is_not_stored_again(folder: Path, make_keeper: MakeKeeper) -> None:
     keeper = make_keeper()
     marker = keep(keeper, folder)
     # The same content, written again.
@@ -126,7 +126,7 @@ def test_requests_to_a_briefly_unreachable_store_are_retried(
     ("error", "patience"),
     [(StoreRefusedError("access denied"), 30), (StoreError("the job store is away"), 0)],
 )
-def test_a_store_that_refuses_or_stays_unreachable_has_no_marker(
+def test_a_checkpoint_that_could_not_be_uploaded_has_no_marker(
     folder: Path,
     store: FailingStore,
     record: CheckpointRecord,
@@ -155,7 +155,7 @@ def test_a_file_that_is_rewritten_in_place_during_the_upload_leaves_no_marker(
     assert record.numbers() == []
 
 
-def test_without_time_nothing_is_put(
+def test_a_checkpoint_is_not_uploaded_after_its_deadline(
     folder: Path, store: FailingStore, record: CheckpointRecord, make_keeper: MakeKeeper
 ) -> None:
     with pytest.raises(CheckpointError, match="no time left"):
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_would_fill_the_disk_is_not_stored(
     assert store.put_files == []
 
 
-def test_names_that_need_more_than_a_marker_may_have_leave_no_checkpoint(
+def test_a_checkpoint_whose_file_names_exceed_the_markers_size_is_refused(
     folder: Path, store: FailingStore, make_keeper: MakeKeeper
 ) -> None:
     # A character that is not ASCII needs six bytes.
@@ -193,7 +193,7 @@ def test_names_that_need_more_than_a_marker_may_have_leave_no_checkpoint(
     assert store.find("job/") == []
 
 
-def test_a_number_used_by_another_node_is_not_overwritten(
+def test_a_checkpoint_with_a_number_of_another_node_does_not_overwrite_it(
     folder: Path, record: CheckpointRecord, make_keeper: MakeKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = keep(make_keeper(), folder)

@@ -69,7 +69,7 @@ def test_with_every_off_a_checkpoint_is_kept_at_the_end(make: MakeThread, record
     assert warnings(events) == []
 
 
-def test_one_is_kept_each_time_that_the_folder_has_changed(
+def test_a_checkpoint_is_stored_each_time_the_folder_has_changed(
     make: MakeThread, record: CheckpointRecord, folder: Path
 ) -> None:
     thread = make(every_s=0.01)
@@ -94,7 +94,7 @@ def test_a_hanging_upload_does_not_delay_the_end(make: MakeThread, record: Check
     assert names(end(make(generation=1, before=hangs))) == ["checkpoint-1-0"]
 
 
-def test_an_empty_folder_is_no_checkpoint(make: MakeThread, folder: Path) -> None:
+def test_an_empty_folder_is_not_stored_as_a_checkpoint(make: MakeThread, folder: Path) -> None:
     (folder / "model.pt").unlink()
 
     assert end(make()) == []
@@ -107,7 +107,7 @@ def test_a_restored_checkpoint_is_not_kept_again(make: MakeThread, record: Check
     assert record.numbers() == [(0, 0)]
 
 
-def test_a_folder_that_is_gone_is_a_warning(make: MakeThread, folder: Path) -> None:
+def test_a_missing_checkpoint_folder_causes_a_warning(make: MakeThread, folder: Path) -> None:
     (folder / "model.pt").unlink()
     folder.rmdir()
 
@@ -157,7 +157,7 @@ def test_entries_that_are_not_files_are_reported_once(
     ]
 
 
-def test_an_upload_overtaken_by_the_end_is_abandoned_for_the_last_one(
+def test_an_upload_in_progress_at_the_end_is_abandoned_for_the_last_checkpoint(
     make: MakeThread, folder: Path, record: CheckpointRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_file = DirectoryStore.put_file
@@ -183,7 +183,7 @@ def test_an_upload_overtaken_by_the_end_is_abandoned_for_the_last_one(
     assert record.attempt.job.store.get(record.file_key(marker, 0)) == b"last weights"
 
 
-def test_without_time_no_marker_is_written_and_that_is_reported(
+def test_a_last_upload_that_runs_out_of_time_writes_no_marker_and_is_reported(
     make: MakeThread, record: CheckpointRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_file = DirectoryStore.put_file

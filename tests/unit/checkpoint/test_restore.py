@@ -64,7 +64,7 @@ def make_restorer(folder: Path, record: CheckpointRecord, tmp_path: Path) -> Cal
     return make
 
 
-def test_the_folder_becomes_the_checkpoint(
+def test_a_restore_makes_the_folder_equal_to_the_checkpoint(
     folder: Path, keep: Keep, make_restorer: Callable[..., Restorer], tmp_path: Path
 ) -> None:
     marker = keep({"a.pt": "a", "deep/er/b.pt": "b", "last": "-> a.pt", "empty": ""})
@@ -108,7 +108,7 @@ def test_a_folder_that_differs_does_not_count_as_the_checkpoint(
 
 
 @pytest.mark.parametrize("content", [b"w3ights", b"weights and more", None])
-def test_files_that_do_not_match_the_marker_leave_the_folder_unchanged(
+def test_stored_files_that_do_not_match_the_marker_are_not_restored(
     content: bytes | None,
     folder: Path,
     record: CheckpointRecord,
@@ -210,7 +210,7 @@ def without_clashes(files: Mapping[str, str]) -> dict[str, str]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(checkpoint=FOLDERS.map(without_clashes), before=FOLDERS.map(without_clashes))
-def test_any_folder_becomes_any_checkpoint(
+def test_any_folder_is_restored_to_any_checkpoint(
     checkpoint: dict[str, str],
     before: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,

@@ -77,7 +77,7 @@ def test_without_hard_links_files_are_held_open(folder: Path, monkeypatch: pytes
     snapshot.release()
 
 
-def test_files_of_a_killed_agent_are_not_part_of_a_snapshot(folder: Path) -> None:
+def test_temporary_files_of_a_killed_agent_are_not_part_of_a_snapshot(folder: Path) -> None:
     save(folder.parent / "held" / "000000", "of another checkpoint")
     save(folder / STAGING / "000000", "of a restore")
     save(folder / "a.pt", "a")
@@ -92,7 +92,7 @@ def steps_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("steps_of_a_minute")
-def test_a_folder_that_changes_meanwhile_is_listed_again(folder: Path) -> None:
+def test_a_folder_that_changes_during_a_snapshot_is_listed_again(folder: Path) -> None:
     # Written to a moment ago: a further write might leave the same time.
     save(folder / "a.pt", "half", age_s=0)
 
@@ -173,7 +173,7 @@ def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPat
         take(folder)
 
 
-def test_too_many_files_are_no_checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_too_many_files_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bai_agent.checkpoint.snapshot.MOST_FILES", 2)
     for number in range(3):
         save(folder / str(number), "x")

@@ -31,7 +31,7 @@ def archive(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_bundle_is_where_the_guardian_looks_for_it(root: Path, archive: Path) -> None:
+def test_baking_unpacks_the_bundle_where_the_guardian_looks_for_it(root: Path, archive: Path) -> None:
     sha256 = bake(archive, root=root)
     assert sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
     assert (root / "var/lib/bai/agent" / sha256 / "start_agent.py").is_file()
@@ -67,7 +67,7 @@ def test_a_system_without_cloud_init_is_refused(tmp_path: Path, archive: Path) -
         bake(archive, root=tmp_path)
 
 
-def test_the_command_says_what_it_did(root: Path, archive: Path) -> None:
+def test_the_bake_command_prints_the_bundle_or_asks_for_root(root: Path, archive: Path) -> None:
     done = subprocess.run(
         [sys.executable, BAKE, archive, "--root", root],
         capture_output=True,

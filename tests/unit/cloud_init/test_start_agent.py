@@ -17,7 +17,7 @@ from cloud_init.start_agent import search_path
         ((3, 15), ["cp311-abi3", "cp36-abi3"]),
     ],
 )
-def test_native_parts_are_those_of_this_version(
+def test_native_packages_are_imported_for_the_running_python_version(
     tmp_path: Path, version: tuple[int, int], native: list[str]
 ) -> None:
     for name in ("cp310", "cp311", "cp312", "cp311-abi3", "cp36-abi3", "notes"):

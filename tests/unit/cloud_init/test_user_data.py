@@ -66,12 +66,12 @@ def told(boot: Boot) -> dict[str, str]:
     return dict(zip(names, done.stdout.decode().split("\0"), strict=False))
 
 
-def test_the_same_boot_gives_the_same_bytes() -> None:
+def test_user_data_of_the_same_job_has_the_same_bytes() -> None:
     assert user_data(BOOT) == user_data(replace(BOOT))
     assert gzip.decompress(user_data(BOOT)).decode() == readable(BOOT)
 
 
-def test_its_parts_are_boothook_and_cloud_config_in_order() -> None:
+def test_user_data_consists_of_boothook_and_cloud_config_in_this_order() -> None:
     assert list(parts(BOOT)) == ["text/cloud-boothook", "text/cloud-config"]
     assert parts(BOOT)["text/cloud-boothook"].startswith("#!/bin/sh\n")
     assert parts(BOOT)["text/cloud-config"].startswith("#cloud-config\n")
@@ -90,7 +90,7 @@ def test_the_guardian_is_written_and_started() -> None:
     assert "/var/lib/bai/boot/guardian.sh" in config["runcmd"][0][2]
 
 
-def test_the_deadman_knows_its_limits() -> None:
+def test_the_boothook_contains_the_deadmans_limits() -> None:
     boothook = parts(replace(BOOT, deadman=timedelta(seconds=90), max_boots=2))["text/cloud-boothook"]
     assert "\ndeadman_seconds=90\nmax_boots=2\n" in boothook
 
@@ -132,7 +132,7 @@ def test_a_descriptor_in_the_store_is_replaced_by_a_pointer() -> None:
 
 
 @pytest.mark.parametrize("pointer", [None, Pointer(url="s3://b/k", sha256="a")])
-def test_exactly_one_source_of_the_job_is_allowed(pointer: Pointer | None) -> None:
+def test_user_data_requires_either_a_descriptor_or_a_pointer(pointer: Pointer | None) -> None:
     job_toml = None if pointer is None else "version = 1\n"
     with pytest.raises(ValueError, match="either"):
         replace(BOOT, job_toml=job_toml, job_pointer=pointer)
@@ -146,7 +146,7 @@ def test_user_data_above_ec2s_limit_is_refused_with_advice() -> None:
         user_data(replace(BOOT, job_toml=f'x = "{noise}"\n'))
 
 
-def test_there_is_room_for_an_ordinary_job() -> None:
+def test_an_ordinary_job_leaves_6_kb_of_user_data_free() -> None:
     assert len(user_data(BOOT)) < LIMIT - 6_000
 
 

@@ -45,7 +45,7 @@ def test_an_example_runs_on_this_machine_unless_told_otherwise(path: Path) -> No
 
 
 @of_each_example
-def test_every_metric_takes_a_number_from_its_example(path: Path) -> None:
+def test_every_metrics_pattern_matches_a_number_in_its_example(path: Path) -> None:
     for metric in read(path).output.metrics:
         assert metric.pattern is not None, metric.name
         assert metric.example is not None, metric.name
@@ -80,7 +80,7 @@ def test_the_files_that_a_descriptor_names_exist(path: Path) -> None:
         assert (scripts / ml.script.requirements).is_file()
 
 
-def test_the_examples_of_a_servers_metrics_are_tried_too() -> None:
+def test_examples_of_a_servers_metrics_are_also_checked() -> None:
     found = try_examples(read(EXAMPLES / "inference/benchmark.toml"))
 
     assert {each["name"]: each["values"][0]["value"] for each in found}["compute_time"] == 81.3

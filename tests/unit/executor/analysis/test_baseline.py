@@ -52,7 +52,7 @@ def test_units_that_convert_are_converted() -> None:
     assert found.centre_a == pytest.approx(0.1, rel=0.01)
 
 
-def test_runs_with_another_definition_are_no_history() -> None:
+def test_runs_with_another_metric_definition_are_left_out_of_the_history() -> None:
     newest = history({"t": [100.0]}, headline=Headline.MEDIAN)
     other = history({"t": BEFORE}, headline=Headline.MAX)
 
@@ -67,7 +67,7 @@ def test_runs_with_another_definition_are_no_history() -> None:
     assert banded.tables()[0]["verdict"] == "not comparable"
 
 
-def test_more_than_five_metrics_need_a_history_of_eight() -> None:
+def test_with_more_than_five_metrics_verdicts_need_eight_earlier_runs() -> None:
     def verdicts(metrics: int, runs: int) -> set[str]:
         names = [f"m{k}" for k in range(metrics)]
         before = history(dict.fromkeys(names, (BEFORE * 2)[:runs]))

@@ -73,7 +73,7 @@ def test_the_verdict_follows_interval_direction_and_tolerance(
     assert verdict(a, b, **described) is expected
 
 
-def test_with_one_run_a_side_the_needed_number_is_reported() -> None:
+def test_with_one_run_a_side_the_needed_number_of_runs_is_reported() -> None:
     (assumed,) = compare(runs("m", 100, better=Better.HIGHER), runs("m", 20, better=Better.HIGHER)).metrics
     assert assumed.verdict is Verdict.UNKNOWN
     assert assumed.more_runs == 16
@@ -91,7 +91,7 @@ def test_with_one_run_a_side_the_needed_number_is_reported() -> None:
     assert "1 %, its tolerance" in fine.notes[0]
 
 
-def test_a_finding_in_one_of_many_metrics_is_not_called_a_difference() -> None:
+def test_a_chance_finding_in_one_of_many_metrics_gives_no_verdict() -> None:
     # Given a metric whose difference alone would be one, among nine others
     a = [100.0, 103, 97, 101, 99]
     b = [104.5, 107, 101, 105, 103]
@@ -270,7 +270,7 @@ def test_arms_of_one_job_are_compared_within_their_blocks() -> None:
     assert compare(a[:3], b[3:]).metrics[0].verdict is Verdict.UNKNOWN
 
 
-def test_several_arms_are_corrected_together() -> None:
+def test_verdicts_of_several_arms_are_corrected_for_multiple_comparisons() -> None:
     base = [100.0, 101, 99, 100.5, 99.5]
     sides = [several({"m": base}, "a")]
     for k in range(3):
@@ -287,7 +287,7 @@ def test_several_arms_are_corrected_together() -> None:
     assert [each.metrics[0].verdict for each in together] == [Verdict.NONE] * 3
 
 
-def test_no_number_of_runs_is_advised_from_runs_that_do_not_scatter() -> None:
+def test_the_advised_number_of_runs_does_not_assume_zero_scatter() -> None:
     (found,) = compare(
         runs("m", 5.0, 5.0, better=Better.LOWER, tolerance=0.01),
         runs("m", 5.1, 5.1, better=Better.LOWER, tolerance=0.01),
@@ -330,7 +330,7 @@ def test_units_that_convert_are_converted() -> None:
         ({"revision": "fio/3"}, {"revision": "fio/2"}, "preset: revision fio/3 and revision fio/2"),
     ],
 )  # fmt: skip
-def test_metrics_of_another_definition_are_not_comparable(
+def test_metrics_with_different_definitions_are_not_comparable(
     a: dict[str, Any], b: dict[str, Any], why: str
 ) -> None:
     def side(values: list[float], described: dict[str, Any]) -> list[Run]:
@@ -352,7 +352,7 @@ def test_metrics_of_another_definition_are_not_comparable(
     assert found.unjudged == ("better" in {**a, **b})
 
 
-def test_a_first_revision_and_a_direction_that_was_added_end_no_history() -> None:
+def test_an_added_revision_or_direction_keeps_metrics_comparable() -> None:
     old = runs("t", *EVEN)
     new = runs("t", *SLOW, better=Better.HIGHER, revision="fio/1")
 
@@ -415,7 +415,7 @@ def test_one_side_that_drifts_alone_is_a_note() -> None:
     assert any("the runs of A drift" in note for note in found.notes)
 
 
-def test_few_runs_a_side_warn_that_drift_cannot_be_seen() -> None:
+def test_a_comparison_of_few_runs_warns_that_drift_cannot_be_detected() -> None:
     few, enough = compare(timed(EVEN[:4], 1), timed(EVEN[:4], 5)), compare(timed(EVEN, 1), timed(EVEN, 6))
 
     assert "a drift of the machine cannot be seen" in few.notes[0]
@@ -472,7 +472,9 @@ def test_runs_with_any_values_are_compared_and_shown_without_an_error(
     ],
     ids=["both", "some of B", "none of B", "some of A"],
 )
-def test_bounds_give_no_verdict_and_hide_no_regression(a: list[int], b: list[int], unjudged: bool) -> None:
+def test_memory_peaks_known_only_as_bounds_are_reported_as_not_comparable(
+    a: list[int], b: list[int], unjudged: bool
+) -> None:
     def side(values: list[int]) -> list[Run]:
         # 10 MiB is what cannot be told from our own.
         return [

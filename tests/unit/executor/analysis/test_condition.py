@@ -46,15 +46,15 @@ SLOWER = compared([100, 101, 99], [90, 91, 89])
         ("throughput > -20%", True),
     ],
 )  # fmt: skip
-def test_a_condition_is_judged_by_the_change(text: str, expected: bool) -> None:
+def test_a_fail_if_condition_is_judged_by_the_measured_change(text: str, expected: bool) -> None:
     assert holds(text, SLOWER) is expected
 
 
-def test_a_change_that_may_be_chance_does_not_hold() -> None:
+def test_a_condition_does_not_hold_if_the_change_may_be_chance() -> None:
     assert holds("throughput < -5%", compared([100, 130, 70], [90, 60, 110])) is False
 
 
-def test_with_one_run_a_side_nothing_can_be_judged() -> None:
+def test_a_condition_cannot_be_judged_with_one_run_a_side() -> None:
     (judged,) = judge([parse_condition("throughput < -5%")], [compared([100], [50, 51])])
 
     assert judged.holds is None
@@ -117,7 +117,7 @@ def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
         holds("speed < -5%", SLOWER)
 
 
-def test_a_share_of_a_value_that_is_not_positive_is_refused() -> None:
+def test_a_percentage_condition_on_values_that_are_not_positive_is_refused() -> None:
     with pytest.raises(UsageError, match="write the bound in its units"):
         holds("throughput < -5%", compared([-1, 1], [2, 3]))
 
@@ -146,7 +146,7 @@ def test_any_name_can_be_quoted(name: str) -> None:
         ([90.0, 89.0], "throughput < -10%", True), ([90.0], "throughput < -10.5", False),
     ],
 )  # fmt: skip
-def test_a_condition_on_a_history_is_about_the_bands_centre(
+def test_a_condition_on_a_history_compares_with_the_centre_of_its_band(
     now: list[float], text: str, expected: bool
 ) -> None:
     banded = against_history(side(98, 102, 100, 99, 101), side(*now))
@@ -154,7 +154,7 @@ def test_a_condition_on_a_history_is_about_the_bands_centre(
     assert holds(text, banded) is expected
 
 
-def test_a_condition_on_a_history_that_cannot_be_judged() -> None:
+def test_a_condition_that_a_history_cannot_judge_is_undecided_or_refused() -> None:
     text = "throughput < -5%"
 
     assert holds(text, against_history(side(100, 101), side(50))) is None

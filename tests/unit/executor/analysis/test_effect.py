@@ -90,7 +90,7 @@ def two_levels(chance: random.Random, runs: int) -> list[float]:
     ("draw", "few", "many", "welch"),
     [(two_levels, 3, 10, 0.08), (lambda chance, runs: normal(chance, 100, runs), 2, 20, 0.08)],
 )
-def test_sides_of_unequal_numbers_keep_the_rate_that_welch_exceeds(
+def test_sides_with_unequal_numbers_of_runs_keep_the_error_rate_that_welch_exceeds(
     draw: Callable[[random.Random, int], list[float]], few: int, many: int, welch: float
 ) -> None:
     alarms = by_welch = 0
@@ -105,7 +105,7 @@ def test_sides_of_unequal_numbers_keep_the_rate_that_welch_exceeds(
 
 
 @pytest.mark.parametrize("runs", [2, 3, 5])
-def test_rounded_numbers_of_equal_sides_keep_the_rate(runs: int) -> None:
+def test_rounded_values_of_equal_sides_keep_the_error_rate(runs: int) -> None:
     alarms = by_welch = 0
     for seed in range(SIMULATIONS):
         chance = random.Random(seed)
@@ -146,7 +146,7 @@ def test_an_impossible_number_of_runs_is_not_advised() -> None:
     st.lists(st.floats(-1000, 1000), min_size=4, max_size=6),
     st.lists(st.floats(-1000, 0), min_size=4, max_size=6),
 )
-def test_the_interval_is_that_of_the_library(a: list[float], b: list[float]) -> None:
+def test_the_interval_equals_that_of_scipy(a: list[float], b: list[float]) -> None:
     if min(numpy.std(a), numpy.std(b)) < 1e-3 * max(numpy.ptp([*a, *b]), 1e-3) or least_step(*a, *b) > 1:
         return
     found = effect(a, [*b, -1.0], permutation=False)
@@ -166,7 +166,7 @@ def least_step(*values: float) -> float:
 
 @example([(1.0, 35.0), (1.0, 1.0000000000000002)])
 @given(st.lists(st.tuples(st.floats(1, 1000), st.floats(1, 1000)), min_size=2, max_size=9))
-def test_the_interval_of_blocks_is_that_of_the_library(blocks: list[tuple[float, float]]) -> None:
+def test_the_interval_of_paired_blocks_equals_that_of_scipy(blocks: list[tuple[float, float]]) -> None:
     a, b = zip(*blocks, strict=True)
     ratios = numpy.log(numpy.array(b) / numpy.array(a))
     # Else the least step decides.
@@ -204,7 +204,7 @@ def studentised(x: Any, y: Any, axis: int) -> Any:
     return stats.ttest_ind(numpy.log(x), numpy.log(y), axis=axis, equal_var=False).statistic
 
 
-def test_the_second_opinions_are_those_of_the_library() -> None:
+def test_permutation_and_rank_tests_equal_those_of_scipy() -> None:
     a, b = [1.0, 4.0, 2.5, 3.1, 0.2, 2.2], [2.0, 6.0, 4.4, 5.1, 3.3, 7.0]
 
     found, within = effect(a, b), paired_effect(a, b)
@@ -220,7 +220,7 @@ def test_the_second_opinions_are_those_of_the_library() -> None:
     assert within.rank_p == pytest.approx(stats.wilcoxon(ratios, method="exact").pvalue)
 
 
-def test_second_opinions_are_exact_for_few_runs_and_seeded_for_many() -> None:
+def test_permutation_tests_are_reproducible_and_need_a_minimum_number_of_runs() -> None:
     a, b = [1.0, 4.0, 2.5, 3.1, 0.2], [2.0, 6.0, 4.4, 5.1, 3.3]
 
     assert effect(a * 4, b * 4).permutation_p == effect(a * 4, b * 4).permutation_p
@@ -230,7 +230,7 @@ def test_second_opinions_are_exact_for_few_runs_and_seeded_for_many() -> None:
     assert (paired_effect(a, b).permutation_p, paired_effect(a, b).rank_p) == (None, None)
 
 
-def test_runs_without_scatter_are_judged_by_the_least_step_seen() -> None:
+def test_runs_without_scatter_are_judged_by_their_resolution() -> None:
     assert not effect([5.0, 5.0], [5.1, 5.1]).excludes_zero
     assert not paired_effect([5.0, 5.0], [5.1, 5.1]).excludes_zero
     # One step is little for two runs a side, and enough for five
@@ -277,7 +277,7 @@ def test_one_run_on_a_side_has_no_interval() -> None:
         ([-2.0, -1.9, -2.1], [-3.0, -2.9, -3.1], -1.0, True, "not all of its values are positive"),
     ],
 )
-def test_a_change_that_is_not_a_share_is_reported(
+def test_a_change_that_cannot_be_a_percentage_is_reported_with_a_note(
     a: list[float], b: list[float], change: float, excludes: bool, word: str
 ) -> None:
     found = effect(a, b)

@@ -55,7 +55,7 @@ def test_a_history_without_scatter_has_a_band_of_the_width_of_rounding() -> None
     assert prediction([5.0] * 3, [5.0]).p == 1.0
 
 
-def test_a_trend_of_a_history_is_that_of_the_library() -> None:
+def test_the_trend_of_a_history_equals_that_of_scipy() -> None:
     values = [5.0, 5.2, 4.9, 5.4, 5.3, 5.8, 5.1]
 
     slope, p = drift([value - 6 for value in values]) or (0.0, 0.0)
@@ -79,7 +79,7 @@ def test_a_drift_of_the_history_is_found() -> None:
     assert drift([3.0] * 9) == (0.0, 1.0)
 
 
-def test_a_change_within_a_history_does_not_enlarge_its_scatter() -> None:
+def test_a_level_shift_within_a_history_does_not_enlarge_its_scatter() -> None:
     # Ten runs, then ten of a version that is twice as fast
     chance = random.Random(1)
     values = [level * math.exp(chance.gauss(0, 0.03)) for level in [100.0] * 10 + [50.0] * 10]

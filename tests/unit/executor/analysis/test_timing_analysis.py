@@ -29,7 +29,7 @@ def times(walls: list[float], *, codes: list[int] | None = None) -> CommandTimes
 EVEN = [0.100, 0.101, 0.099, 0.1005, 0.0995, 0.100, 0.1002, 0.0998]
 
 
-def test_figures_are_of_the_runs_that_ended_well() -> None:
+def test_statistics_include_only_successful_runs() -> None:
     found = times(EVEN)
 
     assert found.walls == tuple(EVEN)
