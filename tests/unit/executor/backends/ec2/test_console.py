@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from executor.backends.ec2.console import Console, Step, read_console
 
 
-def test_steps_and_end_are_found_between_other_lines() -> None:
+def test_lines_of_the_guardian_are_found_among_other_console_output() -> None:
     console = read_console(
         "edk2 firmware\x1b[2J\x1b[01;01H\r\n"
         "[    0.000000] Linux version 6.1\r\n"
@@ -36,14 +36,14 @@ def test_the_last_of_several_end_lines_counts() -> None:
     assert read_console("BAI-END boot-hung\nBAI-END too-many-boots\n").end == "too-many-boots"
 
 
-def test_the_power_off_of_a_guardian_does_not_hide_its_reason() -> None:
+def test_the_first_reason_of_the_guardian_is_kept_after_its_power_off() -> None:
     console = read_console("BAI-END no-python\r\nBAI 61.2 asked to end\r\nBAI-END terminated\r\n")
 
     assert console.end == "no-python"
     assert read_console("BAI 61.2 asked to end\r\nBAI-END terminated\r\n").end == "terminated"
 
 
-def test_an_empty_console_says_nothing() -> None:
+def test_an_empty_console_has_no_steps_and_no_end() -> None:
     assert read_console("") == Console()
     assert read_console("").last_step is None
     assert not read_console("").others_only
@@ -74,7 +74,7 @@ LOGIN = "Debian GNU/Linux 12 ip-10-0-0-1 ttyS0\r\n\r\nip-10-0-0-1 login: "
         ("", ""),
     ],
 )
-def test_a_boot_without_our_user_data_is_reported_only_if_certain(content: str, line: str) -> None:
+def test_a_boot_without_bais_user_data_is_reported_only_if_certain(content: str, line: str) -> None:
     assert read_console(content).ended_without_us == line
 
 

@@ -38,7 +38,7 @@ def test_machines_of_two_types_cost_their_sum(other: float | None, dollars: floa
 
 
 @pytest.mark.parametrize(("bound", "word"), [(True, "at most"), (False, "about")])
-def test_the_word_says_whether_it_is_a_bound(bound: bool, word: str) -> None:
+def test_a_cost_is_called_at_most_if_it_is_a_bound_and_otherwise_about(bound: bool, word: str) -> None:
     cost = Cost(
         instances=2,
         longest=timedelta(hours=3),
@@ -53,7 +53,7 @@ def test_the_word_says_whether_it_is_a_bound(bound: bool, word: str) -> None:
     )
 
 
-def test_the_dearest_of_several_types_is_the_bound() -> None:
+def test_the_most_expensive_of_several_instance_types_is_the_maximum_cost() -> None:
     def cost(hourly: float | None, *, bound: bool = True, excluded: tuple[str, ...] = ("volumes",)) -> Cost:
         return Cost(
             instances=1,
@@ -102,7 +102,7 @@ def test_costs_that_are_not_included_are_named(
         ("c7i.large", None, True),
     ],
 )
-def test_credits_that_are_bought_without_limit_leave_no_bound(
+def test_unlimited_cpu_credits_leave_the_cost_without_a_bound(
     kind: str, bought: str | None, bound: bool
 ) -> None:
     request = {"CreditSpecification": {"CpuCredits": bought}} if bought else {}
@@ -118,7 +118,7 @@ def test_credits_that_are_bought_without_limit_leave_no_bound(
         ("t2.small", "unlimited", None, "(at most 0.05 USD per vCPU-hour)"),
     ],
 )
-def test_credits_are_named_with_what_they_cost_at_most(
+def test_cpu_credits_are_named_with_their_maximum_cost(
     kind: str, bought: str | None, vcpus: int | None, said: str
 ) -> None:
     request = {"CreditSpecification": {"CpuCredits": bought}} if bought else {}
@@ -130,7 +130,7 @@ def test_credits_are_named_with_what_they_cost_at_most(
     assert f"CPU credits beyond those earned {said}" in cost.sentence()
 
 
-def test_an_image_whose_licence_is_unknown_leaves_no_bound() -> None:
+def test_an_image_with_an_unknown_licence_leaves_the_cost_without_a_bound() -> None:
     unknown = Image(id="ami-1", architecture="x86_64", root_device="/", root_gib=8)
     sold = Image(**{**vars(LINUX), "marketplace": True})
 
@@ -139,14 +139,14 @@ def test_an_image_whose_licence_is_unknown_leaves_no_bound() -> None:
 
 
 @pytest.mark.parametrize("region", ["cn-north-1", "us-gov-west-1"])
-def test_the_price_list_is_not_asked_in_other_partitions(region: str) -> None:
+def test_the_price_list_is_not_requested_in_other_partitions(region: str) -> None:
     hourly, why = price("t3.small", {}, AwsSession(region))
 
     assert hourly is None
     assert "[prices]" in why
 
 
-def test_a_host_has_no_price_of_an_instance() -> None:
+def test_an_instance_on_a_dedicated_host_has_no_known_price() -> None:
     assert price("c7i.large", {}, AwsSession("us-east-1"), tenancy="host")[0] is None
 
 
@@ -180,7 +180,7 @@ def test_volumes_cost_at_most_the_stated_amount(ebs: dict[str, Any], least: floa
     assert least < most <= said <= 1.3 * most
 
 
-def test_seven_volumes_with_provisioned_operations_are_in_the_bound() -> None:
+def test_the_cost_bound_includes_seven_volumes_with_provisioned_iops() -> None:
     # What AWS takes in eu-central-1: 0.149 USD a GiB, and 0.078, 0.0546 and 0.03822 an operation, less from 32,000 and 64,000 on.
     taken = 7 * (285 * 0.149 + 32_000 * (0.078 + 0.0546) + 64_000 * 0.03822) / 720
     seven = volumes(*[{"VolumeType": "io2", "VolumeSize": 285, "Iops": 128_000}] * 7)
@@ -193,7 +193,7 @@ def test_seven_volumes_with_provisioned_operations_are_in_the_bound() -> None:
     assert f"volumes and monitoring at most {seven.hourly:,.4f}" in cost.sentence()
 
 
-def test_a_volume_of_unknown_cost_leaves_no_bound() -> None:
+def test_a_volume_of_unknown_cost_leaves_the_cost_without_a_bound() -> None:
     for ebs in (
         {"VolumeType": "gp3"},
         {"VolumeType": "standard", "VolumeSize": 8},
@@ -207,27 +207,27 @@ def test_a_volume_of_unknown_cost_leaves_no_bound() -> None:
         assert not is_bound(LINUX, excluded)
 
 
-def test_detailed_monitoring_is_in_the_bound() -> None:
+def test_the_cost_bound_includes_detailed_monitoring() -> None:
     # seven metrics of 0.30 USD a month at least
     assert volumes(monitored=True).hourly >= 7 * 0.30 / 720
     assert volumes().hourly == 0
 
 
 @pytest.mark.parametrize(("most", "refused"), [(None, False), (6.01, False), (6.0, False), (5.99, True)])
-def test_a_budget_is_kept_to_the_cent(most: float | None, refused: bool) -> None:
+def test_a_job_is_refused_if_its_cost_exceeds_the_budget_by_a_cent(most: float | None, refused: bool) -> None:
     cost = Cost(instances=2, longest=timedelta(hours=3), hourly=1.0, origin="a list")
 
     assert (over_budget(cost, most) is not None) is refused
 
 
-def test_an_unknown_price_is_over_every_budget() -> None:
+def test_a_job_with_an_unknown_price_exceeds_every_budget() -> None:
     cost = Cost(instances=1, longest=timedelta(hours=3), hourly=None, origin="not in AWS's price list")
 
     assert "[prices]" in str(over_budget(cost, 1e6))
     assert over_budget(cost, None) is None
 
 
-def test_replacements_are_in_the_bound_and_named() -> None:
+def test_the_cost_bound_includes_and_names_replacements() -> None:
     cost = Cost(
         instances=4, longest=timedelta(hours=26.3), hourly=1.0, origin="a list", bound=True, replacements=10
     )

@@ -41,7 +41,7 @@ def ledger(store: Any, *, most: float = 1.0) -> DayLedger:
     return DayLedger(store=store, most=most)
 
 
-def test_launches_of_a_day_cost_no_more_than_the_limit_and_each_counts_once(store: JobStore) -> None:
+def test_launches_of_a_day_stay_within_the_limit_and_each_counts_once(store: JobStore) -> None:
     for _ in range(2):
         ledger(store).reserve("one", 0.6, now=NOW)
 
@@ -53,7 +53,7 @@ def test_launches_of_a_day_cost_no_more_than_the_limit_and_each_counts_once(stor
     ledger(store).reserve("three", 1.0, now=NOW + timedelta(days=1))
 
 
-def test_what_is_given_back_can_be_reserved_again(store: JobStore) -> None:
+def test_a_released_reservation_can_be_reserved_again(store: JobStore) -> None:
     ledger(store).reserve("one", 1.0, now=NOW)
     ledger(store).give_back("one", now=NOW)
 
@@ -63,7 +63,7 @@ def test_what_is_given_back_can_be_reserved_again(store: JobStore) -> None:
 
 
 @pytest.mark.parametrize("call", ["find", "put"])
-def test_of_two_executions_at_once_at_most_one_gets_what_is_left(store: JobStore, call: str) -> None:
+def test_at_most_one_of_two_concurrent_executions_reserves_the_rest(store: JobStore, call: str) -> None:
     got = []
 
     def other() -> None:
@@ -97,7 +97,7 @@ def test_two_executions_that_launch_the_same_machine_count_it_once(store: JobSto
     ledger(store).reserve("three", 0.6, now=NOW)
 
 
-def test_amounts_of_an_earlier_version_count(store: JobStore) -> None:
+def test_amounts_reserved_by_an_earlier_version_count(store: JobStore) -> None:
     store.put("2026-11-20/one=600000", b"")
     store.put("2026-11-20/gone=900000", b"")
     store.put("2026-11-20/gone=0", b"")

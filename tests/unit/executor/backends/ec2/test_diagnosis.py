@@ -123,7 +123,7 @@ HOUR, QUARTER = timedelta(hours=1), timedelta(minutes=15)
         (None, HOUR, False),
     ],
 )
-def test_a_single_machine_is_lost_if_agent_and_ec2s_check_are_silent(
+def test_a_single_machine_is_lost_if_its_agent_is_silent_and_ec2s_check_fails(
     silence: timedelta | None, failing: timedelta | None, ends: bool
 ) -> None:
     signs = {} if silence is None else {0: silence}
@@ -226,7 +226,7 @@ PAST = NOW - timedelta(hours=1)
         (judged(accepted=False, refusal=REFUSED), Outcome.CAPACITY, "no room"),
     ],
 )  # fmt: skip
-def test_a_job_whose_machines_are_gone_has_an_inferred_outcome(
+def test_an_outcome_is_inferred_for_a_job_whose_machines_are_gone(
     found: Diagnosis, outcome: Outcome, word: str
 ) -> None:
     assert found.stage is JobStage.GONE
@@ -287,7 +287,7 @@ def test_a_machine_that_may_still_boot_is_left_alone(found: Diagnosis) -> None:
     assert (found.inferred, found.terminate) == (None, ())
 
 
-def test_a_machine_that_cannot_be_seen_now_has_a_named_bound() -> None:
+def test_a_machine_with_an_unreadable_console_is_shown_with_its_termination_time() -> None:
     found = judged(
         machine(age=2 * HOUR),
         boot_limit=HOUR,
@@ -301,7 +301,7 @@ def test_a_machine_that_cannot_be_seen_now_has_a_named_bound() -> None:
     assert "bai cancel job-9 --now" in found.sentence
 
 
-def test_an_incomplete_gang_ends_for_the_lost_nodes_reason() -> None:
+def test_a_job_that_lost_a_machine_before_its_start_ends_with_that_machines_reason() -> None:
     # Given three machines of which one never came up, and another that somebody ended for it
     first = machine("running", index=0)
     second = machine("terminated", index=1, code="Server.InternalError")
@@ -329,7 +329,7 @@ def test_an_ended_node_is_reported_while_the_first_one_works() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_nodes_that_lost_one_may_end_by_themselves(rank: int) -> None:
+def test_nodes_of_a_job_that_lost_a_machine_get_time_to_end_themselves(rank: int) -> None:
     # Given a machine that went while the other's agent still works
     lost, other = machine("terminated", index=rank, code="Server.SpotInstanceTermination"), 1 - rank
 
@@ -345,7 +345,7 @@ def test_nodes_that_lost_one_may_end_by_themselves(rank: int) -> None:
     [(timedelta(minutes=2), OLD), (timedelta(minutes=5), FRESH)],
     ids=["silent", "too slow"],
 )
-def test_nodes_that_lost_one_and_do_not_end_are_terminated(
+def test_nodes_of_a_job_that_lost_a_machine_are_terminated_if_they_do_not_end(
     rank: int, silent: timedelta, sign: timedelta
 ) -> None:
     lost, left = (
@@ -375,7 +375,7 @@ def test_a_machine_of_several_that_hangs_is_terminated(rank: int) -> None:
 
 
 @pytest.mark.parametrize("done", [frozenset[int](), frozenset({1})])
-def test_machines_that_all_hang_end_as_a_lost_node(done: frozenset[int]) -> None:
+def test_a_job_whose_machines_all_hang_ends_as_peer_lost(done: frozenset[int]) -> None:
     def silent_for(age: timedelta) -> Diagnosis:
         other = machine(index=1) if not done else machine("terminated", index=1)
         return judged(machine(index=0), other, nodes=2, signs={0: age, 1: age}, done=done)
@@ -397,7 +397,7 @@ def test_a_silent_machine_that_may_still_end_by_itself_is_left_alone() -> None:
     assert judged(machine(), signs={0: OLD}).terminate == ()
 
 
-def test_a_kept_machine_of_an_ended_node_is_not_silent() -> None:
+def test_a_kept_machine_of_an_ended_node_does_not_count_as_silent() -> None:
     signs = {0: FRESH, 1: OLD}
 
     for instances in ((machine(index=0), machine(index=1)), None):

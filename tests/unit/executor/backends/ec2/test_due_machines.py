@@ -77,11 +77,11 @@ def test_a_lost_machine_is_replaced_within_the_limits(changes: dict[str, Any], c
         ({"replacements": 0}, ""),
     ],
 )
-def test_the_reason_for_an_unlaunched_machine_is_reported(changes: dict[str, Any], why: str) -> None:
+def test_the_reason_why_no_replacement_is_launched_is_reported(changes: dict[str, Any], why: str) -> None:
     assert machines_due(replace(SEEN, **changes)).why == why
 
 
-def test_after_a_launch_that_came_to_nothing_the_pauses_double_up_to_half_an_hour() -> None:
+def test_the_pause_doubles_with_each_failed_replacement_up_to_half_an_hour() -> None:
     assert [pause(each) / MINUTE for each in range(1, 6)] == [5, 10, 20, 30, 30]
     assert (FIRST_PAUSE, LONGEST_PAUSE) == (5 * MINUTE, 30 * MINUTE)
 
@@ -115,7 +115,7 @@ def test_no_job_has_more_machines_or_replacements_than_desired(seen: MachinesSee
     replacements=st.integers(0, 5),
     steps=st.lists(st.tuples(st.sampled_from(["loses", "refuses", "grows", "shrinks"]), SPANS), max_size=60),
 )
-def test_every_history_launches_no_more_than_was_allowed(
+def test_no_history_of_failures_launches_more_machines_than_allowed(
     first: int, replacements: int, steps: list[tuple[str, timedelta]]
 ) -> None:
     """Machines go, EC2 refuses, and somebody scales the job, in whatever order."""
@@ -155,7 +155,7 @@ def test_every_history_launches_no_more_than_was_allowed(
 
 
 @given(first=COUNTS, requested=st.lists(COUNTS))
-def test_only_requests_for_more_enlarge_a_job(first: int, requested: list[int]) -> None:
+def test_only_scale_requests_above_the_current_size_enlarge_a_job(first: int, requested: list[int]) -> None:
     grown = enlarged_by(first, requested)
 
     assert grown >= max([0, *(each - first for each in requested)])

@@ -56,7 +56,7 @@ TAKEN = "Server.SpotInstanceTermination"
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_a_lost_machine_does_not_end_the_job(rank: int) -> None:
+def test_a_lost_machine_does_not_end_an_elastic_job(rank: int) -> None:
     machines = [machine(each, "terminated" if each == rank else "running") for each in range(3)]
     signs = {each: OLD if each == rank else FRESH for each in range(3)}
 
@@ -66,7 +66,7 @@ def test_a_lost_machine_does_not_end_the_job(rank: int) -> None:
     assert found.sentence == f"2 machines are running; node {rank} (i-{rank}) is gone."
 
 
-def test_too_few_machines_end_on_their_own() -> None:
+def test_the_agents_of_a_job_with_too_few_machines_are_left_to_end_it() -> None:
     found = judged(
         machine(0), machine(1, "terminated"), machine(2, "terminated"), signs={0: FRESH, 1: OLD, 2: OLD}
     )
@@ -74,7 +74,7 @@ def test_too_few_machines_end_on_their_own() -> None:
     assert (found.stage, found.inferred, found.terminate) == (JobStage.RUNNING, None, ())
 
 
-def test_a_machine_that_never_started_does_not_end_the_job() -> None:
+def test_a_machine_that_failed_to_start_does_not_end_an_elastic_job() -> None:
     """EC2 ended it while it started, before the agents of all had reported."""
     failed = machine(2, "terminated", code="Server.InternalError")
 
@@ -113,7 +113,7 @@ def test_machines_that_all_hang_end_the_job_after_its_wait() -> None:
     assert [each.id for each in late.terminate] == ["i-0", "i-1"]
 
 
-def test_machines_that_all_hang_go_before_others_are_launched() -> None:
+def test_machines_that_all_hang_are_terminated_before_replacements_are_launched() -> None:
     machines, state = [machine(0), machine(1)], replace(ELASTIC, replaces=True, wait=HOUR)
 
     early = judged(*machines, elastic=state, signs={0: 12 * MINUTE, 1: 14 * MINUTE})
@@ -144,14 +144,14 @@ def test_a_node_that_has_ended_and_does_not_power_off_is_terminated() -> None:
     assert (early.terminate, kept.terminate) == ((), ())
 
 
-def test_a_node_that_was_let_go_is_not_silent() -> None:
+def test_a_node_that_was_scaled_away_does_not_count_as_silent() -> None:
     found = judged(machine(0), machine(1), signs={0: FRESH, 1: OLD}, done=frozenset({1}))
 
     assert (found.stage, found.terminate) == (JobStage.RUNNING, ())
     assert found.sentence == "2 machines are running."
 
 
-def test_a_job_without_machines_waits_for_others() -> None:
+def test_an_elastic_job_without_machines_waits_for_new_ones() -> None:
     gone = [machine(0, "terminated", code=TAKEN), machine(1, "terminated", code=TAKEN)]
 
     found = judged(*gone, signs={0: 4 * MINUTE, 1: OLD})
@@ -239,7 +239,7 @@ def test_a_machine_that_never_ran_its_user_data_is_replaced_if_another_one_did()
 
 
 @pytest.mark.parametrize("late", [True, False], ids=["time is up", "cancelled"])
-def test_machines_that_outlive_their_time_are_terminated(late: bool) -> None:
+def test_machines_still_on_after_expiry_or_a_cancel_are_terminated(late: bool) -> None:
     facts: dict[str, Any] = {"expires": NOW - timedelta(minutes=20)} if late else {"cancelled": OLD}
 
     found = judged(machine(0), machine(1, "terminated"), signs={0: FRESH, 1: OLD}, **facts)

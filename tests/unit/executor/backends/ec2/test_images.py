@@ -44,17 +44,17 @@ def _reference(*kinds: str, architectures: tuple[str, ...] = (), **ec2: str) -> 
         (["inf2.xlarge"], "/neuron/"),
     ],
 )
-def test_the_type_decides_about_the_image(kinds: list[str], words: str) -> None:
+def test_the_automatic_image_depends_on_the_instance_type(kinds: list[str], words: str) -> None:
     assert words in _reference(*kinds, image="auto")
     assert _reference(*kinds) == _reference(*kinds, image="auto")
 
 
-def test_the_described_architecture_comes_before_the_name() -> None:
+def test_the_described_architecture_overrides_that_of_the_types_name() -> None:
     assert "/arm64/" in _reference("z9.large", architectures=("arm64",))
     assert "/x86_64/" in _reference("z9g.large", architectures=("i386", "x86_64"))
 
 
-def test_types_that_need_different_images_have_no_automatic_one() -> None:
+def test_an_automatic_image_is_refused_for_types_that_need_different_ones() -> None:
     with pytest.raises(UsageError, match=r"c7i\.large and c7g\.large need different images"):
         _reference("c7i.large", "c7g.large")
 
@@ -64,7 +64,7 @@ def test_a_name_that_is_not_an_image_is_refused() -> None:
         _reference("t3.small", image="ubuntu")
 
 
-def test_the_image_is_also_for_the_server() -> None:
+def test_the_automatic_image_must_also_fit_the_server() -> None:
     server = {"hardware": {"instance_type": "inf2.xlarge"}, "env": {"start_command": "serve", "ports": [80]}}
     descriptor = Descriptor.model_validate(
         {

@@ -85,7 +85,7 @@ def test_an_error_that_retrying_cannot_fix_has_advice(code: str, outcome: Outcom
         (ParamValidationError(report="r"), RetryAction.GIVE_UP),
     ],
 )
-def test_a_possible_launch_is_distinguished_from_an_unsent_request(
+def test_errors_after_a_possible_launch_are_distinguished_from_unsent_requests(
     error: ClientError | BotoCoreError | ResponseParserError, expected: RetryAction
 ) -> None:
     assert classify_error(error).next is expected
@@ -103,7 +103,7 @@ LONG_AGO = "Fri, 20 Nov 2015 22:00:00 GMT"
         ("InvalidSignatureException", "Signature not yet current: 20261120T220000Z is still later than"),
     ],
 )
-def test_a_wrong_clock_is_called_that(code: str, message: str) -> None:
+def test_a_signature_error_caused_by_a_wrong_clock_names_the_clock(code: str, message: str) -> None:
     error = answer(code, message=message, date=LONG_AGO)
 
     assert classify_error(error).next is RetryAction.GIVE_UP

@@ -165,7 +165,7 @@ def test_the_volume_has_room_for_unpacked_data() -> None:
         ({"initialization_rate": 300}, {"VolumeInitializationRate": 300}),
     ],
 )
-def test_the_volume_as_asked_for_but_no_faster_than_the_type(
+def test_the_root_volume_is_no_faster_than_the_instance_type_can_use(
     volume: dict[str, int], expected: dict[str, int]
 ) -> None:
     root = sent({"volume": volume})["BlockDeviceMappings"][0]["Ebs"]
@@ -173,7 +173,7 @@ def test_the_volume_as_asked_for_but_no_faster_than_the_type(
     assert expected.items() <= root.items()
 
 
-def test_throughput_comes_with_four_operations_for_each_mib() -> None:
+def test_volume_iops_are_four_for_each_mib_of_throughput() -> None:
     kind = InstanceType(name="x", architectures=(), ebs_mib_per_second=None)
 
     root = sent({"volume": {"throughput": 1000}}, kind=kind)["BlockDeviceMappings"][0]["Ebs"]
@@ -186,7 +186,7 @@ def test_a_profile_may_be_given_by_its_arn() -> None:
     assert sent(instance_profile=arn)["IamInstanceProfile"] == {"Arn": arn}
 
 
-def test_a_public_address_moves_subnet_and_groups_to_an_interface() -> None:
+def test_with_a_public_address_subnet_and_groups_are_in_the_network_interface() -> None:
     complete = sent(public_ip=True)
 
     assert "SubnetId" not in complete
@@ -263,7 +263,7 @@ def test_all_efas_are_one_interface_for_each_card(
     assert not {"SubnetId", "SecurityGroupIds"} & complete.keys()
 
 
-def test_one_efa_may_have_a_public_address_and_several_may_not() -> None:
+def test_only_a_single_efa_may_have_a_public_address() -> None:
     [one] = sent({"efa": "all"}, kind=type_with_cards("g5.48xlarge", 1, efas=1), public_ip=True)[
         "NetworkInterfaces"
     ]
@@ -342,7 +342,7 @@ def test_parameters_that_ec2_would_refuse_are_reported_before_a_request(
     assert said in str(raised.value)
 
 
-def test_a_date_becomes_a_text_that_ec2_accepts() -> None:
+def test_a_toml_date_in_run_instances_becomes_an_iso_string() -> None:
     until = datetime(2026, 11, 22, tzinfo=timezone.utc)
     market = {"MarketType": "spot", "SpotOptions": {"ValidUntil": until}}
 
@@ -352,7 +352,7 @@ def test_a_date_becomes_a_text_that_ec2_accepts() -> None:
     assert kept["InstanceMarketOptions"]["SpotOptions"] == {"ValidUntil": "2026-11-22T00:00:00+00:00"}
 
 
-def test_the_request_model_needs_no_usable_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_request_is_built_without_a_usable_aws_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "missing")
 
     assert request({"run_instances": {"KeyName": "my-key"}})["KeyName"] == "my-key"

@@ -37,7 +37,7 @@ def inner(tmp_path: Path) -> NotingStore:
     return store
 
 
-def test_objects_of_one_folder_take_one_list(inner: NotingStore) -> None:
+def test_all_lookups_in_one_folder_take_one_list_request(inner: NotingStore) -> None:
     store = LookStore(inner)
     record = JobRecord(store, "job")
 
@@ -58,7 +58,7 @@ def test_a_folder_known_to_be_empty_is_not_listed(inner: NotingStore) -> None:
 
 
 @pytest.mark.parametrize("change", ["forget", "put", "remove"])
-def test_a_new_look_and_a_write_refresh_the_listing(inner: NotingStore, change: str) -> None:
+def test_a_new_check_and_a_write_refresh_the_listing(inner: NotingStore, change: str) -> None:
     store = LookStore(inner)
     record = JobRecord(store, "job")
     assert record.result() is None

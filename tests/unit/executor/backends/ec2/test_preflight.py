@@ -41,7 +41,7 @@ def test_a_valid_launch_has_no_findings(tmp_path: Path) -> None:
     assert findings(tmp_path, GOOD) == []
 
 
-def test_every_reason_is_named_at_once(tmp_path: Path) -> None:
+def test_all_reasons_that_prevent_a_launch_are_named_at_once(tmp_path: Path) -> None:
     text = GOOD.replace('"t3.small"', '"t3.small"\nstrategy = "inference"')
     text += '[server]\nhardware = {instance_type = "local"}\nenv = {start_command = "serve", ports = [80]}\n'
     text += "[aws.ec2.run_instances.CpuOptions]\nCoreCont = 1\n"

@@ -68,9 +68,9 @@ def test_a_type_counts_against_the_quota_of_its_family(kind: str, name: str | No
         ("trn1.2xlarge", None),
     ],
 )
-def test_spot_quotas_may_be_of_one_generation(kind: str, name: str | None) -> None:
+def test_a_spot_quota_for_one_instance_generation_is_found(kind: str, name: str | None) -> None:
     assert quota_name(kind, NAMES, spot=True) == name
 
 
-def test_a_quota_of_all_generations_is_known_too() -> None:
+def test_a_spot_quota_for_all_generations_is_found() -> None:
     assert quota_name("p6-b200.48xlarge", ["All P Spot Instance Requests"], spot=True) is not None

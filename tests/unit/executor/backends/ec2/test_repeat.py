@@ -61,7 +61,7 @@ def asks(**parameters: Any) -> dict[str, Any]:
     return {"request": {**OURS.request, **parameters}}
 
 
-def test_the_same_launch_is_no_problem(record: JobRecord) -> None:
+def test_a_stored_launch_that_equals_ours_is_accepted(record: JobRecord) -> None:
     # given what was read back from the store: lists in place of tuples, another order
     table = json.loads(json.dumps(OURS.as_table(), sort_keys=True))
     places = tuple(Candidate(subnet=each["subnet"], zone=each["az"]) for each in table.pop("candidates"))
@@ -91,7 +91,7 @@ def test_the_same_launch_is_no_problem(record: JobRecord) -> None:
         ({"attempt": 1}, "attempt differs"),
     ],
 )
-def test_any_difference_is_named(
+def test_any_difference_of_a_stored_launch_is_named(
     record: JobRecord, changes: dict[str, Any], named: str, sealed: bool
 ) -> None:
     file = dataclasses.replace(OURS, **changes)
@@ -103,7 +103,7 @@ def test_any_difference_is_named(
     assert "new job id" in found
 
 
-def test_a_parameter_that_is_missing_is_named(record: JobRecord) -> None:
+def test_a_parameter_missing_in_a_stored_launch_is_named(record: JobRecord) -> None:
     request = {key: value for key, value in OURS.request.items() if key != "MetadataOptions"}
 
     assert "MetadataOptions differs" in str(
@@ -111,15 +111,15 @@ def test_a_parameter_that_is_missing_is_named(record: JobRecord) -> None:
     )
 
 
-def test_a_foreign_token_alone_is_named(record: JobRecord) -> None:
+def test_a_stored_launch_with_a_different_token_is_refused(record: JobRecord) -> None:
     assert "token differs" in str(problem(record, dataclasses.replace(OURS, token="1" * 64)))
 
 
-def test_another_region_than_ours_is_named(record: JobRecord) -> None:
+def test_a_stored_launch_in_another_region_is_refused(record: JobRecord) -> None:
     assert "region differs" in str(problem(record, OURS, region="us-east-1"))
 
 
-def test_a_launch_of_the_future_is_named(record: JobRecord) -> None:
+def test_a_stored_launch_dated_in_the_future_is_refused(record: JobRecord) -> None:
     # given a launch that would hold for long, and that is whole in itself
     later = NOW + timedelta(days=90)
     file = dataclasses.replace(
@@ -132,13 +132,13 @@ def test_a_launch_of_the_future_is_named(record: JobRecord) -> None:
     assert problem_with(record, file, JOB, lambda: file, region="eu-central-1", now=later) is None
 
 
-def test_another_version_is_named_without_control_characters(record: JobRecord) -> None:
+def test_a_stored_version_is_shown_without_control_characters(record: JobRecord) -> None:
     found = str(problem(record, dataclasses.replace(OURS, bai="9\x1b[2J").sealed()))
 
     assert r'version "9\u001b[2J" of `bai`' in found
 
 
-def test_a_launch_without_a_job_is_not_sent(record: JobRecord) -> None:
+def test_a_stored_launch_without_its_job_descriptor_is_refused(record: JobRecord) -> None:
     assert "exists without the job's job.toml" in str(problem(record, OURS, job=None))
 
 
@@ -147,14 +147,16 @@ def _touched(record: JobRecord) -> bytes:
 
 
 @pytest.mark.parametrize("content", [_touched, lambda _: b""])
-def test_a_job_in_other_bytes_is_not_sent(record: JobRecord, content: Callable[[JobRecord], bytes]) -> None:
+def test_a_stored_job_descriptor_with_other_bytes_is_refused(
+    record: JobRecord, content: Callable[[JobRecord], bytes]
+) -> None:
     record.store.put(record.key("job.toml"), content(record))
 
     with pytest.raises(UsageError, match="other words"):
         problem(record, OURS)
 
 
-def test_another_version_is_named_before_its_other_bytes(record: JobRecord) -> None:
+def test_a_different_version_is_named_before_differing_bytes(record: JobRecord) -> None:
     record.store.put(record.key("job.toml"), _touched(record))
 
     assert "another version of `bai`" in str(problem(record, dataclasses.replace(OURS, bai="").sealed()))

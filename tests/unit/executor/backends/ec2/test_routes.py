@@ -63,7 +63,7 @@ def test_the_route_to_s3_or_the_missing_part_is_named(
     assert bool(route.todo) is (not reaches or "NatGatewayId" in str(tables))
 
 
-def test_a_nat_gateway_costs_money_and_the_free_endpoint_is_suggested() -> None:
+def test_for_a_route_through_a_nat_gateway_the_free_endpoint_is_suggested() -> None:
     route = route_to_s3(SUBNET, [table(NatGatewayId="nat-1")], [], public_ip=None, region="eu-central-1")
 
     assert "each GB of it is paid for" in route.sentence

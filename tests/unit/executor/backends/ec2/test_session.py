@@ -61,7 +61,7 @@ def ask_ec2(settings: Settings) -> None:
         ("role", 'the AWS credentials cannot be used: The source_profile "nobody" referenced in the profile'),
     ],
 )
-def test_an_unusable_profile_is_explained_when_it_is_needed(
+def test_an_unusable_profile_is_reported_when_credentials_are_needed(
     wants: Callable[[Settings], object], profile: str, told: str
 ) -> None:
     settings = Settings(bucket="bucket", region="eu-central-1", profile=profile)
@@ -75,7 +75,7 @@ def test_an_unusable_profile_is_explained_when_it_is_needed(
 @pytest.mark.parametrize(
     ("named_by", "used"), [("AWS_PROFILE", "OF-THE-ENVIRONMENT"), ("BAI_PROFILE", "OF-THE-PROFILE")]
 )
-def test_keys_in_the_environment_override_only_awss_own_variable(
+def test_keys_in_the_environment_override_aws_profile_but_not_bais_profile(
     monkeypatch: pytest.MonkeyPatch, named_by: str, used: str
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OF-THE-ENVIRONMENT")
@@ -97,7 +97,7 @@ def test_a_profile_that_is_not_there_is_named(
         wants(read_settings())
 
 
-def test_a_sign_on_that_cannot_be_renewed_has_expired() -> None:
+def test_an_expired_sso_login_gives_advice_to_log_in() -> None:
     error = TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed")
 
     assert "aws sso login" in str(aws_error(error, doing="launching"))

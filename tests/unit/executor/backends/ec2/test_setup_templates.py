@@ -80,7 +80,7 @@ def test_policies_are_the_documented_ones_and_within_the_limits(partition: str) 
 
 
 @pytest.mark.parametrize("partition", REGIONS)
-def test_the_role_is_ec2s_and_may_read_the_named_buckets_alone(partition: str) -> None:
+def test_the_instance_role_trusts_only_ec2_and_reads_only_the_named_buckets(partition: str) -> None:
     buckets = tuple(f"{number:02}{'d' * 61}" for number in range(40))
     role = parsed("account", data_buckets=buckets)["Resources"]["InstanceRole"]["Properties"]
     properties = substituted(role, words(partition, **LONGEST))
@@ -103,14 +103,14 @@ def test_without_data_buckets_no_statement_is_about_one() -> None:
 
 
 @pytest.mark.parametrize("name", [*TEMPLATES, WATCHER])
-def test_no_word_in_capitals_is_left(name: str) -> None:
+def test_no_placeholder_is_left_in_a_template(name: str) -> None:
     assert not re.search(
         r"\b(DATA_BUCKET|BUCKET|ACCOUNT|ROLE|NAME|TYPES|OWNERS|GROUPS|SUBNETS)\b",
         template(name, data_buckets=("one",)),
     )
 
 
-def test_the_bucket_is_private_and_cleans_itself_up() -> None:
+def test_the_bucket_blocks_public_access_and_expires_old_versions() -> None:
     bucket = parsed("data")["Resources"]["Bucket"]
 
     properties = bucket["Properties"]
@@ -249,7 +249,7 @@ def test_the_setup_policy_allows_nothing_outside_of_its_stacks(
 
 
 @pytest.mark.parametrize("name", ["setup", "setup-watcher"])
-def test_only_what_aws_cannot_restrict_is_allowed_for_all_resources(name: str) -> None:
+def test_setup_policies_allow_all_resources_only_for_actions_that_aws_cannot_restrict(name: str) -> None:
     everywhere = [
         (action, "Condition" in each)
         for each in read_policy(name)["Statement"]
@@ -317,7 +317,7 @@ def test_the_watcher_launches_nothing_for_another_bucket(tags: dict[str, str]) -
         assert not allows(kind, tags)
 
 
-def test_the_watcher_runs_once_at_a_time_and_its_messages_wait_long_enough() -> None:
+def test_the_watcher_has_one_reserved_execution_and_a_sufficient_visibility_timeout() -> None:
     resources = {name: each["Properties"] for name, each in parsed(WATCHER)["Resources"].items()}
 
     reserved = resources["Watcher"]["ReservedConcurrentExecutions"]

@@ -84,7 +84,7 @@ def event(resource: str, status: str, reason: str = "", physical: str = "") -> d
 CHANGE = StackChange(stack="bai-data", id="arn:change/one", creates=True, lines=())
 
 
-def test_another_calls_operation_on_a_stack_is_waited_for() -> None:
+def test_a_change_waits_for_another_operation_on_the_stack() -> None:
     slow = SlowCloudFormation("CREATE_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE")
 
     change = stacks(slow).propose("bai-data", "{}", {})
@@ -116,7 +116,7 @@ def test_a_change_that_never_ends_is_abandoned_after_a_deadline() -> None:
     assert DEADLINE_S == 1200
 
 
-def test_a_started_change_is_not_over_while_the_stack_is_in_review() -> None:
+def test_a_change_is_not_complete_while_the_stack_is_in_review() -> None:
     slow = SlowCloudFormation("REVIEW_IN_PROGRESS", "CREATE_IN_PROGRESS", "CREATE_COMPLETE")
 
     assert stacks(slow).carry_out(CHANGE).status == "CREATE_COMPLETE"
@@ -176,7 +176,7 @@ def test_a_change_that_cannot_be_prepared_is_reported_and_deleted() -> None:
     assert slow.asked[-1] == "forget"
 
 
-def test_a_change_set_without_changes_is_none() -> None:
+def test_a_change_set_without_changes_is_not_carried_out() -> None:
     slow = SlowCloudFormation("CREATE_COMPLETE")
     reason = "The submitted information didn't contain changes. Submit different information to create a change set."
     slow.change_set = {"Status": "FAILED", "StatusReason": reason}

@@ -16,7 +16,7 @@ SERVER_TIME = "Wed, 01 Jul 2026 12:00:00 GMT"
 HOURS_MS = 2 * 3600 * 1000
 
 
-def test_the_clock_continues_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stores_clock_continues_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     real, slept_ns = time.clock_gettime_ns, 0
 
     def send(*_: object, **options: object) -> SimpleNamespace:

@@ -66,7 +66,7 @@ def pauses_between(times: list[datetime]) -> list[timedelta]:
 
 
 @pytest.mark.parametrize("seconds", [1, 7, 60, 601, 6 * 3600])
-def test_rounds_become_less_frequent_and_end_with_the_wait(seconds: int) -> None:
+def test_launch_attempts_become_less_frequent_and_end_with_the_wait(seconds: int) -> None:
     file = replace(FIRST, wait=Wait(seconds=seconds, since=tag_time(NOW)))
 
     times = rounds(file)
@@ -79,18 +79,18 @@ def test_rounds_become_less_frequent_and_end_with_the_wait(seconds: int) -> None
     assert len(times) > 10 or seconds < 20
 
 
-def test_long_waits_settle_at_some_minutes() -> None:
+def test_during_a_long_wait_launch_attempts_are_minutes_apart() -> None:
     between = pauses_between(rounds(FIRST))
 
     assert all(each >= LONGEST_PAUSE * 0.6 - timedelta(seconds=1) for each in between[5:-1])
     assert 60 < len(between) < 150
 
 
-def test_jobs_do_not_ask_all_at_once() -> None:
+def test_launch_attempts_of_several_jobs_are_spread_in_time() -> None:
     assert len({begins(replace(FIRST, job_id=f"job-{number}")) for number in range(50)}) > 10
 
 
-def test_a_round_differs_in_times_and_token_only() -> None:
+def test_successive_launch_attempts_differ_only_in_times_and_token() -> None:
     later = NOW + timedelta(hours=3)
     second = next_round(FIRST, now=later, deadman=DEADMAN)
 
@@ -115,11 +115,11 @@ def test_a_round_differs_in_times_and_token_only() -> None:
         (100, "asked again every 10s, for 1m40s"),
     ],
 )
-def test_the_plan_says_how_long_it_waits(seconds: int, said: str) -> None:
+def test_the_plan_says_how_long_the_job_waits_for_capacity(seconds: int, said: str) -> None:
     assert said in plan_sentence(Wait(seconds=seconds, since=tag_time(NOW)))
 
 
-def test_a_job_is_shown_as_waiting_until_its_rounds_stop() -> None:
+def test_a_job_is_shown_as_waiting_until_its_launch_attempts_stop() -> None:
     waits = Observation(
         now=NOW,
         job_id="job-1",

@@ -28,7 +28,7 @@ def test_the_bundle_has_every_package_at_an_accepted_version() -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_each_package_is_fixed_by_one_checksum(architecture: str) -> None:
+def test_each_bundled_package_is_locked_by_one_checksum(architecture: str) -> None:
     fixed = {name.lower().replace("_", "-"): sha256 for name, sha256 in locked().items()}
     for folder, (packages, _) in sets(architecture).items():
         for package in packages:

@@ -152,7 +152,7 @@ def test_files_of_a_killed_submission_are_removed_by_the_next(
 
 
 @pytest.mark.parametrize("has_podman", [False, True])
-def test_a_container_is_warned_of_if_podman_is_missing(
+def test_a_container_without_podman_causes_a_warning(
     job_request: JobRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_podman: bool
 ) -> None:
     job_request.file.write_text(_DESCRIPTOR.replace("[ml]", "[env]\ncontainer = 'r/t:1'\n[ml]"))

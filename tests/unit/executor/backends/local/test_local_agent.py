@@ -151,7 +151,7 @@ def watcher_of(agents: Agents) -> AgentWatcher:
     return AgentWatcher(agent, agents.made.record, lambda sentence: None, look_s=0)
 
 
-def test_nodes_that_the_benchmark_proposes_are_started_once(one_agent: Agents) -> None:
+def test_nodes_requested_by_the_benchmarks_hints_are_started_once(one_agent: Agents) -> None:
     watcher = watcher_of(one_agent)
     assert watcher.observe(news=False, cancelling=False) is None
     one_agent.made.proposes(3)
@@ -162,7 +162,7 @@ def test_nodes_that_the_benchmark_proposes_are_started_once(one_agent: Agents) -
     assert one_agent.started == [1, 2]
 
 
-def test_proposed_nodes_that_end_at_once_are_not_started_for_ever(one_agent: Agents) -> None:
+def test_nodes_requested_by_hints_that_end_at_once_are_not_started_for_ever(one_agent: Agents) -> None:
     watcher = watcher_of(one_agent)
     one_agent.made.proposes(2)
 
@@ -177,7 +177,7 @@ def test_proposed_nodes_that_end_at_once_are_not_started_for_ever(one_agent: Age
     assert one_agent.started == [1, 2, 3, 4]
 
 
-def test_a_request_of_a_person_ends_the_proposals(one_agent: Agents) -> None:
+def test_a_scale_request_of_a_user_overrides_the_benchmarks_hints(one_agent: Agents) -> None:
     watcher = watcher_of(one_agent)
     one_agent.made.proposes(4)
     one_agent.made.asks(1)
@@ -186,7 +186,7 @@ def test_a_request_of_a_person_ends_the_proposals(one_agent: Agents) -> None:
     assert one_agent.started == []
 
 
-def test_no_node_is_started_for_a_proposal_when_the_end_is_decided(one_agent: Agents) -> None:
+def test_no_node_is_started_for_hints_after_the_end_of_the_job_is_decided(one_agent: Agents) -> None:
     """One node after another has done its work then."""
     watcher = watcher_of(one_agent)
     one_agent.made.proposes(2)
