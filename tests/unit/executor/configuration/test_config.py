@@ -37,7 +37,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
     assert settings.origins["profile"] == environment["BAI_CONFIG"]
 
 
-def test_awss_own_variables_have_the_lowest_precedence(tmp_path: Path) -> None:
+def test_aws_variables_have_the_lowest_precedence(tmp_path: Path) -> None:
     environment = written(tmp_path, 'region = "eu-west-1"') | {
         "AWS_REGION": "us-east-1",
         "AWS_PROFILE": "work",
@@ -134,7 +134,7 @@ def test_the_configuration_has_a_default_path() -> None:
     assert config_file({}) == Path.home() / ".config/bai/config.toml"
 
 
-def test_the_document_has_every_key_and_variable() -> None:
+def test_the_ec2_page_documents_every_configuration_key_and_variable() -> None:
     document = DOCUMENT.read_text("utf-8")
     keys = {each.name for each in dataclasses.fields(SettingsTable)} | {
         each.name for each in dataclasses.fields(JobLimits)

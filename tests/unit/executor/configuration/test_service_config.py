@@ -13,7 +13,7 @@ from executor.configuration.service_config import ServiceTable, Topics, service_
 from executor.errors import UsageError
 
 
-def test_variables_of_the_services_deployments_are_read() -> None:
+def test_environment_variables_of_benchmark_service_deployments_are_read() -> None:
     environment = {
         "CONSUMER_TOPIC": "in",
         "PRODUCER_TOPIC": "out",
@@ -69,7 +69,7 @@ def test_a_mistake_in_the_file_names_its_table(tmp_path: Path) -> None:
         read_settings(environment={}, file=file)
 
 
-def test_the_deployments_brokers_are_used_if_ours_are_not_set() -> None:
+def test_kafka_bootstrap_servers_is_used_if_bai_kafka_brokers_is_not_set() -> None:
     deployed = {"KAFKA_BOOTSTRAP_SERVERS": "a:1, b:2"}
     file = Kafka(brokers=("c:3",), security_protocol="SSL")
 
@@ -84,7 +84,7 @@ def test_the_deployments_brokers_are_used_if_ours_are_not_set() -> None:
 @pytest.mark.parametrize(
     "url", ["bai-events", "https://example.com/", "sqs://q", "https://h/1/q", "https://h/123456789012/q?x=1"]
 )
-def test_a_queue_that_is_no_address_is_refused(url: str, tmp_path: Path) -> None:
+def test_an_events_queue_that_is_not_an_sqs_address_is_refused(url: str, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f'[service]\nevents_queue = "{url}"\n')
 

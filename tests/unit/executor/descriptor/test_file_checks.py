@@ -23,7 +23,7 @@ def findings(tmp_path: Path, text: str, *, script: Path | None = None) -> list[F
     return load(file, script=script)[1]
 
 
-def test_a_script_beside_the_file_that_is_not_included_is_an_error(tmp_path: Path) -> None:
+def test_a_script_next_to_the_descriptor_that_is_not_included_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()\n")
 
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = 'python3 train.py --epochs 3'\n")
@@ -33,7 +33,7 @@ def test_a_script_beside_the_file_that_is_not_included_is_an_error(tmp_path: Pat
     assert finding.fix.startswith('add [ml.script] path = "."')
 
 
-def test_another_file_that_is_not_included_is_a_warning(tmp_path: Path) -> None:
+def test_a_data_file_next_to_the_descriptor_that_is_not_included_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("a: 1\n")
 
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = 'fio'\nargs = 'config.yaml'\n")
@@ -41,7 +41,7 @@ def test_another_file_that_is_not_included_is_a_warning(tmp_path: Path) -> None:
     assert (finding.key, finding.severity) == ("ml.args", Severity.WARNING)
 
 
-def test_a_program_beside_the_file_must_name_its_folder(tmp_path: Path) -> None:
+def test_a_program_next_to_the_descriptor_must_be_written_with_dot_slash(tmp_path: Path) -> None:
     (tmp_path / "run-it.sh").write_text("#!/bin/sh\n")
 
     (finding,) = findings(tmp_path, "[ml]\nbenchmark_code = 'run-it.sh'\n")
@@ -66,7 +66,7 @@ def test_included_files_have_no_findings(tmp_path: Path, text: str) -> None:
     assert findings(tmp_path, text) == []
 
 
-def test_scripts_that_nothing_brings_are_an_error(tmp_path: Path) -> None:
+def test_using_bai_scripts_path_without_scripts_is_an_error(tmp_path: Path) -> None:
     text = "[ml]\nbenchmark_code = '$(BAI_SCRIPTS_PATH)/src/run.sh'\n"
 
     (finding,) = findings(tmp_path, text)
@@ -75,7 +75,7 @@ def test_scripts_that_nothing_brings_are_an_error(tmp_path: Path) -> None:
     assert finding.problem == "uses $(BAI_SCRIPTS_PATH), but the job has no scripts"
 
 
-def test_scripts_of_the_command_line_are_the_one_member(tmp_path: Path) -> None:
+def test_a_folder_given_by_the_script_option_is_the_only_member(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "run.sh").write_text("#!/bin/sh\n")
     good = "[ml]\nbenchmark_code = '$(BAI_SCRIPTS_PATH)/src/run.sh'\n"
@@ -111,7 +111,7 @@ def test_a_script_without_an_interpreter_is_an_error(tmp_path: Path) -> None:
     assert "has no #! line" in finding.problem
 
 
-def test_a_command_that_starts_elsewhere_names_files_there(tmp_path: Path) -> None:
+def test_a_command_in_another_working_directory_is_checked_there(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print()\n")
 
     assert not findings(tmp_path, f"[ml]\nbenchmark_code = 'python3 train.py'\ncwd = '{tmp_path}'\n")

@@ -105,14 +105,14 @@ def test_a_mistake_of_one_combination_names_the_key_of_the_matrix() -> None:
 
 
 @pytest.mark.parametrize("key", ["nothing.there", "output.metrics[speed].units"])
-def test_a_key_that_no_job_has_is_refused(key: str) -> None:
+def test_an_unknown_key_in_matrix_is_refused(key: str) -> None:
     with pytest.raises(FindingsError) as raised:
         matrix_plan(request(f'"{key}" = ["a"]'), "g")
 
     assert f"[matrix] {key}" in str(raised.value)
 
 
-def test_each_job_has_its_values_and_is_no_matrix_itself() -> None:
+def test_each_job_of_a_matrix_has_its_values_and_no_matrix_table() -> None:
     plan, _ = matrix_plan(
         request(
             '"output.metrics[loss].units" = ["nats", "bits"]\n"hardware.distributed.num_instances" = [1, "2:4"]'
@@ -150,7 +150,7 @@ def test_each_round_has_each_combination_once_in_an_order_that_the_seed_decides(
     assert all(len(jobs) == 3 for jobs in one.combinations)
 
 
-def test_a_secret_among_the_values_and_a_long_id_are_refused() -> None:
+def test_a_matrix_with_a_secret_value_or_a_too_long_id_is_refused() -> None:
     with pytest.raises(UsageError, match=r"env\.vars\.API_TOKEN: its value is a secret"):
         matrix_plan(request('"env.vars.API_TOKEN" = ["hf_abcdefghijklmnopqrstuvwxyz012345"]'), "g")
     with pytest.raises(UsageError, match="too long for a group"):
@@ -219,14 +219,14 @@ def test_a_variable_of_the_matrix_that_cannot_be_replaced_is_named_with_its_valu
 
 
 @pytest.mark.parametrize("values", ['["1", 1]', '["${ONE}", "1"]'])
-def test_two_values_that_make_the_same_jobs_are_refused(values: str) -> None:
+def test_matrix_values_that_give_the_same_job_twice_are_refused(values: str) -> None:
     given = replace(request(f'"env.vars.A" = {values}'), variables={"ONE": "1"})
 
     with pytest.raises(UsageError, match=r'\[matrix\] env\.vars\.A: two of its values are "1"'):
         matrix_plan(given, "g")
 
 
-def test_what_reads_one_job_refuses_a_matrix() -> None:
+def test_reading_a_matrix_as_one_job_is_refused() -> None:
     with pytest.raises(MatrixError, match=r"\[matrix\] makes several jobs, which only `bai run` starts"):
         read_request(request('"ml.args" = ["a"]'))
 

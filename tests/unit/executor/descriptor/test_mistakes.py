@@ -680,7 +680,7 @@ def test_a_mistake_of_the_servers_command_or_ports_is_named(
     assert advice in found[key]
 
 
-def test_zones_of_a_server_and_its_client_are_one(tmp_path: Path) -> None:
+def test_different_zones_for_a_server_and_its_client_are_refused(tmp_path: Path) -> None:
     text = GOOD.replace('"local"', '"local"\nstrategy = "inference"\navailability_zone = "us-east-1a"')
     server = """
 [server.hardware]
@@ -808,7 +808,7 @@ def test_broken_toml_is_one_finding_with_its_remedy(tmp_path: Path, text: str, a
     assert advice in finding.fix
 
 
-def test_only_engines_that_run_here_are_suggested(tmp_path: Path) -> None:
+def test_for_an_unknown_engine_only_supported_ones_are_suggested(tmp_path: Path) -> None:
     text = GOOD.replace('description = "d"', 'description = "d"\nexecution_engine = "aws.ec3"')
 
     assert only(tmp_path, text).fix == 'did you mean "aws.ec2"? Possible: "local", "aws.ec2"'
@@ -838,11 +838,11 @@ def test_broken_toml_is_shown_with_its_line(tmp_path: Path) -> None:
         (b'version = 1\njob.id = "x"\n', "is a job descriptor"),
     ],
 )
-def test_a_file_that_is_something_else_is_one_finding(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_a_file_that_is_not_toml_text_is_one_finding(tmp_path: Path, content: bytes, problem: str) -> None:
     assert problem in only(tmp_path, content).problem
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert findings_of(tmp_path, b"\xef\xbb\xbf" + GOOD.encode()) == []
 
 
@@ -870,7 +870,7 @@ def test_an_endless_file_is_not_read() -> None:
     assert finding.problem == "is not a regular file"
 
 
-def test_metrics_of_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_two_metrics_with_the_same_name_are_refused(tmp_path: Path) -> None:
     metric = "[[output.metrics]]\nname = 'loss'\nunits = ''\npattern = '(.)'\n"
 
     finding = only(tmp_path, GOOD + metric + metric)
@@ -879,7 +879,7 @@ def test_metrics_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert "output.metrics[0]" in finding.problem
 
 
-def test_more_labels_than_there_are_dimensions(tmp_path: Path) -> None:
+def test_more_than_ten_labels_are_refused(tmp_path: Path) -> None:
     labels = "".join(f"label{number} = 'x'\n" for number in range(11))
 
     finding = only(tmp_path, f"{GOOD}[info.labels]\n{labels}")
@@ -887,14 +887,16 @@ def test_more_labels_than_there_are_dimensions(tmp_path: Path) -> None:
     assert "at most 10" in finding.fix
 
 
-def test_a_missing_table_is_shown_with_what_it_needs(tmp_path: Path) -> None:
+def test_a_missing_table_is_reported_with_its_required_keys(tmp_path: Path) -> None:
     finding = only(tmp_path, GOOD.replace("[hardware]", "").replace('instance_type = "local"', ""))
 
     assert finding.fix == 'add the table [hardware] with instance_type = "t3.small"'
 
 
 @pytest.mark.parametrize(("written", "meant"), [('"yes"', "true"), ('"No"', "false"), ('"often"', "true")])
-def test_a_text_in_place_of_a_boolean_is_explained(tmp_path: Path, written: str, meant: str) -> None:
+def test_a_string_in_place_of_a_boolean_is_reported_with_the_boolean(
+    tmp_path: Path, written: str, meant: str
+) -> None:
     text = GOOD + f"[[output.metrics]]\nname = 'a'\nunits = 's'\npattern = 'a=(.)'\nrequired = {written}\n"
 
     assert only(tmp_path, text).fix.endswith(f"required = {meant}")
@@ -929,7 +931,9 @@ def test_shell_syntax_is_reported_with_an_alternative(tmp_path: Path, command: s
         ("LD_LIBRARY_PATH = '/x:$(LD_LIBRARY_PATH)'", ""),
     ],
 )
-def test_a_variable_without_a_value_yet_is_named(tmp_path: Path, variables: str, key: str) -> None:
+def test_a_reference_to_a_variable_that_has_no_value_yet_is_reported(
+    tmp_path: Path, variables: str, key: str
+) -> None:
     found = findings_of(tmp_path, f"{GOOD}[env.vars]\n{variables}\n")
 
     assert [each.key for each in found] == ([key] if key else [])
@@ -1059,7 +1063,7 @@ def test_a_descriptor_from_a_message_reads_no_local_files() -> None:
     assert findings == []
 
 
-def test_findings_read_well_in_a_terminal(tmp_path: Path) -> None:
+def test_findings_are_formatted_with_key_problem_and_fix(tmp_path: Path) -> None:
     finding = Finding(
         file="b.toml",
         path=("output", "metrics", 1, "units"),
@@ -1094,7 +1098,7 @@ def test_a_pattern_that_python_refuses_is_a_finding(tmp_path: Path, pattern: str
 
 
 @pytest.mark.parametrize("key", ["path", "script", "requirements"])
-def test_a_path_longer_than_any_is_a_finding(tmp_path: Path, key: str) -> None:
+def test_a_path_that_is_too_long_is_a_finding(tmp_path: Path, key: str) -> None:
     file = tmp_path / "x.toml"
     file.write_text(f"[ml.script]\npath = '.'\n{key} = '{'x' * 5000}'\n".replace("path = '.'\npath", "path"))
 
@@ -1165,7 +1169,7 @@ def test_a_pattern_that_may_match_a_number_is_accepted(tmp_path: Path, keys: str
 
 
 @pytest.mark.parametrize("processes", ["2", "'2'", "'gpus'"])
-def test_each_node_starts_one_process_on_each_machine(tmp_path: Path, processes: str) -> None:
+def test_each_node_refuses_more_than_one_process_per_machine(tmp_path: Path, processes: str) -> None:
     text = GOOD.replace("[ml]", 'strategy = "each_node"\n[ml]')
     table = "[hardware.distributed]\nprocesses_per_instance = "
 
@@ -1207,7 +1211,7 @@ target = "{target}"
         ({"type": "smb"}, "type", '"smb" is not one of the choices'),
     ],
 )
-def test_a_mount_names_a_server_and_a_folder_of_its_own(
+def test_a_mount_with_an_invalid_server_or_target_is_refused(
     tmp_path: Path, mount: dict[str, str], key: str, problem: str
 ) -> None:
     found = only(
@@ -1229,7 +1233,7 @@ def test_a_mount_may_have_any_server_and_a_folder_below_that_of_others(
 
 
 @pytest.mark.parametrize("targets", [("/a", "/a"), ("/a/b", "/a"), ("/a", "/a/b/c")])
-def test_mounts_do_not_overlap(tmp_path: Path, targets: tuple[str, str]) -> None:
+def test_overlapping_mounts_are_refused(tmp_path: Path, targets: tuple[str, str]) -> None:
     mounts = "".join(MOUNT.format(type="nfs", src="server:/x", target=each) for each in targets)
 
     found = only(tmp_path, GOOD + mounts)
@@ -1260,7 +1264,7 @@ def test_mounts_do_not_overlap(tmp_path: Path, targets: tuple[str, str]) -> None
         ("each_node", "1", "path = '/efs/run'", None),
     ],
 )
-def test_a_folder_of_checkpoints_that_all_nodes_share_is_warned_of(
+def test_a_checkpoint_folder_shared_by_all_nodes_causes_a_warning(
     tmp_path: Path, strategy: str, machines: str, checkpoint: str, fix: str | None
 ) -> None:
     text = GOOD.replace(
@@ -1274,7 +1278,7 @@ def test_a_folder_of_checkpoints_that_all_nodes_share_is_warned_of(
     assert [(each.key, each.severity, each.fix) for each in found] == wanted
 
 
-def test_the_role_of_the_machine_is_for_efs(tmp_path: Path) -> None:
+def test_iam_authorization_is_refused_for_a_mount_that_is_not_efs(tmp_path: Path) -> None:
     nfs = MOUNT.format(type="nfs", src="server:/x", target="/x") + "iam = true\n"
 
     assert only(tmp_path, GOOD + nfs).key == "mounts[0].iam"

@@ -198,7 +198,7 @@ def test_a_mistake_of_the_file_still_names_the_file() -> None:
     assert render_findings([finding]).startswith("error: b.toml: info.descripton\n")
 
 
-def test_items_with_the_same_name_need_their_positions() -> None:
+def test_setting_a_key_of_an_item_with_an_ambiguous_name_needs_its_position() -> None:
     file = FILE.replace('"once"', '"twice"')
 
     _, findings = load_table(
@@ -245,7 +245,7 @@ def test_a_key_that_is_set_twice_is_refused(texts: list[str], option: str, probl
         (["ml.args=\udcff"], "--set 'ml.args': it is not UTF-8"),
     ],
 )
-def test_a_mistake_independent_of_the_file_gives_one_sentence(texts: list[str], sentence: str) -> None:
+def test_a_malformed_set_option_gives_one_sentence(texts: list[str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_overrides(texts)
 
@@ -253,7 +253,7 @@ def test_a_mistake_independent_of_the_file_gives_one_sentence(texts: list[str], 
     assert "\n" not in str(caught.value)
 
 
-def test_sibling_keys_are_set_together() -> None:
+def test_several_keys_of_one_table_can_be_set() -> None:
     texts = ["env.vars.A=1", "env.vars.AB=2", "kafka.topic=t", 'kafka.brokers=["b:9092"]']
 
     descriptor = loaded(*texts)
@@ -263,7 +263,7 @@ def test_sibling_keys_are_set_together() -> None:
     assert (descriptor.kafka.topic, descriptor.kafka.brokers) == ("t", ("b:9092",))
 
 
-def test_an_option_whose_value_is_not_used_is_an_error() -> None:
+def test_an_option_that_has_no_effect_is_an_error() -> None:
     place = ("hardware", "distributed", "num_instances")
     by_flag = key_override("--nodes", place, 4)
 
@@ -401,7 +401,7 @@ def test_any_dotted_key_is_read_back(names: list[str]) -> None:
 @example("[" * 5000)
 @example("9" * 5000)
 @example("0x" + "f" * 5000)
-def test_a_text_key_accepts_any_text(text: str) -> None:
+def test_a_string_key_accepts_any_text(text: str) -> None:
     file = table()
 
     _, findings = put_overrides(file, read_overrides([f"ml.args={text}"]), file="b.toml")
@@ -416,7 +416,7 @@ def test_a_text_key_accepts_any_text(text: str) -> None:
 @example("ml=[[[[[")
 @example("output.metrics[999999999].x=1")
 @example("output[0]=1")
-def test_any_text_gives_a_result_or_a_usage_error(text: str) -> None:
+def test_any_text_given_to_set_is_accepted_or_a_usage_error(text: str) -> None:
     try:
         overrides = read_overrides([text])
     except UsageError:
@@ -442,7 +442,9 @@ def test_any_text_gives_a_result_or_a_usage_error(text: str) -> None:
         ),
     ],
 )
-def test_other_scripts_take_the_place_of_the_files_repository(texts: list[str], left: dict[str, str]) -> None:
+def test_setting_other_scripts_replaces_the_repository_of_the_file(
+    texts: list[str], left: dict[str, str]
+) -> None:
     read = table(f"{FILE}[ml.script]\ngit = 'https://host/r'\nref = 'main'\nfolder = 'src'\n")
 
     put_overrides(read, read_overrides(texts), file="b.toml")

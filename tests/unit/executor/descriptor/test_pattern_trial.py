@@ -29,12 +29,14 @@ def _time_of_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         (r"größe (\d+)", "größe 7", [7]),
     ],
 )
-def test_the_numbers_are_those_of_a_run(pattern: str, line: str, numbers: list[float]) -> None:
+def test_a_pattern_finds_the_same_values_in_its_example_as_in_a_run(
+    pattern: str, line: str, numbers: list[float]
+) -> None:
     (trial,) = try_patterns([PatternExample(pattern=pattern, line=line)])
     assert trial == Trial(values=tuple({"value": number} for number in numbers))
 
 
-def test_step_labels_unit_and_form_are_those_of_a_run() -> None:
+def test_step_labels_and_units_of_an_example_are_read_as_in_a_run() -> None:
     pattern = r"step (?P<step>\d+) threads=(?P<threads>\d+) ([\d,]+)(?P<unit>us)"
     example = PatternExample(pattern=pattern, line="step 3 threads=4 1,500us", units="ms", number="thousands")
     assert try_patterns([example]) == [Trial(values=({"value": 1.5, "step": 3, "labels": {"threads": "4"}},))]
@@ -50,7 +52,7 @@ def test_values_that_are_not_numbers_or_doubtful_are_reported() -> None:
     ]
 
 
-def test_an_endless_pattern_is_ended_and_the_others_are_tried() -> None:
+def test_a_pattern_that_backtracks_for_ever_is_ended_and_others_are_tried() -> None:
     trials = try_patterns(
         [PatternExample(pattern="(1)", line="1"), BACKTRACKS, PatternExample(pattern="(2)", line="2")]
     )
@@ -58,7 +60,7 @@ def test_an_endless_pattern_is_ended_and_the_others_are_tried() -> None:
     assert trials == [Trial(values=({"value": 1},)), Trial(too_slow=True), Trial(values=({"value": 2},))]
 
 
-def test_many_endless_patterns_take_no_longer_than_one_trial_may() -> None:
+def test_many_endless_patterns_share_the_time_limit_of_one_trial() -> None:
     # Looks at the clock: at the beginning, before the first child, and after it, when the time is over.
     times = [0.0, 0.0, WALL_S]
 

@@ -73,7 +73,7 @@ def test_a_metric_of_a_preset_carries_its_revision() -> None:
     assert "revision" not in read_preset("fio").text
 
 
-def test_a_descriptor_gives_its_own_metrics_no_revision() -> None:
+def test_a_revision_in_a_descriptors_own_metric_is_refused() -> None:
     own = {"name": "iops", "units": "IOPS", "pattern": r"IOPS=(\d+)", "revision": 3}
     descriptor, findings = load_table(table({"metrics": [own]}), file="b.toml", folder=None)
 
@@ -101,7 +101,7 @@ def test_an_option_sets_presets() -> None:
     assert len(metrics({}, 'output.preset=["hackbench", "dd"]')) == 2
 
 
-def test_an_unknown_preset_lists_those_there_are() -> None:
+def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
     what, fix = problem({"preset": "hf_trainer"})
 
     assert what == '"hf_trainer" is not a preset'
@@ -121,11 +121,11 @@ def test_metrics_of_two_presets_need_different_names() -> None:
     ]
 
 
-def test_a_preset_twice_is_refused() -> None:
+def test_a_preset_listed_twice_is_refused() -> None:
     assert problem({"preset": ["dd", "dd"]})[0] == "names a preset twice"
 
 
-def test_a_label_of_the_job_is_not_that_of_a_presets_metric() -> None:
+def test_a_label_of_the_job_that_a_presets_metric_also_has_is_refused() -> None:
     what, _ = problem({"preset": "mbw"}, labels={"method": "x"})
 
     assert what == 'the metric bandwidth of "mbw" has a label method, and so has [info.labels]'
@@ -238,7 +238,7 @@ def test_an_unknown_preset_name_is_a_finding(tmp_path: Path, value: Any) -> None
         ),
     ],
 )
-def test_other_forms_of_a_programs_lines_are_read(
+def test_presets_read_other_output_formats_of_their_programs(
     name: str, line: str, expected: list[tuple[str, str, str]]
 ) -> None:
     chosen = metrics({"preset": name})

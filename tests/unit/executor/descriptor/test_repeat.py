@@ -36,7 +36,7 @@ def repeat_of(folder: Path, text: str) -> Repeat | None:
     return plan(descriptor, PlanInputs(folder=folder, job_id="job-1", client_id="alice")).repeat
 
 
-def test_a_table_becomes_the_jobs(tmp_path: Path) -> None:
+def test_the_repeat_table_of_a_descriptor_is_in_the_job(tmp_path: Path) -> None:
     text = "[repeat]\nruns = 7\nwarmup_runs = 2\nmax_time = '2h'\nprepare = 'sync --data \"a b\"'\ncleanup = '''\nrm -f x\ntrue\n'''\nkeep_going = true"
 
     assert repeat_of(tmp_path, text) == Repeat(
@@ -50,7 +50,7 @@ def test_a_table_becomes_the_jobs(tmp_path: Path) -> None:
     assert repeat_of(tmp_path, "") is None
 
 
-def test_until_is_about_the_only_metric_that_has_better(tmp_path: Path) -> None:
+def test_until_applies_to_the_only_metric_with_a_direction_by_default(tmp_path: Path) -> None:
     metrics = METRIC.format(name="loss", more="") + RANKED
 
     assert repeat_of(tmp_path, f"{metrics}[repeat]\nuntil = '1.5%'") == Repeat(
@@ -144,7 +144,7 @@ def test_every_strategy_can_repeat(tmp_path: Path, strategy: str, nodes: int) ->
         ),
     ],
 )
-def test_a_job_descriptor_written_by_hand_is_checked_too(text: str, said: str) -> None:
+def test_mistakes_in_repeat_of_a_job_descriptor_are_refused(text: str, said: str) -> None:
     content = f'version = 1\n[job]\nid = "j"\n[benchmark]\nargv = ["true"]\n{text}\n'
 
     with pytest.raises(DescriptorError) as error:

@@ -203,7 +203,7 @@ def test_the_script_mode_sample_is_valid_with_its_scripts(tmp_path: Path) -> Non
     assert descriptor is not None, render_findings(findings)
 
 
-def test_without_a_command_there_is_one_finding(tmp_path: Path) -> None:
+def test_a_descriptor_without_a_command_has_one_finding(tmp_path: Path) -> None:
     descriptor, findings = read(tmp_path, SCRIPT_MODE.replace("benchmark_code", "framework_version"))
 
     assert descriptor is None
@@ -224,7 +224,7 @@ def test_variables_of_the_server_are_known_to_its_client_alone(tmp_path: Path) -
         assert len([each for each in findings if "INFERENCE_SERVER" in each.problem]) == words
 
 
-def test_the_readers_of_the_reference_can_copy_its_examples(tmp_path: Path) -> None:
+def test_examples_of_the_descriptor_reference_are_valid_descriptors(tmp_path: Path) -> None:
     examples = toml_blocks("benchmark-descriptor.md")
 
     assert len(examples) >= 2

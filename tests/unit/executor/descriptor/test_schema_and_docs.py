@@ -105,7 +105,7 @@ def test_the_examples_of_the_keys_are_valid() -> None:
         Descriptor.model_validate(descriptor)
 
 
-def test_a_path_gives_its_schema_and_a_wrong_one_none() -> None:
+def test_the_schema_of_a_key_is_found_by_its_path() -> None:
     assert (schema_at(("output", "metrics", 3, "better")) or {})["enum"] == ["lower", "higher"]
     assert schema_at(("info", "labels", "anything")) is not None
     assert schema_at(("info", "nothing")) is None

@@ -25,7 +25,7 @@ RANDOM_KEY = "wJalrXUtnFEMI7K7MDENG" + "bPxRfiCYz9Qk3LmTs2V"
         ("client_secret", "xyz"),
     ],
 )
-def test_a_value_that_looks_secret_is_found(name: str, value: str) -> None:
+def test_a_value_that_looks_like_a_secret_is_a_finding(name: str, value: str) -> None:
     assert looks_secret(name, value)
 
 

@@ -54,15 +54,13 @@ def test_text_without_references_is_not_changed(text: str, variables: dict[str, 
 @given(st.text(max_size=30), st.dictionaries(NAMES, VALUES, max_size=3))
 @example("$${A}", {"A": "1"})
 @example("$$${A}", {"A": "1"})
-def test_an_escaped_text_is_itself(text: str, variables: dict[str, str]) -> None:
+def test_an_escaped_reference_is_not_expanded(text: str, variables: dict[str, str]) -> None:
     assert expanded(text.replace("${", "$${"), variables, "aws", "ec2", "region") == text
 
 
 @given(NAMES, VALUES.filter(len), st.text(st.characters(exclude_characters="$"), max_size=6), VALUES)
 @example("A", "${B}", "x", "")
-def test_a_value_stands_as_it_is_and_is_not_expanded_again(
-    name: str, value: str, around: str, default: str
-) -> None:
+def test_a_substituted_value_is_not_expanded_again(name: str, value: str, around: str, default: str) -> None:
     default = default.replace("}", "")
     texts = {f"{around}${{{name}}}{around}", f"{around}${{{name}:-{default}}}{around}"}
     for text in texts:
@@ -79,7 +77,7 @@ def test_a_value_stands_as_it_is_and_is_not_expanded_again(
 @example("$$", '"')
 @example("$(HOME)", "'")
 @example('\\"', '"')
-def test_a_quoted_value_is_one_word_of_the_arguments(value: str, quote: str) -> None:
+def test_a_quoted_variable_is_one_word_of_the_arguments(value: str, quote: str) -> None:
     text = f"--a 'it is' {quote}x${{A}}{quote} \"b\""
 
     words = shlex.split(expanded(text, {"A": value}, "ml", "args"))
@@ -87,13 +85,13 @@ def test_a_quoted_value_is_one_word_of_the_arguments(value: str, quote: str) -> 
     assert [expand(word, {"HOME": "/root"}) for word in words] == ["--a", "it is", f"x{value}", "b"]
 
 
-def test_a_value_without_quotes_is_split_into_words() -> None:
+def test_an_unquoted_variable_is_split_into_words() -> None:
     text = expanded("--lr ${LR} ${MORE}", {"LR": "0.1", "MORE": "--fast --seed 3"}, "ml", "args")
 
     assert shlex.split(text) == ["--lr", "0.1", "--fast", "--seed", "3"]
 
 
-def test_a_value_in_the_environment_is_no_reference() -> None:
+def test_a_value_substituted_into_env_vars_is_escaped_against_later_expansion() -> None:
     assert expanded("${A}:$(HOME)", {"A": "$(HOME) $$"}, "env", "vars", "X") == "$$(HOME) $$:$(HOME)"
 
 
@@ -138,7 +136,7 @@ def test_only_the_listed_keys_are_expanded() -> None:
     assert expand_variables(LITERAL, {}, file="f", skip={}) == ([], [])
 
 
-def test_a_value_has_the_type_of_its_key() -> None:
+def test_a_substituted_value_is_converted_to_the_type_of_its_key() -> None:
     written = table(
         hardware={
             "strategy": "torchrun",
@@ -221,7 +219,7 @@ def test_a_value_that_an_option_sets_needs_no_variable() -> None:
 @example("'quoted'")
 @example("7")
 @example("true")
-def test_the_recorded_value_makes_the_same_job_again(value: str) -> None:
+def test_a_recorded_value_of_a_variable_gives_the_same_job_again(value: str) -> None:
     written = table(env={"vars": {"A": "${V}"}})
     changed, _ = expand_variables(written, {"V": value}, file="f", skip={})
     first, findings = load_table(written, file="f", folder=None, variables={"V": value})
