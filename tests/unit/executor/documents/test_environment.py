@@ -98,7 +98,7 @@ def test_json_contains_all_facts(cli: LocalCli, job: HandmadeJob) -> None:
     ],
     ids=["missing", "cut", "binary", "deep", "list"],
 )
-def test_a_file_that_cannot_be_read_is_a_sentence(
+def test_status_names_an_environment_record_that_cannot_be_read(
     cli: LocalCli, job: HandmadeJob, content: bytes | None, said: str
 ) -> None:
     if content is not None:

@@ -57,5 +57,5 @@ def test_only_the_last_of_many_generations_are_shown() -> None:
     ("members", "words"),
     [([], ""), ([3], "1: 3"), ([2, 0, 1], "3: 0–2"), ([0, 2, 4, 5, 6, 9], "6: 0, 2, 4–6, 9")],
 )
-def test_members_are_listed_in_short(members: list[int], words: str) -> None:
+def test_members_of_a_generation_are_abbreviated_as_ranges(members: list[int], words: str) -> None:
     assert members_words(members) == words

@@ -115,7 +115,7 @@ def test_a_long_name_leaves_room_for_its_value(
     assert row.index("0.5000") < 40
 
 
-def test_the_live_table_has_the_signs_of_the_final_one(
+def test_the_live_metrics_table_shows_directions_like_the_final_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = io.BytesIO()
@@ -154,7 +154,7 @@ def test_an_ended_jobs_status_names_the_failure_and_the_log(
     assert "bai logs digits-1" in said
 
 
-def test_while_a_sink_is_out_of_reach_the_status_says_so(tmp_path: Path) -> None:
+def test_status_warns_of_an_unreachable_sink_until_it_recovers(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     message = "Kafka has been out of reach for 10 s: refused"
     job.event("warning", message="Careful.")

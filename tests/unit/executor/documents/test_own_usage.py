@@ -34,7 +34,7 @@ def test_the_share_is_relative_to_the_machines_processors(node: OwnUsage, senten
     assert usage_sentence([node]) == sentence
 
 
-def test_nodes_on_one_machine_share_its_processors() -> None:
+def test_usage_of_nodes_on_one_machine_is_relative_to_its_processors_once() -> None:
     nodes = [
         OwnUsage(rank=rank, cpus=4, benchmark_seconds=10, agent=HALF, extractor=HALF, shim=HALF)
         for rank in (0, 1)

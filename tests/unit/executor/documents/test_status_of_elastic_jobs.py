@@ -47,17 +47,21 @@ def test_status_shows_the_generation_of_an_elastic_job_on_its_first_line(
     assert not any(line.startswith("restarts") for line in rest)
 
 
-def test_a_job_that_waits_says_so(view: StatusView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_a_job_that_waits_for_nodes_as_parked(
+    view: StatusView, capsys: pytest.CaptureFixture[str]
+) -> None:
     parked = replace(view, status=replace(view.status, status=PARKED))
 
     assert shown(parked, capsys)[0].startswith("e1  PARKED  generation 1 of 2:4 nodes")
 
 
-def test_a_dead_job_has_no_members(view: StatusView, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_no_generation_for_a_job_whose_agent_died(
+    view: StatusView, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert shown(replace(view, status=replace(view.status, status=DIED)), capsys)[0] == "e1  AGENT DIED"
 
 
-def test_programs_get_the_generation_and_the_ranks(view: StatusView) -> None:
+def test_status_json_has_the_generation_and_the_ranks(view: StatusView) -> None:
     table = status_as_json(view)
 
     assert (table["generation"]["number"], table["generation"]["members"]) == (1, [0, 2])
@@ -66,7 +70,7 @@ def test_programs_get_the_generation_and_the_ranks(view: StatusView) -> None:
     assert nodes == {0: (0, None), 1: (None, "lost in generation 0"), 2: (1, None), 3: (None, None)}
 
 
-def test_hints_are_shown_if_verbose_and_of_long_ones_the_beginning(
+def test_verbose_status_shows_hints_and_truncates_long_ones(
     view: StatusView, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hints = Hints(node=2, generation=1, time=START, text='{"initBatchSize": 64}')

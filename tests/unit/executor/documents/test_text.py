@@ -30,7 +30,7 @@ from executor.view.log import Scroll
         (-0.5, "-0.5000"),
     ],
 )
-def test_numbers_are_short_but_precise_enough(value: float, text: str) -> None:
+def test_numbers_are_formatted_with_few_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
@@ -58,7 +58,7 @@ def test_any_number_fits_a_column(value: float, units: str) -> None:
     ("value", "text"),
     [(0.04, "0.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (3599.7, "1 h 00 min"), (200_000, "2 d 7 h")],
 )
-def test_spans_of_time_read_well(value: float, text: str) -> None:
+def test_durations_are_formatted_in_suitable_units(value: float, text: str) -> None:
     assert seconds(value) == text
 
 
@@ -66,7 +66,7 @@ def test_spans_of_time_read_well(value: float, text: str) -> None:
     ("value", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (2**20, "1.0 MiB"), (5 * 2**40, "5.0 TiB")],
 )
-def test_sizes_read_well(value: int, text: str) -> None:
+def test_sizes_are_formatted_in_suitable_units(value: int, text: str) -> None:
     assert size(value) == text
 
 
@@ -96,11 +96,11 @@ def test_no_control_character_survives_but_those_of_colours(line: str) -> None:
     assert all(each.isprintable() or each in "\x1b\xa0\xad" or ord(each) > 0x9F for each in shown)
 
 
-def test_words_of_a_sentence_stay_separated() -> None:
+def test_tabs_and_newlines_in_a_sentence_become_spaces() -> None:
     assert plain_text("no\tsuch\nfile: \x1b[2J\u00e9\U0001f600") == "no such file: \u00e9\U0001f600"
 
 
-def test_an_endless_line_is_cut_and_says_so() -> None:
+def test_an_overlong_line_is_truncated_with_a_note() -> None:
     shown = safe_line("x" * 10_000)
 
     assert len(shown) < 4100
@@ -116,13 +116,13 @@ def test_a_sparkline_shows_the_course_in_any_width() -> None:
     assert sparkline([-1e300, -1e300, 1e300, 1e300], 2) == "▁█"
 
 
-def test_an_ascii_terminal_is_known_as_one() -> None:
+def test_an_ascii_terminal_is_detected() -> None:
     assert speaks_unicode(io.TextIOWrapper(io.BytesIO(), "utf-8"))
     assert not speaks_unicode(io.TextIOWrapper(io.BytesIO(), "ascii"))
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(1, 40), max_size=30))
-def test_any_pieces_give_the_same_lines(content: bytes, cuts: list[int]) -> None:
+def test_output_split_into_any_pieces_gives_the_same_lines(content: bytes, cuts: list[int]) -> None:
     whole, pieces = Scroll(), Scroll()
     whole.feed(content)
     position = 0

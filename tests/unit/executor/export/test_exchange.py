@@ -59,14 +59,14 @@ def printed(form: str, of: JobRuns, *names: str) -> tuple[str, list[str]]:
 ONE = runs({"time{n=1}": value(2.5, "time", better=Better.LOWER, n="1"), "plain": value(7, "plain")})
 
 
-def test_bmf_of_one_run_has_no_bounds() -> None:
+def test_bmf_export_of_one_run_has_no_bounds() -> None:
     found = json.loads(printed("bmf", ONE)[0])
 
     Draft7Validator(BMF).validate(found)
     assert found == {"digits{n=1}": {"time": {"value": 2.5}}, "digits": {"plain": {"value": 7}}}
 
 
-def test_bmf_of_repeats_is_their_median_with_bounds() -> None:
+def test_bmf_export_of_repeats_is_their_median_with_bounds() -> None:
     found = json.loads(printed("bmf", runs(*({"time": value(n, "time")} for n in (3, 1, 2))))[0])
 
     Draft7Validator(BMF).validate(found)
@@ -96,7 +96,7 @@ def test_the_gha_format_fits_its_custom_tools() -> None:
     assert notes == ["tool: customSmallerIsBetter", "left out, as they have no better: plain"]
 
 
-def test_gha_of_two_directions_asks_for_names() -> None:
+def test_gha_export_of_metrics_with_both_directions_asks_for_names() -> None:
     both = runs(
         {"time": value(1, "time", better=Better.LOWER), "rate": value(2, "rate", better=Better.HIGHER)}
     )
@@ -110,12 +110,12 @@ def test_gha_of_two_directions_asks_for_names() -> None:
         printed("gha", ONE, "plain")
 
 
-def test_a_name_that_no_run_has_is_an_error() -> None:
+def test_exporting_an_unknown_metric_is_an_error() -> None:
     with pytest.raises(UsageError, match='no metric "tame"; it has time, plain'):
         headlines_of(ONE, ["tame"])
 
 
-def test_a_job_without_a_run_that_succeeded_is_an_error() -> None:
+def test_exporting_a_job_without_a_successful_run_is_an_error() -> None:
     failed = JobRuns(job_id="j-1", job=JOB, runs=(), left_out=("j-1 ended as failed",))
 
     with pytest.raises(UsageError, match="j-1 ended as failed: only runs that succeeded"):

@@ -51,7 +51,9 @@ def history(server: str, run_id: str, key: str) -> list[tuple[float, int, int]]:
     return sorted(((each.value, each.timestamp, each.step) for each in found), key=lambda each: each[1])
 
 
-def test_a_job_is_a_run_with_parameters_tags_and_values(job: HandmadeJob, server: str) -> None:
+def test_a_job_is_exported_as_an_mlflow_run_with_parameters_tags_and_values(
+    job: HandmadeJob, server: str
+) -> None:
     rewrite_job(
         job,
         "[job]\n",
@@ -110,7 +112,7 @@ def test_more_values_than_one_request_allows_are_all_sent(job: HandmadeJob, serv
     assert [each[0] for each in history(server, told.run_id, "loss")] == list(range(2500))
 
 
-def test_each_repeat_is_a_run(job: HandmadeJob, server: str) -> None:
+def test_each_repeat_is_exported_as_an_mlflow_run(job: HandmadeJob, server: str) -> None:
     append(job, {"repeat": 0, "value": 1}, {"repeat": 1, "value": 2})
     job.ends(repeats=two_repeats(job))
 
@@ -140,7 +142,9 @@ def test_a_run_of_an_arm_has_that_arms_command_environment_and_tag(job: Handmade
         assert run.data.metrics["loss"] == int(run.data.tags["bai.repeat"]) + 1
 
 
-def test_nodes_labels_and_unusual_names_are_distinguished(tmp_path: Path, server: str) -> None:
+def test_metrics_that_differ_in_node_label_or_characters_keep_separate_names(
+    tmp_path: Path, server: str
+) -> None:
     job = HandmadeJob(tmp_path / "store", nodes=2)
     for rank in (0, 1):
         append(job, {"value": rank}, rank=rank)

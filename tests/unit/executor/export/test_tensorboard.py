@@ -55,13 +55,13 @@ def test_values_have_their_steps_and_times(job: HandmadeJob, tmp_path: Path) -> 
     assert [each.wall_time for each in points] == pytest.approx([(job.started + n) / 1000 for n in range(3)])
 
 
-def test_names_that_become_one_tag_stay_apart(job: HandmadeJob, tmp_path: Path) -> None:
+def test_metric_names_that_map_to_the_same_tag_get_a_suffix(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {"name": "p=99%", "value": 1}, {"name": "p_99_", "value": 2})
 
     assert scalars(exported(job, tmp_path / "tb")) == {"p_99_": [1], "p_99__2": [2]}
 
 
-def test_resources_of_a_run_have_the_same_tag_as_the_metric(job: HandmadeJob, tmp_path: Path) -> None:
+def test_resource_metrics_are_exported_under_their_metric_name(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {"src": "exit", "name": "took", "value": 3})
 
     assert scalars(exported(job, tmp_path / "tb")) == {"took": [3]}
@@ -79,7 +79,7 @@ def test_parameters_and_outcome_are_written_as_a_text(job: HandmadeJob, tmp_path
     assert "| outcome | succeeded |" in content
 
 
-def test_arms_are_folders_with_their_own_commands(job: HandmadeJob, tmp_path: Path) -> None:
+def test_each_arm_is_exported_to_a_folder_with_its_command(job: HandmadeJob, tmp_path: Path) -> None:
     job_of_arms(job)
 
     place = exported(job, tmp_path / "tb")
@@ -95,7 +95,7 @@ def test_arms_are_folders_with_their_own_commands(job: HandmadeJob, tmp_path: Pa
         assert f"| arm | {name} |" in content
 
 
-def test_nodes_and_repeats_are_folders(tmp_path: Path) -> None:
+def test_each_node_and_repeat_is_exported_to_a_folder(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path / "store", nodes=2)
     for rank in (0, 1):
         append(job, {"repeat": 0, "value": rank}, {"repeat": 1, "value": 10 + rank}, rank=rank)
@@ -136,7 +136,7 @@ def test_a_foreign_folder_is_not_touched(job: HandmadeJob, tmp_path: Path) -> No
     assert len(list((tmp_path / "tb").iterdir())) == 1
 
 
-def test_the_command_prints_the_path_of_the_files(job: HandmadeJob, tmp_path: Path) -> None:
+def test_bai_export_prints_the_path_of_the_files(job: HandmadeJob, tmp_path: Path) -> None:
     append(job, {"value": 1})
     job.ends()
     command = [*BAI, "export", "digits-1", "--store", str(job.store.folder)]
