@@ -65,7 +65,7 @@ def measured_repeats(job: HandmadeJob, *values: float) -> None:
         )  # fmt: skip
 
 
-def test_each_named_job_is_a_side_and_vs_joins_several(tmp_path: Path) -> None:
+def test_each_named_job_is_a_side_and_vs_groups_several(tmp_path: Path) -> None:
     for name, value in (("a1", 1.0), ("a2", 2.0), ("b1", 3.0)):
         ended(tmp_path, name, 9.0, value)
 
@@ -138,7 +138,7 @@ def test_the_arms_of_one_job_are_its_sides(tmp_path: Path) -> None:
     assert [[run.block for run in side.runs] for side in (a, b)] == [[0, 1], [0, 1]]
 
 
-def test_arms_of_a_job_among_others_are_metrics_of_their_own(tmp_path: Path) -> None:
+def test_arms_of_a_job_compared_with_other_jobs_are_separate_metrics(tmp_path: Path) -> None:
     for name in ("one", "two"):
         job = made(tmp_path, name)
         measured_repeats(job, 1.0, 5.0)
@@ -165,7 +165,7 @@ def test_the_machines_of_a_job_are_named_as_far_as_they_are_known(tmp_path: Path
     assert reads.job(find_job([there.store], "there")).machines == "2 x c5.large"
 
 
-def test_a_run_of_several_nodes_has_one_number(tmp_path: Path) -> None:
+def test_values_of_several_nodes_are_combined_for_a_run(tmp_path: Path) -> None:
     job = made(tmp_path, "n", nodes=2)
     job.on(0).measures("loss", 1.0)
     job.on(1).measures("loss", 3.0)
@@ -180,7 +180,7 @@ def test_a_run_of_several_nodes_has_one_number(tmp_path: Path) -> None:
     assert job_runs(job.record).runs[0].values["loss"].value == 4.0
 
 
-def test_earlier_runs_tell_how_much_runs_scatter(tmp_path: Path) -> None:
+def test_the_expected_scatter_is_estimated_from_earlier_runs(tmp_path: Path) -> None:
     for i, value in enumerate((100.0, 102.0, 99.0, 101.0, 100.0)):
         ended(tmp_path, f"old{i}", value, at=i)
     ended(tmp_path, "elsewhere", 5.0, name="other")
@@ -211,7 +211,7 @@ def of_generations(store: Path, job_id: str, *sizes: int, **more: Any) -> Handma
     return job
 
 
-def test_generations_on_as_many_nodes_as_the_last_one_are_compared(tmp_path: Path) -> None:
+def test_only_generations_with_as_many_nodes_as_the_last_are_compared(tmp_path: Path) -> None:
     of_generations(tmp_path, "a", 4, 2, 4, 2)
     of_generations(tmp_path, "b", 2, 4, 3)
     of_generations(tmp_path, "c", 4)
@@ -228,7 +228,7 @@ def test_generations_on_as_many_nodes_as_the_last_one_are_compared(tmp_path: Pat
     assert [side.jobs[0].machines for side in sides] == ["2 nodes", "2 nodes", "4 nodes"]
 
 
-def test_a_warm_up_begins_with_each_generation(tmp_path: Path) -> None:
+def test_warm_up_is_left_out_in_each_generation(tmp_path: Path) -> None:
     job = made(tmp_path, "one")
     warm = (replace(each, warmup=timedelta(seconds=1)) for each in job.job.metrics)
     described(job, metrics=tuple(warm))

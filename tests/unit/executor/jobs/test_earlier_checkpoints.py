@@ -91,7 +91,7 @@ def _origin(job: HandmadeJob, marker: CheckpointMarker) -> CheckpointOrigin:
 
 @pytest.mark.parametrize("name", ["train-1", "train", "last", "last:digits", "label=stage=train"])
 @pytest.mark.parametrize("outcome", ["failed", "succeeded"])
-def test_a_name_means_one_job_and_its_newest_checkpoint(
+def test_a_reference_to_a_job_means_its_newest_checkpoint(
     store: Path, made: Make, name: str, outcome: str
 ) -> None:
     keep_checkpoint(made("older", started=1).record, {"step": "1"})
@@ -107,7 +107,7 @@ def test_a_name_means_one_job_and_its_newest_checkpoint(
     assert recorded(request.overrides) == pinned
 
 
-def test_a_checkpoint_whose_files_are_not_all_there_is_skipped(store: Path, made: Make) -> None:
+def test_a_checkpoint_with_missing_files_is_skipped(store: Path, made: Make) -> None:
     job = made("train-1")
     whole = keep_checkpoint(job.record, {"step": "7"})
     torn = keep_checkpoint(job.record, {"step": "81"}, number=1)
@@ -118,7 +118,7 @@ def test_a_checkpoint_whose_files_are_not_all_there_is_skipped(store: Path, made
     assert _planned(descriptor, job.store.url).checkpoint == replace(_PLAIN, origin=_origin(job, whole))
 
 
-def test_a_job_that_kept_none_passes_on_the_one_that_it_began_from(store: Path, made: Make) -> None:
+def test_a_job_without_checkpoints_passes_on_the_one_from_which_it_began(store: Path, made: Make) -> None:
     first = made("first")
     origin = _origin(first, keep_checkpoint(first.record, {"step": "7"}))
     made("second", checkpoint=replace(_PLAIN, origin=origin))
@@ -178,7 +178,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Path, made: Make) -> No
         _planned(descriptor, "s3://b/jobs")
 
 
-def test_a_reference_that_was_not_looked_up_is_not_planned() -> None:
+def test_planning_an_unresolved_reference_to_a_job_is_refused() -> None:
     with pytest.raises(PlanError, match=r'checkpoint.from: "job:last" is another job'):
         _planned(_descriptor("job:last"), "file:///store")
 
@@ -197,7 +197,9 @@ def test_a_reference_that_was_not_looked_up_is_not_planned() -> None:
         ("other-1", "other-1"),
     ],
 )
-def test_the_same_job_id_means_the_same_earlier_job(store: Path, made: Make, name: str, means: str) -> None:
+def test_resubmitting_a_job_id_uses_the_same_earlier_job(
+    store: Path, made: Make, name: str, means: str
+) -> None:
     keep_checkpoint(made("train-1", started=1).record, {"step": "7"})
     keep_checkpoint(made("other-1", started=1).record, {"step": "8"})
     again = made("again", started=2)
@@ -213,7 +215,7 @@ def test_the_same_job_id_means_the_same_earlier_job(store: Path, made: Make, nam
 
 
 @pytest.mark.parametrize("name", ["train-1", "last", "label=stage=train"])
-def test_the_same_job_id_means_its_own_checkpoint_after_the_earlier_job_is_gone(
+def test_resubmitting_a_job_id_works_after_the_earlier_job_was_deleted(
     store: Path, made: Make, name: str
 ) -> None:
     keep_checkpoint(made("train-1").record, {"step": "7"})
@@ -231,7 +233,7 @@ def test_the_same_job_id_means_its_own_checkpoint_after_the_earlier_job_is_gone(
             _used(store, other, job_id=job_id)
 
 
-def test_a_given_reference_is_replaced_by_the_job_that_was_used(store: Path, made: Make) -> None:
+def test_the_recorded_reference_names_the_job_that_was_used(store: Path, made: Make) -> None:
     keep_checkpoint(made("train-1").record, {"step": "7"})
 
     request, _ = _used(
@@ -248,9 +250,7 @@ def test_resume_is_refused_for_a_job_without_checkpoints(made: Make) -> None:
         from_checkpoint(made("train-1", checkpoint=None).record)
 
 
-def test_resume_of_an_adaptdl_job_names_the_folder_that_its_descriptor_need_not_have(
-    store: Path, made: Make
-) -> None:
+def test_resume_of_an_adaptdl_job_works_without_a_checkpoint_table(store: Path, made: Make) -> None:
     job = made("train-1")
     strategy = replace(job.job.strategy, name="adaptdl", min_nodes=1)
     table = job_table(replace(job.job, strategy=strategy, checkpoint=_PLAIN))

@@ -80,7 +80,7 @@ def _planned(descriptor: Descriptor, store: Path) -> Job:
 
 
 @pytest.mark.parametrize("name", ["prep-1", "prep", "last", "last:digits", "label=stage=prepare"])
-def test_a_name_means_one_job_and_its_artifact_with_a_checksum(
+def test_a_reference_to_a_job_means_its_artifact_with_a_checksum(
     store: Path, made: Callable[..., HandmadeJob], name: str
 ) -> None:
     made("older", started=1, model=b"old")
@@ -96,7 +96,9 @@ def test_a_name_means_one_job_and_its_artifact_with_a_checksum(
     assert recorded(request.overrides) == pinned
 
 
-def test_a_folder_becomes_one_source_for_each_file(store: Path, made: Callable[..., HandmadeJob]) -> None:
+def test_a_folder_of_artifacts_becomes_one_source_for_each_file(
+    store: Path, made: Callable[..., HandmadeJob]
+) -> None:
     made("prep-1", out__train=b"t", out__more__test=b"u", log=b"l")
 
     _, some = _used(store, "job:prep-1/out/", path="/data/")
@@ -113,7 +115,7 @@ def test_a_folder_becomes_one_source_for_each_file(store: Path, made: Callable[.
     }
 
 
-def test_a_given_source_address_is_replaced_by_the_job_that_was_used(
+def test_the_recorded_source_address_names_the_job_that_was_used(
     store: Path, made: Callable[..., HandmadeJob]
 ) -> None:
     made("prep-1", model=b"weights")
@@ -128,7 +130,7 @@ def test_a_given_source_address_is_replaced_by_the_job_that_was_used(
 
 
 @pytest.mark.parametrize("src", ["job:prep-1/out/train", "job:last/out/", "job:label=stage=prepare/"])
-def test_the_same_job_id_means_its_own_artifacts_after_the_earlier_job_is_gone(
+def test_resubmitting_a_job_id_works_after_the_earlier_job_was_deleted(
     store: Path, made: Callable[..., HandmadeJob], src: str
 ) -> None:
     # Given a job with artifacts of another one, which was deleted
@@ -168,7 +170,7 @@ def test_the_same_job_id_means_its_own_artifacts_after_the_earlier_job_is_gone(
         ("job:prep-1/linked", "", "is a symbolic link"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_key(
+def test_artifacts_that_cannot_be_used_are_refused_with_the_key(
     store: Path, made: Callable[..., HandmadeJob], src: str, more: str, words: str
 ) -> None:
     prepared = made("prep-1", model=b"weights", out__train=b"t")
@@ -184,7 +186,7 @@ def test_what_cannot_be_used_is_refused_with_the_key(
     assert words in str(refused.value)
 
 
-def test_an_artifact_with_an_odd_name_is_refused_where_it_is_meant(
+def test_only_a_reference_to_an_artifact_with_an_unprintable_name_is_refused(
     store: Path, made: Callable[..., HandmadeJob]
 ) -> None:
     made("prep-1", model=b"weights", out__train=b"t")
@@ -207,7 +209,7 @@ def test_an_artifact_with_an_odd_name_is_refused_where_it_is_meant(
         ("job:last/a//", 'has an empty, "." or ".." part'),
     ],
 )
-def test_a_malformed_reference_is_a_mistake_of_the_descriptor(src: str, words: str) -> None:
+def test_a_malformed_job_reference_is_a_finding(src: str, words: str) -> None:
     text = _TEXT + f'[[data.sources]]\nsrc = "{src}"\npath = "/data/in"\n'
 
     descriptor, findings = load_text(text.encode(), path=Path("b.toml"))
@@ -216,7 +218,7 @@ def test_a_malformed_reference_is_a_mistake_of_the_descriptor(src: str, words: s
     assert [words in each.problem for each in findings] == [True]
 
 
-def test_a_check_leaves_out_the_artifacts_of_other_jobs() -> None:
+def test_references_to_other_jobs_are_left_out_for_checks() -> None:
     descriptor = _descriptor('src = "job:last/model"\npath = "/a"', 'src = "https://host/b"\npath = "/b"')
 
     assert [each.src for each in without_earlier_jobs(descriptor).data.sources] == ["https://host/b"]

@@ -83,7 +83,9 @@ def results_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
-def test_a_list_reads_the_results_of_the_jobs_that_it_shows(folder: Path, results_read: list[str]) -> None:
+def test_a_limited_list_reads_only_the_results_of_the_jobs_that_it_shows(
+    folder: Path, results_read: list[str]
+) -> None:
     newest(folder)
     results_read.clear()
 
@@ -94,7 +96,7 @@ def test_a_list_reads_the_results_of_the_jobs_that_it_shows(folder: Path, result
     assert results_read == []
 
 
-def test_a_list_by_status_reads_no_job_with_another(folder: Path, results_read: list[str]) -> None:
+def test_a_list_by_status_reads_no_jobs_with_other_statuses(folder: Path, results_read: list[str]) -> None:
     shutil.rmtree(folder / "job-07")
     write(folder, "job-07", START, outcome="failed")
     HandmadeJob(folder, "runs", started=START)
@@ -106,7 +108,7 @@ def test_a_list_by_status_reads_no_job_with_another(folder: Path, results_read: 
     assert set(results_read) == {"job-07"}
 
 
-def test_a_few_jobs_need_no_index(tmp_path: Path, cache: Path) -> None:
+def test_no_index_is_written_for_a_few_jobs(tmp_path: Path, cache: Path) -> None:
     for number in range(5):
         write(tmp_path / "jobs", f"job-{number}", START + number)
 
@@ -149,7 +151,7 @@ def test_a_replaced_job_is_read_again(folder: Path, change: Callable[[Path], Non
     assert last(folder) == "job-03"
 
 
-def test_a_job_that_was_deleted_is_gone(folder: Path) -> None:
+def test_a_deleted_job_is_not_listed_from_the_index(folder: Path) -> None:
     newest(folder)
 
     shutil.rmtree(folder / "job-79")
@@ -222,7 +224,7 @@ def test_a_damaged_index_counts_as_empty(folder: Path, cache: Path, damage: Call
     assert last(folder) == "job-79"
 
 
-def test_each_folder_has_an_index_of_its_own(folder: Path, cache: Path) -> None:
+def test_each_store_folder_has_its_own_index(folder: Path, cache: Path) -> None:
     newest(folder)
     (index,) = cache.iterdir()
     other = folder.parent / "moved"

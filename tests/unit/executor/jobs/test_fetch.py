@@ -30,7 +30,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_fetched_files_have_names_for_people(job: HandmadeJob, tmp_path: Path) -> None:
+def test_fetched_files_have_readable_names(job: HandmadeJob, tmp_path: Path) -> None:
     job.ends()
     there = tmp_path / "there"
 
@@ -50,7 +50,7 @@ def test_fetched_files_have_names_for_people(job: HandmadeJob, tmp_path: Path) -
     assert list(fetch_job(job.record, there)) == []
 
 
-def test_a_log_in_many_objects_becomes_one_file_that_grows(job: HandmadeJob, tmp_path: Path) -> None:
+def test_log_objects_are_appended_to_one_file(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
     list(fetch_job(job.record, there))
     job.store.put(job.record.node().key(f"log/{11:020}"), b"second line\n")
@@ -60,7 +60,7 @@ def test_a_log_in_many_objects_becomes_one_file_that_grows(job: HandmadeJob, tmp
     assert grown.path.read_text() == "first line\nsecond line\n"
 
 
-def test_an_agents_log_that_grows_is_gone_on_with(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_further_fetch_appends_to_a_grown_agent_log(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
     (job.node / "agent.log").write_text("started\n")
     list(fetch_job(job.record, there))
@@ -119,7 +119,7 @@ def test_a_folder_with_another_job_is_not_changed(job: HandmadeJob, tmp_path: Pa
     assert tree(there) == before
 
 
-def test_a_folder_is_claimed_before_other_files_are_written(job: HandmadeJob, tmp_path: Path) -> None:
+def test_job_toml_is_fetched_before_all_other_files(job: HandmadeJob, tmp_path: Path) -> None:
     there = tmp_path / "there"
 
     first = next(fetch_job(job.record, there))

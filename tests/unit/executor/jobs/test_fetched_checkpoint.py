@@ -51,7 +51,7 @@ def test_the_newest_checkpoint_is_copied_into_a_folder_of_its_name(job: Handmade
     assert list(fetch_checkpoint(job.record, there)) == []
 
 
-def test_another_attempt_that_a_machine_plants_hides_no_checkpoint(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_forged_later_attempt_does_not_hide_a_checkpoint(job: HandmadeJob, tmp_path: Path) -> None:
     keep(job, 0, {"model.pt": "old"})
     job.store.put(job.record.node(attempt=9).key("x"), b"")
 
@@ -71,7 +71,7 @@ def test_a_checkpoint_that_is_being_overwritten_is_skipped(job: HandmadeJob, tmp
     assert saved(tmp_path / "there") == {"checkpoint-0-0/model.pt": "old"}
 
 
-def test_a_file_with_another_sum_does_not_stay(job: HandmadeJob, tmp_path: Path) -> None:
+def test_a_fetched_file_with_a_wrong_checksum_is_removed(job: HandmadeJob, tmp_path: Path) -> None:
     torn = keep(job, 0, {"model.pt": "new"})
     record = CheckpointRecord(AttemptRecord(job.record))
     job.store.put(record.file_key(torn, 0), b"abc")
@@ -94,6 +94,6 @@ def test_an_existing_file_with_other_content_is_not_replaced(job: HandmadeJob, t
     assert mine.read_text() == "own"
 
 
-def test_a_job_without_a_checkpoint_says_so(job: HandmadeJob, tmp_path: Path) -> None:
+def test_fetching_from_a_job_without_a_checkpoint_is_refused(job: HandmadeJob, tmp_path: Path) -> None:
     with pytest.raises(JobFetchError, match="the job has no checkpoint"):
         list(fetch_checkpoint(job.record, tmp_path / "there"))

@@ -85,7 +85,7 @@ def test_a_combination_has_its_headline_its_interval_and_its_cost_per_unit(tmp_p
     json.dumps(found.as_table(), allow_nan=False)
 
 
-def test_a_refused_job_does_not_hide_the_cost_of_the_combinations_other_job(tmp_path: Path) -> None:
+def test_a_combinations_cost_is_shown_although_one_of_its_jobs_was_refused(tmp_path: Path) -> None:
     # given a combination that is refused in the first round
     values = {"g.001.2": 14.0}
     (tmp_path / "b.toml").write_text(SWEEP)
@@ -101,7 +101,7 @@ def test_a_refused_job_does_not_hide_the_cost_of_the_combinations_other_job(tmp_
 @pytest.mark.parametrize(
     ("units", "what"), [("images/s", "images"), ("MiB/sec", "MiB"), ("ms", None), ("/s", None), ("m/h", None)]
 )
-def test_only_a_rate_per_second_has_a_cost_per_unit(units: str, what: str | None) -> None:
+def test_a_cost_per_unit_is_shown_only_for_rates_per_second(units: str, what: str | None) -> None:
     assert rated(units) == what
 
 
@@ -131,7 +131,7 @@ def test_a_single_point_and_an_axis_of_words_have_no_plot(tmp_path: Path) -> Non
     assert scaling_plot(compared(tmp_path, {"g.001.1": 1.0})) is None
 
 
-def test_the_name_of_a_group_is_no_job(tmp_path: Path) -> None:
+def test_a_group_id_given_as_a_job_is_refused_with_advice(tmp_path: Path) -> None:
     found = compared(tmp_path, {"g.001.1": 1.0})
 
     with pytest.raises(GroupNamedError, match="`bai status g` lists its jobs"):
@@ -148,7 +148,7 @@ def test_the_name_of_a_group_is_no_job(tmp_path: Path) -> None:
         ("max_cost", "much", "max_cost: expected a number"),
     ],
 )
-def test_a_foreign_plan_is_refused_with_its_key(
+def test_a_malformed_group_record_is_refused_with_its_key(
     tmp_path: Path, key: str, value: object, problem: str
 ) -> None:
     group = compared(tmp_path, {}).view.group
@@ -161,7 +161,7 @@ def test_a_foreign_plan_is_refused_with_its_key(
     assert "group.json" in str(raised.value)
 
 
-def test_an_old_group_is_deleted_after_its_last_job(tmp_path: Path) -> None:
+def test_an_old_group_is_pruned_only_after_its_last_job(tmp_path: Path) -> None:
     store = compared(tmp_path, {"g.001.1": 1.0}).view.group.store
     assert isinstance(store, DirectoryStore)
     later = now_ms() + HOUR_MS

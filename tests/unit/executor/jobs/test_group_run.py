@@ -272,7 +272,7 @@ def test_a_group_killed_at_any_call_of_its_store_starts_nothing_twice_and_keeps_
             assert made.cloud.most[1] <= 25, (number, after)
 
 
-def test_two_that_run_a_group_at_the_same_time_keep_its_bounds_together(tmp_path: Path) -> None:
+def test_two_processes_that_run_one_group_keep_its_bounds_together(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 25")
     other = replace(made, said=[])
     nested = [0]
@@ -290,7 +290,7 @@ def test_two_that_run_a_group_at_the_same_time_keep_its_bounds_together(tmp_path
     assert made.cloud.most == (2, 20.0)
 
 
-def test_a_decision_that_another_bai_made_first_is_discarded(tmp_path: Path) -> None:
+def test_a_start_decision_made_first_by_another_process_wins(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 25")
     one, two = (new_decision(job, bound=10.0, hourly=1.0) for job in made.plan.jobs[:2])
     assert made.group.decide(0, one)
@@ -300,7 +300,7 @@ def test_a_decision_that_another_bai_made_first_is_discarded(tmp_path: Path) -> 
     assert made.group.decisions() == [one]
 
 
-def test_nothing_is_started_beyond_the_cost_and_that_is_said_once(tmp_path: Path) -> None:
+def test_no_job_is_started_beyond_max_cost_and_this_is_reported_once(tmp_path: Path) -> None:
     # given jobs whose machines cost their maximum, because it is unknown how long they ran
     made = sweep(tmp_path, "max_cost = 35")
     made.cloud.bounds = dict.fromkeys(("001", "002", "003", "004", "005", "006"), 10.0)
@@ -343,12 +343,12 @@ def test_a_raised_cost_lets_the_rest_start_and_cannot_be_lowered(tmp_path: Path)
             made.group.raise_max_cost(wrong)
 
 
-def test_the_cost_of_a_group_without_a_bound_cannot_be_raised(tmp_path: Path) -> None:
+def test_raising_max_cost_of_a_group_without_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no max_cost"):
         sweep(tmp_path).group.raise_max_cost(10.0)
 
 
-def test_the_cost_that_an_ended_job_did_not_take_lets_the_next_one_start(tmp_path: Path) -> None:
+def test_unused_cost_of_an_ended_job_lets_the_next_one_start(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 11")
 
     assert made.run() == 0
@@ -384,7 +384,7 @@ def test_a_refused_job_stops_no_other_and_is_tried_again_by_a_later_call(
     assert sorted(made.cloud.started) == sorted(made.order)
 
 
-def test_a_job_that_may_run_keeps_its_reserved_cost(tmp_path: Path) -> None:
+def test_a_job_whose_launch_is_undecided_keeps_its_reserved_cost(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 15")
     name = made.order[0].rpartition(".")[2]
     made.cloud.refusals[name] = UndecidedError("EC2 has not answered")
@@ -470,7 +470,7 @@ def test_a_cancel_during_a_start_lets_no_further_job_start(tmp_path: Path, elsew
         ([signal.SIGINT, signal.SIGINT], 130, "bai cancel s` asks them to end"),
     ],
 )
-def test_a_signal_ends_the_following_with_the_command_that_helps(
+def test_a_signal_ends_following_with_advice_which_command_continues(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -492,7 +492,7 @@ def test_a_signal_ends_the_following_with_the_command_that_helps(
     assert advice in capsys.readouterr().err
 
 
-def test_a_job_that_cannot_be_cancelled_keeps_no_other_from_it(
+def test_a_job_that_cannot_be_cancelled_does_not_prevent_cancelling_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = sweep(tmp_path)
@@ -535,7 +535,7 @@ def test_an_interruption_while_the_group_is_made_says_that_no_job_was_started(
     assert capsys.readouterr().err == "bai: interrupted before a job was started\n"
 
 
-def test_a_job_without_a_future_result_is_given_up_and_its_cost_counts_on(tmp_path: Path) -> None:
+def test_a_job_that_can_never_report_is_given_up_and_its_cost_still_counts(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 15")
 
     class Hopeless(Unwatched):
@@ -574,7 +574,7 @@ def test_scripts_that_change_after_a_kill_between_decision_and_start_are_refused
     assert sorted(made.cloud.started) == sorted(made.order)
 
 
-def test_scripts_that_change_in_between_are_refused(tmp_path: Path) -> None:
+def test_changed_scripts_end_a_group_before_its_next_job(tmp_path: Path) -> None:
     made, scripts = sweep_of_scripts(tmp_path)
 
     def edit(seconds: float) -> None:
@@ -590,7 +590,7 @@ def test_scripts_that_change_in_between_are_refused(tmp_path: Path) -> None:
     assert made.cloud.started == made.order
 
 
-def test_the_store_of_a_cloud_may_be_out_of_reach_for_a_while(
+def test_a_temporarily_unreachable_store_does_not_end_a_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = sweep(tmp_path)
@@ -610,7 +610,7 @@ def test_the_store_of_a_cloud_may_be_out_of_reach_for_a_while(
     assert "S3 is away; trying again" in made.said
 
 
-def test_the_state_counts_the_cost_of_ended_jobs_and_the_maximum_of_the_others(tmp_path: Path) -> None:
+def test_committed_cost_is_that_of_ended_jobs_and_the_maximum_of_the_others(tmp_path: Path) -> None:
     made = sweep(tmp_path, "max_cost = 35")
     from executor.jobs.job_group import new_decision
 

@@ -59,7 +59,7 @@ def test_last_is_the_job_that_was_started_last(tmp_path: Path) -> None:
     assert find_job([store_at(tmp_path)], "last").job_id == "a"
 
 
-def test_an_empty_store_differs_from_a_file(tmp_path: Path) -> None:
+def test_an_empty_store_and_a_file_give_different_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are no jobs in"):
         find_job([store_at(tmp_path / "nothing")], "last")
     (tmp_path / "file").touch()
@@ -67,7 +67,7 @@ def test_an_empty_store_differs_from_a_file(tmp_path: Path) -> None:
         store_at(tmp_path / "file")
 
 
-def test_a_job_runs_only_as_long_as_its_agent_lives(tmp_path: Path) -> None:
+def test_a_job_in_its_run_phase_is_shown_as_dead_once_its_agent_died(tmp_path: Path) -> None:
     # Given a job in its run phase
     job = HandmadeJob(tmp_path)
     job.event("agent_started", pid=1)
@@ -86,7 +86,9 @@ def test_a_job_runs_only_as_long_as_its_agent_lives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("phase", "status"), [(None, "PENDING"), ("pull", "INITIALIZING"), ("drain", "RUNNING")]
 )
-def test_the_phase_decides_the_status(tmp_path: Path, phase: str | None, status: str) -> None:
+def test_the_status_of_a_running_job_depends_on_its_phase(
+    tmp_path: Path, phase: str | None, status: str
+) -> None:
     job = HandmadeJob(tmp_path)
     job.event("agent_started", pid=1)
     job.phases(until=phase)
@@ -95,7 +97,7 @@ def test_the_phase_decides_the_status(tmp_path: Path, phase: str | None, status:
         assert job_status(job.record).status == status
 
 
-def test_a_nodes_result_alone_is_also_final(tmp_path: Path) -> None:
+def test_a_result_written_only_by_the_node_is_final(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.ends("cancelled", 4, sentence="The job was cancelled.")
 
@@ -106,7 +108,7 @@ def test_a_nodes_result_alone_is_also_final(tmp_path: Path) -> None:
     assert job_status(job.record) == now
 
 
-def test_each_metrics_last_value_is_found_among_many(tmp_path: Path) -> None:
+def test_the_last_value_of_each_metric_is_found_among_thousands(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("loss", *[float(each) for each in range(5000)], units="nats")
     job.measures("accuracy", 0.5)

@@ -24,7 +24,9 @@ def put(store_folder: Path, record: ElasticRecord, name: str, content: object, *
     os.utime(path, (BEGAN_S + at_s, BEGAN_S + at_s))
 
 
-def test_each_machine_counts_from_its_launch_to_its_last_sign_or_its_replacement(tmp_path: Path) -> None:
+def test_machine_time_runs_from_the_launch_to_the_last_sign_of_life_or_the_replacement(
+    tmp_path: Path,
+) -> None:
     elastic = ElasticRecord(tmp_path)
     put(tmp_path, elastic, "launch.json", {}, at_s=-60)
     put(tmp_path, elastic, "launched.json", {"instances": ["i-0", "i-1", "i-2"]}, at_s=-50)

@@ -39,7 +39,7 @@ def test_a_node_that_prints_without_end_hides_no_other(tmp_path: Path) -> None:
     assert seen == [0, 1]
 
 
-def test_following_nodes_ends_with_the_job_and_all_logs(tmp_path: Path) -> None:
+def test_following_ends_after_the_job_with_all_output_of_all_nodes(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=3)
     found = pieces_of_nodes(node_records(job.record), "log", follow=True)
     job.on(2).prints("a")

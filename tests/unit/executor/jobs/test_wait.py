@@ -53,7 +53,7 @@ def test_a_followed_log_continues_when_its_store_returns(job: HandmadeJob) -> No
     assert told == ["away; trying again"] * 2
 
 
-def test_a_slow_reader_does_not_use_up_the_patience(
+def test_time_spent_by_a_slow_reader_does_not_count_towards_the_retry_window(
     job: HandmadeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
@@ -74,7 +74,7 @@ def test_a_slow_reader_does_not_use_up_the_patience(
 @pytest.mark.parametrize(
     ("failure", "follow"), [(StoreError("away"), False), (StoreRefusedError("no rights"), True)]
 )
-def test_a_single_look_and_a_refusal_fail_at_once(
+def test_reading_once_or_being_refused_is_not_retried(
     job: HandmadeJob, failure: StoreError, follow: bool
 ) -> None:
     store: Any = Elsewhere(job, [failure])
@@ -83,7 +83,7 @@ def test_a_single_look_and_a_refusal_fail_at_once(
         list(stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=follow))
 
 
-def test_patience_ends_ten_minutes_after_the_last_answer() -> None:
+def test_retries_end_ten_minutes_after_the_last_successful_request() -> None:
     now = 0.0
     reach = RetryWindow(far=True, clock=lambda: now)
     away = StoreError("away")
