@@ -60,7 +60,7 @@ def on_ec2(descriptor: Descriptor, folder: Path) -> tuple[Job, dict[str, list[st
     return job, packed
 
 
-def test_the_scripts_of_both_arms_go_along_to_an_instance(tmp_path: Path) -> None:
+def test_scripts_of_both_arms_are_uploaded_for_a_job_on_ec2(tmp_path: Path) -> None:
     found = merged(version(tmp_path / "old", "1"), version(tmp_path / "new", "2"))
 
     job, packed = on_ec2(found, tmp_path / "old")
@@ -114,7 +114,7 @@ def test_the_same_folder_named_in_two_ways_is_shared(tmp_path: Path) -> None:
     assert len(packed) == 1
 
 
-def test_arms_with_folders_of_their_own_have_requirements_of_their_own(tmp_path: Path) -> None:
+def test_arms_with_separate_folders_have_separate_requirements(tmp_path: Path) -> None:
     script = {"path": ".", "requirements": "r.txt"}
     with_packages = {"benchmark_code": "python3 train.py", "script": script}
     found = merged(version(tmp_path / "old", "1"), version(tmp_path / "new", "2", ml=with_packages))
@@ -126,7 +126,7 @@ def test_arms_with_folders_of_their_own_have_requirements_of_their_own(tmp_path:
 
 
 @pytest.mark.parametrize("place", ["/data/x", "/data/x/y", "/data"])
-def test_different_data_of_both_for_one_place_is_refused(tmp_path: Path, place: str) -> None:
+def test_arms_with_different_data_for_the_same_path_are_refused(tmp_path: Path, place: str) -> None:
     def of(name: str, path: str) -> tuple[Path, Descriptor]:
         sources = [{"src": f"https://example.com/{name}", "path": path}]
         return version(tmp_path / name, name, data={"sources": sources})
@@ -136,7 +136,7 @@ def test_different_data_of_both_for_one_place_is_refused(tmp_path: Path, place: 
     merged(of("old", "/data/x"), of("new", "/data/xy"))
 
 
-def test_hardware_and_the_rest_must_be_the_same(tmp_path: Path) -> None:
+def test_arms_that_differ_in_hardware_limits_or_secrets_are_refused(tmp_path: Path) -> None:
     old = version(tmp_path / "old", "1")
     for tables, key in (
         ({"hardware": {"instance_type": "t3.large"}}, "hardware.instance_type"),
@@ -148,7 +148,7 @@ def test_hardware_and_the_rest_must_be_the_same(tmp_path: Path) -> None:
             merged(old, version(tmp_path / "new", "2", **tables))
 
 
-def test_models_of_one_relative_path_in_two_folders_are_two_models(tmp_path: Path) -> None:
+def test_arms_with_different_models_behind_the_same_relative_path_are_refused(tmp_path: Path) -> None:
     def of(name: str, src: str) -> tuple[Path, Descriptor]:
         env = {"start_command": "serve", "ports": [80]}
         server = {

@@ -82,7 +82,9 @@ def test_a_descriptors_values_come_before_the_configurations(settings: Settings)
         },
     ],
 )
-def test_a_market_that_the_request_names_stays(settings: Settings, request_: dict[str, Any]) -> None:
+def test_a_market_in_run_instances_overrides_the_configurations(
+    settings: Settings, request_: dict[str, Any]
+) -> None:
     made = with_defaults(_descriptor({"run_instances": request_}), settings)
 
     assert made.aws.ec2 is not None

@@ -89,7 +89,7 @@ def test_a_line_is_split_into_arguments(ml: dict[str, str], argv: tuple[str, ...
 
 
 @pytest.mark.parametrize("code", ["\n#!/usr/bin/env python3\nprint(1)\n", "set -e\ntrain"])
-def test_several_lines_are_a_script_whose_arguments_are_args(code: str) -> None:
+def test_benchmark_code_of_several_lines_is_a_script_with_args_as_arguments(code: str) -> None:
     benchmark = planned(ml={"benchmark_code": code, "args": "'a b' c"}).benchmark
 
     assert benchmark.script == code.strip() + "\n"
@@ -104,7 +104,7 @@ def test_command_line_arguments_are_appended_unchanged() -> None:
     assert benchmark.argv == ("train", "1", "--name", "a 'b'", "$(X)")
 
 
-def test_a_local_job_has_the_callers_environment_and_no_limit() -> None:
+def test_a_local_job_inherits_the_callers_environment_and_has_no_time_limit() -> None:
     job = planned(
         env={"vars": {"THREADS": 4}, "secrets": {"TOKEN": "env:TOKEN"}, "python": "/opt/py/bin/python"}
     )
@@ -207,7 +207,7 @@ def test_labels_are_merged_from_all_places() -> None:
     assert job.job.client_id == "alice"
 
 
-def test_a_label_that_is_written_wins() -> None:
+def test_an_explicit_label_overrides_the_one_from_task_name() -> None:
     job = planned(info={"description": "d", "task_name": "other", "labels": {"task_name": "mine"}})
 
     assert job.job.labels == {"task_name": "mine"}
@@ -225,7 +225,7 @@ def test_a_label_that_is_written_wins() -> None:
         ("/data/größe", "file:///data/gr%C3%B6%C3%9Fe"),
     ],
 )
-def test_a_source_is_named_so_that_any_agent_finds_it(src: str, expected: str) -> None:
+def test_source_paths_are_made_absolute_addresses(src: str, expected: str) -> None:
     (source,) = planned(data={"sources": [{"src": src, "path": "x"}]}).sources
 
     assert source.src == expected
@@ -245,7 +245,9 @@ def test_a_source_is_named_so_that_any_agent_finds_it(src: str, expected: str) -
         ("~/data/x", "/tmp/root", "/tmp/root/home/alice/data/x"),
     ],
 )
-def test_the_data_root_is_put_before_absolute_paths(path: str, data_root: str | None, expected: str) -> None:
+def test_absolute_data_paths_are_placed_below_the_data_root(
+    path: str, data_root: str | None, expected: str
+) -> None:
     job = planned(
         data={"sources": [{"src": "s3://b/k", "path": path}]},
         data_root=Path(data_root) if data_root else None,
@@ -312,7 +314,7 @@ def test_a_gateways_password_must_be_set_before_the_run() -> None:
     check_start(job, {"PUSH_PASSWORD": "x"})
 
 
-def test_git_and_store_are_in_the_job() -> None:
+def test_git_commit_and_store_are_recorded_in_the_job() -> None:
     git = Git(commit="abc", branch="main", dirty=True)
 
     job = plan(
@@ -355,7 +357,7 @@ def test_a_server_is_planned_with_its_models_and_metrics() -> None:
     assert [(each.name, each.server) for each in job.metrics][-1] == ("s", True)
 
 
-def test_a_server_may_be_a_script() -> None:
+def test_a_servers_start_command_may_be_a_script() -> None:
     env = {**SERVER["env"], "start_command": "#!/bin/sh\nserve"}
 
     job = planned(hardware={"instance_type": "local", "strategy": "inference"}, server={**SERVER, "env": env})
@@ -364,7 +366,7 @@ def test_a_server_may_be_a_script() -> None:
     assert (job.server.script, job.server.argv) == ("#!/bin/sh\nserve\n", ("a b",))
 
 
-def test_a_server_of_another_strategy_is_not_started() -> None:
+def test_a_server_table_is_ignored_by_other_strategies() -> None:
     job = planned(server=SERVER)
 
     assert (job.server, job.strategy.nodes, job.sources) == (None, 1, ())
@@ -386,7 +388,7 @@ def test_a_server_that_cannot_be_started_is_refused(server: dict[str, Any] | Non
 
 @pytest.mark.parametrize(("processes", "together"), [(2, "6"), ("gpus", "gpus")])
 @pytest.mark.parametrize("strategy", ["horovod", "mpi"])
-def test_nodes_of_mpirun_on_this_machine_are_one_with_all_processes(
+def test_local_mpi_nodes_become_one_node_with_all_processes(
     strategy: str, processes: str | int, together: str
 ) -> None:
     distributed = {"num_instances": 3, "processes_per_instance": processes, "launch": "user"}
@@ -410,7 +412,7 @@ def test_settings_of_torchrun_reach_the_job() -> None:
     assert job.restart.max_restarts == 2
 
 
-def test_nodes_of_each_node_stay_several_on_this_machine() -> None:
+def test_local_nodes_of_each_node_stay_separate_nodes() -> None:
     hardware = {"instance_type": "local", "strategy": "each_node", "distributed": {"num_instances": "2:3"}}
 
     job = planned(hardware=hardware)
@@ -444,7 +446,7 @@ RAY = {"instance_type": "local", "strategy": "ray", "distributed": {"num_instanc
 ADAPTDL = {"instance_type": "local", "strategy": "adaptdl", "distributed": {"num_instances": "1:4"}}
 
 
-def test_a_job_of_adaptdl_has_its_own_times_and_a_folder_of_checkpoints() -> None:
+def test_an_adaptdl_job_has_its_own_default_times_and_checkpoint_folder() -> None:
     job = planned(hardware=ADAPTDL)
 
     assert job.strategy == StrategyTable(name="adaptdl", nodes=4, min_nodes=1)
@@ -453,9 +455,7 @@ def test_a_job_of_adaptdl_has_its_own_times_and_a_folder_of_checkpoints() -> Non
     assert parse_job(job_toml(job).encode(), where="job.toml") == job
 
 
-def test_a_job_of_adaptdl_starts_with_the_least_nodes_and_takes_proposals_unless_its_policy_is_fixed() -> (
-    None
-):
+def test_an_adaptdl_job_starts_with_the_fewest_nodes_unless_its_policy_is_fixed() -> None:
     grows, fixed = planned(hardware=ADAPTDL), planned(hardware=ADAPTDL, elastic={"policy": "fixed"})
 
     assert (grows.takes_proposals, grows.desired_nodes) == (True, 1)
@@ -476,7 +476,7 @@ def test_settings_in_an_adaptdl_descriptor_override_the_defaults() -> None:
     assert (job.desired_nodes, job.checkpoint) == (2, Checkpoint(path="out", every=timedelta(minutes=1)))
 
 
-def test_nodes_of_a_ray_share_this_machine() -> None:
+def test_local_ray_nodes_share_this_machine() -> None:
     note = one_node_note(descriptor(hardware=RAY))
 
     assert (
@@ -494,13 +494,13 @@ def test_a_fixed_number_of_machines_is_refused_for_adaptdl() -> None:
         planned(hardware={**ADAPTDL, "distributed": {"num_instances": 2}})
 
 
-def test_one_machine_of_a_range_may_be_replaced() -> None:
+def test_a_range_of_one_machine_is_an_elastic_job() -> None:
     job = planned(hardware={"instance_type": "local", "distributed": {"num_instances": "1:1"}})
 
     assert job.strategy == StrategyTable(min_nodes=1)
 
 
-def test_one_machine_that_may_be_replaced_is_an_elastic_job() -> None:
+def test_one_machine_with_replacements_is_an_elastic_job() -> None:
     job = planned(elastic={"replacements": 2})
 
     assert job.strategy == StrategyTable(min_nodes=1)
@@ -509,7 +509,7 @@ def test_one_machine_that_may_be_replaced_is_an_elastic_job() -> None:
 
 
 @pytest.mark.parametrize("machines", [4, "4"])
-def test_one_number_of_machines_is_a_fixed_job(machines: int | str) -> None:
+def test_a_single_number_of_machines_is_a_fixed_job(machines: int | str) -> None:
     job = planned(
         hardware={**RANGE, "distributed": {"num_instances": machines}},
     )
@@ -531,7 +531,7 @@ def test_an_explicit_peer_silence_applies_to_elastic_jobs(where: str) -> None:
     assert job.limits.peer_silence == timedelta(minutes=1)
 
 
-def test_local_nodes_of_mpirun_are_not_elastic_and_a_note_says_so() -> None:
+def test_a_local_mpi_job_is_not_elastic_and_a_note_says_so() -> None:
     hardware = {**RANGE, "strategy": "mpi"}
 
     job = planned(hardware=hardware, elastic={"nodes": 3})
@@ -551,7 +551,7 @@ def test_local_nodes_of_mpirun_are_not_elastic_and_a_note_says_so() -> None:
         ({"hardware": RAY}, "ray on several machines runs the command once"),
     ],
 )
-def test_runs_that_might_not_be_alike_are_refused(tables: dict[str, Any], problem: str) -> None:
+def test_repeat_is_refused_with_settings_that_make_runs_unequal(tables: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         planned(repeat={"runs": 3}, **tables)
 
@@ -565,7 +565,7 @@ def test_mpirun_on_one_node_causes_no_note() -> None:
 
 
 @pytest.mark.parametrize("ml", [{}, {"benchmark_code": "  "}, {"args": "8"}])
-def test_without_a_command_there_is_no_plan(ml: dict[str, str]) -> None:
+def test_planning_a_descriptor_without_a_command_is_refused(ml: dict[str, str]) -> None:
     with pytest.raises(PlanError, match="benchmark_code"):
         planned(ml=ml)
 

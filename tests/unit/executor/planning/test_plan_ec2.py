@@ -53,7 +53,7 @@ def planned(
     )
 
 
-def test_an_instance_has_a_fixed_environment_a_limit_and_an_end() -> None:
+def test_a_job_on_ec2_has_its_own_environment_a_time_limit_and_powers_off() -> None:
     job = planned(aws={"ec2": {"image": "ami-1", "keep_on_failure": "30m", "keep_after": "10m"}})
 
     assert not job.benchmark.inherit_env
@@ -78,7 +78,7 @@ def test_limits_come_from_the_descriptor_then_the_configuration_then_the_default
     assert deadman(job) == timedelta(hours=3, minutes=46)
 
 
-def test_machines_that_wait_for_each_other_may_be_on_longer() -> None:
+def test_the_deadline_of_several_machines_includes_the_time_to_join() -> None:
     hardware = {
         "instance_type": "p4d.24xlarge",
         "strategy": "torchrun",
@@ -94,7 +94,7 @@ def test_machines_that_wait_for_each_other_may_be_on_longer() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["horovod", "mpi"])
-def test_nodes_of_mpirun_are_instances(strategy: str) -> None:
+def test_mpi_nodes_on_ec2_are_separate_instances(strategy: str) -> None:
     options = ["--map-by", "socket"]
     distributed = {"num_instances": 4, "processes_per_instance": 2, "mpirun_options": options}
     hardware = {"instance_type": "t", "strategy": strategy, "distributed": distributed}
@@ -106,7 +106,7 @@ def test_nodes_of_mpirun_are_instances(strategy: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "efa"), [("efa", True), ("efa-only", True), ("interface", False)])
-def test_the_agents_know_that_their_machines_have_efa(kind: str, efa: bool) -> None:
+def test_the_job_descriptor_says_whether_the_machines_have_efa(kind: str, efa: bool) -> None:
     interfaces = [{"DeviceIndex": 0}, {"DeviceIndex": 1, "InterfaceType": kind}]
 
     job = planned(aws={"ec2": {"run_instances": {"NetworkInterfaces": interfaces}}})
@@ -116,7 +116,7 @@ def test_the_agents_know_that_their_machines_have_efa(kind: str, efa: bool) -> N
     assert not planned().strategy.efa
 
 
-def test_local_files_become_objects_of_the_bucket_and_others_stay() -> None:
+def test_local_files_are_replaced_by_bucket_objects_and_other_sources_are_unchanged() -> None:
     packed = Uploaded(src="s3://b/scripts/1.tar", sha256="1" * 64, size=10, packed=True, region="eu-west-1")
     single = Uploaded(src="s3://b/data/2/d.csv", sha256="2" * 64, size=3, packed=False, region="eu-west-1")
 
@@ -138,7 +138,7 @@ def test_local_files_become_objects_of_the_bucket_and_others_stay() -> None:
     assert (remote.src, remote.path) == ("https://h/x", "/root/x")
 
 
-def test_special_characters_of_addresses_are_ordinary_in_other_names() -> None:
+def test_special_characters_in_file_names_and_keys_are_not_parsed_as_url_parts() -> None:
     single = Uploaded(src="s3://b/data/2/d", sha256="2" * 64, size=3, packed=False)
     sources = [{"src": "file:///data/a?b#c", "path": "d"}, {"src": "s3://b[1/key", "path": "k"}]
 
@@ -147,7 +147,7 @@ def test_special_characters_of_addresses_are_ordinary_in_other_names() -> None:
     assert [each.src for each in job.sources] == [single.src, "s3://b[1/key"]
 
 
-def test_a_home_is_that_of_the_user_on_the_instance() -> None:
+def test_tilde_means_the_home_of_the_user_on_the_instance() -> None:
     job = planned(env={"user": "ubuntu"}, data={"sources": [{"src": "s3://b/x", "path": "~/x"}]})
 
     assert job.sources[0].path == "/home/ubuntu/x"
@@ -203,7 +203,7 @@ def test_the_configurations_kafka_applies_to_descriptors_without_a_table() -> No
     assert job.kafka == configured
 
 
-def test_a_folders_archive_depends_on_neither_time_nor_place(tmp_path: Path) -> None:
+def test_archives_of_equal_folders_have_the_same_bytes(tmp_path: Path) -> None:
     archives = []
     for name, time in (("one", 1_000_000_000), ("two", 1_700_000_000)):
         folder = tmp_path / name
@@ -228,7 +228,7 @@ def test_a_folders_archive_depends_on_neither_time_nor_place(tmp_path: Path) -> 
         }
 
 
-def test_files_are_named_by_their_content(tmp_path: Path) -> None:
+def test_uploaded_files_are_named_by_their_checksum(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("1\n")
     found = descriptor(
         data={"sources": [{"src": "d.csv", "path": "a"}, {"src": (tmp_path / "d.csv").as_uri(), "path": "b"}]}

@@ -89,7 +89,7 @@ def test_a_script_of_any_name_is_started(folder: Path, name: str) -> None:
         (["src/-odd $(HOME).py"], "src", ["python3", "./-odd $(HOME).py"]),
     ],
 )
-def test_the_folder_of_a_script_comes_along(
+def test_the_folder_of_a_script_is_included(
     folder: Path, words: list[str], shipped: str, command: list[str]
 ) -> None:
     descriptor, findings = read_request(with_script(request(*words)))
@@ -116,7 +116,7 @@ def test_the_folder_of_a_script_comes_along(
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_options_choose_place_and_strategy(
+def test_options_choose_backend_and_strategy(
     on: str | None, keys: KeyOptions, engine: str, strategy: str
 ) -> None:
     more = [*(keys.set_ or []), "aws.ec2.image=ami-0"]
@@ -150,7 +150,7 @@ def test_the_emitted_descriptor_makes_the_same_job(folder: Path) -> None:
 
 @pytest.mark.parametrize("words", [["job.toml"], ["none.toml"], ["src"], ["src", "job.toml"], ["none"]])
 @pytest.mark.usefixtures("folder")
-def test_a_descriptor_is_no_script(words: list[str]) -> None:
+def test_a_descriptor_is_not_taken_for_a_script(words: list[str]) -> None:
     asked = request(*words)
 
     assert with_script(asked) is asked
@@ -186,7 +186,7 @@ def test_a_script_that_cannot_be_run_is_named(folder: Path, words: list[str], pr
 
 
 @pytest.mark.parametrize("shared", ["HOME", "TMPDIR"])
-def test_a_shared_folder_is_not_copied_whole(
+def test_a_script_directly_in_the_home_or_temporary_folder_is_refused(
     folder: Path, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(shared, str(folder / "src"))

@@ -75,7 +75,7 @@ def test_the_repositorys_ignore_rules_apply_in_its_subfolders(tmp_path: Path) ->
     assert names(tmp_path / "repo/bench") == ["a.py", "a.tmp"]
 
 
-def test_git_would_list_the_same_files(tmp_path: Path) -> None:
+def test_the_included_files_equal_those_that_git_lists(tmp_path: Path) -> None:
     tree(
         tmp_path,
         {
@@ -171,7 +171,7 @@ def test_baiignore_includes_default_exclusions(tmp_path: Path, name: str) -> Non
     }
 
 
-def test_folders_that_the_caller_names_are_left_out(tmp_path: Path) -> None:
+def test_excluded_folders_are_left_out(tmp_path: Path) -> None:
     tree(tmp_path, {"a.py": "", "jobs/j1/log": ""})
 
     assert names(tmp_path, (tmp_path / "jobs",)) == ["a.py"]
@@ -224,7 +224,7 @@ def test_a_socket_is_refused_by_name_and_may_be_ignored(
         assert names(tmp_path) == [".baiignore"]
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_scripts_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ScriptsError, match="no folder"):
         survey_scripts(tmp_path / "nowhere")
 

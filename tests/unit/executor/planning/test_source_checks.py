@@ -66,7 +66,7 @@ def test_a_source_that_is_already_in_place_is_not_requested(tmp_path: Path) -> N
         assert refused_sources([Source(src=address, path=str(tmp_path / "train.csv"))]) == []
 
 
-def test_an_unreachable_server_proves_nothing() -> None:
+def test_a_source_on_an_unreachable_server_is_left_to_the_pull() -> None:
     with server(head=404, get=404) as address:
         pass
 

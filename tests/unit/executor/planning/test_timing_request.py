@@ -89,20 +89,18 @@ def test_all_values_of_parameters_are_combined() -> None:
         (["cmd", "-L"], ["cmd", "-L"]),
     ],
 )
-def test_options_of_several_words_are_read_as_hyperfine_does(
-    given_words: list[str], joined: list[str]
-) -> None:
+def test_hyperfine_options_with_several_words_are_accepted(given_words: list[str], joined: list[str]) -> None:
     assert joined_words(given_words) == joined
 
 
 @given(st.lists(st.text(max_size=6), max_size=8))
-def test_other_words_are_not_changed(words: list[str]) -> None:
+def test_words_that_are_not_options_are_not_changed(words: list[str]) -> None:
     assert joined_words(["--", *words]) == ["--", *words]
     plain = [each for each in words if not each.startswith("-")]
     assert joined_words(plain) == plain
 
 
-def test_ranges_and_lists_of_values() -> None:
+def test_parameter_ranges_and_lists_are_expanded_to_values() -> None:
     assert parameter_scans(["x=0.1,0.3"], "0.1") == {"x": ["0.1", "0.2", "0.3"]}
     assert parameter_scans(["n=1,4"], None) == {"n": ["1", "2", "3", "4"]}
     assert parameter_lists(["x=a\\,b,c"]) == {"x": ["a,b", "c"]}
