@@ -31,7 +31,7 @@ def metric(headline: Headline = Headline.LAST, **more: object) -> Metric:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50))
-def test_figures_are_those_of_the_standard_library(values: list[float]) -> None:
+def test_statistics_equal_those_of_the_standard_library(values: list[float]) -> None:
     found = figures(values)
 
     assert found is not None
@@ -43,7 +43,7 @@ def test_figures_are_those_of_the_standard_library(values: list[float]) -> None:
 
 
 @given(st.lists(FINITE, min_size=1, max_size=20))
-def test_figures_of_any_values_are_finite_and_in_order(values: list[float]) -> None:
+def test_statistics_of_any_values_are_finite_and_ordered(values: list[float]) -> None:
     found = figures(values)
 
     assert found is not None
@@ -53,7 +53,7 @@ def test_figures_of_any_values_are_finite_and_in_order(values: list[float]) -> N
     assert all(math.isfinite(each) for each in found.as_table().values() if each is not None)
 
 
-def test_no_values_have_no_figures() -> None:
+def test_a_series_without_values_has_no_statistics() -> None:
     assert figures([]) is None
     assert headline(series(), metric()) is None
 

@@ -111,7 +111,7 @@ def test_the_result_follows_the_last_line(tmp_path: Path) -> None:
     assert max(len(news.log) for news in found) <= PIECE
 
 
-def test_a_record_larger_than_a_piece_is_complete(tmp_path: Path) -> None:
+def test_a_metric_record_larger_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.measures("x" * (3 * PIECE), 1.0)
     job.measures("after", 2.0)
@@ -120,7 +120,7 @@ def test_a_record_larger_than_a_piece_is_complete(tmp_path: Path) -> None:
     assert content == (job.node / "metrics.jsonl").read_bytes()
 
 
-def test_a_screen_skips_ahead_and_reports_the_skipped_bytes(tmp_path: Path) -> None:
+def test_following_only_the_newest_output_reports_the_skipped_bytes(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     lines = b"".join(b"%099d\n" % each for each in range(200_000))
     job.prints(lines)
@@ -145,7 +145,7 @@ def test_the_last_lines_start_at_line_beginnings(tmp_path: Path, count: int, end
     assert tail.splitlines() == (text.splitlines()[-count:] if count else [])
 
 
-def test_last_lines_across_pieces(tmp_path: Path) -> None:
+def test_last_lines_that_span_several_chunks_are_found(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.prints(b"first\n" + b"x" * (2 * PIECE) + b"\nlast\n")
 

@@ -31,7 +31,7 @@ def elastic(tmp_path: Path) -> ElasticRecord:
     return ElasticRecord(tmp_path)
 
 
-def test_a_fixed_job_and_one_that_gathers_have_no_generation(tmp_path: Path) -> None:
+def test_a_fixed_job_and_an_elastic_job_before_its_start_have_no_generation(tmp_path: Path) -> None:
     fixed = HandmadeJob(tmp_path / "fixed", nodes=4)
     gathers = ElasticRecord(tmp_path / "elastic")
 
@@ -39,7 +39,7 @@ def test_a_fixed_job_and_one_that_gathers_have_no_generation(tmp_path: Path) -> 
     assert generation_status(gathers.record, gathers.job.job) is None
 
 
-def test_the_newest_generation_names_members_and_what_happened_to_others(elastic: ElasticRecord) -> None:
+def test_the_newest_generation_lists_its_members_and_why_others_left(elastic: ElasticRecord) -> None:
     elastic.decides(0, 0, 1, 2, 3)
     elastic.decides(1, 0, 1, 2, why=Change.SCALED, nodes=(3,))
     elastic.decides(2, 0, 2, why=Change.LOST, nodes=(1,), ledger=Ledger(restarts=1))
@@ -110,7 +110,7 @@ def test_a_table_of_nodes_has_their_ranks(elastic: ElasticRecord, capsys: pytest
     assert three.split() == ["3", "–", "here", "10.0.0.3", "succeeded"]
 
 
-def test_a_number_of_nodes_is_refused_with_the_range(elastic: ElasticRecord) -> None:
+def test_scaling_to_a_number_outside_the_range_is_refused(elastic: ElasticRecord) -> None:
     for nodes in (1, 5):
         with pytest.raises(UsageError, match=f"^{nodes} nodes?: digits-1 runs on 2 to 4 nodes"):
             check_scale(elastic.record, nodes)
@@ -131,7 +131,7 @@ def test_a_number_of_nodes_is_refused_with_the_range(elastic: ElasticRecord) -> 
         ([3, 2], [4, 2]),
     ],
 )
-def test_a_smaller_number_withdrawn_in_time_is_ignored(
+def test_a_request_to_shrink_that_is_withdrawn_in_time_is_ignored(
     elastic: ElasticRecord, asked: list[int | str], found: list[int]
 ) -> None:
     times = iter(range(START // 1000, START // 1000 + 10))
@@ -170,7 +170,7 @@ def test_a_job_that_cannot_be_scaled_is_refused(tmp_path: Path) -> None:
         check_scale(ended.record, 3)
 
 
-def test_a_benchmarks_proposals_count_until_somebody_requests_a_number(tmp_path: Path) -> None:
+def test_a_benchmarks_proposals_apply_until_a_user_scales_the_job(tmp_path: Path) -> None:
     made = ElasticRecord(tmp_path, is_adaptdl=True)
     attempt, job = made.attempt, made.job.job
     assert desired_nodes(attempt, job) == 1
@@ -185,7 +185,7 @@ def test_a_benchmarks_proposals_count_until_somebody_requests_a_number(tmp_path:
     assert (desired_nodes(attempt, job), requested_nodes(attempt, job)[-1]) == (2, 2)
 
 
-def test_proposals_of_a_job_with_a_fixed_policy_count_nowhere(elastic: ElasticRecord) -> None:
+def test_proposals_are_ignored_for_a_job_with_a_fixed_policy(elastic: ElasticRecord) -> None:
     elastic.proposes(2)
 
     assert desired_nodes(elastic.attempt, elastic.job.job) == 4
@@ -193,7 +193,7 @@ def test_proposals_of_a_job_with_a_fixed_policy_count_nowhere(elastic: ElasticRe
     assert size_status(elastic.record, elastic.job.job) is None
 
 
-def test_the_status_says_what_has_set_the_number_of_nodes(tmp_path: Path) -> None:
+def test_the_status_says_who_set_the_desired_number_of_nodes(tmp_path: Path) -> None:
     made = ElasticRecord(tmp_path, is_adaptdl=True)
 
     def shown() -> str:

@@ -44,7 +44,7 @@ def test_the_log_continues_on_the_node_with_rank_0(moved: ElasticRecord) -> None
     assert leads[0].sentence == "from node 1, which is rank 0 from generation 1 on"
 
 
-def test_a_generation_on_the_same_node_is_one_part(moved: ElasticRecord) -> None:
+def test_successive_generations_on_one_node_are_one_part_of_the_log(moved: ElasticRecord) -> None:
     moved.decides(2, 1, 2)
     moved.starts(1, 2, "1 in generation 2\n")
 
@@ -67,7 +67,7 @@ def test_the_last_lines_are_those_of_the_newest_generation(moved: ElasticRecord)
     assert shown(moved, lines=9)[0] == b"1 in generation 1\n"
 
 
-def test_a_follower_sees_output_events_and_records_move_between_nodes(moved: ElasticRecord) -> None:
+def test_following_continues_when_rank_0_moves_to_another_node(moved: ElasticRecord) -> None:
     follower = JobFollower(moved.record.node(), nodes=NodeListing(moved.record).look, is_elastic=True)
     first = looks(follower)
     # A node joins later, with records of its own.
@@ -94,7 +94,7 @@ def looks(follower: JobFollower) -> list[News]:
     return found
 
 
-def test_nodes_of_an_elastic_job_are_listed_anew(moved: ElasticRecord) -> None:
+def test_a_node_that_joins_later_is_found_by_the_next_listing(moved: ElasticRecord) -> None:
     listing = NodeListing(moved.record)
     assert [each.rank for each in listing.look()] == [0, 1, 2, 3]
     moved.job.store.put(moved.record.node(5).key("ready.json"), b"{}")
@@ -103,7 +103,7 @@ def test_nodes_of_an_elastic_job_are_listed_anew(moved: ElasticRecord) -> None:
     assert [each.rank for each in node_records(moved.record)] == [0, 1, 2, 3, 5]
 
 
-def test_the_end_of_one_node_is_no_end_of_an_elastic_job(moved: ElasticRecord, tmp_path: Path) -> None:
+def test_a_result_of_one_node_does_not_end_an_elastic_job(moved: ElasticRecord, tmp_path: Path) -> None:
     fixed = HandmadeJob(tmp_path / "fixed", nodes=2)
     for job in (moved.job, fixed):
         job.ends()

@@ -30,7 +30,7 @@ def host(value: float) -> dict[str, Any]:
     return {"src": "host", "name": "bai_host_cpu_percent", "value": value, "units": "%"}
 
 
-def test_a_few_records_are_all_read(tmp_path: Path) -> None:
+def test_all_of_a_few_records_are_read(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     records = NewestRecords(job.record.node())
     write(job, *values(3), rest='{"src":"log","na')
@@ -51,7 +51,9 @@ def test_only_the_newest_records_and_the_last_host_sample_are_read(tmp_path: Pat
     assert records.skipped > 0
 
 
-def test_no_look_reads_more_than_its_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refresh_of_top_reads_no_more_than_its_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(newest, "_WINDOW_HERE", 4096)
     job = HandmadeJob(tmp_path)
     write(job, *values(1000))
@@ -79,7 +81,9 @@ def test_a_stream_uploaded_in_pieces_is_read_to_its_end(tmp_path: Path) -> None:
     assert records.read() == b""
 
 
-def test_a_line_without_an_end_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlong_line_does_not_prevent_reading_later_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(newest, "_WINDOW_HERE", 4096)
     job = HandmadeJob(tmp_path)
     write(job, rest="x" * 10_000)

@@ -55,7 +55,7 @@ def measured(how: OverRanks, lines: bytes) -> list[Series]:
         (OverRanks.MAX, 10, 20, 10, 20, 15),
     ],
 )
-def test_one_row_is_over_the_figures_of_all_ranks(
+def test_values_of_all_ranks_are_combined_into_one_row(
     how: OverRanks, first: float, last: float, minimum: float, maximum: float, mean: float
 ) -> None:
     gone, row = measured(how, OF_TWO_NODES)
@@ -67,7 +67,7 @@ def test_one_row_is_over_the_figures_of_all_ranks(
     assert row.trend.points == [first, last]
 
 
-def test_with_each_every_rank_has_a_row() -> None:
+def test_over_ranks_each_shows_a_row_for_every_rank() -> None:
     names = [each.name for each in measured(OverRanks.EACH, OF_TWO_NODES)]
     assert names == ["gone", "rate{rank=0,process_rank=0}", "rate{rank=1,process_rank=1}"]
 
@@ -105,7 +105,7 @@ def test_a_thousand_ranks_keep_their_rows() -> None:
     assert measured(OverRanks.SUM, lines)[1].last == 1000
 
 
-def test_last_values_are_shown_as_asked_for() -> None:
+def test_last_values_are_combined_over_ranks_as_configured() -> None:
     records = list(records_in(record(3, rank="0", timestamp=5) + record(20, rank="1", timestamp=9)))
 
     def shown(how: OverRanks) -> list[tuple[str, tuple[float, float], int]]:
@@ -126,7 +126,7 @@ values = st.lists(st.floats(-LIMIT, LIMIT), min_size=1, max_size=4)
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from(list(OverRanks)))
 @example([[LIMIT]] * 3, OverRanks.MEAN)
-def test_figures_over_any_ranks_are_finite(ranks: list[list[float]], how: OverRanks) -> None:
+def test_statistics_over_any_ranks_are_finite(ranks: list[list[float]], how: OverRanks) -> None:
     lines = b"".join(record(value, rank=str(rank)) for rank, found in enumerate(ranks) for value in found)
     for row in measured(how, lines):
         if row.count:

@@ -82,7 +82,7 @@ def test_columns_contain_exactly_the_valid_records(lines: list[bytes]) -> None:
 
 
 @given(st.lists(RECORDS.map(lambda changes: line(**changes)), max_size=30))
-def test_pieces_give_the_same_columns_as_the_whole(lines: list[bytes]) -> None:
+def test_records_read_in_pieces_give_the_same_columns(lines: list[bytes]) -> None:
     whole, pieces = Points(), Points()
     whole.add_lines(b"".join(lines))
     for each in lines:

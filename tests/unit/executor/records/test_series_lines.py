@@ -128,7 +128,7 @@ def test_csv_is_the_same_as_if_each_line_was_decoded(
 
 
 @given(LINES, st.integers(0, 1200))
-def test_lines_with_a_rank_are_the_same_records_in_their_order(lines: list[bytes], rank: int) -> None:
+def test_adding_a_rank_to_lines_changes_nothing_else(lines: list[bytes], rank: int) -> None:
     content = b"".join(lines)
 
     spliced = with_rank(content, rank)
@@ -144,7 +144,7 @@ def test_a_line_that_is_not_a_record_gets_no_rank(foreign: bytes) -> None:
     assert with_rank(line() + foreign + line(), 1).splitlines(keepends=True)[1] == foreign
 
 
-def test_names_are_chosen_however_lines_are_written() -> None:
+def test_metrics_are_selected_by_name_in_any_json_formatting() -> None:
     content = line(name="a") + line(name="µ") + line(name="b")
     named = NamedRecords(["µ", "a", "c"])
 

@@ -77,7 +77,7 @@ def test_the_best_value_is_the_one_in_the_metrics_direction() -> None:
     assert Series("d", better=Better.LOWER).best is None
 
 
-def test_measurements_are_kept_by_node_and_process() -> None:
+def test_statistics_are_kept_separately_for_each_node_and_process() -> None:
     # Given a job with two metrics, and records of all sources
     job = Job(
         job=Identity(id="job"),
@@ -167,7 +167,7 @@ def test_a_record_with_malformed_labels_is_skipped() -> None:
     assert (measured.records, measured.malformed.count) == (0, 1)
 
 
-def test_quantiles_of_a_machines_samples_are_made_of_all() -> None:
+def test_quantiles_of_host_metrics_include_all_samples() -> None:
     piece = 97
     # Given values in an order that repeats itself, which regular picking would fall for
     measured = Measurements()
@@ -180,14 +180,14 @@ def test_quantiles_of_a_machines_samples_are_made_of_all() -> None:
     assert "headline" not in series.as_table()
 
 
-def test_one_value_has_no_deviation() -> None:
+def test_one_value_has_no_standard_deviation() -> None:
     one = Series("one")
     one.add_all([3.0])
     assert one.stdev is None
 
 
 @pytest.mark.parametrize("huge", [1.1e300, -1.7e308])
-def test_values_beyond_the_limit_count_in_no_figure(huge: float) -> None:
+def test_values_too_large_to_compute_with_are_left_out_of_statistics(huge: float) -> None:
     # Given one in front, which is no warm-up, and one last
     measured = Measurements(described(warmup_values=1))
     for value in (huge, 90, 2, 1e300, huge):
@@ -204,7 +204,7 @@ def test_values_beyond_the_limit_count_in_no_figure(huge: float) -> None:
     )
 
 
-def test_a_metric_with_no_other_values_still_counts_as_seen() -> None:
+def test_a_metric_with_only_too_large_values_counts_as_seen() -> None:
     measured = Measurements(described())
     measured.add_lines(at(0, 1e301, labels={"k": "1"}))
 
@@ -262,7 +262,7 @@ def test_warm_up_by_time_counts_from_the_start_of_the_run() -> None:
         (Headline.MEDIAN, 4, 5.5),
     ],
 )  # fmt: skip
-def test_the_headline_is_the_runs_number_or_the_median_over_runs(
+def test_the_headline_is_the_statistic_of_one_run_or_the_median_over_repeats(
     how: Headline, one: float, several: float
 ) -> None:
     single = Measurements(described(headline=how))
@@ -276,7 +276,7 @@ def test_the_headline_is_the_runs_number_or_the_median_over_runs(
     assert repeated.benchmark["loss"].runs == 2
 
 
-def test_the_headline_of_many_values_is_made_of_all() -> None:
+def test_the_headline_of_many_values_includes_all_of_them() -> None:
     # Given more values than any choice of them holds
     values = [float(value) for value in range(100_001)]
     random.Random(1).shuffle(values)
@@ -287,7 +287,7 @@ def test_the_headline_of_many_values_is_made_of_all() -> None:
 
 
 @pytest.mark.parametrize("known_before", [True, False])
-def test_a_run_that_failed_counts_in_no_figure(known_before: bool) -> None:
+def test_failed_runs_are_left_out_of_statistics(known_before: bool) -> None:
     measured = Measurements(described(headline=Headline.MEDIAN), failed=[1] if known_before else [])
     for repeat, value in enumerate((1, 1000, 3)):
         measured.add_lines(at(repeat, value, repeat=repeat) + at(repeat, value + 2, repeat=repeat))
@@ -298,7 +298,7 @@ def test_a_run_that_failed_counts_in_no_figure(known_before: bool) -> None:
     assert (series.of_failed, series.first, series.last) == (2, 1, 5)
 
 
-def test_arms_are_rows_of_their_own() -> None:
+def test_each_arm_has_its_own_row() -> None:
     arms = (Arm(name="old", argv=("a",)), Arm(name="new", argv=("b",)), Arm(name="third", argv=("c",)))
     job = replace(described(), repeat=Repeat(runs=6, arms=arms))
     assert job.repeat is not None
@@ -311,7 +311,7 @@ def test_arms_are_rows_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_for_each_metric_the_last_generation_with_values_counts(
+def test_statistics_of_a_metric_use_the_last_generation_with_values(
     pieces: int,
 ) -> None:
     # Given two sources of a job that was restarted, one of which is read further than the other
@@ -350,7 +350,7 @@ def of_generation(content: bytes, generation: int) -> bytes:
     return content.replace(b"}\n", b', "generation": %d}\n' % generation)
 
 
-def test_all_ranks_of_a_figure_are_of_one_generation() -> None:
+def test_values_combined_over_ranks_are_of_the_same_generation() -> None:
     # Given a node that was lost with the first generation
     measured = Measurements()
     for rank, value, generation in ((0, 1, 0), (1, 20, 0), (0, 4, 1)):

@@ -72,7 +72,7 @@ def test_many_points_are_thinned_for_the_page_with_a_note(tmp_path: Path) -> Non
     assert made.metrics[0].lines[0].figures.count == 17_000
 
 
-def test_warmup_is_drawn_but_left_out_of_the_figures(tmp_path: Path) -> None:
+def test_warm_up_is_drawn_in_plots_but_left_out_of_statistics(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     loss, accuracy = job.job.metrics
     timed = replace(accuracy, warmup=timedelta(milliseconds=3))
@@ -194,7 +194,7 @@ def test_a_report_of_arms_shows_the_comparison_that_compare_makes(tmp_path: Path
             assert shown in text, shown
 
 
-def test_phases_launch_and_boot_have_bars_and_prices(tmp_path: Path) -> None:
+def test_the_report_shows_duration_and_cost_of_launch_boot_and_phases(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     created = "2026-11-18T11:06:00Z"
     assert START == 1_795_000_000_000
@@ -224,7 +224,7 @@ def test_phases_launch_and_boot_have_bars_and_prices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_clock_that_is_set_moves_no_bar(tmp_path: Path, hours: int) -> None:
+def test_a_change_of_the_clock_does_not_change_the_timeline(tmp_path: Path, hours: int) -> None:
     job = HandmadeJob(tmp_path)
     set_by = hours * 3_600_000
     job.event("agent_started", pid=1, boot_id="b", time=START)
@@ -278,7 +278,7 @@ def test_the_report_shows_bais_own_usage_on_each_node(tmp_path: Path) -> None:
     assert json.loads(written.getvalue())["result"]["own_usage"][1]["extractor"]["at_least"] is True
 
 
-def test_a_runs_peak_memory_below_the_shims_is_a_bound(tmp_path: Path) -> None:
+def test_peak_memory_of_a_run_below_the_shims_is_reported_as_a_bound(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     usage = {"cpu_seconds": 0.1, "peak_memory_bytes": 12 << 20}
     runs = [
@@ -297,7 +297,7 @@ def test_a_runs_peak_memory_below_the_shims_is_a_bound(tmp_path: Path) -> None:
     assert rows == ["below 12.6 MiB", "30.0 MiB"]
 
 
-def test_an_older_record_has_no_own_usage(tmp_path: Path) -> None:
+def test_the_report_of_a_record_without_own_usage_omits_it(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.ends()
     made = report(job)
@@ -318,7 +318,9 @@ def test_differing_nodes_come_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("until", "each"), [(None, "--runs 5"), (0.07, "--until 7%")])
-def test_a_job_of_two_files_needs_them_to_run_again(tmp_path: Path, until: float | None, each: str) -> None:
+def test_the_command_to_repeat_an_ab_job_names_both_files(
+    tmp_path: Path, until: float | None, each: str
+) -> None:
     job = HandmadeJob(tmp_path)
     arms = (Arm(name="old", argv=("true",)), Arm(name="new", argv=("false",)))
     metric = job.job.metrics[0].name if until is not None else None
@@ -379,7 +381,7 @@ def test_hostile_text_is_no_markup_in_markdown(tmp_path: Path) -> None:
 
 @settings(max_examples=40)
 @given(text=st.text())
-def test_no_text_in_the_pages_json_ends_its_script(text: str) -> None:
+def test_no_text_in_the_pages_json_closes_its_script_element(text: str) -> None:
     written = script_json({"text": text})
 
     assert not re.search("[<>&\u2028\u2029]", written)
@@ -423,21 +425,21 @@ def test_json_and_csv_contain_every_point(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_job_that_has_only_begun_has_a_report(tmp_path: Path) -> None:
+def test_a_job_that_has_only_started_has_a_report(tmp_path: Path) -> None:
     made = report(HandmadeJob(tmp_path, written=False))
 
     assert "The job has no result yet" in html_report(made)
     assert "loss, accuracy" in markdown_report(made)
 
 
-def test_a_page_keeps_the_lines_of_the_log(tmp_path: Path) -> None:
+def test_the_html_report_keeps_line_breaks_of_the_log(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     job.prints("first <b>\n  second\n")
 
     assert '<pre class="log" tabindex="0">first &lt;b&gt;\n  second</pre>' in html_report(report(job))
 
 
-def test_the_plot_library_is_the_one_that_its_page_names() -> None:
+def test_the_bundled_plot_library_has_the_documented_checksum() -> None:
     room = files("executor.report") / "vendor" / "uplot"
     named = dict(
         re.findall(r"`(uPlot\.[a-z.]+)` \| SHA-256 `([0-9a-f]{64})`", (room / "README.md").read_text())
@@ -449,7 +451,7 @@ def test_the_plot_library_is_the_one_that_its_page_names() -> None:
     assert "MIT License" in (room / "LICENSE").read_text()
 
 
-def test_over_steps_a_plot_draws_what_a_later_generation_computed_again(tmp_path: Path) -> None:
+def test_a_plot_over_steps_shows_recomputed_steps_of_the_later_generation(tmp_path: Path) -> None:
     # Given a resume from the checkpoint of step 2, in a metric with two sets of labels, and a generation without a step
     job = HandmadeJob(tmp_path)
     told = [(0, 1), (0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, None)]
