@@ -41,7 +41,7 @@ def test_a_program_not_on_path_is_called_by_the_shorter_path(bai: Path, tmp_path
     assert called(str(bai), path="", folder=Path("/proc/self/task")) == f"'{bai}'"
 
 
-def test_another_program_of_that_name_is_not_ours(bai: Path, tmp_path: Path) -> None:
+def test_a_different_program_named_bai_on_path_is_not_suggested(bai: Path, tmp_path: Path) -> None:
     other = executable(tmp_path / "other" / "bai")
 
     assert called(str(bai), path=str(other.parent), folder=bai.parent) == "./bai"

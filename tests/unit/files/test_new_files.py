@@ -14,7 +14,7 @@ from bai_agent.job.run_directory import write_atomic
 
 
 @pytest.mark.parametrize("name", ["n", "n" * 250, "n" * 255, "é" * 127])
-def test_a_drafts_name_is_never_too_long(tmp_path: Path, name: str) -> None:
+def test_the_name_of_a_temporary_file_is_never_too_long(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
 
     write_atomic(path, b"whole")
@@ -26,7 +26,7 @@ def test_a_drafts_name_is_never_too_long(tmp_path: Path, name: str) -> None:
     assert draft.name.endswith(".123456.123456.new")
 
 
-def test_drafts_of_two_long_names_do_not_meet(tmp_path: Path) -> None:
+def test_temporary_files_of_two_long_names_do_not_collide(tmp_path: Path) -> None:
     one, other = (draft_beside(tmp_path / ("n" * 254 + end), ".part") for end in "ab")
 
     assert one != other

@@ -23,7 +23,7 @@ def test_a_pipe_is_read_completely_even_with_a_high_descriptor() -> None:
     os.close(high)
 
 
-def test_a_silent_writer_is_not_waited_for_for_ever() -> None:
+def test_reading_from_a_silent_writer_ends_at_the_timeout() -> None:
     reader, writer = os.pipe()
 
     with pytest.raises(TimeoutError):
@@ -46,7 +46,7 @@ def test_a_reader_gets_everything_that_is_written() -> None:
     assert heard == [bytes(range(256)) * 4096]
 
 
-def test_a_reader_that_does_not_read_is_not_waited_for_for_ever() -> None:
+def test_writing_to_a_reader_that_does_not_read_ends_at_the_timeout() -> None:
     reader, writer = os.pipe()
 
     with pytest.raises(TimeoutError):

@@ -105,7 +105,7 @@ def test_only_the_current_thread_changes_its_ids_and_restores_them() -> None:
     assert ids() == before
 
 
-def test_rights_within_rights_are_put_back_one_by_one() -> None:
+def test_nested_changes_of_rights_are_undone_one_by_one() -> None:
     with user_rights(STRANGER), user_rights(None):
         with user_rights(User(name="x", uid=1, gid=1, groups=(), home="/")):
             assert ids()[0] == 1
@@ -129,7 +129,7 @@ def test_a_pipe_is_not_waited_for(theirs: Path) -> None:
         open_as(STRANGER, theirs / "pipe")
 
 
-def test_a_link_through_proc_does_not_pass_closed_folders(
+def test_a_link_through_proc_does_not_bypass_folder_permissions(
     folder: Path, theirs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_one = folder / "closed" / "open"
@@ -147,7 +147,9 @@ def test_a_link_through_proc_does_not_pass_closed_folders(
         pytest.fail("the folder was entered")
 
 
-def test_a_process_enters_its_folder_as_the_user(folder: Path, theirs: Path) -> None:
+def test_the_working_directory_of_a_process_is_entered_with_the_users_rights(
+    folder: Path, theirs: Path
+) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     (theirs / "out").symlink_to(closed)
@@ -181,7 +183,7 @@ def test_a_process_enters_its_folder_as_the_user(folder: Path, theirs: Path) -> 
         ("{folder}/of-another-group", False),
     ],
 )
-def test_folders_in_which_the_user_could_replace_a_name_are_found(
+def test_paths_that_the_user_could_replace_are_detected(
     folder: Path, theirs: Path, path: str, changeable: bool | None
 ) -> None:
     (folder / "roots").mkdir(mode=0o755)
@@ -204,7 +206,7 @@ def test_folders_in_which_the_user_could_replace_a_name_are_found(
         assert may_change(STRANGER, asked) is changeable
 
 
-def test_a_name_of_root_in_a_sticky_folder_stays_roots() -> None:
+def test_a_user_cannot_replace_roots_file_in_a_sticky_folder() -> None:
     with tempfile.TemporaryDirectory() as name:
         assert stat.S_IMODE(Path(name).parent.stat().st_mode) & stat.S_ISVTX
         assert not may_change(STRANGER, Path(name))

@@ -138,7 +138,7 @@ def test_a_repeated_command_is_answered_once(harness: CommandHarness) -> None:
     assert harness.statuses("job-1") == [CANCELLED]
 
 
-def test_a_second_command_is_answered_and_the_status_is_not_repeated(harness: CommandHarness) -> None:
+def test_a_second_cancel_is_answered_without_repeating_the_status(harness: CommandHarness) -> None:
     harness.job("job-1")
 
     assert harness.command(["job-1"]) == harness.command(["job-1"], action_id="c-2") == DONE
@@ -158,7 +158,9 @@ def test_another_clients_job_is_treated_as_missing(harness: CommandHarness) -> N
     assert harness.statuses("job-1") == []
 
 
-def test_a_job_that_was_submitted_without_the_service_is_nobodys_here(harness: CommandHarness) -> None:
+def test_a_job_submitted_without_the_service_cannot_be_cancelled_by_its_clients(
+    harness: CommandHarness,
+) -> None:
     # given a request under the id of a person's job, which is an error for its client
     event = read_event(encoded(fetcher_event(action_id="theirs", client_id="mallory")))
     name = harness.entries.accept(Kind.JOB, event, received_ms=1, size=1)
@@ -180,7 +182,9 @@ def test_a_job_whose_record_is_broken_is_answered(harness: CommandHarness) -> No
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b"\xff", b'{"by": 7}', b'{"by": "\\ud800"}', b"[" * 100_000]
 )
-def test_a_cancel_that_bai_did_not_write_also_counts(harness: CommandHarness, content: bytes) -> None:
+def test_a_cancel_object_with_unknown_content_counts_as_a_cancel(
+    harness: CommandHarness, content: bytes
+) -> None:
     record = harness.job("job-1")
     harness.jobs.put(record.key("cancel.json"), content)
 
@@ -227,7 +231,7 @@ class CountingStore(DirectoryStore):
         return super().get(key, start=start, limit=limit)
 
 
-def test_a_cascade_asks_nothing_about_children_that_have_ended(tmp_path: Path) -> None:
+def test_a_cascading_cancel_sends_no_requests_for_ended_children(tmp_path: Path) -> None:
     asked = []
     for ended in (0, 40):
         harness = CommandHarness(tmp_path / str(ended))
@@ -249,7 +253,7 @@ def test_a_cascade_asks_nothing_about_children_that_have_ended(tmp_path: Path) -
     assert asked[0] == asked[1]
 
 
-def test_a_cascade_that_is_repeated_is_about_the_same_children(harness: CommandHarness) -> None:
+def test_a_repeated_cascading_cancel_affects_the_same_children(harness: CommandHarness) -> None:
     # given a command that was killed when it had noted its targets, and a child that comes later
     harness.job("parent")
     child = harness.job("child", parent="parent")
@@ -264,7 +268,7 @@ def test_a_cascade_that_is_repeated_is_about_the_same_children(harness: CommandH
     assert harness.statuses("late") == []
 
 
-def test_without_cascade_children_continue(harness: CommandHarness) -> None:
+def test_a_cancel_without_cascade_leaves_children_running(harness: CommandHarness) -> None:
     harness.job("parent")
     child = harness.job("child", parent="parent")
 
@@ -272,7 +276,7 @@ def test_without_cascade_children_continue(harness: CommandHarness) -> None:
     assert not child.cancelled()
 
 
-def test_children_of_a_request_that_is_no_job_are_cancelled(harness: CommandHarness) -> None:
+def test_a_cascading_cancel_of_a_schedule_cancels_its_children(harness: CommandHarness) -> None:
     child = harness.job("child", parent="cron-1")
 
     assert harness.command(["cron-1", True]) == DONE

@@ -53,7 +53,7 @@ def test_a_dead_letter_has_the_message_and_the_reason(topic: Topic) -> None:
     assert topic.kept == []
 
 
-def test_a_topic_that_accepts_nothing_does_not_block_for_ever(topic: Topic) -> None:
+def test_dead_letters_go_to_the_bucket_if_their_topic_keeps_failing(topic: Topic) -> None:
     # given a topic that fails
     topic.trouble = SendError("away")
     for _ in range(TRIES - 1):
@@ -75,7 +75,7 @@ def test_a_topic_that_accepts_nothing_does_not_block_for_ever(topic: Topic) -> N
     assert len(topic.sent) == 1
 
 
-def test_a_letter_that_is_too_large_is_in_the_bucket_at_once(topic: Topic) -> None:
+def test_a_dead_letter_too_large_for_kafka_goes_to_the_bucket_at_once(topic: Topic) -> None:
     topic.trouble = MessageTooLargeError("too large")
 
     topic.keep(5)

@@ -23,7 +23,7 @@ from executor.service.events.ec2_events import (
     ("event", "kind", "what"),
     [(state_change(), "state-change", "terminated"), (interruption(), "interruption", "terminate")],
 )
-def test_ec2s_own_samples_are_read(event: dict[str, Any], kind: str, what: str) -> None:
+def test_sample_events_of_the_ec2_documentation_are_read(event: dict[str, Any], kind: str, what: str) -> None:
     assert read_instance_event(json.dumps(event)) == InstanceEvent(
         kind=kind, instance_id=INSTANCE, region=REGION, what=what
     )
@@ -76,7 +76,7 @@ def test_any_message_is_read_or_refused(anything: Any, key: str | None) -> None:
 
 
 @given(st.text())
-def test_a_text_is_no_event(text: str) -> None:
+def test_a_plain_string_is_refused_as_an_event(text: str) -> None:
     with pytest.raises(UnreadableInstanceEventError):
         read_instance_event(f"{text}x")
 
@@ -90,5 +90,5 @@ def test_a_text_is_no_event(text: str) -> None:
         ("http://127.0.0.1:4566/123456789012/bai", None),
     ],
 )
-def test_the_queues_region_is_in_its_address(url: str, region: str | None) -> None:
+def test_the_region_of_a_queue_is_read_from_its_url(url: str, region: str | None) -> None:
     assert queue_region(url) == region

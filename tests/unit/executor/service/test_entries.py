@@ -43,7 +43,7 @@ def test_an_accepted_event_is_stored_completely(entries: Entries) -> None:
     assert entries.open_names() == [ACTION]
 
 
-def test_open_requests_are_named_in_the_order_of_their_acceptance(entries: Entries, tmp_path: Path) -> None:
+def test_open_requests_are_listed_in_the_order_of_acceptance(entries: Entries, tmp_path: Path) -> None:
     for time, action_id in enumerate(("b", "c", "a")):
         accept(entries, action_id=action_id)
         os.utime(tmp_path / "open" / action_id / "event.json", (time, time))
@@ -82,7 +82,7 @@ def test_a_closed_request_still_belongs_to_its_owner(entries: Entries) -> None:
     assert owner.client_id == CLIENT
 
 
-def test_closing_is_repeated_without_harm(entries: Entries) -> None:
+def test_closing_a_request_twice_has_no_effect(entries: Entries) -> None:
     accept(entries)
     found = entry(entries, ACTION)
 
@@ -93,7 +93,7 @@ def test_closing_is_repeated_without_harm(entries: Entries) -> None:
     assert entries.read(ACTION) is None
 
 
-def test_an_entry_for_a_command_has_a_name_that_no_job_has(entries: Entries) -> None:
+def test_the_entry_of_a_command_cannot_collide_with_that_of_a_job(entries: Entries) -> None:
     event = read_event(encoded(cancel_event({"target_action_id": "x"}, action_id=ACTION)))
 
     name = entries.accept(Kind.COMMAND, event, received_ms=7, size=1)
@@ -112,7 +112,7 @@ def test_only_the_envelope_of_a_too_large_event_is_kept(entries: Entries) -> Non
 
 
 @pytest.mark.parametrize("field", ["unknown", "visited", "message_id", "type"])
-def test_an_event_of_any_large_field_can_be_answered(entries: Entries, field: str) -> None:
+def test_an_event_with_an_overlarge_field_can_still_be_answered(entries: Entries, field: str) -> None:
     large: dict[str, Any] = {field: "x" * (MAX_EVENT + 1)}
 
     found = entry(entries, accept(entries, **large))
@@ -175,7 +175,7 @@ def test_a_closed_request_has_no_open_objects(entries: Entries, tmp_path: Path) 
     assert [each for each in (tmp_path / "open").rglob("*") if each.is_file()] == []
 
 
-def test_requests_at_the_same_moment_stay_below_the_bound_together(tmp_path: Path) -> None:
+def test_concurrent_requests_together_stay_below_the_cost_bound(tmp_path: Path) -> None:
     replicas = [Entries(DirectoryStore(tmp_path)) for _ in range(6)]
     mine = [accept(replicas[0], action_id=f"job-{number}") for number in range(6)]
     together = Barrier(len(mine))

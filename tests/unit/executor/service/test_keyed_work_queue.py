@@ -44,7 +44,7 @@ def test_no_more_tasks_run_at_once_than_allowed() -> None:
     assert lanes.stop(timeout_s=_SECONDS)
 
 
-def test_tasks_of_one_key_run_in_order_and_one_at_a_time() -> None:
+def test_tasks_with_the_same_key_run_in_order_and_one_at_a_time() -> None:
     seen: list[str] = []
     busy: set[str] = set()
 
@@ -67,7 +67,7 @@ def test_tasks_of_one_key_run_in_order_and_one_at_a_time() -> None:
         assert [each for each in seen if each[0] == lane] == [f"{lane}{number}" for number in range(10)]
 
 
-def test_a_task_is_known_until_it_is_done() -> None:
+def test_a_queued_task_is_not_added_again_until_it_is_done() -> None:
     lanes = KeyedWorkQueue(lambda piece: None, at_once=1, name="test")
 
     assert lanes.add("a", "piece")

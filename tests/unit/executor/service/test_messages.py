@@ -42,7 +42,7 @@ def event(**changes: Any) -> Event:
     return read_event(encoded(fetcher_event(**changes)))
 
 
-def test_a_status_has_every_field_and_only_us_in_visited() -> None:
+def test_a_status_message_has_every_field_and_only_this_service_in_visited() -> None:
     source = event()
 
     message = writer().status(source, AppStatus.METRICS_AVAILABLE, "Metrics available", about=source.table)
@@ -67,7 +67,7 @@ def test_a_status_has_every_field_and_only_us_in_visited() -> None:
     }
 
 
-def test_the_executors_event_is_the_fetchers_with_a_job_and_us_behind_the_others() -> None:
+def test_the_executor_event_adds_the_job_and_this_service_to_the_fetcher_event() -> None:
     source = event(parent="cron-1")
     job = {"id": "j", "output": None, "extras": {"region": "r"}}
 
@@ -94,7 +94,7 @@ def test_an_answer_to_a_command_repeats_the_whole_command() -> None:
     }
 
 
-def test_nulls_are_written_out() -> None:
+def test_null_fields_are_written_in_messages() -> None:
     message = writer().status(event(), AppStatus.ERROR, "no", about=None)
 
     assert '"src_event": null' in message.value

@@ -61,7 +61,7 @@ def test_an_unacknowledged_message_is_sent_again_unchanged(tmp_path: Path) -> No
     assert wire.sent == [message("first")]
 
 
-def test_one_of_two_concurrent_decisions_wins(tmp_path: Path) -> None:
+def test_the_first_of_two_concurrent_messages_is_sent_by_both(tmp_path: Path) -> None:
     wire = Wire()
     one, other = outbox(tmp_path, wire), outbox(tmp_path, wire)
     assert not one.is_kept("01-answer")
@@ -72,7 +72,7 @@ def test_one_of_two_concurrent_decisions_wins(tmp_path: Path) -> None:
     assert decided == [message("yes")] * 2
 
 
-def test_the_loser_reads_all_messages_of_the_winner(tmp_path: Path) -> None:
+def test_a_process_that_lost_a_race_reads_all_messages_of_the_winner(tmp_path: Path) -> None:
     wire = Wire()
     one, other = outbox(tmp_path, wire), outbox(tmp_path, wire)
     assert not other.is_kept("01-answer")
@@ -84,7 +84,7 @@ def test_the_loser_reads_all_messages_of_the_winner(tmp_path: Path) -> None:
     assert other.is_kept("02-executor")
 
 
-def test_a_kept_message_waits_for_being_posted(tmp_path: Path) -> None:
+def test_a_stored_message_is_not_sent_before_it_is_posted(tmp_path: Path) -> None:
     wire = Wire()
 
     outbox(tmp_path, wire).keep("02-executor", lambda: message("job"))

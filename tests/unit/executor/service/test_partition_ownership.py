@@ -21,7 +21,7 @@ class ThreePartitions:
     available_partitions_for_topic = partitions_for_topic
 
 
-def test_a_client_belongs_to_the_partition_of_its_requests() -> None:
+def test_a_client_is_assigned_to_the_kafka_partition_of_its_requests() -> None:
     partitioner, cluster = DefaultPartitioner(), ThreePartitions()
 
     for number in range(100):
@@ -31,7 +31,7 @@ def test_a_client_belongs_to_the_partition_of_its_requests() -> None:
         )
 
 
-def test_each_client_is_one_replicas() -> None:
+def test_each_client_is_owned_by_exactly_one_replica() -> None:
     shares = [PartitionOwnership(), PartitionOwnership(), PartitionOwnership()]
     shares[0].update([0, 2], 3)
     shares[1].update([1], 3)

@@ -190,7 +190,7 @@ def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
     return Looks(tmp_path, monkeypatch)
 
 
-def test_a_job_without_news_costs_two_lists_a_minute(looks: Looks) -> None:
+def test_an_unchanged_job_costs_at_most_two_list_requests_a_minute(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(3)
 
@@ -216,7 +216,7 @@ def test_checks_become_less_frequent_without_news_and_frequent_again_with_news(l
     assert [round((later - now) / looks.every) for now, later in pairwise(after)][:3] == [1, 2, 4]
 
 
-def test_an_end_is_known_within_a_minute(looks: Looks) -> None:
+def test_the_end_of_a_job_is_noticed_within_a_minute(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(10)
 
@@ -226,7 +226,7 @@ def test_an_end_is_known_within_a_minute(looks: Looks) -> None:
     assert looks.closed
 
 
-def test_a_machine_that_is_gone_is_looked_at_with_the_next_description(looks: Looks) -> None:
+def test_a_job_whose_machine_is_gone_is_checked_at_the_next_ec2_description(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(10)
     looked = len(looks.looked)
@@ -254,7 +254,7 @@ def test_a_lost_node_of_an_elastic_job_is_reported_once(looks: Looks) -> None:
     assert not looks.closed
 
 
-def test_an_event_of_its_machine_restarts_short_pauses(looks: Looks) -> None:
+def test_an_ec2_event_makes_checks_of_its_job_frequent_again(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(10)
 
@@ -269,7 +269,7 @@ def test_an_event_of_its_machine_restarts_short_pauses(looks: Looks) -> None:
     assert len(looks.looked) == looked + 1
 
 
-def test_a_message_that_kafka_refused_is_sent_at_the_next_look(looks: Looks) -> None:
+def test_a_message_that_kafka_refused_is_sent_at_the_next_check(looks: Looks) -> None:
     looks.write_events("prepare", "run")
     looks.minutes(10)
 

@@ -110,7 +110,7 @@ def test_a_new_entry_is_left_to_the_replica_that_accepted_it(replica: Replica) -
     assert replica.look() == ["new"]
 
 
-def test_an_entry_that_came_to_us_stays_ours_for_any_client(replica: Replica) -> None:
+def test_an_accepted_entry_stays_with_its_replica_whoever_the_client_is(replica: Replica) -> None:
     replica.share.update([0], 2)
     replica.look()
     replica.recovery.accepted("foreign", THEIRS)

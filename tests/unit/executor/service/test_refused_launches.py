@@ -86,7 +86,7 @@ def test_a_refusal_is_short_even_if_it_quotes_long_text(tmp_path: Path) -> None:
     assert len(payload["message"]) <= 4000
 
 
-def test_the_answer_to_a_cancel_goes_before_the_jobs_end(tmp_path: Path) -> None:
+def test_the_answer_to_a_cancel_is_sent_before_the_jobs_end(tmp_path: Path) -> None:
     # given a launch that sees the cancel before the command goes on
     sent: list[Message] = []
     entries, store = Entries(DirectoryStore(tmp_path)), WatchedStore(tmp_path / "jobs")

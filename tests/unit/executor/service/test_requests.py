@@ -66,11 +66,11 @@ def refusal(changes: dict[str, Any] | None = None, bounds: Bounds | None = None,
         ({"info.execution_engine": None}, False),
     ],
 )
-def test_events_for_other_engines_and_schedules_are_not_ours(changes: dict[str, Any], ours: bool) -> None:
+def test_events_for_other_engines_and_schedules_are_ignored(changes: dict[str, Any], ours: bool) -> None:
     assert is_ours(event(changes), ("aws.ec2",)) is ours
 
 
-def test_engine_ids_are_what_the_configuration_says() -> None:
+def test_accepted_engine_ids_come_from_the_configuration() -> None:
     other = event({"info.execution_engine": "aws.sagemaker"})
 
     assert is_ours(other, ("default", "aws.sagemaker"))
@@ -78,7 +78,7 @@ def test_engine_ids_are_what_the_configuration_says() -> None:
 
 
 @pytest.mark.parametrize("toml", [None, {}, {"contents": None}, {"contents": "x"}, {"contents": {"info": 3}}])
-def test_an_event_without_a_descriptor_cannot_be_read(toml: Any) -> None:
+def test_an_event_without_a_descriptor_is_refused_as_unreadable(toml: Any) -> None:
     with pytest.raises(UnreadableEventError):
         is_ours(event(payload={"toml": toml}), ("aws.ec2",))
 
@@ -202,7 +202,7 @@ def volumes(count: int, **ebs: Any) -> dict[str, Any]:
     return {f"{RUN}.BlockDeviceMappings": devices}
 
 
-def test_only_the_capacity_reservations_that_the_configuration_names_pass() -> None:
+def test_only_capacity_reservations_in_the_configuration_are_allowed() -> None:
     named = Bounds(capacity_reservations=("cr-1", "cr-2"))
 
     accepted(in_reservation("cr-2"), named)
@@ -211,7 +211,7 @@ def test_only_the_capacity_reservations_that_the_configuration_names_pass() -> N
     assert '"cr-theirs" is not allowed here; name cr-1 or cr-2' in said
 
 
-def test_provisioned_volumes_pass_where_the_configuration_allows_them() -> None:
+def test_provisioned_volumes_are_allowed_if_configured() -> None:
     accepted(
         volumes(7, VolumeType="io2", Iops=64000, VolumeSize=200),
         Bounds(volume_types=("io2",), volume_iops=7 * 64000),
@@ -268,7 +268,9 @@ def test_provisioned_volumes_pass_where_the_configuration_allows_them() -> None:
         (volumes(3, VolumeSize=900), Bounds(), "[2].Ebs.VolumeSize: makes 2700 GiB"),
     ],
 )
-def test_bounds_of_the_configuration_are_kept(changes: dict[str, Any], bounds: Bounds, said: str) -> None:
+def test_a_request_beyond_the_configured_bounds_is_refused(
+    changes: dict[str, Any], bounds: Bounds, said: str
+) -> None:
     assert said in refusal(changes, bounds)
 
 
@@ -301,7 +303,7 @@ def test_the_environment_of_the_service_is_not_read() -> None:
     assert (asked.descriptor.ml.args, asked.descriptor.env.vars) == ("'${HOME}'", {"A": "${HOME:-x}"})
 
 
-def test_nulls_in_the_descriptor_are_as_if_not_there() -> None:
+def test_null_values_in_the_descriptor_are_ignored() -> None:
     accepted({"env.user": None, "ml.args": None, "custom_params": None})
 
 
@@ -332,7 +334,7 @@ def test_fetched_data_is_pulled_from_its_copy() -> None:
     assert service.sizes == {"s3://data-pull-ab12/data_sets/0f/x.gz": 10, "s3://other-bucket/train/": 10}
 
 
-def test_models_are_for_the_server_alone() -> None:
+def test_fetched_models_are_sources_only_of_the_server() -> None:
     models = [{**DATASET, "src": "http://h/m", "dst": "s3://third/m", "path": "/m"}]
     written = [{"src": "http://h/m", "path": "/m", "unpack": "into"}, {"src": "s3://b/other", "path": "/o"}]
     changes = {"hardware.strategy": "inference", "server": {**SERVER, "models": written}}
@@ -358,7 +360,7 @@ def test_an_unfetched_source_is_pulled_from_its_own_address() -> None:
     assert [each.src for each in job.descriptor.data.sources] == [DATASET["dst"], "s3://b/k"]
 
 
-def test_scripts_become_archives_of_the_scripts_folder() -> None:
+def test_fetched_scripts_are_unpacked_into_the_scripts_folder() -> None:
     dst = "s3://scripts-exchange-ab12/anubis0/2cf5f8ef.tar"
 
     job = accepted(
@@ -375,7 +377,7 @@ def test_scripts_become_archives_of_the_scripts_folder() -> None:
     ("configured", "longest", "found"),
     [(None, None, None), (None, 2, 2), (None, 48, 24), (1, 2, 1), (3, 2, 2), (3, None, 3)],
 )
-def test_a_job_that_names_no_limit_has_no_more_time(
+def test_the_default_max_runtime_never_exceeds_the_configured_duration(
     configured: int | None, longest: int | None, found: int | None
 ) -> None:
     limits, bound, wanted = (
@@ -387,7 +389,7 @@ def test_a_job_that_names_no_limit_has_no_more_time(
     assert bounded == JobLimits(max_runtime=wanted)
 
 
-def test_an_address_is_named_without_its_password() -> None:
+def test_an_error_names_a_source_address_without_its_password() -> None:
     failed = {**DATASET, "src": "https://me:hunter2@h/x?X-Amz-Signature=5ec3e7", "dst": None}
 
     said = refusal(payload={"datasets": [failed]})
@@ -439,7 +441,9 @@ def test_payloads_of_wrong_types_are_refused(payload: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_descriptor_of_any_size_is_not_reckoned_with(changes: dict[str, Any], said: str) -> None:
+def test_a_descriptor_with_huge_integers_or_too_many_metrics_is_refused(
+    changes: dict[str, Any], said: str
+) -> None:
     assert said in refusal(changes)
 
 

@@ -213,7 +213,7 @@ def test_another_replicas_jobs_are_not_touched(harness: SupervisionHarness) -> N
     assert not harness.closed
 
 
-def test_the_end_waits_until_the_cancel_is_answered(harness: SupervisionHarness) -> None:
+def test_the_end_of_a_job_is_reported_after_the_answer_to_its_cancel(harness: SupervisionHarness) -> None:
     harness.write("run", outcome=Outcome.CANCELLED)
     harness.record.cancel(by="_command-1 of the service")
     cancelled = "Execution successfully cancelled..."
@@ -233,7 +233,7 @@ def test_the_end_waits_until_the_cancel_is_answered(harness: SupervisionHarness)
     assert harness.texts() == [*LIFE[:3], cancelled, "Benchmark cancelled - watch ended"]
 
 
-def test_a_job_whose_record_is_gone_has_failed(harness: SupervisionHarness) -> None:
+def test_a_job_whose_record_is_missing_is_reported_as_failed(harness: SupervisionHarness) -> None:
     harness.record.store.remove(harness.record.key("job.toml"))
 
     harness.supervise(lambda: harness.closed)

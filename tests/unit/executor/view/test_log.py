@@ -32,7 +32,7 @@ def test_a_nodes_last_line_precedes_the_next_nodes(capsysbinary: pytest.CaptureF
     assert capsysbinary.readouterr().out == b"[0] no newline\n[1] one\n"
 
 
-def test_an_endless_line_is_broken_rather_than_kept(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_an_endless_line_is_split_instead_of_buffered(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     with RawLog(follow=True, with_ranks=True) as view:
         for _ in range(5):
             view.feed(b"x" * 2**19, 0)

@@ -57,7 +57,7 @@ def test_each_node_has_its_network_throughput() -> None:
     ]
 
 
-def test_one_node_needs_no_table() -> None:
+def test_no_node_table_is_shown_for_a_single_node() -> None:
     lines = json.loads(line("host", "bai_host_cpu_percent", 50, "%"))
     del lines["labels"]
     host = measured(json.dumps(lines).encode() + b"\n").host
@@ -65,7 +65,7 @@ def test_one_node_needs_no_table() -> None:
     assert host_line(host) == "cpu 50 %"
 
 
-def test_the_row_of_several_nodes_shows_their_range() -> None:
+def test_host_metrics_of_several_nodes_are_shown_as_ranges() -> None:
     host = measured(host_samples(0, 1)).host
     assert host_line(host) == ("2 nodes · cpu 10-20 % · in 1.0 KiB/s-2.0 KiB/s · out 4.0 KiB/s-4.0 KiB/s")
 

@@ -94,7 +94,7 @@ def test_a_pipe_gets_the_benchmarks_bytes_and_plain_lines(
     assert not any(line.endswith(" ") for line in summary.splitlines())
 
 
-def test_a_pull_is_named_by_its_path_without_our_copy(
+def test_pulls_are_shown_by_path_without_bais_own_copy_of_the_scripts(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     # Given a job with scripts, data, and a warning after its benchmark's end
@@ -193,7 +193,7 @@ def test_requirements_that_are_being_installed_are_named(
     assert "installing requirements.txt" in without_control(raw.getvalue().decode())
 
 
-def test_a_program_gets_one_object_a_line_and_the_result_last(tmp_path: Path) -> None:
+def test_json_output_has_one_object_a_line_and_the_result_last(tmp_path: Path) -> None:
     stream = io.StringIO()
 
     shown(finished_job(tmp_path), JsonView(stream))
@@ -299,7 +299,9 @@ def test_the_summary_of_a_failed_run_gives_the_reason(tmp_path: Path) -> None:
         (None, "30.0 MiB (largest process)"),
     ],
 )
-def test_memory_of_all_processes_is_shown_if_it_is_more(tmp_path: Path, tree: int | None, said: str) -> None:
+def test_peak_memory_of_all_processes_is_shown_if_it_exceeds_the_largest_process(
+    tmp_path: Path, tree: int | None, said: str
+) -> None:
     peaks = {"peak_memory_bytes": 30 << 20, "tree_peak_memory_bytes": tree and tree << 20}
     job = finished_job(tmp_path, outcome="succeeded", exit_code=0, benchmark={"code": 0, **peaks})
     console, raw = terminal(width=200)
@@ -313,7 +315,7 @@ def test_memory_of_all_processes_is_shown_if_it_is_more(tmp_path: Path, tree: in
     assert line.strip().endswith(f"peak memory {said}")
 
 
-def test_a_benchmark_with_an_unobserved_end_has_no_figures(tmp_path: Path) -> None:
+def test_the_summary_omits_figures_of_a_benchmark_whose_end_was_not_observed(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("code", "signal", "exec_error", "wall_seconds", "peak_memory_bytes"))
     job = finished_job(tmp_path, outcome="lost", exit_code=5, benchmark={**nothing, "lost": True})
     console, raw = terminal()
@@ -339,7 +341,7 @@ def test_a_thousand_metrics_leave_room_for_the_benchmarks_lines(tmp_path: Path) 
     assert set(re.findall(r"metric_\d+", live)) == {f"metric_{index:04}" for index in range(12)}
 
 
-def test_a_table_says_bytes_as_sizes_without_another_unit() -> None:
+def test_byte_values_in_tables_are_formatted_as_sizes() -> None:
     drawn = io.StringIO()
     memory = _filled(Series("memory", "B"), [2.269e10])
 

@@ -137,7 +137,7 @@ class BlockedView(JsonView):
         self.pictures += 1
 
 
-def test_a_reader_that_was_slow_is_not_made_to_wait_longer(tmp_path: Path) -> None:
+def test_following_catches_up_without_pauses_after_a_slow_reader(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     view = BlockedView(job)
 
@@ -239,7 +239,7 @@ def test_the_reason_that_ends_several_nodes_is_shown_once(tmp_path: Path, finish
     assert notices(stream) == [*said, "look 1", "look 2", "look 3"]
 
 
-def test_the_first_nodes_sentence_is_not_repeated(tmp_path: Path) -> None:
+def test_the_reason_that_the_first_node_reported_is_not_repeated(tmp_path: Path) -> None:
     job, stream = HandmadeJob(tmp_path, nodes=2), io.BytesIO()
     sentence = "Node 1 gave no sign of life for 20 s."
     AttemptRecord(job.record).order_stop(StopOrder(rank=1, outcome="peer_lost", sentence=sentence))
