@@ -61,7 +61,7 @@ def test_a_marker_with_any_names_is_read_back(names: list[str]) -> None:
 
 
 @given(NAMES, NAMES)
-def test_no_link_of_a_marker_leads_out_of_the_folder(name: str, target: str) -> None:
+def test_an_accepted_link_of_a_marker_never_leaves_the_folder(name: str, target: str) -> None:
     if not is_below(name) or not leads_inside(name, target):
         return
     depth = name.count("/")
@@ -98,7 +98,7 @@ def test_links_to_names_in_the_folder_are_kept() -> None:
         ([7], "a table"),
     ],
 )
-def test_a_marker_that_leads_elsewhere_is_refused(files: list[Any], words: str) -> None:
+def test_a_marker_with_paths_outside_the_folder_is_refused(files: list[Any], words: str) -> None:
     table = {**json.loads(marker_bytes(marker())), "files": files}
 
     with pytest.raises(RecordError, match=words):
@@ -115,7 +115,7 @@ def test_a_checkpoint_name_is_read_back(generation: int, number: int) -> None:
     assert checkpoint_number(checkpoint_name((generation, number))) == (generation, number)
 
 
-def test_the_newest_checkpoint_of_earlier_generations_counts(checkpoints: CheckpointRecord) -> None:
+def test_the_newest_checkpoint_of_an_earlier_generation_is_chosen(checkpoints: CheckpointRecord) -> None:
     put(checkpoints, marker(0, 9), marker(0, 10), marker(1, 0), marker(2, 0))
 
     assert checkpoints.numbers() == [(2, 0), (1, 0), (0, 10), (0, 9)]
@@ -144,7 +144,7 @@ def test_a_malformed_marker_counts_as_missing(checkpoints: CheckpointRecord) -> 
     assert checkpoints.next_number(0) == (0, 3)
 
 
-def test_a_marker_is_written_once(checkpoints: CheckpointRecord) -> None:
+def test_a_marker_of_another_node_is_not_overwritten(checkpoints: CheckpointRecord) -> None:
     put(checkpoints, marker(0, 0))
 
     # A put whose answer was lost is one; another content is another one's.
@@ -153,7 +153,7 @@ def test_a_marker_is_written_once(checkpoints: CheckpointRecord) -> None:
     assert checkpoints.marker((0, 0)).node == 0
 
 
-def test_a_marker_wrongly_reported_as_existing_is_no_success(
+def test_a_marker_that_the_store_wrongly_reports_as_existing_is_an_error(
     checkpoints: CheckpointRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DirectoryStore, "put", lambda *_, **__: False)
@@ -162,7 +162,7 @@ def test_a_marker_wrongly_reported_as_existing_is_no_success(
         checkpoints.write(marker(0, 0))
 
 
-def test_the_next_slot_follows_the_nodes_newest(checkpoints: CheckpointRecord) -> None:
+def test_the_next_slot_follows_that_of_the_nodes_newest_checkpoint(checkpoints: CheckpointRecord) -> None:
     assert checkpoints.next_slot(0) == 0
     put(checkpoints, marker(0, 0, slot=0), marker(0, 1, slot=1), marker(1, 0, node=4, slot=0))
 
@@ -172,7 +172,7 @@ def test_the_next_slot_follows_the_nodes_newest(checkpoints: CheckpointRecord) -
     assert checkpoints.next_slot(0) == 0
 
 
-def test_a_checkpoint_whose_files_are_of_other_sizes_is_not_whole(checkpoints: CheckpointRecord) -> None:
+def test_a_checkpoint_whose_files_have_other_sizes_is_incomplete(checkpoints: CheckpointRecord) -> None:
     one = marker(files=[CheckpointFile(name="a", size=3, sha256=SUM), CheckpointFile(name="l", link="a")])
     store = checkpoints.attempt.job.store
 

@@ -56,7 +56,7 @@ def why(decision: Decision) -> Why | None:
     return decision.why if isinstance(decision, EndJob) else None
 
 
-def test_nothing_is_due_while_a_member_runs() -> None:
+def test_no_decision_is_made_while_a_member_runs() -> None:
     assert decide(seen(None), TWICE) == GoOn()
     assert decide(seen(MemberEnd(outcome=Outcome.SUCCEEDED, ended_s=1.0), None), TWICE) == GoOn()
 
@@ -80,7 +80,7 @@ def test_a_success_of_all_members_ends_the_job() -> None:
 
 
 @pytest.mark.parametrize("outcome", MAY_GET_BETTER)
-def test_a_failure_that_may_get_better_is_followed_by_the_same_members(outcome: Outcome) -> None:
+def test_a_retryable_failure_restarts_the_same_members(outcome: Outcome) -> None:
     good = MemberEnd(outcome=Outcome.SUCCEEDED, code=0, ended_s=1.0)
 
     decision = decide(seen(good, failed(outcome)), TWICE)
@@ -89,7 +89,7 @@ def test_a_failure_that_may_get_better_is_followed_by_the_same_members(outcome: 
 
 
 @pytest.mark.parametrize("outcome", sorted(set(Outcome) - {*MAY_GET_BETTER, Outcome.SUCCEEDED}))
-def test_every_other_failure_ends_the_job(outcome: Outcome) -> None:
+def test_a_permanent_failure_ends_the_job(outcome: Outcome) -> None:
     assert why(decide(seen(failed(outcome)), TWICE)) is Why.HOPELESS
 
 
@@ -117,7 +117,7 @@ def test_a_job_whose_time_is_over_is_not_restarted() -> None:
     assert isinstance(decide(seen(failed(), running_s=59, max_runtime_s=60), TWICE), StartGeneration)
 
 
-def test_only_the_exit_codes_of_the_policy_are_restarted() -> None:
+def test_only_exit_codes_listed_in_the_policy_are_restarted() -> None:
     policy = retrying(3, 137)
 
     assert isinstance(decide(seen(failed(code=3)), policy), StartGeneration)
@@ -127,7 +127,7 @@ def test_only_the_exit_codes_of_the_policy_are_restarted() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LOST, Outcome.NO_OUTPUT])
-def test_exit_codes_only_apply_to_the_benchmarks_own_end(outcome: Outcome) -> None:
+def test_restart_exit_codes_are_ignored_for_lost_and_silent_benchmarks(outcome: Outcome) -> None:
     policy = retrying(3)
 
     assert isinstance(decide(seen(failed(outcome, code=None)), policy), StartGeneration)
@@ -161,7 +161,7 @@ observations = st.builds(
 
 
 @given(observations, fixed)
-def test_the_first_row_that_fits_decides(what: GenerationObservation, policy: Policy) -> None:
+def test_the_first_matching_rule_decides(what: GenerationObservation, policy: Policy) -> None:
     fitting = [found for row in ROWS if (found := row(what, policy)) is not None]
 
     assert decide(what, policy) == (fitting[0] if fitting else GoOn())
@@ -207,7 +207,9 @@ def test_every_history_of_failures_ends(
 
 
 @given(observations, fixed)
-def test_a_fixed_job_decides_by_its_failures_alone(what: GenerationObservation, policy: Policy) -> None:
+def test_decisions_of_a_fixed_job_equal_those_of_an_independent_rule(
+    what: GenerationObservation, policy: Policy
+) -> None:
     """The decision of a fixed job, written down a second time in one piece."""
     decision = decide(what, policy)
 

@@ -95,7 +95,7 @@ def end(decision: Decision) -> Why | None:
     return decision.why if isinstance(decision, EndJob) else None
 
 
-def test_nothing_is_due_while_all_run() -> None:
+def test_no_decision_is_made_while_all_members_run() -> None:
     assert decide(seen(0, 1, 2), POLICY) == GoOn()
 
 
@@ -127,14 +127,16 @@ def test_a_node_that_ended_with_success_cannot_be_lost() -> None:
     assert decide(seen(0, quiet, 2), POLICY) == GoOn()
 
 
-def test_a_node_that_ended_with_success_and_is_silent_starts_no_other_generation() -> None:
+def test_a_silent_node_that_succeeded_is_not_a_member_of_the_next_generation() -> None:
     quiet = Member(node=1, end=WELL, silent_s=500.0)
 
     assert started(decide(seen(0, quiet, lost(2), 3), POLICY)).members == (0, 3)
 
 
 @pytest.mark.parametrize(("silent_s", "succeeds"), [(34.0, True), (36.0, False)])
-def test_a_node_lost_shortly_before_the_last_success_is_no_loss(silent_s: float, succeeds: bool) -> None:
+def test_a_node_that_fell_silent_shortly_before_the_last_success_is_not_lost(
+    silent_s: float, succeeds: bool
+) -> None:
     """The success was 10 s ago, so that 25 s before it are 35 s ago."""
     decision = decide(seen(Member(node=0, end=WELL), Member(node=1, end=WELL), lost(2, silent_s)), POLICY)
 
@@ -154,7 +156,7 @@ def test_a_permanent_failure_ends_the_job_even_if_a_node_is_lost(outcome: Outcom
     assert decide(seen(bad, 1, lost(2)), POLICY) == EndJob(why=Why.HOPELESS, nodes=(0,))
 
 
-def test_a_late_node_that_cannot_prepare_ends_alone() -> None:
+def test_a_joining_node_that_fails_to_prepare_ends_without_ending_the_job() -> None:
     unfit = Waiting(node=3, end=MemberEnd(outcome=Outcome.PULL_FAILED, ended_s=1.0))
 
     assert decide(seen(0, 1, joined=[*waiting(2), unfit]), POLICY) == EndNode(node=3)
@@ -172,7 +174,7 @@ def test_the_first_generation_begins_once_all_have_joined() -> None:
     assert decision.ledger.began == TIME
 
 
-def test_the_first_generation_begins_without_nodes_that_do_not_come() -> None:
+def test_the_first_generation_begins_without_nodes_that_never_joined() -> None:
     what = seen(stage=Stage.GATHERING, joined=waiting(3, 0), desired=4)
 
     assert started(decide(what, POLICY)).members == (0, 3)
@@ -185,7 +187,7 @@ def test_the_first_generation_has_no_more_members_than_desired() -> None:
     assert started(decide(what, POLICY)).members == (0, 1)
 
 
-def test_survivors_keep_their_order_and_joiners_follow_by_number() -> None:
+def test_remaining_members_keep_their_order_and_new_ones_follow_by_number() -> None:
     decision = started(decide(seen(2, lost(0), 1, joined=waiting(5, 4)), POLICY))
 
     assert decision.members == (2, 1, 4, 5)
@@ -195,7 +197,7 @@ def test_survivors_keep_their_order_and_joiners_follow_by_number() -> None:
     assert decision.ledger == Ledger(losses={"0": 1})
 
 
-def test_a_loss_uses_no_restart() -> None:
+def test_a_lost_node_uses_no_restart() -> None:
     assert started(decide(seen(0, 1, lost(2)), NO_RESTART)).ledger.restarts == 0
 
 
@@ -204,17 +206,17 @@ def test_a_silent_node_is_lost_after_its_time_and_not_before() -> None:
     assert started(decide(seen(0, 1, lost(2, 20.1)), POLICY)).members == (0, 1)
 
 
-def test_losses_within_five_seconds_are_one() -> None:
+def test_nodes_lost_within_five_seconds_cause_one_new_generation() -> None:
     assert decide(seen(0, 1, lost(2, 21.0), lost(3, 18.0)), POLICY) == GoOn()
     assert started(decide(seen(0, 1, lost(2, 23.5), lost(3, 20.5)), POLICY)).members == (0, 1)
 
 
-def test_a_loss_does_not_wait_for_longer_than_five_seconds_for_another_one() -> None:
+def test_a_lost_node_waits_at_most_five_seconds_for_other_losses() -> None:
     assert started(decide(seen(0, 1, lost(2, 25.0), lost(3, 19.0)), POLICY)).members == (0, 1, 3)
 
 
 @pytest.mark.parametrize("outcome", sorted(LOSSES))
-def test_a_node_that_lost_its_part_is_treated_as_lost(outcome: Outcome) -> None:
+def test_a_node_whose_benchmark_or_restore_broke_is_treated_as_lost(outcome: Outcome) -> None:
     broken = Member(node=1, end=MemberEnd(outcome=outcome, ended_s=999.0))
 
     decision = started(decide(seen(0, broken, 2), NO_RESTART))
@@ -224,7 +226,7 @@ def test_a_node_that_lost_its_part_is_treated_as_lost(outcome: Outcome) -> None:
     assert decision.ledger.losses == {"1": 1}
 
 
-def test_a_checkpoint_that_too_many_cannot_restore_ends_the_job() -> None:
+def test_a_checkpoint_that_too_many_nodes_cannot_restore_ends_the_job() -> None:
     first = Member(node=1, end=MemberEnd(outcome=NOT_RESTORED, ended_s=999.0))
     second = replace(first, node=2)
 
@@ -235,7 +237,7 @@ def test_a_checkpoint_that_too_many_cannot_restore_ends_the_job() -> None:
     assert isinstance(decide(seen(0, lost(1)), POLICY), Park)
 
 
-def test_a_leaving_node_is_left_out_as_planned_after_five_seconds() -> None:
+def test_a_leaving_node_starts_a_planned_generation_after_five_seconds() -> None:
     assert decide(seen(0, 1, Member(node=2, leaving_s=4.9)), POLICY) == GoOn()
     decision = started(decide(seen(Member(node=2, leaving_s=5.0), 0, 1), POLICY))
     assert decision.members == (0, 1)
@@ -252,7 +254,7 @@ def test_a_member_that_does_not_stop_is_left_out() -> None:
     assert decision.why is Change.NOT_STOPPED
 
 
-def test_the_job_parks_with_the_remaining_nodes_in_order() -> None:
+def test_a_job_with_too_few_nodes_parks_with_the_rest_in_order() -> None:
     decision = decide(seen(2, lost(0), lost(1), desired=4), replace(POLICY, min_nodes=3))
 
     assert decision == Park(
@@ -263,7 +265,7 @@ def test_the_job_parks_with_the_remaining_nodes_in_order() -> None:
     )
 
 
-def test_a_job_that_would_park_admits_nodes_without_a_pause() -> None:
+def test_waiting_nodes_join_at_once_if_the_job_would_park_otherwise() -> None:
     flapping = Ledger(losses={"3": 5})
 
     decision = started(decide(seen(0, lost(1), joined=waiting(3), generation_s=1.0, ledger=flapping), POLICY))
@@ -287,7 +289,7 @@ def test_after_the_last_restart_the_failure_ends_the_job() -> None:
     assert decide(what, POLICY) == EndJob(why=Why.USED_UP, nodes=(0,))
 
 
-def test_a_failure_waits_until_the_others_have_given_a_sign_since() -> None:
+def test_a_failure_is_judged_once_the_other_nodes_gave_later_signs_of_life() -> None:
     """It was 20 s ago, and a look sees a sign up to 6 s late."""
     what = seen(Member(node=0, end=FAILED), lost(1, 14.1), 2)
 
@@ -301,7 +303,7 @@ def test_a_failure_of_a_job_of_one_node_never_waits() -> None:
     assert started(decide(what, replace(POLICY, min_nodes=1))).why is Change.FAILED
 
 
-def test_a_failure_after_a_lost_nodes_last_sign_is_its_loss() -> None:
+def test_a_failure_after_the_last_sign_of_a_lost_node_is_attributed_to_the_loss() -> None:
     decision = started(decide(seen(Member(node=0, end=FAILED), lost(1, 26.0), 2), NO_RESTART))
 
     assert decision.members == (0, 2)
@@ -309,7 +311,7 @@ def test_a_failure_after_a_lost_nodes_last_sign_is_its_loss() -> None:
     assert decision.ledger.restarts == 0
 
 
-def test_exit_codes_that_are_not_retried_say_nothing_after_a_loss() -> None:
+def test_an_exit_code_that_is_not_retried_does_not_end_the_job_after_a_loss() -> None:
     policy = replace(POLICY, restart=replace(POLICY.restart, exit_codes=(7,)))
     failed = Member(node=0, end=FAILED)
 
@@ -318,7 +320,7 @@ def test_exit_codes_that_are_not_retried_say_nothing_after_a_loss() -> None:
     assert started(decide(seen(failed, lost(1, 26.0), 2), policy)).why is Change.LOST
 
 
-def test_a_failure_before_a_loss_counts_as_a_restart_and_the_node_is_left_out() -> None:
+def test_a_failure_before_a_loss_uses_a_restart_and_the_lost_node_is_left_out() -> None:
     early = Member(node=0, end=replace(FAILED, ended_s=900.0))
 
     decision = started(decide(seen(early, lost(1, 26.0), 2), POLICY))
@@ -329,7 +331,7 @@ def test_a_failure_before_a_loss_counts_as_a_restart_and_the_node_is_left_out() 
     assert end(decide(seen(early, lost(1, 26.0), 2), NO_RESTART)) is Why.USED_UP
 
 
-def test_a_node_that_broke_explains_failures_since() -> None:
+def test_failures_after_the_loss_of_a_benchmark_are_attributed_to_it() -> None:
     broken = Member(node=1, end=MemberEnd(outcome=Outcome.LOST, ended_s=979.0))
 
     decision = started(decide(seen(Member(node=0, end=FAILED), broken, 2), NO_RESTART))
@@ -338,7 +340,7 @@ def test_a_node_that_broke_explains_failures_since() -> None:
     assert decision.why is Change.BROKE
 
 
-def test_a_node_that_joined_is_admitted_after_the_pause() -> None:
+def test_a_joining_node_becomes_a_member_after_the_pause() -> None:
     assert decide(seen(0, 1, joined=waiting(2), generation_s=59.9), POLICY) == GoOn()
     decision = started(decide(seen(0, 1, joined=waiting(3, 2), generation_s=60.0), POLICY))
     assert decision.members == (0, 1, 2, 3)
@@ -434,7 +436,7 @@ def test_a_reason_is_a_sentence_with_its_nodes() -> None:
     assert Change.JOINED.sentence([]) == "enough nodes are there"
 
 
-def test_time_without_a_look_proves_no_life_after_a_failure() -> None:
+def test_time_in_which_a_leader_saw_nothing_does_not_count_as_a_sign_of_life() -> None:
     failed = Member(node=0, end=MemberEnd(outcome=Outcome.FAILED, code=1, ended_s=NOW - 10.0))
     unseen = Member(node=1, silent_s=0.5, unheard_s=12.0)
 
@@ -442,7 +444,7 @@ def test_time_without_a_look_proves_no_life_after_a_failure() -> None:
     assert end(decide(seen(failed, Member(node=1, silent_s=0.5, unheard_s=0.5)), NO_RESTART)) is Why.USED_UP
 
 
-def test_members_that_save_themselves_restart_without_using_a_restart() -> None:
+def test_a_member_that_exits_after_saving_restarts_all_without_using_a_restart() -> None:
     for others in ([Member(node=1), 2], [Member(node=1, end=SAVED), Member(node=2, end=SAVED)]):
         decision = started(decide(seen(Member(node=0, end=SAVED), *others), SAVES))
 
@@ -450,13 +452,13 @@ def test_members_that_save_themselves_restart_without_using_a_restart() -> None:
         assert (decision.ledger.restarts, decision.backoff_s) == (0, 0)
 
 
-def test_a_node_that_waits_joins_members_that_saved() -> None:
+def test_a_waiting_node_joins_when_the_members_have_saved() -> None:
     decision = started(decide(seen(Member(node=0, end=SAVED), 1, joined=waiting(3)), SAVES))
 
     assert decision.members == (0, 1, 3)
 
 
-def test_the_same_exit_code_is_a_failure_of_other_strategies_and_after_a_failure() -> None:
+def test_the_exit_code_of_saving_is_a_failure_in_other_strategies_and_beside_a_failure() -> None:
     alone, beside = Member(node=0, end=SAVED), Member(node=1, end=FAILED)
 
     assert isinstance(decide(seen(alone, 2), NO_RESTART), EndJob)
@@ -464,13 +466,13 @@ def test_the_same_exit_code_is_a_failure_of_other_strategies_and_after_a_failure
     assert started(decide(seen(alone, beside), replace(POLICY, saved_code=143))).why is Change.FAILED
 
 
-def test_a_node_that_is_lost_when_the_others_save_is_left_out() -> None:
+def test_a_node_lost_while_the_others_save_is_left_out() -> None:
     decision = started(decide(seen(Member(node=0, end=SAVED), Member(node=1, end=SAVED), lost(2)), SAVES))
 
     assert (decision.members, decision.why) == ((0, 1), Change.LOST)
 
 
-def test_a_benchmark_that_only_saves_ends_as_a_failure() -> None:
+def test_a_benchmark_that_saves_again_and_again_ends_as_a_failure() -> None:
     saves = Member(node=0, end=SAVED), Member(node=1, end=SAVED)
     ledger = Ledger()
     for number in range(1, 4):
@@ -495,23 +497,23 @@ ABSORBS = replace(NO_RESTART, absorbs=True)
         Member(node=2, end=MemberEnd(outcome=Outcome.AGENT_ERROR, ended_s=980.0)),
     ],
 )
-def test_a_benchmark_that_absorbs_losses_continues_without_another_than_the_first(trouble: Member) -> None:
+def test_a_benchmark_that_tolerates_losses_continues_unless_the_first_node_is_lost(trouble: Member) -> None:
     assert decide(seen(3, 1, trouble), ABSORBS) == GoOn()
     assert started(decide(seen(3, 1, trouble), NO_RESTART)).members == (3, 1)
 
 
-def test_the_loss_of_the_first_is_a_generation_without_all_that_are_lost() -> None:
+def test_the_loss_of_the_first_node_starts_a_generation_without_all_lost_nodes() -> None:
     assert started(decide(seen(lost(3), 1, lost(2, 500.0), 0), ABSORBS)).members == (1, 0)
 
 
-def test_losses_are_absorbed_while_enough_nodes_are_left() -> None:
+def test_losses_are_tolerated_while_enough_nodes_are_left() -> None:
     decision = decide(seen(3, lost(1), lost(2)), ABSORBS)
 
     assert isinstance(decision, Park)
     assert decision.members == (3,)
 
 
-def test_a_failure_after_an_absorbed_loss_may_be_its_consequence() -> None:
+def test_a_failure_after_a_tolerated_loss_may_be_attributed_to_it() -> None:
     """The benchmark failed at 980; a lost node's last sign is older."""
     decision = started(decide(seen(Member(node=3, end=FAILED), lost(1, 30.0), 2, 0), ABSORBS))
 
@@ -519,18 +521,18 @@ def test_a_failure_after_an_absorbed_loss_may_be_its_consequence() -> None:
     assert end(decide(seen(Member(node=3, end=FAILED), 1, 2), ABSORBS)) is Why.USED_UP
 
 
-def test_the_success_of_the_first_is_that_of_a_benchmark_that_absorbs_losses() -> None:
+def test_a_benchmark_that_tolerates_losses_succeeds_if_its_first_node_does() -> None:
     gone = Member(node=1, end=MemberEnd(outcome=Outcome.INTERRUPTED, ended_s=100.0))
 
     assert end(decide(seen(Member(node=0, end=WELL), gone, lost(2, 900.0)), ABSORBS)) is Why.SUCCEEDED
 
 
-def test_a_node_joins_such_a_benchmark_without_another_generation() -> None:
+def test_a_node_joins_a_benchmark_that_tolerates_losses_without_a_new_generation() -> None:
     assert decide(seen(0, 1, joined=waiting(2)), ABSORBS) == GoOn()
     assert started(decide(seen(lost(0), 1, 3, joined=waiting(2)), ABSORBS)).members == (1, 3, 2)
 
 
-def test_it_can_be_scaled_down_to_fewer_than_have_joined() -> None:
+def test_a_benchmark_that_tolerates_losses_can_be_scaled_down_below_its_joined_nodes() -> None:
     what = replace(seen(0, 1, lost(3), joined=waiting(2, 4), desired=3), is_scaled=True)
 
     decision = started(decide(what, replace(ABSORBS, nodes=5)))
@@ -540,7 +542,7 @@ def test_it_can_be_scaled_down_to_fewer_than_have_joined() -> None:
     assert decide(replace(what, is_scaled=False), ABSORBS) == GoOn()
 
 
-def test_it_can_be_scaled_down_after_a_node_has_told_its_loss() -> None:
+def test_a_benchmark_that_tolerates_losses_can_be_scaled_down_after_a_loss() -> None:
     gone = Member(node=3, end=MemberEnd(outcome=Outcome.INTERRUPTED, ended_s=900.0))
 
     decision = started(decide(seen(0, 1, 2, gone, desired=2), ABSORBS))
@@ -548,7 +550,7 @@ def test_it_can_be_scaled_down_after_a_node_has_told_its_loss() -> None:
     assert (decision.members, decision.why, decision.nodes) == ((0, 1), Change.SCALED, (2,))
 
 
-def test_nodes_that_have_joined_count_among_those_that_are_left() -> None:
+def test_joined_nodes_count_towards_the_minimum_after_a_tolerated_loss() -> None:
     """At least two nodes are needed, and node 2 took the place of node 1."""
     assert decide(seen(0, lost(1), joined=waiting(2)), ABSORBS) == GoOn()
     unfit = Waiting(node=2, end=MemberEnd(outcome=Outcome.PREPARE_FAILED, ended_s=900.0))

@@ -285,7 +285,7 @@ def test_a_history_without_events_succeeds() -> None:
     assert end == EndJob(why=Why.SUCCEEDED)
 
 
-def test_killed_nodes_cost_generations_and_no_restart() -> None:
+def test_killed_nodes_start_new_generations_without_using_restarts() -> None:
     policy = Policy(restart=Restart(), min_nodes=2, nodes=4)
     events = [Event(50, "kill", 0), Event(200, "kill", 2)]
 

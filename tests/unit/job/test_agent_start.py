@@ -9,7 +9,7 @@ from bai_agent.job.agent_start import say_ready, say_refused
 from bai_agent.job.outcome import ExitCode
 
 
-def test_an_error_after_the_start_is_written_into_no_other_file(tmp_path: Path) -> None:
+def test_an_error_reported_after_the_start_corrupts_no_file_with_the_same_descriptor(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     say_ready(writer)
 

@@ -61,20 +61,22 @@ def attempt(store: LyingStore) -> AttemptRecord:
     return AttemptRecord(JobRecord(store, "job"))
 
 
-def test_a_decision_is_settled_once_and_read_back(attempt: AttemptRecord) -> None:
+def test_a_decision_is_written_once_and_read_back(attempt: AttemptRecord) -> None:
     assert attempt.settle_generation(1, NEXT) == NEXT
     assert attempt.settle_generation(1, NextGeneration(kind=DecisionKind.END, outcome="failed")) == NEXT
     assert attempt.generation(1) == NEXT
     assert set(attempt.control().generations) == {1}
 
 
-def test_a_put_wrongly_reported_as_existing_is_repeated(store: LyingStore, attempt: AttemptRecord) -> None:
+def test_a_decision_that_the_store_wrongly_reports_as_existing_is_written_again(
+    store: LyingStore, attempt: AttemptRecord
+) -> None:
     store.lies = 2
 
     assert attempt.settle_generation(1, NEXT) == NEXT
 
 
-def test_nothing_is_settled_if_the_reported_object_never_appears(
+def test_a_decision_is_not_made_if_the_reported_object_never_appears(
     store: LyingStore, attempt: AttemptRecord
 ) -> None:
     store.lies = 100
@@ -101,7 +103,7 @@ def test_nothing_is_settled_if_the_reported_object_never_appears(
         ("time", -1),
     ],
 )
-def test_a_decision_that_no_agent_writes_is_refused(
+def test_a_malformed_decision_is_refused(
     store: LyingStore, attempt: AttemptRecord, name: str, value: Any
 ) -> None:
     attempt.settle_generation(1, NEXT)
@@ -144,7 +146,7 @@ def test_a_checkpoint_whose_name_is_a_path_is_refused(
         attempt.beginning(2)
 
 
-def test_a_launch_is_announced_once(attempt: AttemptRecord) -> None:
+def test_announcing_a_launch_twice_has_no_effect(attempt: AttemptRecord) -> None:
     attempt.launch_generation(2)
     attempt.launch_generation(2)
 
@@ -192,7 +194,7 @@ def test_signs_of_life_contain_the_nodes_generation(attempt: AttemptRecord) -> N
     assert set(attempt.signs()) == {3}
 
 
-def test_a_sign_of_a_fixed_job_is_read_too(attempt: AttemptRecord) -> None:
+def test_the_sign_of_life_of_a_fixed_job_is_read(attempt: AttemptRecord) -> None:
     attempt.sign(1, {"time": 5, "phase": "run", "silent_s": 7.0})
 
     assert attempt.last_sign(1) == Sign(time=5, phase="run", silent_s=7.0)
@@ -215,7 +217,7 @@ def test_a_record_of_one_node_about_another_one_is_refused(
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"node": "1", "rank": "1"}', b'{"seconds": -1}'])
 @pytest.mark.parametrize("name", ["signs/leaving-1", "signs/1", "requests/1.json"])
-def test_a_record_that_no_agent_writes_is_refused(
+def test_a_malformed_record_of_a_node_is_refused(
     store: LyingStore, attempt: AttemptRecord, name: str, content: bytes
 ) -> None:
     if name == "signs/1" and content.startswith(b'{"seconds'):
@@ -232,7 +234,7 @@ def test_a_record_that_no_agent_writes_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"rank": 2, "outcome": "failed"}', b'{"rank": 1}'])
-def test_an_end_of_a_generation_that_cannot_be_read_is_trouble_of_ours(
+def test_an_unreadable_end_of_a_generation_is_reported_as_agent_error(
     store: LyingStore, attempt: AttemptRecord, content: bytes
 ) -> None:
     store.put(attempt.key("ended/1-4.json"), content)
@@ -247,7 +249,7 @@ def test_an_end_of_a_generation_that_cannot_be_read_is_trouble_of_ours(
     ("before", "kind", "members"),
     [(None, DecisionKind.PARK, []), (NEXT, DecisionKind.RUN, [3, 0]), ("park", DecisionKind.PARK, [3, 0])],
 )
-def test_all_nodes_replace_an_unreadable_decision_by_the_same_one(
+def test_all_nodes_replace_an_unreadable_decision_by_the_same_decision(
     store: LyingStore, attempt: AttemptRecord, before: Any, kind: DecisionKind, members: list[int]
 ) -> None:
     if before is not None:
@@ -281,7 +283,7 @@ def test_a_decision_with_an_unknown_outcome_cannot_be_used(
     assert "generation-000001.json: outcome" in found.sentence
 
 
-def test_an_end_is_final_whatever_is_written_after_it(store: LyingStore, attempt: AttemptRecord) -> None:
+def test_a_decision_to_end_is_final_despite_later_records(store: LyingStore, attempt: AttemptRecord) -> None:
     end = NextGeneration(kind=DecisionKind.END, outcome="succeeded")
     attempt.settle_generation(0, end)
     store.put(attempt.key("control/generation-000001.json"), b"{")
@@ -308,7 +310,7 @@ def test_requests_to_scale_are_numbered_in_their_order(attempt: AttemptRecord) -
     assert attempt.scale_request(1) == second
 
 
-def test_two_simultaneous_questions_are_both_answered(attempt: AttemptRecord, tmp_path: Path) -> None:
+def test_two_simultaneous_scale_requests_are_both_recorded(attempt: AttemptRecord, tmp_path: Path) -> None:
     class Blind(DirectoryStore):
         def find(self, prefix: str) -> list[StoredObject]:
             return []

@@ -51,7 +51,7 @@ required = true
     assert job.metrics[0].better is Better.LOWER
 
 
-def test_the_least_number_of_nodes_makes_a_job_elastic() -> None:
+def test_min_nodes_makes_a_job_elastic() -> None:
     fixed = parse_job((MINIMAL + "[strategy]\nname = 'torchrun'\nnodes = 4").encode(), where="job.toml")
     elastic = parse_job((MINIMAL + RANGE + "[elastic]\nnodes = 3").encode(), where="job.toml")
 
@@ -64,9 +64,7 @@ def test_the_least_number_of_nodes_makes_a_job_elastic() -> None:
     ("limits", "silence"),
     [("", 20), ("[limits]\npeer_silence = '60s'", 60), ("[limits]\npeer_silence = '25s'", 25)],
 )
-def test_a_lost_node_of_an_elastic_job_is_missed_sooner_unless_the_job_says_when(
-    limits: str, silence: int
-) -> None:
+def test_the_default_peer_silence_of_an_elastic_job_is_shorter(limits: str, silence: int) -> None:
     job = parse_job((MINIMAL + RANGE + limits).encode(), where="job.toml")
     again = parse_job(tomli_w.dumps(job_table(job)).encode(), where="job.toml")
 
@@ -84,7 +82,7 @@ def test_a_lost_node_of_an_elastic_job_is_missed_sooner_unless_the_job_says_when
         (End(keep_on_failure=timedelta(minutes=10), keep_after=timedelta(minutes=30)), 30, 30),
     ],
 )
-def test_machines_are_kept_for_a_time_that_depends_on_the_end(end: End, success: int, failure: int) -> None:
+def test_the_keep_time_of_a_machine_depends_on_the_exit_code(end: End, success: int, failure: int) -> None:
     kept = {code: end.keep_time(code) for code in (0, 1, 3, 4, 5, 6, None, "x")}
 
     assert kept == {
@@ -260,14 +258,14 @@ def test_a_wrong_type_in_a_nested_table_is_located() -> None:
         ("task_name = 't'", "task_name", r'the group "task_name" has the name of a label of \[job\] labels'),
     ],
 )
-def test_a_group_with_the_name_of_another_label_is_refused(labels: str, group: str, message: str) -> None:
+def test_a_pattern_group_with_the_name_of_a_label_is_refused(labels: str, group: str, message: str) -> None:
     table = f"[job.labels]\n{labels}\n[[metrics]]\nname = 'x'\npattern = '(?P<{group}>a) (\\d+)'\n"
 
     with pytest.raises(DescriptorError, match=rf'\[\[metrics\]\] 0 "x": {message}'):
         parse(table)
 
 
-def test_an_agent_starts_without_what_only_suggestions_need() -> None:
+def test_the_start_of_the_agent_does_not_import_difflib() -> None:
     program = "import sys, bai_agent.cli, bai_agent.job.descriptor_file, bai_agent.phases.run; print('difflib' in sys.modules)"
 
     done = subprocess.run(

@@ -51,7 +51,7 @@ def test_a_required_metric_that_no_node_saw_is_missing() -> None:
     assert result.outcome == "required_metric_missing"
 
 
-def test_values_of_a_node_that_left_count() -> None:
+def test_values_of_a_node_that_left_are_in_the_result() -> None:
     nodes = [
         node(0, metrics=ExtractionSummary(required_missing=["loss"])),
         node(1, Outcome.INTERRUPTED, metrics=ExtractionSummary(per_metric={"loss": 3})),
@@ -65,7 +65,7 @@ def test_values_of_a_node_that_left_count() -> None:
 
 
 @pytest.mark.parametrize("why", ["too_few", "max_runtime"])
-def test_an_end_of_the_whole_job_is_reported_as_decided(why: str) -> None:
+def test_a_decision_that_ends_the_whole_job_gives_its_outcome_and_sentence(why: str) -> None:
     nodes = [node(0, Outcome.FAILED), node(1, Outcome.PEER_LOST)]
 
     result = elastic_result(

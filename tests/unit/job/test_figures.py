@@ -12,13 +12,13 @@ from scipy import stats
 from bai_agent.job.figures import relative_half_width, student_975
 
 
-def test_students_quantile_is_scipys() -> None:
+def test_students_t_quantile_equals_scipys() -> None:
     for freedom in (*range(1, 40), 100, 1_000, 100_000):
         assert student_975(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-5)
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=2, max_size=30))
-def test_the_interval_is_scipys(values: list[float]) -> None:
+def test_the_confidence_interval_equals_scipys(values: list[float]) -> None:
     width = relative_half_width(values)
 
     error = stats.sem(values)

@@ -24,7 +24,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(pieces=pieces, how=st.sampled_from(Headline), most=st.integers(8, 50))
-def test_pieces_have_the_headline_of_all_values(pieces: list[list[float]], how: Headline, most: int) -> None:
+def test_the_headline_of_values_in_pieces_equals_that_of_all_values(
+    pieces: list[list[float]], how: Headline, most: int
+) -> None:
     every = [value for piece in pieces for value in piece]
     if not every:
         return
@@ -42,7 +44,7 @@ def test_pieces_have_the_headline_of_all_values(pieces: list[list[float]], how: 
     assert found == headline_of(how, every)
 
 
-def test_the_median_of_a_drift_is_found_at_the_second_time() -> None:
+def test_the_median_of_drifting_values_is_found_in_a_second_pass() -> None:
     every = [math.sin(number) + number / 1000 for number in range(100_000)]
     first = RunningHeadline(Headline.MEDIAN)
     first.add(every)
@@ -73,14 +75,14 @@ def test_the_median_of_values_that_are_mostly_alike_is_found(more: list[float]) 
 
 
 @given(st.lists(values, min_size=1, max_size=60))
-def test_the_median_of_many_is_that_of_few(values: list[float]) -> None:
+def test_the_median_equals_that_of_the_sorted_values(values: list[float]) -> None:
     ordered = sorted(values)
     low, high = ordered[(len(values) - 1) // 2], ordered[len(values) // 2]
     assert median_of(values) == (low + high) / 2
 
 
 @given(pieces)
-def test_a_sum_in_pieces_is_as_exact_as_at_once(pieces: list[list[float]]) -> None:
+def test_a_sum_computed_in_pieces_is_exact(pieces: list[list[float]]) -> None:
     total = ExactSum()
     for piece in pieces:
         total.add(piece)

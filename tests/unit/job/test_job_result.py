@@ -120,7 +120,7 @@ def test_a_serving_node_that_failed_is_the_cause() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["cancelled", "max_runtime"])
-def test_ends_of_all_nodes_have_the_launchers_report(outcome: str) -> None:
+def test_a_job_ended_on_all_nodes_has_the_last_lines_of_the_launcher(outcome: str) -> None:
     launcher, serving = node(0, outcome, ended=20), replace(node(1, outcome, ended=10), serves=True)
 
     assert job_result("j", [launcher, serving]).last_lines == ["node 0"]
@@ -144,7 +144,7 @@ def test_a_process_on_a_serving_node_is_the_cause_if_it_failed_first(failed: int
     assert result.sentence.startswith(f"Node {rank}: ")
 
 
-def test_nodes_that_were_given_up_are_all_named() -> None:
+def test_all_lost_nodes_are_named_in_the_result() -> None:
     nodes = [node(0, "peer_lost", ended=30), node(1, "peer_lost", ended=10), node(2, "peer_lost", ended=11)]
     named = [replace(each, sentence=f"Node {each.rank} (i-{each.rank}) gave no sign.") for each in nodes]
 
@@ -157,7 +157,7 @@ def test_nodes_that_were_given_up_are_all_named() -> None:
     assert job_result("digits-1", [node(0), node(1)]).lost is None
 
 
-def test_own_usage_is_reported_for_each_node() -> None:
+def test_the_resource_usage_of_bai_is_reported_for_each_node() -> None:
     usage = [OwnUsage(rank=rank, cpus=2, agent=ProcessUsage(cpu_seconds=rank + 0.5)) for rank in range(2)]
     nodes = [replace(node(rank), own_usage=usage[rank]) for rank in range(2)]
     read = [decode(NodeOutcome, json.dumps(as_table(each)), where="x") for each in nodes]
@@ -180,7 +180,7 @@ def test_extractions_of_several_nodes_are_merged() -> None:
     assert result.warnings == ["Node 0: slow disk", "Node 1: slow disk"]
 
 
-def test_a_job_uses_the_transports_of_all_its_nodes() -> None:
+def test_the_result_lists_network_transports_of_all_nodes() -> None:
     nodes = [
         replace(node(0), transports={"NCCL": ["NET/Libfabric", "P2P"]}),
         node(1),
@@ -208,7 +208,7 @@ def test_a_required_metric_that_no_node_printed_fails_the_job() -> None:
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled"])
-def test_a_missing_metric_hides_no_other_failure(outcome: str) -> None:
+def test_a_missing_required_metric_does_not_hide_another_failure(outcome: str) -> None:
     assert job_result("digits-1", [node(outcome=outcome, missing=("loss",))]).outcome == outcome
 
 

@@ -12,7 +12,7 @@ def test_every_outcome_has_a_status_an_exit_code_and_a_sentence(outcome: Outcome
     assert outcome.sentence.endswith(".")
 
 
-def test_only_success_is_success() -> None:
+def test_only_the_outcome_succeeded_has_exit_code_0() -> None:
     assert [each for each in Outcome if each.exit_code == 0] == [Outcome.SUCCEEDED]
     assert [each for each in Outcome if each.status is Status.SUCCEEDED] == [Outcome.SUCCEEDED]
 

@@ -34,7 +34,9 @@ def test_peers_are_read_back_in_the_order_of_their_ranks(addresses: list[str], r
     st.sampled_from("\n\r\0\t\"'#*?!$%,=\\\u2028\x1b"),
     st.booleans(),
 )
-def test_a_peers_text_is_never_more_than_one_word(field: str, text: str, sign: str, whole: bool) -> None:
+def test_an_entry_of_peers_json_with_more_than_one_word_is_refused(
+    field: str, text: str, sign: str, whole: bool
+) -> None:
     good = {
         "address": "10.0.0.1",
         "public_key": KEY,
@@ -62,7 +64,7 @@ def test_a_peers_text_is_never_more_than_one_word(field: str, text: str, sign: s
         1,
     ],
 )
-def test_only_a_bare_public_key_is_one(key: Any) -> None:
+def test_a_public_key_that_is_not_one_bare_ed25519_key_is_refused(key: Any) -> None:
     whole = {"rank": 0, "address": "a", "slots": 1}
     assert read_peers([{**whole, "public_key": KEY}], where="p")[0].public_key == KEY
 

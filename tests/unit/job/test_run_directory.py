@@ -40,7 +40,7 @@ def test_a_lock_is_held_until_its_process_is_killed(tmp_path: Path) -> None:
     complete=st.lists(st.binary(max_size=20).filter(lambda line: b"\n" not in line)),
     rest=st.binary(max_size=30),
 )
-def test_an_unfinished_last_line_is_cut(
+def test_an_unfinished_last_line_is_removed_before_appending(
     tmp_path_factory: pytest.TempPathFactory, complete: list[bytes], rest: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("x") / "file"
@@ -52,7 +52,7 @@ def test_an_unfinished_last_line_is_cut(
     assert path.read_bytes() == whole
 
 
-def test_a_long_unfinished_last_line_is_cut(tmp_path: Path) -> None:
+def test_a_long_unfinished_last_line_is_removed_before_appending(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"first\n" + b"x" * 300_000)
 
@@ -61,7 +61,7 @@ def test_a_long_unfinished_last_line_is_cut(tmp_path: Path) -> None:
     assert path.read_bytes() == b"first\n"
 
 
-def test_missing_or_broken_json_is_none(tmp_path: Path) -> None:
+def test_missing_or_broken_json_is_read_as_none(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_bytes(b'{"a": ')
     (tmp_path / "list.json").write_bytes(b"[]")
     write_json(tmp_path / "good.json", {"a": "ü"})
