@@ -65,7 +65,7 @@ def test_the_overlap_is_from_the_later_start_to_the_earlier_end(events: EventLog
     ]
 
 
-def test_an_overlap_is_counted_through_a_clock_that_is_set(events: EventLog) -> None:
+def test_a_change_of_the_clock_does_not_change_the_measured_overlap(events: EventLog) -> None:
     # Given a neighbour that is there from the beginning
     years = 10 * 365 * 86_400_000
     now, uptime = 1_000_000, 50.0
@@ -87,7 +87,7 @@ def test_an_overlap_is_counted_through_a_clock_that_is_set(events: EventLog) -> 
     ]
 
 
-def test_a_job_that_only_waits_is_no_neighbour(events: EventLog, machine: str) -> None:
+def test_a_job_that_only_waits_is_not_reported_as_colocated(events: EventLog, machine: str) -> None:
     with job("waits", machine).announce(Use.NEXT), colocated_jobs_reported(job("one", machine), events):  # type: ignore[union-attr]
         pass
     assert told(events) == []
@@ -101,7 +101,7 @@ def test_two_jobs_report_each_other(tmp_path: Path, machine: str) -> None:
     assert [each.job_id for each in told(logs[1])] == ["one", "one"]
 
 
-def test_waits_for_a_running_job_and_names_it(machine: str) -> None:
+def test_an_exclusive_job_waits_for_a_running_job_and_names_it(machine: str) -> None:
     running = job("busy", machine).announce(Use.RUNS)
     assert running is not None
     heard: list[WaitEvent] = []
@@ -187,7 +187,7 @@ def announced_by(user: int, machine: str, use: Use, *names: str) -> Iterator[Non
             child.kill()
 
 
-def test_names_of_other_users_jobs_are_not_passed_on(events: EventLog, machine: str) -> None:
+def test_names_of_other_users_jobs_are_not_reported(events: EventLog, machine: str) -> None:
     forged = [f"forged-{each}" for each in range(20)]
     with (
         announced_by(_STRANGER, machine, Use.RUNS, *forged),
@@ -200,7 +200,7 @@ def test_names_of_other_users_jobs_are_not_passed_on(events: EventLog, machine: 
 
 
 @pytest.mark.parametrize("use", list(Use))
-def test_another_users_job_is_waited_for_up_to_the_limit(machine: str, use: Use) -> None:
+def test_an_exclusive_job_waits_for_another_users_job_up_to_the_limit(machine: str, use: Use) -> None:
     heard: list[WaitEvent] = []
     clock = SteppingClock()
     with announced_by(_STRANGER, machine, use, "forged"):
@@ -214,7 +214,7 @@ def test_another_users_job_is_waited_for_up_to_the_limit(machine: str, use: Use)
     held[0].close()
 
 
-def test_after_the_limit_only_own_jobs_are_waited_for(machine: str) -> None:
+def test_after_the_limit_an_exclusive_job_waits_only_for_jobs_of_its_user(machine: str) -> None:
     running = job("busy", machine).announce(Use.RUNS)
     assert running is not None
     clock = SteppingClock(limit=7200)
@@ -232,7 +232,7 @@ def test_after_the_limit_only_own_jobs_are_waited_for(machine: str) -> None:
     held[0].close()
 
 
-def test_a_user_sees_roots_jobs_and_its_own(machine: str) -> None:
+def test_a_user_sees_names_only_of_roots_and_its_own_jobs(machine: str) -> None:
     with (
         job("roots", machine).announce(Use.RUNS),  # type: ignore[union-attr]
         announced_by(_STRANGER, machine, Use.RUNS, "own"),

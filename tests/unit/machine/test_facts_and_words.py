@@ -109,7 +109,7 @@ ELSEWHERE = {"agent.version", "cpu.usable", "system.cloud_init"}
 """Facts of the agent's own machine, or of a program of it."""
 
 
-def test_readers_and_rows_name_the_same_facts(machine: dict[str, Any]) -> None:
+def test_every_fact_that_is_read_has_a_row_in_machine_facts(machine: dict[str, Any]) -> None:
     assert paths(machine) == {fact.path for fact in FACTS} - ELSEWHERE
 
 
@@ -130,7 +130,7 @@ def test_the_docs_list_the_facts() -> None:
         assert documented[key] == names | more.get(key, set()), key
 
 
-def test_each_table_of_facts_is_in_one_place_and_each_line_has_a_label() -> None:
+def test_each_fact_has_one_row_and_each_shown_line_has_a_label() -> None:
     assert len(FACTS) == sum(len(facts) for facts in TABLES.values())
     for fact in FACTS:
         assert not fact.words or (fact.line or fact.path.partition(".")[0].removesuffix("[]")) in LINES

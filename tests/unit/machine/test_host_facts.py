@@ -101,7 +101,7 @@ def test_a_laptop_shows_what_makes_it_slow(tmp_path: Path) -> None:
     assert "977 MiB of swap" in swap
 
 
-def test_a_calm_machine_has_no_warnings(tmp_path: Path) -> None:
+def test_an_idle_well_configured_machine_has_no_warnings(tmp_path: Path) -> None:
     put(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n")
     put(tmp_path, "proc/meminfo", "MemTotal: 16000000 kB\nSwapTotal: 2000000 kB\nSwapFree: 1999000 kB\n")
     facts = {
@@ -191,7 +191,7 @@ def test_a_gpu_machine_shows_its_libraries_and_disks(tmp_path: Path) -> None:
     assert (interface["name"], interface["mbit_per_second"]) == ("ens5", 100000)
 
 
-def test_gpus_that_are_set_or_used_badly_are_named() -> None:
+def test_gpus_with_persistence_mode_off_or_in_use_are_named() -> None:
     devices = [{"persistence": True, "processes": 0}, {"persistence": False, "processes": 2}]
 
     persistence, used = gpu_warnings({"devices": devices})
@@ -215,7 +215,7 @@ def test_the_mount_of_a_folder_shows_no_credentials(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_machine_without_any_facts_is_no_error(tmp_path: Path, name: str) -> None:
+def test_missing_kernel_files_cause_no_error(tmp_path: Path, name: str) -> None:
     assert not READERS[name](tmp_path) or set(READERS[name](tmp_path)) == {"architecture"}
 
 
@@ -232,7 +232,7 @@ def test_a_machine_without_any_facts_is_no_error(tmp_path: Path, name: str) -> N
     ],
     ids=["empty", "binary", "digits", "long", "stat", "other JSON", "deep"],
 )
-def test_garbage_in_every_file_is_no_error_and_stays_small(tmp_path: Path, content: bytes) -> None:
+def test_garbage_in_kernel_files_causes_no_error_and_no_large_record(tmp_path: Path, content: bytes) -> None:
     for name in FILES:
         put(tmp_path, name, content)
 

@@ -104,7 +104,7 @@ def test_a_counter_that_wrapped_gives_no_rate_for_that_interval(
     assert figures(sampler)["bai_host_disk_read_bytes_per_second"] > 0
 
 
-def test_a_container_without_disk_counters_has_the_rest(
+def test_without_disk_counters_the_other_figures_are_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing(**_: object) -> None:
@@ -119,7 +119,7 @@ def test_a_container_without_disk_counters_has_the_rest(
     assert len(caplog.records) == 1
 
 
-def test_a_container_that_shows_no_processor_has_the_rest(
+def test_without_processor_counters_the_other_figures_are_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def missing(**_: object) -> float:
@@ -143,7 +143,7 @@ def test_a_missing_folder_only_omits_its_own_figure(tmp_path: Path, caplog: pyte
     assert len(caplog.records) == 1
 
 
-def test_sampling_keeps_nothing_open(tmp_path: Path) -> None:
+def test_sampling_leaks_no_file_descriptors_or_threads(tmp_path: Path) -> None:
     sampler = HostSampler(tmp_path)
     sampler.sample()
     before = len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
@@ -154,7 +154,7 @@ def test_sampling_keeps_nothing_open(tmp_path: Path) -> None:
     assert (len(list(Path("/proc/self/fd").iterdir())), threading.active_count()) == before
 
 
-def test_without_a_driver_there_is_no_gpu_and_no_complaint(
+def test_without_a_gpu_driver_no_gpu_is_sampled_and_nothing_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gpus = Gpus(driver=tmp_path / "nvidiactl")

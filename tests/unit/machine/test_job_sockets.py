@@ -27,13 +27,13 @@ def test_jobs_see_each_other_and_not_themselves(machine: str) -> None:
     assert one.others() == []
 
 
-def test_two_nodes_of_a_job_are_no_neighbours(machine: str) -> None:
+def test_two_nodes_of_the_same_job_do_not_count_as_colocated_jobs(machine: str) -> None:
     node = job("one", machine)
     with node.announce(Use.RUNS):  # type: ignore[union-attr]
         assert job("one", machine).others() == []
 
 
-def test_jobs_of_one_id_in_two_stores_are_neighbours(machine: str) -> None:
+def test_jobs_with_the_same_id_in_two_stores_count_as_colocated(machine: str) -> None:
     with job("one", machine, place="/here").announce(Use.RUNS):  # type: ignore[union-attr]
         assert len(job("one", machine, place="/there").others()) == 1
 
@@ -43,7 +43,7 @@ def test_a_long_id_is_shortened_to_its_beginning(machine: str) -> None:
         assert [each.job_id for each in job("other", machine).others()] == ["j" * 60]
 
 
-def test_names_of_others_are_no_jobs(tmp_path: Path, machine: str) -> None:
+def test_socket_names_of_other_programs_are_not_taken_for_jobs(tmp_path: Path, machine: str) -> None:
     me = job("one", machine)
     names = tmp_path / "unix"
     with job("two", machine).announce(Use.RUNS):  # type: ignore[union-attr]
@@ -54,7 +54,7 @@ def test_names_of_others_are_no_jobs(tmp_path: Path, machine: str) -> None:
         assert [each.job_id for each in me.others(names)] == ["two"]
 
 
-def test_a_killed_job_is_gone(machine: str) -> None:
+def test_a_killed_job_is_no_longer_seen(machine: str) -> None:
     holds = (
         "import sys, time; from bai_agent.machine.job_sockets import ThisJob, Use; "
         f"held = ThisJob.of('killed', place='/jobs', environment={{'BAI_MACHINE': {machine!r}}}).announce(Use.RUNS); "
@@ -69,7 +69,7 @@ def test_a_killed_job_is_gone(machine: str) -> None:
     assert job("one", machine).others() == []
 
 
-def test_a_jobs_user_is_known_however_many_connections_asked(machine: str) -> None:
+def test_the_user_of_a_job_is_found_after_hundreds_of_connections(machine: str) -> None:
     with job("busy", machine).announce(Use.RUNS):  # type: ignore[union-attr]
         seen = [job("one", machine).others()[0].job_id for _ in range(500)]
     assert set(seen) == {"busy"}

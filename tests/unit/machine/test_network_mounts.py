@@ -101,7 +101,7 @@ def refusal(mount: Mount, record: Path, *, port: int, seconds: float = 60.0) -> 
         ),
     ],
 )
-def test_the_command_is_soft_and_holds_its_words_as_they_are(mount: Mount, command: list[str]) -> None:
+def test_the_mount_command_is_soft_and_its_arguments_are_unchanged(mount: Mount, command: list[str]) -> None:
     assert mount_arguments(mount) == ["mount", "-t", *command]
 
 
@@ -130,7 +130,7 @@ def test_file_systems_are_mounted_once_and_unmounted_lazily(
     unmount_all(record)
 
 
-def test_what_cannot_be_unmounted_stays_listed_for_the_guardian(
+def test_a_mount_that_cannot_be_unmounted_stays_listed_for_the_guardian(
     record: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record.write_text("/efs\n")
@@ -143,7 +143,7 @@ def test_what_cannot_be_unmounted_stays_listed_for_the_guardian(
 
 
 @pytest.mark.root
-def test_only_one_of_two_jobs_mounts_at_one_place(
+def test_two_concurrent_jobs_cannot_mount_at_the_same_folder(
     tmp_path: Path, programs: Path, record: Path, port: int
 ) -> None:
     # Given a job whose mount takes a while
@@ -177,7 +177,7 @@ def test_only_one_of_two_jobs_mounts_at_one_place(
 
 
 @pytest.mark.root
-def test_a_folder_whose_file_system_has_no_locks_can_be_mounted_at(
+def test_a_folder_on_a_file_system_without_locks_can_be_a_mount_target(
     tmp_path: Path, programs: Path, record: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(folder: int, operation: int) -> None:
@@ -191,7 +191,7 @@ def test_a_folder_whose_file_system_has_no_locks_can_be_mounted_at(
 
 
 @pytest.mark.root
-def test_a_mount_that_is_gone_after_a_reboot_is_made_again(
+def test_a_listed_mount_that_is_missing_after_a_reboot_is_mounted_again(
     tmp_path: Path, programs: Path, record: Path, port: int
 ) -> None:
     target = tmp_path / "efs"
@@ -204,7 +204,7 @@ def test_a_mount_that_is_gone_after_a_reboot_is_made_again(
 
 
 @pytest.mark.root
-def test_a_mount_that_ends_after_its_agent_was_killed_is_unmounted_too(
+def test_a_mount_completed_after_its_agent_was_killed_is_unmounted(
     tmp_path: Path, programs: Path, record: Path, port: int
 ) -> None:
     # Given an agent that was killed while `mount` ran, and one that did not see that mount yet
@@ -218,7 +218,7 @@ def test_a_mount_that_ends_after_its_agent_was_killed_is_unmounted_too(
 
 
 @pytest.mark.root
-def test_a_mount_that_fails_because_that_of_a_killed_agent_came_first_is_used(
+def test_a_mount_left_by_a_killed_agent_is_used(
     tmp_path: Path, programs: Path, record: Path, port: int
 ) -> None:
     target = tmp_path / "efs"
@@ -232,7 +232,7 @@ def test_a_mount_that_fails_because_that_of_a_killed_agent_came_first_is_used(
 
 
 @pytest.mark.root
-def test_a_mount_of_another_program_is_neither_covered_nor_unmounted(
+def test_a_file_system_mounted_by_another_program_is_left_alone(
     tmp_path: Path, programs: Path, record: Path, port: int
 ) -> None:
     target = tmp_path / "efs"
@@ -322,7 +322,7 @@ def test_a_server_that_refuses_or_has_no_address_is_named(
         ("exec sleep 1000", "TCP port 2049."),
     ],
 )
-def test_what_mount_says_is_passed_on(
+def test_the_error_contains_the_message_of_mount(
     tmp_path: Path, programs: Path, record: Path, port: int, text: str, expected: str
 ) -> None:
     write_mount(programs, f"#!/bin/sh\n{text}\n")

@@ -51,7 +51,7 @@ def never() -> bool:
     return False
 
 
-def test_only_display_controllers_of_nvidias_are_gpus(root: Path, pci: Callable[..., None]) -> None:
+def test_only_nvidia_display_controllers_count_as_gpus(root: Path, pci: Callable[..., None]) -> None:
     pci(GPU, NETWORK, GPU, NVSWITCH)
 
     assert count_gpus(root) == 2
@@ -85,7 +85,7 @@ esac"""
     assert len((root / "asked").read_text().splitlines()) > 5
 
 
-def test_a_driver_that_knows_no_fabric_is_ready(
+def test_gpus_whose_driver_does_not_know_the_fabric_are_ready(
     root: Path, pci: Callable[..., None], smi: Callable[[str], tuple[str, ...]]
 ) -> None:
     pci(GPU)
@@ -121,7 +121,7 @@ def test_a_request_to_stop_ends_the_wait(
     assert wait_for_gpus(stopping=lambda: True, root=root, smi=smi("exit 9")) == []
 
 
-def test_waits_for_local_disks_if_the_image_mounts_them(root: Path) -> None:
+def test_the_agent_waits_for_local_disks_if_the_image_mounts_them(root: Path) -> None:
     disk(root, "nvme0n1", "Amazon Elastic Block Store")
     disk(root, "nvme1n1", "Amazon EC2 NVMe Instance Storage")
     looks = iter([False, False])

@@ -35,7 +35,7 @@ def test_an_unchanged_machine_gives_no_warning(root: Path) -> None:
     assert throttling_warnings(before, counters(root)) == []
 
 
-def test_heat_is_counted(root: Path) -> None:
+def test_thermal_throttling_during_a_run_is_reported_with_its_count(root: Path) -> None:
     before = counters(root)
     (root / "sys/devices/system/cpu/cpu1/thermal_throttle/core_throttle_count").write_text("7\n")
     (sentence,) = throttling_warnings(before, counters(root))

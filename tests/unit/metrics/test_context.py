@@ -66,7 +66,7 @@ def read(data: bytes, notes: Notes | None = None, **keys: Any) -> list[dict[str,
     ]
 
 
-def test_lines_above_give_labels_and_the_unit() -> None:
+def test_earlier_context_lines_give_values_their_labels_and_unit() -> None:
     notes = Notes()
 
     found = read(TABLES, notes, pattern=r"p99 (\d+)", units="us", context=(TEST, UNIT))
@@ -86,7 +86,7 @@ def test_a_unit_that_cannot_be_converted_is_reported() -> None:
     assert notes.not_numbers == [(0, "1 MB")]
 
 
-def test_heads_of_columns_label_the_values_of_a_line() -> None:
+def test_column_headers_label_the_values_of_a_line() -> None:
     data = b"type 16 bytes  64 bytes\nsha1 10.5k 20.5k 30.5k\nsha2  1.5k\n"
 
     found = read(data, pattern=r"([\d.]+)k", context=(r"(?P<bytes>\d+) bytes", r"^(?P<name>sha\d)"))
@@ -118,7 +118,7 @@ def test_json_lines_have_context_too() -> None:
     assert read(b'== a\n{"x": 5}\n', json="x", context=(TEST,)) == [{"value": 5, "labels": {"test": "a"}}]
 
 
-def test_a_clock_time_is_not_a_number_if_an_earlier_line_has_the_unit() -> None:
+def test_a_clock_time_is_refused_if_the_unit_comes_from_an_earlier_line() -> None:
     notes = Notes()
 
     assert read(b"in ms:\nt=1:30\n", notes, pattern=r"t=(\S+)", units="s", context=(UNIT,)) == []
@@ -138,7 +138,7 @@ def test_a_clock_time_is_not_a_number_if_an_earlier_line_has_the_unit() -> None:
         ("(?P<a>", r"(\d)", "ms", "does not compile"),
     ],
 )
-def test_a_context_that_cannot_be_is_refused(context: str, pattern: str, units: str, problem: str) -> None:
+def test_an_invalid_context_pattern_is_refused(context: str, pattern: str, units: str, problem: str) -> None:
     metric = Metric(name="m", pattern=pattern, units=units, context=(context,))
 
     with pytest.raises(ValueError, match=re.escape(problem)):
@@ -165,7 +165,7 @@ metrics_with_context = st.lists(
     cuts=[],
 )
 @given(data=logs, metrics=metrics_with_context, cuts=st.lists(st.integers(0, 200), max_size=5))
-def test_every_method_and_block_size_finds_the_same_as_a_loop_over_lines(
+def test_context_is_found_the_same_by_every_search_method_and_block_size(
     data: bytes, metrics: list[Metric], cuts: list[int]
 ) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})
@@ -212,7 +212,7 @@ def plainest(data: bytes, metrics: Sequence[Metric]) -> list[tuple[int, int, int
     return sorted(found, key=lambda each: each[:3])
 
 
-def test_a_restarted_extractor_knows_the_context_of_earlier_lines(tmp_path: Path) -> None:
+def test_a_restarted_extractor_keeps_the_context_of_earlier_lines(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [("p99", r"p99 (\d+)")], output=b"", exited=False, units="us", context=[TEST, UNIT]
     )

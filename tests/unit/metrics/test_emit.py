@@ -23,7 +23,7 @@ def test_an_object_of_numbers_is_read_unchanged(values: dict[str, float]) -> Non
 
 
 @given(cut=st.integers(1, 20))
-def test_a_dead_writers_rest_does_not_spoil_the_next_object(cut: int) -> None:
+def test_an_object_cut_off_by_a_dead_writer_does_not_corrupt_the_next(cut: int) -> None:
     half = b'{"accuracy": {"x": 12345}}'[:cut]
 
     emitted = parse_emitted(half + b'{"loss": 0.5}')
@@ -31,7 +31,7 @@ def test_a_dead_writers_rest_does_not_spoil_the_next_object(cut: int) -> None:
     assert emitted == Emitted([(0, "loss", "0.5")], [], bad=True)
 
 
-def test_non_numbers_are_counted_separately_and_the_rest_counts() -> None:
+def test_emitted_values_that_are_not_numbers_are_counted_and_the_others_recorded() -> None:
     line = b'{"a": NaN, "b": "1", "c": true, "d": null, "e": [1], "f": {"x": 1}, "g": 1e999, "h": 2}'
 
     emitted = parse_emitted(line)
@@ -57,13 +57,13 @@ def test_non_numbers_are_counted_separately_and_the_rest_counts() -> None:
         b'{"a": ' + b"1" * 5000 + b"}",
     ],
 )
-def test_bad_lines_give_no_values(line: bytes) -> None:
+def test_malformed_emitted_lines_give_no_values(line: bytes) -> None:
     emitted = parse_emitted(line)
     assert emitted.values == []
     assert emitted.bad or emitted.not_numbers
 
 
-def test_whole_numbers_stay_whole_up_to_64_bits() -> None:
+def test_emitted_integers_up_to_64_bits_stay_exact() -> None:
     emitted = parse_emitted(
         b'{"a": -9223372036854775808, "b": 18446744073709551615, "c": 18446744073709551616}'
     )
