@@ -155,7 +155,7 @@ specs = st.one_of(
 
 
 @given(data=st.one_of(blocks, read_blocks), chosen=specs)
-def test_fast_and_simple_search_find_the_same(data: bytes, chosen: list[Metric]) -> None:
+def test_fast_and_plain_search_find_the_same_values(data: bytes, chosen: list[Metric]) -> None:
     fast, plain = Notes(), Notes()
 
     found = extract_metrics(data, chosen, fast=True, notes=fast)
@@ -167,7 +167,9 @@ def test_fast_and_simple_search_find_the_same(data: bytes, chosen: list[Metric])
 
 
 @given(data=read_blocks, chosen=specs, cuts=st.lists(st.integers(0, 400), max_size=5))
-def test_block_sizes_do_not_change_the_result(data: bytes, chosen: list[Metric], cuts: list[int]) -> None:
+def test_the_block_size_does_not_change_the_found_values(
+    data: bytes, chosen: list[Metric], cuts: list[int]
+) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})
     whole, parts = Notes(), Notes()
 
@@ -185,7 +187,7 @@ def test_block_sizes_do_not_change_the_result(data: bytes, chosen: list[Metric],
 
 
 @given(data=blocks, chosen=st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=6, unique=True))
-def test_both_ways_find_the_same_as_a_loop_over_lines_and_patterns(data: bytes, chosen: list[str]) -> None:
+def test_fast_and_plain_search_equal_a_loop_over_lines_and_patterns(data: bytes, chosen: list[str]) -> None:
     # without what the plainest way does not know: other escapes than colours, numbers with exponents, backspaces
     data = re.sub(rb"\x1b(?!\[[0-9;]*m)", b"", data)
     data = re.sub(rb"[eE]", b"_", data).replace(b"\x08", b"")
@@ -196,7 +198,7 @@ def test_both_ways_find_the_same_as_a_loop_over_lines_and_patterns(data: bytes, 
 
 
 @given(data=blocks)
-def test_lines_are_counted_alike_by_both_ways(data: bytes) -> None:
+def test_fast_and_plain_search_count_the_same_lines(data: bytes) -> None:
     assert line_counter(fast=True)(data) == line_counter(fast=False)(data)
 
 
@@ -218,11 +220,11 @@ def test_matches_come_in_order_of_line_metric_and_match() -> None:
         (r"(?<=a )\d", 1),
     ],
 )
-def test_the_value_is_the_named_group_or_the_only_sensible_one(pattern: str, value: int) -> None:
+def test_the_value_is_the_group_named_value_or_else_the_only_sensible_group(pattern: str, value: int) -> None:
     assert values(b"a 1 b 2\n", pattern) == [value]
 
 
-def test_a_step_goes_with_its_value() -> None:
+def test_a_step_is_recorded_with_its_value() -> None:
     assert extract(b"step 12: loss 0.5\n", [r"step (?P<step>\d+): loss (?P<value>[\d.]+)"]) == [
         (0, 0, 0, "0.5", ',"step":12')
     ]
@@ -270,7 +272,7 @@ COMMON = r"loss ([-+]?\d*\.\d+|\d+)"
 
 
 @pytest.mark.parametrize("text", ["1.5e-05", "1e-05", "2.5E+3", "1.5e5", "3e4"])
-def test_a_number_cut_in_its_exponent_is_taken_whole(text: str) -> None:
+def test_a_number_matched_without_its_exponent_is_recorded_whole_with_a_warning(text: str) -> None:
     notes = Notes()
 
     assert values(f"loss {text} acc 1\n".encode(), COMMON, notes=notes) == [float(text)]
@@ -278,16 +280,16 @@ def test_a_number_cut_in_its_exponent_is_taken_whole(text: str) -> None:
     assert [each[:4] for each in notes.doubts] == [(0, Doubt.CUT, text[: text.lower().index("e")], text)]
 
 
-def test_a_unit_after_an_exponent_does_not_hide_it() -> None:
+def test_an_exponent_followed_by_a_unit_is_read() -> None:
     assert values(b"loss 1.5e-05s\n", COMMON) == [1.5e-05]
 
 
 @pytest.mark.parametrize(("line", "value"), [("loss 12e5f", 12), ("loss 3 e5", 3), ("loss 3epochs", 3)])
-def test_text_that_only_looks_like_an_exponent_is_not_included(line: str, value: float) -> None:
+def test_text_that_only_looks_like_an_exponent_is_not_read_as_one(line: str, value: float) -> None:
     assert values(f"{line}\n".encode(), COMMON) == [value]
 
 
-def test_the_rest_of_a_number_taken_whole_is_not_found_again() -> None:
+def test_the_rest_of_a_completed_number_is_not_found_as_a_second_value() -> None:
     assert values(b"1.5e-05 2.5\n", r"\d*\.\d+|\d+") == [1.5e-05, 2.5]
 
 
@@ -296,12 +298,12 @@ def test_escape_sequences_are_removed_before_the_search() -> None:
     assert values(b"\x1b[1;31mlo\x1b[0mss\x1b[K=" + link + b"0.5\x1b(B\n", r"^loss=([\d.]+)$") == [0.5]
 
 
-def test_the_offset_is_the_lines_even_after_escapes() -> None:
+def test_the_recorded_offset_is_that_of_the_original_line_despite_escape_sequences() -> None:
     data = b"\x1b[31mred\x1b[0m\n\x1b[1m\nloss=1\n"
     assert [each[0] for each in extract(data, [r"loss=(\d)"])] == [data.index(b"loss")]
 
 
-def test_a_pattern_beyond_ascii_searches_characters_and_one_within_searches_bytes() -> None:
+def test_a_pattern_with_non_ascii_characters_searches_text_and_others_search_bytes() -> None:
     line = "µ² é5\n".encode()
     assert values(line, "é(.)") == [5]
     assert values(line, r"^.{6}(\d)$") == []
@@ -310,7 +312,7 @@ def test_a_pattern_beyond_ascii_searches_characters_and_one_within_searches_byte
     assert values(b"\xff\xfe x=5 \xc3\n", "x=([0-9é]+)") == [5]
 
 
-def test_a_pattern_that_matches_nothing_at_all_is_no_trouble() -> None:
+def test_a_pattern_that_matches_empty_text_gives_no_value_and_no_error() -> None:
     notes = Notes()
     assert values(b"ab\n\n\ncd\n", r"x*", notes=notes) == []
     assert len(notes.not_numbers) == 6
@@ -328,7 +330,7 @@ def test_all_matches_of_a_very_long_line_come_in_several_batches() -> None:
     assert [each[2] for batch in batches for each in batch] == list(range(200_000))
 
 
-def test_thousands_of_metrics_find_their_own_lines() -> None:
+def test_each_of_thousands_of_metrics_finds_its_own_lines() -> None:
     names = [f"metric_{i}=" for i in range(3000)]
     data = b"".join(f"{name}{i}\n".encode() for i, name in enumerate(names))
 
@@ -337,7 +339,7 @@ def test_thousands_of_metrics_find_their_own_lines() -> None:
     assert [(i, value) for _, i, _, value, _ in found] == [(i, str(i)) for i in range(3000)]
 
 
-def test_a_switched_off_metric_is_not_searched() -> None:
+def test_a_disabled_metric_is_not_searched() -> None:
     patterns = compile_patterns(metrics(r"a=(\d)", r"b=(\d)"), without=frozenset({0}), fast=True)
     extraction = Extraction(patterns, findings=Notes(), guard=Unbounded())
     assert list(extraction.find(b"a=1 b=2\n", 0)) == [[(0, 1, 0, "2", "")]]
@@ -419,7 +421,7 @@ dense_blocks = st.lists(
     chosen=st.lists(st.sampled_from(DENSE), min_size=1, max_size=4, unique=True),
     units=st.sampled_from(("", "ms", "s")),
 )
-def test_dense_logs_give_the_same_by_many_lines_at_once(
+def test_searching_many_lines_at_once_finds_the_same_in_dense_logs(
     data: bytes, before: bytes, chosen: list[str], units: str
 ) -> None:
     notes, plain = Notes(), Notes()
@@ -499,7 +501,7 @@ def test_a_dense_log_is_searched_many_lines_at_once(monkeypatch: pytest.MonkeyPa
         max_size=5,
     )
 )
-def test_numbers_are_json_together_as_each_by_itself(texts: list[str]) -> None:
+def test_a_batch_of_numbers_is_valid_json_if_each_number_is(texts: list[str]) -> None:
     assert are_json(texts) == all(re.fullmatch(JSON, each) for each in texts)
 
 
@@ -510,7 +512,7 @@ def test_numbers_are_json_together_as_each_by_itself(texts: list[str]) -> None:
     open_end=st.booleans(),
     with_units=st.booleans(),
 )
-def test_a_number_that_needs_no_second_look_is_matched_whole(
+def test_the_fast_number_pattern_matches_unambiguous_numbers_whole(
     value: str, behind: str, more: str, open_end: bool, with_units: bool
 ) -> None:
     value, behind = value.lower().partition("e")[0], behind + more
@@ -534,7 +536,7 @@ def test_a_number_that_needs_no_second_look_is_matched_whole(
         ({"pattern": r"(?i)time (\d+)", "units": "GB"}, "time {0}Gb"),
     ],
 )
-def test_many_equal_lines_give_the_same_as_single_ones(keys: dict[str, Any], line: str) -> None:
+def test_many_similar_lines_give_the_same_values_as_a_plain_search(keys: dict[str, Any], line: str) -> None:
     data = "".join(f"{line.format(number)}\n" for number in range(1, 41)).encode()
     fast, plain = Notes(), Notes()
 

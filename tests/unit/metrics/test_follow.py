@@ -45,7 +45,7 @@ def drain(follower: Follower) -> list[LineBlock]:
 
 
 @given(pieces=pieces, chunk=st.integers(1, 40), limit=st.integers(1, 40), carriage_return=st.booleans())
-def test_any_pieces_read_in_any_chunks_give_the_same_lines(
+def test_a_file_written_in_any_pieces_gives_the_same_lines(
     pieces: list[bytes], chunk: int, limit: int, carriage_return: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +97,7 @@ def test_a_file_that_does_not_exist_yet_is_waited_for(tmp_path: Path) -> None:
     assert follower.read() == (True, [LineBlock(0, 0, b"one\n")])
 
 
-def test_a_replaced_file_is_read_through_its_other_name(tmp_path: Path) -> None:
+def test_a_replaced_file_is_read_through_its_hard_link(tmp_path: Path) -> None:
     # given a hard link to the log, made before the benchmark replaced the log itself
     (tmp_path / "output.log").write_bytes(b"first\n")
     os.link(tmp_path / "output.log", tmp_path / "link")
@@ -109,7 +109,7 @@ def test_a_replaced_file_is_read_through_its_other_name(tmp_path: Path) -> None:
     assert lines_of(drain(follower)) == [(0, b"first")]
 
 
-def test_a_shorter_file_is_new_and_the_unread_is_counted(tmp_path: Path) -> None:
+def test_a_truncated_file_is_read_from_its_start_and_lost_bytes_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_bytes(b"one\ntwo\nunfin")
     follower = Follower((path,), chunk=10)
@@ -127,7 +127,7 @@ def test_a_shorter_file_is_new_and_the_unread_is_counted(tmp_path: Path) -> None
     assert follower.read()[1] == [LineBlock(1, 0, b"three\n")]
 
 
-def test_a_file_shorter_than_its_record_was_truncated(tmp_path: Path) -> None:
+def test_a_file_shorter_than_the_recorded_position_counts_as_truncated(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_bytes(b"new\n" * 10)
 
@@ -138,7 +138,7 @@ def test_a_file_shorter_than_its_record_was_truncated(tmp_path: Path) -> None:
     assert follower.read()[1][0].truncations == 1
 
 
-def test_a_very_long_line_is_held_only_up_to_the_limit(tmp_path: Path) -> None:
+def test_a_very_long_line_is_buffered_only_up_to_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "output.log"
     path.write_bytes(b"x" * 5_000_000 + b"\nnext\n")
     follower = Follower((path,), line_limit=2**20)

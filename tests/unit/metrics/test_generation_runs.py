@@ -68,7 +68,7 @@ def found(rundir: RunDir) -> list[tuple[int, float]]:
     return [(each["generation"], each["value"]) for each in records(rundir) if each["name"] == "v"]
 
 
-def test_each_line_and_each_fact_has_its_generation(tmp_path: Path) -> None:
+def test_records_of_output_and_runs_have_their_generation(tmp_path: Path) -> None:
     rundir = restarted(tmp_path, [b"v=1\nv=2", b"v=3\n", b"v=4"])
     finish(rundir, 2)
     end(rundir)
@@ -105,7 +105,7 @@ def test_a_generation_without_a_recorded_end_ends_at_the_next_one(tmp_path: Path
     assert found(rundir) == [(0, 1), (0, 2), (1, 3)]
 
 
-def test_the_work_ends_only_when_no_further_generation_begins(tmp_path: Path) -> None:
+def test_the_extractor_ends_only_after_the_last_generation(tmp_path: Path) -> None:
     rundir = restarted(tmp_path, [b"v=1\n"])
     finish(rundir, 0)
 
@@ -120,7 +120,7 @@ def test_the_work_ends_only_when_no_further_generation_begins(tmp_path: Path) ->
     assert found(rundir) == [(0, 1), (1, 2)]
 
 
-def test_a_decided_but_unlaunched_generation_delays_nothing(tmp_path: Path) -> None:
+def test_the_extractor_does_not_wait_for_a_generation_that_was_never_launched(tmp_path: Path) -> None:
     rundir = restarted(tmp_path, [b"v=1\n"])
     finish(rundir, 0)
     unlaunched = rundir.of_generation(1)
@@ -192,7 +192,7 @@ def test_each_process_log_of_each_generation_has_its_own_source(tmp_path: Path) 
         ProcessLog(path=Path("999999-g12.log"), rank=999_999, generation=12),
     ],
 )
-def test_the_number_of_a_log_determines_its_source(log: ProcessLog) -> None:
+def test_the_source_of_a_log_is_recovered_from_its_number(log: ProcessLog) -> None:
     from bai_agent.metrics.follow import Follower
     from bai_agent.metrics.logs import Log
 

@@ -70,13 +70,15 @@ def test_the_headline_of_a_metric_is_the_statistic_chosen_for_it(
     st.lists(st.floats(-LIMIT, LIMIT), min_size=1, max_size=9),
     st.sampled_from(Headline),
 )
-def test_the_headline_of_any_values_lies_between_them(values: list[float], how: Headline) -> None:
+def test_the_headline_lies_between_the_least_and_the_greatest_value(
+    values: list[float], how: Headline
+) -> None:
     found = headline_of(how, values)
 
     assert min(values) <= found <= max(values)
 
 
-def test_unwanted_headlines_are_not_waited_for(tmp_path: Path) -> None:
+def test_computing_headlines_is_abandoned_on_a_stop(tmp_path: Path) -> None:
     file = records(tmp_path / "metrics.jsonl", 6, 1)
     assert headlines(file, [loss()], began=1000, stopping=lambda: True) == {}
 
@@ -94,7 +96,7 @@ def values_of(found: dict[str, HeadlineValue]) -> dict[str, float]:
     return {name: each.value for name, each in found.items()}
 
 
-def test_each_set_of_labels_has_its_own_number(tmp_path: Path) -> None:
+def test_each_set_of_labels_has_its_own_headline(tmp_path: Path) -> None:
     file = records(tmp_path / "metrics.jsonl", 1, labels={"size": "8"})
     records(file, 2, labels={"size": "16"})
     found = headlines(file, [loss(over_ranks=OverRanks.SUM)], began=1000)
@@ -113,7 +115,9 @@ def test_arms_are_distinguished_and_failed_runs_left_out(tmp_path: Path) -> None
     ("how", "value"),
     [("each", 30.0), ("mean", 30.0), ("sum", 60.0), ("min", 20.0), ("max", 40.0)],
 )
-def test_headlines_of_nodes_are_over_the_ranks_of_each_run(tmp_path: Path, how: str, value: float) -> None:
+def test_headlines_of_several_nodes_are_combined_over_ranks_for_each_run(
+    tmp_path: Path, how: str, value: float
+) -> None:
     metric = loss(over_ranks=OverRanks(how))
     nodes = []
     for rank, values in enumerate([(2.0, 20.0, 900.0, 200.0), (4.0, 40.0, 900.0, 400.0)]):
@@ -143,7 +147,7 @@ def test_other_records_and_incomplete_lines_are_ignored(tmp_path: Path) -> None:
     assert headlines(file, [loss()], began=None)["loss"].value == 5
 
 
-def test_records_that_are_not_there_have_no_headlines(tmp_path: Path) -> None:
+def test_a_missing_metrics_file_has_no_headlines(tmp_path: Path) -> None:
     assert headlines(tmp_path / "gone", [loss()], began=1000) == {}
 
 
@@ -295,7 +299,7 @@ def emitted(path: Path, values: Sequence[float], *, spill_folder: Path | None) -
 
 
 @pytest.mark.parametrize("order", [sorted, list, lambda each: [*each[::2], *each[1::2]]])
-def test_a_median_of_more_values_than_memory_keeps_needs_no_records(
+def test_a_median_of_more_values_than_fit_in_memory_is_computed_from_a_spill_file(
     tmp_path: Path, few_kept: None, order: Callable[[list[float]], list[float]]
 ) -> None:
     values = order([math.sin(number) + number / 1000 for number in range(3000)])
@@ -338,7 +342,7 @@ def sizes_of_open_files(folder: Path) -> list[int]:
     ]
 
 
-def test_a_start_that_is_noted_later_has_all_records_read(tmp_path: Path) -> None:
+def test_if_the_start_is_recorded_late_headlines_are_computed_from_all_records(tmp_path: Path) -> None:
     # given a warm-up of 20 ms, and a start that is not known when the first record is made
     path, start = tmp_path / "metrics.jsonl", [None, 1000]
     metric = Metric(name="m", pattern="x", headline=Headline.MIN, warmup=timedelta(milliseconds=20))
@@ -379,7 +383,7 @@ def test_each_metric_uses_the_last_generation_with_a_number(tmp_path: Path) -> N
     }
 
 
-def test_a_job_has_the_numbers_of_one_generation_of_its_nodes(tmp_path: Path) -> None:
+def test_headlines_of_a_job_combine_only_nodes_of_the_same_generation(tmp_path: Path) -> None:
     metric = loss(over_ranks=OverRanks.SUM)
     told: list[list[tuple[int, str, float]]] = [[(0, "loss", 1.0), (2, "loss", 4.0)], [(0, "loss", 20.0)]]
     nodes = [

@@ -42,7 +42,7 @@ def taken(data: bytes, path: str, **keys: Any) -> list[dict[str, Any]]:
         ('\x1b[1m{"loss": 3}\x1b[0m', "loss", 3),
     ],
 )
-def test_a_path_leads_to_the_number(line: str, path: str, value: float) -> None:
+def test_a_json_path_finds_its_number(line: str, path: str, value: float) -> None:
     assert taken(f"{line}\n".encode(), path) == [{"value": value}]
 
 
@@ -85,7 +85,7 @@ def test_other_lines_are_skipped(line: str) -> None:
         ("9" * 100_000, "9" * 400),
     ],
 )
-def test_a_value_that_is_no_finite_number_is_counted(value: str, shown: str) -> None:
+def test_a_json_value_that_is_not_a_finite_number_is_counted(value: str, shown: str) -> None:
     notes = Notes()
     data = f'{{"loss": {value}}}\n'.encode()
 
@@ -104,7 +104,7 @@ def test_step_and_labels_come_from_the_same_object() -> None:
     ]
 
 
-def test_a_label_is_short_and_can_be_printed() -> None:
+def test_labels_are_truncated_and_unprintable_characters_replaced() -> None:
     line = json.dumps({"loss": 1, "a": "one\nline\x1b[2J", "b": "x" * 1000, "c": "\ud800"})
 
     (found,) = taken(line.encode() + b"\n", "loss", json_labels=("a", "b", "c"))
@@ -140,7 +140,7 @@ PATHS = ("loss", '"a.b"', "é", "a/b", r'"q\""', '"<"', "loss.loss", '"a.b"[0].l
     data=st.lists(lines, max_size=12).map(lambda each: b"\n".join([*each, b""])),
     paths=st.lists(st.sampled_from(PATHS), min_size=1, max_size=4),
 )
-def test_fast_and_simple_search_agree_with_the_json_module(data: bytes, paths: list[str]) -> None:
+def test_fast_and_plain_search_agree_with_the_json_module(data: bytes, paths: list[str]) -> None:
     chosen = [Metric(name="m", json=path) for path in paths]
     fast, plain = Notes(), Notes()
 
@@ -181,19 +181,19 @@ def expected(data: bytes, paths: list[str]) -> list[tuple[int, int, float]]:
         ("it's here/now", ("it's here/now",)),
     ],
 )
-def test_a_path_is_keys_and_positions(text: str, path: tuple[str | int, ...]) -> None:
+def test_a_json_path_consists_of_keys_and_positions(text: str, path: tuple[str | int, ...]) -> None:
     assert read_json_path(text) == path
 
 
 @pytest.mark.parametrize(
     "text", ["", ".", "a.", ".a", "a..b", "[0]", "a[-1]", "a[x]", "a[", '"a', '"a"b', "a]", '"\\q"', "a.\n"]
 )
-def test_an_invalid_path_names_the_place(text: str) -> None:
+def test_an_invalid_json_path_is_refused_with_the_position(text: str) -> None:
     with pytest.raises(ValueError, match="character"):
         read_json_path(text)
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_a_path_or_a_sentence(text: str) -> None:
+def test_any_text_is_a_valid_json_path_or_refused_with_a_sentence(text: str) -> None:
     with suppress(ValueError):
         assert isinstance(last_key(read_json_path(text)), str)

@@ -38,7 +38,7 @@ OUTPUT = (
 EMITTED = b'{"a": 1, "b": 2.5}\nrubbish\n{"c": "text", "d": 4}\n{"half": {"e": 5}\n{"f": 6}'
 
 
-def test_a_finished_run_is_extracted_to_its_last_unended_line(tmp_path: Path) -> None:
+def test_a_finished_run_is_extracted_including_a_last_line_without_newline(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS, ACCURACY], output=OUTPUT, emitted=EMITTED)
 
     extract(rundir)
@@ -142,7 +142,7 @@ def test_a_restart_continues_and_counts_from_the_checkpoint(tmp_path: Path) -> N
     assert (before["at_least"], used["at_least"]) == (False, True)
 
 
-def test_a_second_start_after_the_end_changes_nothing(tmp_path: Path) -> None:
+def test_extracting_a_finished_run_again_changes_no_record(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=OUTPUT)
     extract(rundir)
     content = rundir.metrics.read_bytes()
@@ -153,7 +153,7 @@ def test_a_second_start_after_the_end_changes_nothing(tmp_path: Path) -> None:
     assert rundir.metrics.read_bytes() == content
 
 
-def test_after_a_truncation_the_records_say_so(tmp_path: Path) -> None:
+def test_records_after_a_truncation_have_the_number_of_truncations(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\nloss=2\nloss=", exited=False)
 
     def truncate(_: float) -> None:
@@ -184,7 +184,7 @@ def test_a_truncation_between_two_extractors_is_noticed_at_the_restart(tmp_path:
     assert [(each[1], each[6]) for each in entries(rundir)["log"]] == [(0, 1), (0, 2), (1, 3)]
 
 
-def test_a_replaced_log_is_read_on_through_its_link(tmp_path: Path) -> None:
+def test_a_replaced_log_is_read_through_its_hard_link(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS], output=b"loss=1\n")
     rundir.log_chunks.mkdir()
     os.link(rundir.output, rundir.log_chunks / f"{0:020}")
@@ -202,7 +202,7 @@ def test_required_metrics_that_were_never_seen_are_named(tmp_path: Path) -> None
     assert extracted(rundir)["required_missing"] == ["loss"]
 
 
-def test_a_switched_off_pattern_is_off_from_its_line_on(tmp_path: Path) -> None:
+def test_a_disabled_pattern_is_not_searched_after_the_recorded_line(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [LOSS, ACCURACY], output=b"loss=1 acc=1\nloss=2 acc=2\nloss=3 acc=3\n")
     rundir.extractor_disabled.write_text(json.dumps({"gen": 0, "off": 13, "i": 0}) + "\n")
 
@@ -217,7 +217,7 @@ def test_a_switched_off_pattern_is_off_from_its_line_on(tmp_path: Path) -> None:
     assert any("switched off" in sentence for sentence in extracted(rundir)["warnings"])
 
 
-def test_without_the_prefilter_records_are_the_same_and_summarised(
+def test_without_the_prefilter_records_are_the_same_and_a_warning_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fast = make_run(tmp_path / "fast", [LOSS, ACCURACY], output=OUTPUT)
@@ -260,7 +260,7 @@ def test_a_full_disk_is_waited_for_and_causes_no_incomplete_record(
     assert [each[6] for each in entries(rundir)["log"]] == [1, 0.5, 0.25, 0.001]
 
 
-def test_a_metric_without_numbers_differs_from_one_never_seen(tmp_path: Path) -> None:
+def test_matches_without_a_number_are_distinguished_from_no_match(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [("loss", r"loss=(\S+)"), ACCURACY], output=b"loss=nan\nloss=inf\n", required=True
     )
@@ -277,7 +277,7 @@ def test_a_metric_without_numbers_differs_from_one_never_seen(tmp_path: Path) ->
     )
 
 
-def test_a_doubtful_number_causes_one_warning_with_its_line(tmp_path: Path) -> None:
+def test_a_partly_matched_number_causes_one_warning_with_its_line(tmp_path: Path) -> None:
     output = b"rate=60,911.3 req/s\n" * 3 + b"rate=7\n"
     rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=output)
 
@@ -289,7 +289,7 @@ def test_a_doubtful_number_causes_one_warning_with_its_line(tmp_path: Path) -> N
         assert part in warning
 
 
-def test_quotes_in_warnings_are_searched_for_secrets(tmp_path: Path) -> None:
+def test_secrets_in_lines_quoted_by_warnings_are_redacted(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("rate", r"rate=([\d.]+)")], output=b"key=hunter2222 rate=60,911\n")
 
     Extractor(rundir, read_job(rundir.job), quote=lambda text: text.replace("hunter2222", "***")).run()

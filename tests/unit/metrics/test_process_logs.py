@@ -52,7 +52,7 @@ def ended(rundir: RunDir, process: int | str, **said: Any) -> None:
     (rundir.processes / f"{process}.json").write_text(json.dumps(said))
 
 
-def test_records_name_the_process_and_the_merged_log_has_none(tmp_path: Path) -> None:
+def test_values_are_taken_from_process_logs_and_not_from_the_merged_log(tmp_path: Path) -> None:
     rundir = make_run(
         tmp_path, [LOSS], processes=[b"loss=1\nloss=2", b"loss=3\n"], output=b"loss=1\nloss=3\nloss=2\n"
     )
@@ -69,7 +69,7 @@ def test_records_name_the_process_and_the_merged_log_has_none(tmp_path: Path) ->
     assert (last["lines"], last["log_bytes"], last["per_metric"]) == (3, 20, {"loss": 3})
 
 
-def test_a_patterns_own_labels_are_added_to_the_rank(tmp_path: Path) -> None:
+def test_labels_of_a_pattern_are_added_to_the_process_rank(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [SPLIT], processes=[b"a_b step=4 took 7\nload step=5 took 8\n"])
 
     extract(rundir)
@@ -102,7 +102,7 @@ piece = st.tuples(
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.one_of(piece, st.sampled_from(["killed", "restarted later"])), max_size=25))
-def test_each_number_is_recorded_once_despite_kills(steps: Sequence[Any]) -> None:
+def test_each_value_is_recorded_once_despite_kills(steps: Sequence[Any]) -> None:
     printed = [b""] * 4
     with tempfile.TemporaryDirectory() as folder:
         rundir = make_run(Path(folder), [LOSS], processes=[b""], exited=False)
@@ -264,7 +264,7 @@ def test_a_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
     assert warning.startswith("processes/1.log was truncated once")
 
 
-def test_a_pattern_switched_off_in_one_log_is_off_in_all(tmp_path: Path) -> None:
+def test_a_pattern_disabled_in_one_process_log_is_disabled_in_all(tmp_path: Path) -> None:
     # given two processes, of which one is at a line that a pattern takes too long for
     rundir = make_run(tmp_path, [LOSS], processes=[b"loss=1\nloss=2\n", b"loss=3\n"], exited=False)
     extract_until_killed(rundir)

@@ -84,7 +84,9 @@ UNIT = r"max=(?P<value>[\d.:]+) ?(?P<unit>[A-Za-zµμ%/]*)"
         ("512Bytes/Second", "B/s", 512),
     ],
 )
-def test_a_unit_of_the_line_is_converted_to_the_metrics(text: str, units: str, expected: float) -> None:
+def test_a_value_is_converted_from_the_lines_unit_to_that_of_the_metric(
+    text: str, units: str, expected: float
+) -> None:
     assert value(f"max={text}, end", UNIT, units=units) == expected
 
 
@@ -105,7 +107,7 @@ def documented(heading: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("text", "units", "recorded"), documented("| in the line | `units` | recorded |"))
-def test_conversions_are_those_of_the_documentation(text: str, units: str, recorded: str) -> None:
+def test_unit_conversions_equal_the_documented_ones(text: str, units: str, recorded: str) -> None:
     listener = Listener()
     pattern = r"t=(?P<value>\d+m\d[\d.]*s|[\d.:]+) ?(?P<unit>\S*)"
     found = read(f"t={text}", pattern, listener, units=units)
@@ -117,14 +119,14 @@ FORMS = documented("| `number` |")
 
 
 @pytest.mark.parametrize("row", FORMS, ids=[row[0] for row in FORMS])
-def test_forms_of_numbers_are_those_of_the_documentation(row: list[str]) -> None:
+def test_number_formats_are_read_as_documented(row: list[str]) -> None:
     form, _, *expected = row
     texts = ("60,911.3", "1.2k", "4Ki", "1,200.5M")
     taken = [value(f"rate={text}", r"rate=([\d.]+)", number=NumberForm(form.strip('"'))) for text in texts]
     assert taken == [json.loads(each) for each in expected]
 
 
-def test_text_after_a_slash_belongs_to_the_unit() -> None:
+def test_a_unit_continues_after_a_slash() -> None:
     assert value("3MB/s", r"(\d+)(?P<unit>[kMG]B)", units="B/s") == 3_000_000
 
 
@@ -153,7 +155,9 @@ def test_a_duration_in_several_units_is_read_whole(
         ("max=1ms5us", UNIT, "1ms", "1ms5us"),
     ],
 )
-def test_a_part_of_a_duration_is_reported(text: str, pattern: str, taken: str, whole: str) -> None:
+def test_a_duration_that_was_matched_only_partly_is_reported(
+    text: str, pattern: str, taken: str, whole: str
+) -> None:
     listener = Listener()
 
     read(text, pattern, listener, units="ms")
@@ -184,7 +188,7 @@ def test_a_unit_is_read_from_bytes_that_are_not_utf8() -> None:
     ],
 )
 @pytest.mark.parametrize("pattern", [r"rate=([\d.]+)", r"rate=([\d.,_]+)", r"rate=(\S+?)(?:/s|B)?$"])
-def test_numbers_are_read_in_the_form_that_is_given(
+def test_numbers_are_read_in_the_configured_format(
     form: str, text: str, expected: float, pattern: str
 ) -> None:
     listener = Listener()
@@ -202,14 +206,16 @@ def test_numbers_are_read_in_the_form_that_is_given(
         ("01:02:03", "01", "01:02:03"),
     ],
 )
-def test_a_number_that_continues_is_reported_with_its_line(text: str, taken: str, whole: str) -> None:
+def test_a_number_that_was_matched_only_partly_is_reported_with_its_line(
+    text: str, taken: str, whole: str
+) -> None:
     listener = Listener()
     assert value(f"rate={text} end", r"rate=([\d.]+)", listener) == float(taken)
     assert listener.doubts == [(Doubt.GOES_ON, taken, whole)]
     assert listener.lines_shown == [f"rate={text} end"]
 
 
-def test_a_decimal_taken_without_its_fraction_is_reported() -> None:
+def test_a_decimal_number_matched_without_its_fraction_is_reported() -> None:
     listener = Listener()
     assert value("rate=0.25", r"rate=(\d+)", listener) == 0
     assert listener.doubts == [(Doubt.GOES_ON, "0", "0.25")]
@@ -233,7 +239,7 @@ def test_a_decimal_taken_without_its_fraction_is_reported() -> None:
         ("took 1.5µs", r"took ([\d.]+)", {"units": "us"}),
     ],
 )
-def test_a_number_that_is_whole_is_not_doubted(line: str, pattern: str, keys: dict[str, str]) -> None:
+def test_a_number_matched_whole_is_not_reported(line: str, pattern: str, keys: dict[str, str]) -> None:
     listener = Listener()
     assert len(read(line, pattern, listener, **keys)) == 1
     assert listener.doubts == []
@@ -252,13 +258,15 @@ def test_a_number_that_is_whole_is_not_doubted(line: str, pattern: str, keys: di
         ("max=15MB", r"max=([\d.]+).*", "GB"),
     ],
 )
-def test_a_unit_that_contradicts_the_metrics_is_reported(line: str, pattern: str, units: str) -> None:
+def test_a_unit_in_the_line_that_contradicts_the_metrics_is_reported(
+    line: str, pattern: str, units: str
+) -> None:
     listener = Listener()
     assert value(line, pattern, listener, units=units) == float(line[4:].rstrip("sMmuµiB%/ "))
     assert [doubt for doubt, *_ in listener.doubts] == [Doubt.OTHER_UNIT]
 
 
-def test_other_named_groups_are_labels() -> None:
+def test_named_groups_other_than_value_become_labels() -> None:
     line = "threads=4 size=64KiB: 12.5 ops"
     pattern = r"threads=(?P<threads>\d+) size=(?P<size>\S+): (?P<value>\S+)(?P<missing> never)?"
     assert read(line, pattern) == [{"value": 12.5, "labels": {"threads": "4", "size": "64KiB:"[:-1]}}]

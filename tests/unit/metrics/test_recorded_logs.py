@@ -42,7 +42,7 @@ def test_every_preset_has_recorded_logs_of_two_forms() -> None:
 
 
 @pytest.mark.parametrize("recorded", recorded_logs(), ids=lambda recorded: recorded.name)
-def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: RecordedLog) -> None:
+def test_presets_find_the_hand_checked_values_in_recorded_logs(tmp_path: Path, recorded: RecordedLog) -> None:
     file = tmp_path / "benchmark.toml"
     file.write_text(DESCRIPTOR.format(preset=recorded.preset.name))
     descriptor, findings = load(file)
@@ -64,7 +64,7 @@ def test_the_numbers_are_those_that_a_person_reads(tmp_path: Path, recorded: Rec
     assert told["empty_presets"] == ([] if recorded.values else [recorded.preset.name])
 
 
-def test_the_page_is_made_of_the_recorded_logs() -> None:
+def test_the_page_of_presets_is_generated_from_the_recorded_logs() -> None:
     assert PAGE.read_text() == page()
 
 

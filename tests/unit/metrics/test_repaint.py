@@ -75,14 +75,14 @@ logs = st.lists(
 
 
 @given(data=logs, pieces=st.lists(st.integers(0, 30), max_size=6))
-def test_repainted_states_are_recognised_in_pieces_of_any_size(data: bytes, pieces: list[int]) -> None:
+def test_progress_bar_states_are_recognised_in_pieces_of_any_size(data: bytes, pieces: list[int]) -> None:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         found, _ = followed(data, pieces, Path(folder))
     assert found == expected(data)
 
 
 @given(data=logs, pieces=st.lists(st.integers(0, 30), max_size=6))
-def test_reading_on_from_any_position_gives_the_same_rest(data: bytes, pieces: list[int]) -> None:
+def test_reading_resumed_at_any_position_gives_the_same_rest(data: bytes, pieces: list[int]) -> None:
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         found, places = followed(data, pieces, Path(folder))
         for place, count in places:
@@ -107,7 +107,9 @@ BAR = b"10% loss=3\r20% loss=2\r\x1b[32m30% loss=1\x1b[0m\r   \r\nepoch loss=9\n
 
 
 @pytest.mark.parametrize(("repaint", "values"), [("all", [3, 2, 1, 9, 8, 7]), ("last", [1, 9, 7])])
-def test_a_bar_gives_all_of_its_states_or_the_last(tmp_path: Path, repaint: str, values: list[int]) -> None:
+def test_values_of_all_states_of_a_progress_bar_or_of_the_last_are_recorded(
+    tmp_path: Path, repaint: str, values: list[int]
+) -> None:
     rundir = make_run(tmp_path, [("loss", r"loss=(\d)"), ("percent", r"(\d+)%")], output=BAR, repaint=repaint)
 
     Extractor(rundir, read_job(rundir.job)).run()
@@ -119,7 +121,7 @@ def test_a_bar_gives_all_of_its_states_or_the_last(tmp_path: Path, repaint: str,
     assert extracted(rundir)["lines"] == 7
 
 
-def test_blank_states_are_not_waited_through_for_ever(tmp_path: Path) -> None:
+def test_many_blank_states_do_not_hide_the_state_before_them(tmp_path: Path) -> None:
     output = b"loss=1\r" + b" \r" * 40_000 + b"loss=2\n"
     rundir = make_run(tmp_path, [("loss", r"loss=(\d)")], output=output, repaint="last")
 
@@ -128,7 +130,7 @@ def test_blank_states_are_not_waited_through_for_ever(tmp_path: Path) -> None:
     assert [each[6] for each in entries(rundir)["log"]] == [1, 2]
 
 
-def test_values_of_repainted_states_cause_no_warnings(tmp_path: Path) -> None:
+def test_overwritten_progress_bar_states_cause_no_warnings(tmp_path: Path) -> None:
     rundir = make_run(tmp_path, [("loss", r"loss=(\S+)")], output=b"loss=nan\rloss=1\n", repaint="last")
 
     Extractor(rundir, read_job(rundir.job)).run()
@@ -153,7 +155,7 @@ def test_a_line_equals_what_a_screen_shows(line: str, shown: str) -> None:
     assert on_screen(line) == shown
 
 
-def test_a_bar_is_one_of_the_last_lines() -> None:
+def test_a_progress_bar_counts_as_one_of_the_last_lines() -> None:
     bar = "".join(f"{number}% of it\r" for number in range(100))
     assert last_lines(f"begin\n{bar}\n\n  \nend", 2) == ["99% of it", "end"]
     assert last_lines(f"begin\n{bar}", 20) == ["begin", "99% of it"]

@@ -81,7 +81,7 @@ def found(rundir: RunDir, *, src: str = "log") -> list[tuple[int, float]]:
     return [(each["repeat"], each["value"]) for each in records(rundir) if each["src"] == src]
 
 
-def test_only_output_of_runs_counts_and_has_its_run(tmp_path: Path) -> None:
+def test_only_output_of_runs_is_recorded_with_the_number_of_the_run(tmp_path: Path) -> None:
     runs = [
         Run(b"v=1\n", warmup=True, emitted=b'{"e": 9}\n'),
         Run(b"v=10\nv=11", emitted=b'{"e": 1}'),
@@ -99,7 +99,7 @@ def test_only_output_of_runs_counts_and_has_its_run(tmp_path: Path) -> None:
     assert [(each["repeat"], each["value"]) for each in facts] == [(0, 2.5), (1, 2.5), (2, 2.5)]
 
 
-def test_no_section_reaches_into_the_next_run(tmp_path: Path) -> None:
+def test_an_open_section_is_closed_at_the_end_of_a_run(tmp_path: Path) -> None:
     printed = [b"v=1\nbegin\nv=2\n", b"v=3\nbegin\nv=4\nend\nv=5\n", b"v=6\nbegin\nv=7"]
     runs = [Run(each, warmup=number == 0) for number, each in enumerate([b"begin\n", *printed])]
     rundir = series(tmp_path, runs, ended=2, sections={"after": "begin", "until": "end"})
@@ -135,7 +135,7 @@ def test_a_dead_runs_output_is_not_read_before_its_end_is_known(tmp_path: Path) 
     assert found(rundir) == [(0, 1), (1, 2)]
 
 
-def test_facts_about_a_run_follow_its_other_records(tmp_path: Path) -> None:
+def test_resource_records_of_a_run_follow_its_other_records(tmp_path: Path) -> None:
     rundir = series(tmp_path, [Run(b"v=1\nv=2", emitted=b'{"e": 1}'), Run(b"v=3\n", emitted=b'{"e": 2}')])
     rundir.exit.write_text(json.dumps(EXITED))
 
@@ -167,7 +167,9 @@ def test_a_truncated_output_stays_with_its_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_a_kill_between_any_two_bytes_changes_no_record(tmp_path: Path, *, with_checkpoint: bool) -> None:
+def test_an_extractor_killed_between_any_two_bytes_changes_no_record(
+    tmp_path: Path, *, with_checkpoint: bool
+) -> None:
     runs = [Run(b"v=%d\nv=%d" % (n, n + 100), emitted=b'{"e": %d}' % n) for n in range(4)]
     rundir = series(tmp_path, runs)
     rundir.exit.write_text(json.dumps(EXITED))

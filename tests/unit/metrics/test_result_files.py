@@ -62,7 +62,7 @@ def warnings_of(rundir: RunDir) -> list[str]:
     return [str(each) for each in extracted(rundir)["warnings"]]
 
 
-def test_hyperfines_statistics_and_runs_of_each_command(tmp_path: Path) -> None:
+def test_hyperfine_results_give_statistics_and_runs_of_each_command(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "hyperfine.json", format="hyperfine")
 
     written = json.loads((RECORDED / "hyperfine.json").read_text())["results"]
@@ -74,7 +74,7 @@ def test_hyperfines_statistics_and_runs_of_each_command(tmp_path: Path) -> None:
     assert [each["step"] for each in found if each["name"] == "time"] == [0, 1, 2, 3, 4] * 2
 
 
-def test_google_benchmarks_times_counters_and_aggregates(tmp_path: Path) -> None:
+def test_google_benchmark_results_give_times_counters_and_aggregates(tmp_path: Path) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "google-benchmark"})
     shutil.copy(RECORDED / "google-benchmark.json", rundir.work)
     extract(rundir)
@@ -93,7 +93,7 @@ def test_google_benchmarks_times_counters_and_aggregates(tmp_path: Path) -> None
     assert any("BM_fails: no device" in each for each in extracted(rundir)["warnings"])
 
 
-def test_pytest_benchmarks_statistics_and_rounds(tmp_path: Path) -> None:
+def test_pytest_benchmark_results_give_statistics_and_rounds(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "pytest-benchmark.json", format="pytest-benchmark")
 
     written = json.loads((RECORDED / "pytest-benchmark.json").read_text())["benchmarks"]
@@ -103,7 +103,7 @@ def test_pytest_benchmarks_statistics_and_rounds(tmp_path: Path) -> None:
     assert found[0]["labels"] == {"benchmark": "test_sum.py::test_sum[10]", "group": "sum"}
 
 
-def test_jmhs_scores_iterations_and_profilers(tmp_path: Path) -> None:
+def test_jmh_results_give_scores_iterations_and_profilers(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "jmh.json", format="jmh")
 
     written = json.loads((RECORDED / "jmh.json").read_text())
@@ -115,7 +115,7 @@ def test_jmhs_scores_iterations_and_profilers(tmp_path: Path) -> None:
     assert found[0]["units"] == "ops/us"
 
 
-def test_measures_of_bencher_metric_format(tmp_path: Path) -> None:
+def test_bencher_metric_format_results_give_measures_with_bounds(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "bmf.json", format="bmf")
 
     shown = {(each["labels"]["benchmark"], each["name"]): each["value"] for each in found}
@@ -125,7 +125,7 @@ def test_measures_of_bencher_metric_format(tmp_path: Path) -> None:
     assert len(found) == 8
 
 
-def test_mllog_lines_with_their_steps_and_times(tmp_path: Path) -> None:
+def test_mllog_lines_give_values_with_steps_and_times(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "mllog.log", format="mllog")
 
     assert values(found, "train_loss") == pytest.approx([2.5, 1.25, 2.5 / 3])
@@ -136,7 +136,7 @@ def test_mllog_lines_with_their_steps_and_times(tmp_path: Path) -> None:
     assert found[0]["timestamp"] == json.loads(written.partition(" ")[2])["time_ms"]
 
 
-def test_columns_of_csv_files_become_values(tmp_path: Path) -> None:
+def test_csv_files_give_values_of_the_named_columns(tmp_path: Path) -> None:
     served = of_recorded(
         tmp_path / "ab",
         "ab.csv",
@@ -163,7 +163,7 @@ def test_columns_of_csv_files_become_values(tmp_path: Path) -> None:
     assert answers[0]["labels"] == {"status": "200"}
 
 
-def test_csv_with_names_in_cells_and_without_a_header(tmp_path: Path) -> None:
+def test_csv_files_may_have_metric_names_in_cells_or_no_header(tmp_path: Path) -> None:
     rundir = run_with(
         tmp_path,
         {"path": "named.csv", "format": "csv", "values": ["v"], "name_from": "what", "units_from": "unit"},
@@ -184,7 +184,7 @@ def test_csv_with_names_in_cells_and_without_a_header(tmp_path: Path) -> None:
     assert shown == [("loss", 0.5, "nats"), ("rate", 2000, "1/s"), ("bw", 10, ""), ("bw", 20, "")]
 
 
-def test_paths_into_json_with_labels_and_steps(tmp_path: Path) -> None:
+def test_json_files_give_values_with_labels_and_steps_by_path(tmp_path: Path) -> None:
     jobs = of_recorded(
         tmp_path / "fio",
         "fio.json",
@@ -231,7 +231,7 @@ MIXED = {
         (["times[*]"], [("times", 0.5, None), ("times", 0.25, None)]),
     ],
 )
-def test_members_of_one_path_are_distinguished(
+def test_values_of_one_json_path_are_distinguished_by_a_member_label(
     tmp_path: Path, paths: list[str], expected: list[tuple[str, float, str | None]]
 ) -> None:
     table = {"path": "a.json", "format": "json", "values": paths}
@@ -254,7 +254,7 @@ def test_a_label_of_the_table_is_added_to_the_member(tmp_path: Path) -> None:
     ]
 
 
-def test_only_the_metrics_that_are_named(tmp_path: Path) -> None:
+def test_only_the_metrics_named_in_a_results_table_are_recorded(tmp_path: Path) -> None:
     found = of_recorded(tmp_path, "hyperfine.json", format="hyperfine", metrics=["median"])
 
     assert {each["name"] for each in found} == {"median"}
@@ -294,7 +294,7 @@ def test_files_that_are_wrong_are_named_and_others_are_read(tmp_path: Path) -> N
     assert extracted(rundir)["results_missing"] == ["nothing/*"]
 
 
-def test_a_link_that_leads_out_gives_nothing(tmp_path: Path) -> None:
+def test_a_result_file_that_links_out_of_the_folder_is_ignored(tmp_path: Path) -> None:
     secret = tmp_path / "secret.json"
     secret.write_text('{"a": {"m": {"value": 1}}}')
     rundir = run_with(tmp_path / "run", {"path": "**/*.json", "format": "bmf"})
@@ -306,7 +306,7 @@ def test_a_link_that_leads_out_gives_nothing(tmp_path: Path) -> None:
     assert of_files(rundir) == []
 
 
-def test_a_file_from_before_the_benchmark_is_not_its_result(tmp_path: Path) -> None:
+def test_a_result_file_older_than_the_benchmark_is_ignored(tmp_path: Path) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, old_json='{"a": {"m": {"value": 1}}}')
     written = (rundir.work / "old.json").stat().st_ctime_ns // 1_000_000
     rundir.started.write_text(
@@ -321,7 +321,7 @@ def test_a_file_from_before_the_benchmark_is_not_its_result(tmp_path: Path) -> N
     assert 'old.json (output.results "*.json") was there before the benchmark began' in warning
 
 
-def test_too_large_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"a": {"m": {"value": 1}}}')
     monkeypatch.setattr(documents, "DOCUMENT_LIMIT", 10)
 
@@ -373,7 +373,7 @@ def test_a_defect_in_reading_one_table_does_not_affect_others(
     assert values(of_files(rundir), "m") == [1]
 
 
-def test_a_file_belongs_to_the_run_that_wrote_it(tmp_path: Path) -> None:
+def test_a_result_file_is_assigned_to_the_run_that_wrote_it(tmp_path: Path) -> None:
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"a": {"m": {"value": 1}}}')
     written = (rundir.work / "a.json").stat().st_ctime_ns // 1_000_000
     table = Results(path="*.json", format=ResultFormat.BMF)
@@ -392,7 +392,7 @@ def test_a_file_belongs_to_the_run_that_wrote_it(tmp_path: Path) -> None:
     assert repeats((before, None), (after, 0)) == []
 
 
-def test_secrets_in_a_file_are_not_in_records(tmp_path: Path) -> None:
+def test_secrets_in_a_result_file_are_not_in_records(tmp_path: Path) -> None:
     rundir = run_with(
         tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"run --key hunter2": {"m": {"value": 1}}}'
     )
@@ -402,7 +402,7 @@ def test_secrets_in_a_file_are_not_in_records(tmp_path: Path) -> None:
     assert of_files(rundir)[0]["labels"] == {"benchmark": "run --key ***"}
 
 
-def test_a_file_that_changes_between_two_extractors_changes_nothing(tmp_path: Path) -> None:
+def test_a_result_file_changed_after_it_was_read_changes_no_record(tmp_path: Path) -> None:
     # given records that were cut anywhere, and a file that says something else by then
     content = json.dumps({f"b{n}": {"m": {"value": n}} for n in range(12)})
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json=content)
@@ -430,7 +430,7 @@ def test_a_file_that_changes_between_two_extractors_changes_nothing(tmp_path: Pa
         ("path = 'x'\nformat = 'csv'\nvalues = ['v']\nlabels = { own = 'r' }", "a label of .job. labels"),
     ],
 )
-def test_a_table_that_contradicts_itself_is_refused(table: str, message: str) -> None:
+def test_a_contradictory_results_table_is_refused(table: str, message: str) -> None:
     text = f"version = 1\n[job]\nid = 'j'\nlabels = {{ own = 'x' }}\n[benchmark]\nargv = ['true']\n[[results]]\n{table}\n"
 
     with pytest.raises(DescriptorError, match=message.replace("[", r"\[").replace("*", r"\*")):
@@ -454,7 +454,7 @@ DOCUMENT = json.dumps({"results": [{"mean": 1, "a.b": {"c": [2, 3]}}, {"mean": 4
         ("*.*.mean", [1, 4]),
     ],
 )
-def test_a_path_finds_its_values(path: str, found: list[int]) -> None:
+def test_a_path_in_a_result_file_finds_its_values(path: str, found: list[int]) -> None:
     assert [value for _, value in read_star_path(path).find(json.loads(DOCUMENT))] == found
 
 

@@ -78,7 +78,9 @@ def values(data: bytes, after: str | None, until: str | None) -> list[object]:
         ("(?i)== WRITES", "e.d$", [4, 6]),
     ],
 )
-def test_a_metric_counts_between_its_lines(after: str | None, until: str | None, expected: list[int]) -> None:
+def test_a_metric_is_searched_only_between_its_section_lines(
+    after: str | None, until: str | None, expected: list[int]
+) -> None:
     assert values(TABLES, after, until) == expected
 
 
@@ -129,7 +131,7 @@ sectioned = st.lists(
 
 
 @given(data=logs, metrics=sectioned, cuts=st.lists(st.integers(0, 200), max_size=5))
-def test_every_method_and_block_size_finds_the_same_as_a_loop_over_lines(
+def test_sections_are_found_the_same_by_every_search_method_and_block_size(
     data: bytes, metrics: list[Metric], cuts: list[int]
 ) -> None:
     ends = sorted({data.rfind(b"\n", 0, cut) + 1 for cut in cuts} | {0, len(data)})
@@ -200,7 +202,7 @@ def test_a_truncated_log_begins_outside_of_any_section(tmp_path: Path) -> None:
     assert [each[6] for each in entries(rundir)["log"]] == [1, 4]
 
 
-def test_each_process_has_sections_of_its_own(tmp_path: Path) -> None:
+def test_each_process_log_has_separate_sections(tmp_path: Path) -> None:
     printed = [b"begin\np99 1\n", b"p99 2\nbegin\np99 3\n"]
     rundir = make_run(tmp_path, [VALUE], processes=printed, after="begin")
 
