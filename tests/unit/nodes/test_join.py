@@ -46,14 +46,14 @@ def test_a_fixed_number_of_processes_is_used_unchanged(rundir: RunDir) -> None:
     assert slots(context(rundir, processes="3", gpus=7)) == 3
 
 
-def test_each_gpu_has_a_process_and_a_node_without_any_has_one(rundir: RunDir) -> None:
+def test_a_node_has_one_process_per_gpu_or_one_process_without_gpus(rundir: RunDir) -> None:
     found = Gpus().count or count_gpus()
 
     assert slots(context(rundir)) == max(1, found)
     assert slots(context(rundir, gpus=found)) == max(1, found)
 
 
-def test_a_node_with_other_gpus_than_its_type_is_refused(rundir: RunDir) -> None:
+def test_a_node_with_fewer_gpus_than_its_instance_type_is_refused(rundir: RunDir) -> None:
     with pytest.raises(RunEndedError) as caught:
         join(context(rundir, gpus=99))
 
@@ -62,7 +62,7 @@ def test_a_node_with_other_gpus_than_its_type_is_refused(rundir: RunDir) -> None
     assert "its instance type has 99" in caught.value.reason.message
 
 
-def test_a_node_publishes_the_interface_of_its_address(rundir: RunDir) -> None:
+def test_a_node_publishes_the_network_interface_of_its_address(rundir: RunDir) -> None:
     ctx = context(rundir, processes="1")
     join(ctx)
 
@@ -70,7 +70,7 @@ def test_a_node_publishes_the_interface_of_its_address(rundir: RunDir) -> None:
     assert (me.address, me.interface) == ("127.0.0.1", "lo")
 
 
-def test_no_other_process_gets_the_published_port_of_a_node(rundir: RunDir) -> None:
+def test_the_published_port_of_a_node_stays_reserved_for_it(rundir: RunDir) -> None:
     ctx = context(rundir, processes="1")
     join(ctx)
     (me,) = peers_of(ctx.rundir)
@@ -164,7 +164,7 @@ def test_the_coordinator_reads_each_node_once_while_others_join(tmp_path: Path) 
     assert sum(store.asked.values()) == 61
 
 
-def test_a_node_that_joins_again_before_all_have_met_is_read_again(tmp_path: Path) -> None:
+def test_a_node_that_rejoins_before_all_have_joined_is_read_again(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     attempt = AttemptRecord(JobRecord(store, "job"))
     ports = iter([29500, 29501])
@@ -182,7 +182,7 @@ def test_a_node_that_joins_again_before_all_have_met_is_read_again(tmp_path: Pat
     assert [each.port for each in met.peers] == [29500, 29501, 29500]
 
 
-def test_a_worker_reads_the_members_once(tmp_path: Path) -> None:
+def test_a_worker_reads_the_list_of_peers_once(tmp_path: Path) -> None:
     store = CountingStore(tmp_path)
     attempt = AttemptRecord(JobRecord(store, "job"))
     peers = tuple(Peer(rank=rank, address="10.0.0.1", port=29500) for rank in range(2))
@@ -200,7 +200,7 @@ def test_a_worker_reads_the_members_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "most"), [(2, 1.0), (200, 1.0), (1000, 5.0)])
-def test_the_more_workers_wait_the_more_rarely_each_asks(tmp_path: Path, nodes: int, most: float) -> None:
+def test_workers_poll_less_often_the_more_of_them_wait(tmp_path: Path, nodes: int, most: float) -> None:
     store = CountingStore(tmp_path)
     pauses: list[float] = []
 

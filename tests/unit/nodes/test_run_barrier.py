@@ -63,7 +63,9 @@ def ready(rundir: RunDir) -> RunDir:
 
 
 @pytest.mark.parametrize("takes_it_late", [False, True])
-def test_the_first_stored_decision_is_final(ready: RunDir, tmp_path: Path, takes_it_late: bool) -> None:
+def test_the_first_stored_decision_about_the_next_run_is_final(
+    ready: RunDir, tmp_path: Path, takes_it_late: bool
+) -> None:
     # given a coordinator that has decided, and a store that did not say whether it took that
     store = SlowStore(tmp_path / "store", takes_it_late=takes_it_late)
     attempt = AttemptRecord(JobRecord(store, "job-1"))
@@ -84,7 +86,7 @@ def test_the_first_stored_decision_is_final(ready: RunDir, tmp_path: Path, takes
     assert read_json(ready.turn) == {"run": 10, "begins": begins}
 
 
-def test_max_time_is_not_over_because_the_clock_was_set(ready: RunDir, tmp_path: Path) -> None:
+def test_a_change_of_the_clock_does_not_end_max_time(ready: RunDir, tmp_path: Path) -> None:
     # given a first run that began a moment ago, in the year 1970 by the clock of then
     begun = round(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
     lines = ready.repeats.read_text().replace(

@@ -80,7 +80,7 @@ def wait(rundir: RunDir, port: int, found: ReadinessProbe | None) -> SteppingClo
     return clock
 
 
-def test_a_server_may_have_a_certificate_of_its_own(rundir: RunDir, tmp_path: Path) -> None:
+def test_a_server_may_have_a_self_signed_certificate(rundir: RunDir, tmp_path: Path) -> None:
     answers = Answers(200)
     with serving(answers, certificate_from(datetime.now(timezone.utc), tmp_path)) as port:
         wait(rundir, port, probe(scheme="HTTPS"))
@@ -88,7 +88,7 @@ def test_a_server_may_have_a_certificate_of_its_own(rundir: RunDir, tmp_path: Pa
     assert answers.paths == ["/ping"]
 
 
-def test_the_server_is_asked_again_until_it_answers_well(rundir: RunDir) -> None:
+def test_the_readiness_probe_is_repeated_until_it_succeeds(rundir: RunDir) -> None:
     answers = Answers(503, 404, 302)
     with serving(answers) as port:
         clock = wait(rundir, port, probe(path="ping?x=1"))
@@ -97,7 +97,7 @@ def test_the_server_is_asked_again_until_it_answers_well(rundir: RunDir) -> None
     assert clock.passed == pytest.approx(30)  # the delay, and two periods, as in Kubernetes
 
 
-def test_so_many_good_answers_in_a_row_as_the_probe_says(rundir: RunDir) -> None:
+def test_a_server_is_ready_after_success_threshold_successes_in_a_row(rundir: RunDir) -> None:
     answers = Answers(200, 503, 200, 200, 503)
     with serving(answers) as port:
         wait(rundir, port, probe(success_threshold=2, initial_delay_seconds=0, period_seconds=1))
@@ -118,7 +118,7 @@ def test_a_probe_that_never_succeeds_ends_at_the_limit_in_a_sentence(rundir: Run
     assert len(answers.paths) == 6
 
 
-def test_an_answer_that_comes_byte_by_byte_is_late(rundir: RunDir) -> None:
+def test_a_probe_answered_byte_by_byte_times_out(rundir: RunDir) -> None:
     slow = socket.create_server(("127.0.0.1", 0))
     over = threading.Event()
 
@@ -157,7 +157,7 @@ def test_an_answer_that_comes_byte_by_byte_is_late(rundir: RunDir) -> None:
         (b"", "closed connection without response"),
     ],
 )
-def test_an_answer_that_is_not_http_is_told_in_printable_words(
+def test_a_probe_answer_that_is_not_http_is_quoted_in_printable_characters(
     rundir: RunDir, answer: bytes, words: str
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as odd:
@@ -180,7 +180,7 @@ def test_an_answer_that_is_not_http_is_told_in_printable_words(
     assert len(message) < 400
 
 
-def test_a_silent_server_is_not_waited_for_beyond_the_limit_however_long_a_probe_may_take(
+def test_the_wait_for_a_silent_server_ends_at_limits_join_despite_a_longer_probe_timeout(
     rundir: RunDir,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -196,7 +196,7 @@ def test_a_silent_server_is_not_waited_for_beyond_the_limit_however_long_a_probe
     assert clock.passed < 180
 
 
-def test_without_a_probe_a_connection_is_enough(rundir: RunDir) -> None:
+def test_without_a_probe_a_server_is_ready_once_it_accepts_connections(rundir: RunDir) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         clock = wait(rundir, listening.getsockname()[1], None)
 
@@ -206,7 +206,7 @@ def test_without_a_probe_a_connection_is_enough(rundir: RunDir) -> None:
         wait(rundir, port, None)
 
 
-def test_the_server_is_not_waited_for_after_its_end(rundir: RunDir) -> None:
+def test_the_wait_for_a_server_ends_when_the_server_has_failed(rundir: RunDir) -> None:
     stop = ScriptedStopSource(StopReason(Outcome.PEER_FAILED, "Node 1: The server failed."), after=3)
     context = make_context(rundir, sources=[stop], tables=JOIN)
 

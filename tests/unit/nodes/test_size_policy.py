@@ -85,7 +85,7 @@ def job() -> Job:
     return Job()
 
 
-def test_the_program_is_asked_about_this_generation_with_the_checked_part_of_its_hints(job: Job) -> None:
+def test_the_goodput_program_gets_validated_hints_of_the_current_generation(job: Job) -> None:
     job.answer = lambda: 6
 
     assert job.observe(json.dumps({**GOOD, "more": "x" * 1000}), after_s=PAUSE_S) == 6
@@ -112,7 +112,7 @@ def test_after_a_proposal_the_next_one_waits_for_the_pause(job: Job) -> None:
     assert job.observe(after_s=1) == 6
 
 
-def test_it_is_asked_once_a_minute(job: Job) -> None:
+def test_the_goodput_program_runs_at_most_once_a_minute(job: Job) -> None:
     assert job.observe(after_s=PAUSE_S) is None
     assert job.observe(after_s=INTERVAL_S - 1) is None
     assert len(job.questions) == 1
@@ -128,13 +128,13 @@ def test_a_proposal_is_another_number_within_the_range(job: Job, answer: int, pr
     assert job.observe(after_s=PAUSE_S) == proposed
 
 
-def test_hints_of_an_earlier_generation_are_not_asked_about(job: Job) -> None:
+def test_hints_of_an_earlier_generation_are_ignored(job: Job) -> None:
     assert job.observe(after_s=PAUSE_S, generation=2) is None
 
     assert not job.questions
 
 
-def test_the_run_goes_on_while_the_program_thinks(job: Job) -> None:
+def test_the_run_continues_while_the_goodput_program_computes(job: Job) -> None:
     known = threading.Event()
 
     def answer() -> int:
@@ -171,7 +171,7 @@ def test_the_run_goes_on_while_the_program_thinks(job: Job) -> None:
         ({**GOOD, "gradientAccumulation": 1}, "gradientAccumulation"),
     ],
 )
-def test_hints_that_do_not_tell_the_speed_are_ignored_by_name(job: Job, hints: Any, key: str) -> None:
+def test_unusable_hints_are_ignored_with_a_warning_that_names_the_key(job: Job, hints: Any, key: str) -> None:
     assert job.observe(json.dumps(hints), after_s=PAUSE_S) is None
 
     assert not job.questions
@@ -182,7 +182,7 @@ def test_hints_that_do_not_tell_the_speed_are_ignored_by_name(job: Job, hints: A
     assert len(warning) < 400
 
 
-def test_hints_with_what_adaptdl_leaves_empty_are_used(job: Job) -> None:
+def test_hints_with_empty_optional_values_are_used(job: Job) -> None:
     empty = dict.fromkeys(("maxBatchSize", "localBszBounds", "gradParams"))
 
     job.observe(json.dumps({**GOOD, **empty}), after_s=PAUSE_S)
@@ -192,7 +192,7 @@ def test_hints_with_what_adaptdl_leaves_empty_are_used(job: Job) -> None:
     assert not job.policy.take_warnings()
 
 
-def test_a_program_without_an_answer_changes_nothing_and_is_asked_again(job: Job) -> None:
+def test_a_failing_goodput_program_changes_nothing_and_is_run_again(job: Job) -> None:
     def fail() -> int:
         raise NoAnswerError("the program was ended by signal 24")
 
@@ -206,7 +206,7 @@ def test_a_program_without_an_answer_changes_nothing_and_is_asked_again(job: Job
     assert job.observe(after_s=INTERVAL_S) == 5
 
 
-def test_an_answer_is_found_among_other_lines() -> None:
+def test_the_answer_of_the_goodput_program_is_found_among_other_lines() -> None:
     text = f'loaded\n{goodput.MARK}{{"nodes": 3, "speedup": 2.5, "current": 1.0}}\nbye\n'
 
     assert read_answer(text, code=0).nodes == 3
@@ -223,7 +223,7 @@ def test_an_answer_is_found_among_other_lines() -> None:
         ("x" * 10_000, 0, "ended with 0"),
     ],
 )
-def test_anything_else_is_no_answer(text: str, code: int, why: str) -> None:
+def test_invalid_output_of_the_goodput_program_is_refused(text: str, code: int, why: str) -> None:
     with pytest.raises(NoAnswerError, match=why) as error:
         read_answer(text, code=code)
 
@@ -270,7 +270,7 @@ class Look:
         return [self.attempt.size_proposal(each).desired for each in self.attempt.signs_seen().proposals]
 
 
-def test_what_the_benchmarks_python_answers_is_proposed_to_the_job(tmp_path: Path) -> None:
+def test_the_answer_of_the_goodput_program_is_proposed_to_the_job(tmp_path: Path) -> None:
     asked = tmp_path / "asked"
     answer = json.dumps({"nodes": 3, "speedup": 2.5, "current": 1.0})
     it = Look(tmp_path, f"echo \"$1 $2 $OMP_NUM_THREADS\" > {asked}; echo '{goodput.MARK}{answer}'")
@@ -283,7 +283,7 @@ def test_what_the_benchmarks_python_answers_is_proposed_to_the_job(tmp_path: Pat
     assert question.endswith('"current": 1, "most": 4, "slots": 2} 1\n')
 
 
-def test_what_is_wrong_is_reported_once_for_all_generations_and_agents(tmp_path: Path) -> None:
+def test_warnings_about_hints_are_given_once_for_all_generations_and_agents(tmp_path: Path) -> None:
     it = Look(tmp_path, "echo no such module >&2; exit 1")
     failed = 'The number of nodes stays as it is, as its goodput cannot be computed (the program ended with 1 and printed "no such module").'
 
@@ -300,7 +300,7 @@ def test_what_is_wrong_is_reported_once_for_all_generations_and_agents(tmp_path:
 
 
 @pytest.mark.parametrize("safe", ["", "1"])
-def test_the_program_uses_the_benchmarks_own_packages(tmp_path: Path, safe: str) -> None:
+def test_the_goodput_program_uses_the_benchmarks_packages(tmp_path: Path, safe: str) -> None:
     """With PYTHONSAFEPATH this program's folder, which has an adaptdl.py, is not on the path."""
     (tmp_path / "numpy.py").write_text("import sys; sys.exit(f'{__file__} {sys.path[0]}')")
     question = json.dumps({"hints": GOOD, "current": 1, "most": 2, "slots": 1})

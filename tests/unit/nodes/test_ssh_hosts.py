@@ -51,7 +51,7 @@ def test_a_host_that_answers_late_is_waited_for(rundir: RunDir, tmp_path: Path) 
     assert all((tmp_path / peer.address).exists() for peer in HOSTS)
 
 
-def test_a_run_that_is_to_end_waits_no_longer(rundir: RunDir, tmp_path: Path) -> None:
+def test_a_stop_ends_the_wait_for_ssh_to_the_other_nodes(rundir: RunDir, tmp_path: Path) -> None:
     stop = ScriptedStopSource(StopReason(Outcome.PEER_FAILED, "Node 1: sshd ended."), after=2)
 
     with pytest.raises(RunEndedError, match="sshd ended"):

@@ -43,7 +43,7 @@ def test_text_that_looks_secret_is_not_in_the_evidence(pieces: list[tuple[str, s
     st.lists(st.text("bf0123456789.:-_/", min_size=3, max_size=30), min_size=1, max_size=5),
     st.text(),
 )
-def test_known_names_are_replaced_everywhere(before: str, secrets: list[str], after: str) -> None:
+def test_known_account_names_are_redacted_everywhere(before: str, secrets: list[str], after: str) -> None:
     redactor = Redactor()
     for each in secrets:
         redactor.learn(each, "§")
@@ -64,7 +64,7 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
     assert redactor.redact(once) == once
 
 
-def test_ordinary_text_of_the_evidence_is_kept() -> None:
+def test_ordinary_text_in_the_evidence_is_not_redacted() -> None:
     said = (
         "12:34:56 i-0123456789abcdef0 ended by Client.InstanceInitiatedShutdown; cloud-init 25.1.4, std::string, 1.5 s\n"
         "jobs/prove-digits-1125214755/attempts/0/nodes/0/metrics/00000000000000000000.jsonl at 1764107275123\n"
@@ -73,7 +73,7 @@ def test_ordinary_text_of_the_evidence_is_kept() -> None:
     assert Redactor().redact(said) == said
 
 
-def test_answers_of_aws_have_neither_addresses_nor_user_data() -> None:
+def test_addresses_and_user_data_in_aws_responses_are_redacted() -> None:
     redactor = Redactor()
     answer = {
         "Instances": [
@@ -97,7 +97,7 @@ def test_answers_of_aws_have_neither_addresses_nor_user_data() -> None:
     json.loads(text)
 
 
-def test_a_bundle_is_redacted_with_its_names(tmp_path: Path) -> None:
+def test_contents_and_file_names_in_the_evidence_archive_are_redacted(tmp_path: Path) -> None:
     redactor = Redactor()
     redactor.learn(ACCOUNT, "account")
     folder = tmp_path / "evidence"

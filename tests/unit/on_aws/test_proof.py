@@ -53,7 +53,9 @@ def raising(error: Exception) -> Callable[[Any], str]:
         (KeyError("gone"), Answer.DIFFERS, "KeyError: 'gone'"),
     ],
 )
-def test_only_an_answer_of_a_real_account_holds(error: Exception, answer: Answer, seen: str) -> None:
+def test_an_error_in_a_step_means_that_it_does_not_hold_or_is_unanswered(
+    error: Exception, answer: Answer, seen: str
+) -> None:
     found = answered(raising(error))
 
     assert (found.answer, found.seen, found.seconds) == (answer, seen, 2.5)
@@ -66,7 +68,7 @@ def test_only_an_answer_of_a_real_account_holds(error: Exception, answer: Answer
         "decreases account's UnreservedConcurrentExecution below its minimum value of [10]",
     ],
 )
-def test_a_quota_of_the_account_is_no_answer_about_the_code(said: str) -> None:
+def test_a_step_that_the_accounts_quota_prevents_counts_as_unanswered(said: str) -> None:
     account: Any = SimpleNamespace(bai=lambda *arguments, minutes: Said(2, "", said))
 
     with pytest.raises(UnansweredError, match="the account does not allow it"):
