@@ -39,7 +39,9 @@ def asked(
         connection.close()
 
 
-def test_the_addresses_of_a_generation_are_one_for_each_replica(supervisor: AdaptdlSupervisor) -> None:
+def test_the_supervisor_lists_one_address_for_each_replica_of_a_generation(
+    supervisor: AdaptdlSupervisor,
+) -> None:
     supervisor.begin(2, PEERS)
 
     status, content = asked(supervisor, "GET", f"/discover/{KEY}/2")
@@ -51,7 +53,9 @@ def test_the_addresses_of_a_generation_are_one_for_each_replica(supervisor: Adap
     }
 
 
-def test_a_generation_that_does_not_begin_in_time_is_asked_for_again(supervisor: AdaptdlSupervisor) -> None:
+def test_a_request_for_a_generation_that_has_not_begun_times_out_with_408(
+    supervisor: AdaptdlSupervisor,
+) -> None:
     supervisor.begin(1, PEERS)
 
     assert asked(supervisor, "GET", f"/discover/{KEY}/2")[0] == 408
@@ -102,14 +106,16 @@ def test_many_replicas_are_held_at_the_same_time(supervisor: AdaptdlSupervisor) 
         ("PUT", f"/discover/{KEY}/0"),
     ],
 )
-def test_another_job_or_path_is_not_found(supervisor: AdaptdlSupervisor, method: str, path: str) -> None:
+def test_requests_for_another_job_or_path_get_404(
+    supervisor: AdaptdlSupervisor, method: str, path: str
+) -> None:
     supervisor.begin(0, PEERS)
 
     assert asked(supervisor, method, path, b"{}" if method == "PUT" else None)[0] == 404
     assert (supervisor.hints, supervisor.take_warnings()) == (None, [])
 
 
-def test_the_last_hints_are_kept_with_their_generation(supervisor: AdaptdlSupervisor) -> None:
+def test_the_last_hints_are_stored_with_their_generation(supervisor: AdaptdlSupervisor) -> None:
     supervisor.begin(2, PEERS)
 
     for size in (32, 64):
@@ -157,7 +163,7 @@ def test_the_largest_hints_are_taken(supervisor: AdaptdlSupervisor) -> None:
     assert asked(supervisor, "PUT", f"/hints/{KEY}", content)[0] == 200
 
 
-def test_a_restarted_agent_answers_at_the_same_address_and_the_token_is_secret(tmp_path: Path) -> None:
+def test_the_supervisor_of_a_restarted_agent_has_the_same_address_and_a_private_token(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path)
     first = start_supervisor(rundir, node=0, job_id="j")
     told = first.environment
@@ -180,7 +186,7 @@ def start_other(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"token": "a/b", "port": 1}', '{"token": "ab", "port": "1"}'])
-def test_a_file_that_is_something_else_is_replaced(tmp_path: Path, content: str) -> None:
+def test_a_malformed_supervisor_file_is_replaced(tmp_path: Path, content: str) -> None:
     rundir = RunDir(tmp_path)
     rundir.supervisor.write_text(content)
 
@@ -190,7 +196,7 @@ def test_a_file_that_is_something_else_is_replaced(tmp_path: Path, content: str)
     assert json.loads(rundir.supervisor.read_text())["port"] == supervisor.port
 
 
-def test_another_port_is_taken_if_the_one_before_is_not_free(tmp_path: Path) -> None:
+def test_a_restarted_supervisor_takes_another_port_if_its_old_one_is_in_use(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path)
     first = start_supervisor(rundir, node=0, job_id="j")
     second = start_supervisor(rundir, node=0, job_id="j")

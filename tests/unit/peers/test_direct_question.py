@@ -53,12 +53,12 @@ def asked(peer: Peer, key: bytes = KEY) -> PeerAnswer | None:
     return ask(peer, key, timeout_s=30)
 
 
-def test_a_living_node_reports_whether_it_reaches_the_store() -> None:
+def test_a_node_that_is_asked_reports_whether_it_reaches_the_store() -> None:
     with answering() as peer:
         assert asked(peer) == ANSWER
 
 
-def test_an_answer_counts_only_with_the_jobs_key_and_of_the_node_asked() -> None:
+def test_an_answer_is_accepted_only_with_the_jobs_key_and_from_the_node_asked() -> None:
     with answering() as peer:
         assert asked(peer, new_key()) is None
         assert asked(Peer(rank=2, address=peer.address, agent_port=peer.agent_port)) is None
@@ -66,7 +66,7 @@ def test_an_answer_counts_only_with_the_jobs_key_and_of_the_node_asked() -> None
         assert asked(peer) is None
 
 
-def test_a_connection_without_an_answer_is_no_answer() -> None:
+def test_a_hanging_or_dead_agent_gives_no_answer() -> None:
     # The kernel takes it for an agent that hangs, and refuses it for one that is dead
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         peer = Peer(rank=1, address="127.0.0.1", agent_port=hangs.getsockname()[1])
@@ -75,7 +75,7 @@ def test_a_connection_without_an_answer_is_no_answer() -> None:
     assert asked(Peer(rank=1, address="127.0.0.1")) is None
 
 
-def test_an_answer_heard_before_proves_nothing_later() -> None:
+def test_a_replayed_answer_is_refused() -> None:
     # Given somebody who has recorded a question and its answer, and answers the next question with it
     with answering() as peer, connect(peer) as connection, socket.create_server(("127.0.0.1", 0)) as replayer:
         recorder = Peer(rank=1, address="127.0.0.1", agent_port=replayer.getsockname()[1])
@@ -103,7 +103,7 @@ def test_an_answer_heard_before_proves_nothing_later() -> None:
 @pytest.mark.parametrize(
     "sent", [b"\n", b"GET / HTTP/1.1\r\n\r\n", b"bai-question-1 a b\n", b"x" * 100_000, b"\xff \xff \xff\n"]
 )
-def test_a_stranger_gets_no_answer(sent: bytes) -> None:
+def test_a_request_without_the_jobs_key_gets_no_answer(sent: bytes) -> None:
     with answering() as peer, connect(peer) as stranger:
         try:
             stranger.sendall(sent)
@@ -124,7 +124,7 @@ def test_silent_connections_block_no_others_and_use_few_descriptors() -> None:
         assert len(list(Path("/proc/self/fd").iterdir())) - before - 300 <= 40
 
 
-def test_without_descriptors_the_server_waits_and_answers_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_out_of_file_descriptors_answers_later(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with answering() as peer, socket.socket() as client:
@@ -166,7 +166,7 @@ def test_many_nodes_are_asked_at_the_same_time() -> None:
     assert answers == {rank: ANSWER if rank == 1 else None for rank in range(8)}
 
 
-def test_a_woken_agent_looks_at_once() -> None:
+def test_a_wake_message_makes_an_agent_check_at_once() -> None:
     looks: list[int] = []
     with answering(woken=lambda: looks.append(1)) as peer:
         wake_all([peer, Peer(rank=2, address=peer.address)], KEY)
@@ -178,7 +178,7 @@ def test_a_woken_agent_looks_at_once() -> None:
         assert asked(peer) == ANSWER
 
 
-def test_neither_a_stranger_nor_a_recorded_line_wakes_an_agent() -> None:
+def test_a_forged_or_replayed_wake_message_is_ignored() -> None:
     looks: list[int] = []
     with answering(woken=lambda: looks.append(1)) as peer, socket.create_server(("127.0.0.1", 0)) as recorder:
         wake(peer, new_key())

@@ -56,7 +56,7 @@ def returns(wait: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-def test_a_leader_sees_a_request_in_a_folder_before_its_next_look(attempt: AttemptRecord) -> None:
+def test_a_scale_request_in_a_local_store_wakes_the_leader(attempt: AttemptRecord) -> None:
     it = monitor(attempt, 0)
     it.observe()
     assert it.leads
@@ -120,7 +120,7 @@ def test_members_confirm_a_planned_change_and_stop_together(
     assert reason.message == "Node 2 left."
 
 
-def test_only_a_leader_publishes_what_its_benchmark_proposes(attempt: AttemptRecord) -> None:
+def test_only_a_leader_publishes_the_proposals_of_its_benchmark(attempt: AttemptRecord) -> None:
     policy = replace(POLICY, takes_proposals=True)
     attempt.settle_generation(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1]))
     leader, member = (

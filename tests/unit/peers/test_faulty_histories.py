@@ -104,7 +104,7 @@ def faults_of(history: History, *, seed: str) -> Iterator[Fault]:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_one_failed_request_changes_only_the_time(name: str) -> None:
+def test_one_failed_request_to_the_store_only_delays_decisions(name: str) -> None:
     history, suffered = HISTORIES[name], 0
     for fault in faults_of(history, seed=name):
         world = history.run(fault)
@@ -116,7 +116,7 @@ def test_one_failed_request_changes_only_the_time(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_nodes_that_cannot_wake_or_ask_each_other_decide_the_same_later(name: str) -> None:
+def test_nodes_that_cannot_reach_each_other_make_the_same_decisions_later(name: str) -> None:
     history = HISTORIES[name]
 
     woken, apart = history.run(), history.run(reachable=False)
@@ -127,7 +127,7 @@ def test_nodes_that_cannot_wake_or_ask_each_other_decide_the_same_later(name: st
     assert woken.now <= apart.now
 
 
-def test_several_requests_that_go_wrong_change_nothing_but_the_time() -> None:
+def test_several_failed_requests_to_the_store_only_delay_decisions() -> None:
     chance = random.Random(20261125)
     for _ in range(4000 if EVERY else 60):
         history = chance.choice([*HISTORIES.values()])
@@ -199,7 +199,7 @@ def test_an_unreadable_object_neither_blocks_nor_ends_the_job(key: str, at_s: fl
             assert len(set(node.starts)) == len(node.starts)
 
 
-def test_the_replacement_of_an_unreadable_decision_gives_the_reason() -> None:
+def test_the_decision_that_replaces_an_unreadable_one_names_the_reason() -> None:
     key = f"{ATTEMPT}control/begin-000001.json"
 
     world = World(events=[(10.0, lambda it: it.write(key, b"{")), (20.0, lambda it: it.fail(1))]).run()
@@ -210,7 +210,7 @@ def test_the_replacement_of_an_unreadable_decision_gives_the_reason() -> None:
     assert "begin-000001.json" in again["sentence"]
 
 
-def test_a_node_whose_machine_came_back_after_its_notice_stays() -> None:
+def test_a_node_that_survives_its_spot_notice_joins_again() -> None:
     def leave(world: World) -> None:
         world.write(f"{ATTEMPT}signs/leaving-1", json.dumps({"node": 1, "seconds": 100}).encode())
 
@@ -221,7 +221,9 @@ def test_a_node_whose_machine_came_back_after_its_notice_stays() -> None:
 
 
 @pytest.mark.parametrize(("lost", "more_s"), [((2,), 0), ((0,), 20), ((1, 2), 0), ((0, 1), 40)])
-def test_a_loss_is_decided_within_the_silence_limit_and_two_looks(lost: tuple[int, ...], more_s: int) -> None:
+def test_a_lost_node_is_detected_within_the_silence_limit_and_two_checks(
+    lost: tuple[int, ...], more_s: int
+) -> None:
     def lose(world: World) -> None:
         for node in lost:
             world.lose(node)
@@ -236,7 +238,7 @@ def test_a_loss_is_decided_within_the_silence_limit_and_two_looks(lost: tuple[in
     assert world.decided()[1]["members"] == [node for node in range(3) if node not in lost]
 
 
-def test_leaders_that_hang_and_wake_in_turn_decide_everything_once() -> None:
+def test_leaders_that_hang_and_wake_in_turn_make_each_decision_once() -> None:
     """Each of the three hangs for longer than a succession takes, as soon as it leads and puts something."""
     faults = [
         Fault(node, call, "hang", 100.0)

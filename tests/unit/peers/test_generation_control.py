@@ -61,14 +61,14 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_nothing_is_settled_while_all_run(job: Job) -> None:
+def test_no_decision_is_written_while_all_nodes_run(job: Job) -> None:
     job.look()
 
     assert [each.decision for each in job.nodes] == [None] * 3
     assert [each.reason() for each in job.nodes] == [None] * 3
 
 
-def test_a_failure_ends_the_others_and_all_begin_together_once_they_are_ready(job: Job) -> None:
+def test_a_failure_stops_the_other_nodes_and_all_restart_together(job: Job) -> None:
     job.end(1, Outcome.FAILED)
     job.look()
 
@@ -95,7 +95,7 @@ def test_a_failure_ends_the_others_and_all_begin_together_once_they_are_ready(jo
     assert job.nodes[2].decision.ledger.restarts == 1
 
 
-def test_all_wait_for_the_pause(job: Job) -> None:
+def test_all_nodes_wait_for_the_pause_before_a_restart(job: Job) -> None:
     job.end(1, Outcome.FAILED)
     job.look()
     for rank in (0, 2):
@@ -131,7 +131,7 @@ def test_a_settled_decision_overrides_a_coordinators_own_view(job: Job) -> None:
     assert coordinator.members is not None
 
 
-def test_members_are_settled_once(job: Job) -> None:
+def test_the_members_of_a_generation_are_decided_once(job: Job) -> None:
     first = Members(peers=PEERS, key=None)
     job.attempt.begin_generation(1, first)
     job.end(1, Outcome.FAILED)
@@ -169,7 +169,7 @@ def test_the_job_ends_if_all_nodes_have_succeeded(job: Job) -> None:
     assert [each.decision for each in job.nodes] == [SUCCESS] * 3
 
 
-def test_serving_nodes_are_not_waited_for_after_the_others_succeeded(tmp_path: Path) -> None:
+def test_a_job_succeeds_without_waiting_for_its_serving_nodes(tmp_path: Path) -> None:
     job = Job(tmp_path, serving=[1, 2])
 
     job.end(0)
@@ -178,7 +178,7 @@ def test_serving_nodes_are_not_waited_for_after_the_others_succeeded(tmp_path: P
     assert job.nodes[1].decision == SUCCESS
 
 
-def test_only_the_first_failure_has_to_have_an_exit_code_of_the_policy(tmp_path: Path) -> None:
+def test_only_the_first_failures_exit_code_is_compared_with_the_policy(tmp_path: Path) -> None:
     job = Job(tmp_path, policy=Restart(max_restarts=1, exit_codes=(7,)))
     job.end(1, Outcome.FAILED, at=5, code=7)
     job.end(2, Outcome.FAILED, at=6, code=1)
@@ -189,7 +189,7 @@ def test_only_the_first_failure_has_to_have_an_exit_code_of_the_policy(tmp_path:
     assert job.nodes[0].decision.runs
 
 
-def test_an_end_of_a_former_generation_does_not_count_for_this_one(job: Job) -> None:
+def test_a_failure_in_an_earlier_generation_is_ignored(job: Job) -> None:
     job.end(1, Outcome.FAILED)
     for each in job.nodes:
         each.begin(1, Ledger(restarts=1))
@@ -200,7 +200,7 @@ def test_an_end_of_a_former_generation_does_not_count_for_this_one(job: Job) -> 
 
 
 @pytest.mark.parametrize("name", ["generation-000001.json", "begin-000001.json"])
-def test_no_other_generation_follows_if_its_record_cannot_be_read(job: Job, name: str) -> None:
+def test_an_unreadable_record_of_the_next_generation_ends_the_job(job: Job, name: str) -> None:
     if name.startswith("begin"):
         job.attempt.settle_generation(1, NextGeneration(kind=DecisionKind.RUN, members=[0, 1, 2]))
     job.attempt.job.store.put(job.attempt.key(f"control/{name}"), b"{")
@@ -215,7 +215,7 @@ def test_no_other_generation_follows_if_its_record_cannot_be_read(job: Job, name
         assert each.members is None
 
 
-def test_the_earliest_failure_decides_even_if_reported_later(job: Job) -> None:
+def test_the_earliest_failure_counts_even_if_it_is_reported_later(job: Job) -> None:
     # Given a coordinator that knows since when each node has given a sign, and what it wakes
     signed: dict[int, float] = dict.fromkeys(range(3), job.now)
     woken: list[int] = []
@@ -246,7 +246,7 @@ def test_the_earliest_failure_decides_even_if_reported_later(job: Job) -> None:
     assert coordinator.decision.runs
 
 
-def test_nodes_that_live_on_after_a_failure_are_not_waited_for(job: Job) -> None:
+def test_a_failure_is_decided_without_waiting_for_nodes_that_still_run(job: Job) -> None:
     signed: dict[int, float] = dict.fromkeys(range(3), job.now)
     coordinator = GenerationControl(
         job.attempt,

@@ -98,7 +98,7 @@ def gathering(tmp_path: Path) -> Gathering:
     return Gathering(tmp_path)
 
 
-def test_all_desired_nodes_are_waited_for(gathering: Gathering) -> None:
+def test_the_first_generation_waits_for_all_desired_nodes(gathering: Gathering) -> None:
     gathering.join(0)
     gathering.join(1)
     assert gathering.look() is None
@@ -110,7 +110,7 @@ def test_all_desired_nodes_are_waited_for(gathering: Gathering) -> None:
     assert (word.kind, word.members) == (DecisionKind.RUN, [0, 1, 2])
 
 
-def test_a_machine_that_was_not_launched_is_not_waited_for(gathering: Gathering) -> None:
+def test_the_leader_does_not_wait_for_machines_that_were_not_launched(gathering: Gathering) -> None:
     """EC2 had room for two of three machines."""
     gathering.launched("i-0", "i-1")
     gathering.join(0)
@@ -123,7 +123,7 @@ def test_a_machine_that_was_not_launched_is_not_waited_for(gathering: Gathering)
     assert (word.kind, word.members) == (DecisionKind.RUN, [0, 1])
 
 
-def test_only_machines_that_were_launched_for_it_are_nodes(gathering: Gathering) -> None:
+def test_only_machines_in_the_launch_records_of_a_job_become_nodes(gathering: Gathering) -> None:
     """What has joined beside them was written by a benchmark, as was what looks like a launch."""
     gathering.put("launch.json")
     gathering.launched("i-0", "i-1")
@@ -170,7 +170,7 @@ def test_a_node_that_was_not_launched_is_read_once(
     assert word.members == [0, 1, 8]
 
 
-def test_before_the_launch_is_recorded_its_nodes_may_join(gathering: Gathering) -> None:
+def test_nodes_may_join_before_their_launch_is_recorded(gathering: Gathering) -> None:
     gathering.put("launch.json")
     for node in (0, 1, 2, 3):
         gathering.join(node, f"i-{node}")
@@ -181,7 +181,7 @@ def test_before_the_launch_is_recorded_its_nodes_may_join(gathering: Gathering) 
     assert word.members == [0, 1, 2]
 
 
-def test_a_node_without_a_sign_is_waited_for_until_its_time_is_over(gathering: Gathering) -> None:
+def test_the_leader_waits_for_a_node_without_signs_of_life_until_the_limit(gathering: Gathering) -> None:
     gathering.launched("i-0", "i-1", "i-2")
     gathering.join(0)
     gathering.join(1)
@@ -195,7 +195,7 @@ def test_a_node_without_a_sign_is_waited_for_until_its_time_is_over(gathering: G
 
 
 @pytest.mark.parametrize(("shared", "waits"), [(True, True), (False, False)])
-def test_a_shared_folder_is_left_to_a_silent_node_until_it_has_ended(
+def test_with_a_shared_folder_the_next_generation_waits_until_a_silent_node_has_ended(
     tmp_path: Path, shared: bool, waits: bool
 ) -> None:
     # Given three nodes, of which node 1 is left out for its silence
@@ -225,9 +225,7 @@ def test_a_shared_folder_is_left_to_a_silent_node_until_it_has_ended(
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_members_stop_once_all_have_said_that_they_know_of_a_planned_change(
-    gathering: Gathering, planned: bool
-) -> None:
+def test_members_stop_once_all_have_confirmed_a_planned_change(gathering: Gathering, planned: bool) -> None:
     # Given three members, of which node 2 is to leave
     it = gathering
     for node in range(3):
@@ -267,7 +265,7 @@ def test_a_member_that_has_ended_already_is_not_waited_for(gathering: Gathering)
 
 
 @pytest.mark.parametrize("checkpoint", [None, Checkpoint(path="checkpoints")])
-def test_the_pause_for_a_node_that_joined_counts_from_the_launch(
+def test_the_pause_before_a_joined_node_is_admitted_counts_from_the_launch(
     tmp_path: Path, checkpoint: Checkpoint | None
 ) -> None:
     # Given a generation that has begun, and restores its checkpoint if there are any
@@ -290,7 +288,7 @@ def test_the_pause_for_a_node_that_joined_counts_from_the_launch(
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_a_member_that_never_has_its_checkpoint_is_left_out(tmp_path: Path, torn: bool) -> None:
+def test_a_member_that_never_restores_its_checkpoint_is_left_out(tmp_path: Path, torn: bool) -> None:
     # Given a generation of which one node lives, and hangs while it restores, or says what nobody can read
     it = Gathering(tmp_path, checkpoint=Checkpoint(path="checkpoints"))
     for node in range(3):
@@ -312,7 +310,7 @@ def test_a_member_that_never_has_its_checkpoint_is_left_out(tmp_path: Path, torn
     assert not it.attempt.control().launches
 
 
-def test_a_leader_of_many_gives_its_own_sign_before_it_has_read_all_of_theirs(
+def test_a_leader_of_many_nodes_signs_life_while_it_reads_their_signs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a store in which each sign of life takes four seconds to read
@@ -369,7 +367,7 @@ class Shrinking(Gathering):
         return 1 in self.attempt.control().begun
 
 
-def test_a_first_node_that_leaves_the_job_has_kept_its_last_checkpoint_before_the_next_one_leads(
+def test_the_next_first_node_waits_for_the_last_checkpoint_of_the_one_that_leaves(
     tmp_path: Path,
 ) -> None:
     it = Shrinking(tmp_path, keeps=True)
@@ -380,7 +378,7 @@ def test_a_first_node_that_leaves_the_job_has_kept_its_last_checkpoint_before_th
     assert it.begins
 
 
-def test_a_first_node_that_has_not_ended_yet_is_waited_for_too(tmp_path: Path) -> None:
+def test_the_next_first_node_waits_until_the_one_that_leaves_has_ended(tmp_path: Path) -> None:
     it = Shrinking(tmp_path, keeps=None)
     assert not it.begins
 
@@ -390,7 +388,7 @@ def test_a_first_node_that_has_not_ended_yet_is_waited_for_too(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("keeps", [True, None])
-def test_a_first_node_that_falls_silent_or_takes_for_ever_is_not_waited_for(
+def test_the_wait_for_the_leaving_first_node_ends_at_its_silence_or_a_limit(
     tmp_path: Path, keeps: bool | None
 ) -> None:
     lost = Shrinking(tmp_path / "lost", keeps=keeps)
@@ -442,7 +440,7 @@ def _next(
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_last_checkpoint_is_waited_for_if_another_node_is_lost_before_the_next_generation_begins(
+def test_the_wait_for_a_last_checkpoint_continues_if_another_node_is_lost(
     tmp_path: Path, is_new: bool
 ) -> None:
     """Also if another node leads since."""
@@ -462,7 +460,7 @@ def test_a_last_checkpoint_is_waited_for_if_another_node_is_lost_before_the_next
     assert it.begins(2, second)
 
 
-def test_a_last_checkpoint_is_waited_for_after_the_job_was_parked(tmp_path: Path) -> None:
+def test_the_wait_for_a_last_checkpoint_continues_after_the_job_was_parked(tmp_path: Path) -> None:
     it = Changing(tmp_path)
     it.ends(0, 0, keeps=True)
     it.decide(1, _next(0, why=Change.LOST, nodes=(1, 2), kind=DecisionKind.PARK))
@@ -476,7 +474,7 @@ def test_a_last_checkpoint_is_waited_for_after_the_job_was_parked(tmp_path: Path
 
 
 @pytest.mark.parametrize("why", [Change.LEFT, Change.SCALED])
-def test_a_shared_folder_is_left_to_a_node_that_leaves_until_it_has_ended(
+def test_with_a_shared_folder_the_next_generation_waits_until_a_leaving_node_has_ended(
     tmp_path: Path, why: Change
 ) -> None:
     # Given a node that leaves, and saves what it has in the time that it is given for it
@@ -494,7 +492,7 @@ def test_a_shared_folder_is_left_to_a_node_that_leaves_until_it_has_ended(
 
 
 @pytest.mark.parametrize("is_silent", [True, False])
-def test_a_shared_folder_is_not_left_for_ever_to_a_node_that_does_not_end(
+def test_with_a_shared_folder_the_wait_for_a_node_that_does_not_end_is_limited(
     tmp_path: Path, is_silent: bool
 ) -> None:
     it = Changing(tmp_path, shared=True)
@@ -512,7 +510,9 @@ def test_a_shared_folder_is_not_left_for_ever_to_a_node_that_does_not_end(
         assert it.begins(1, without, decided_s=limit_s)
 
 
-def test_a_shared_folder_is_left_to_a_member_of_a_parked_job_that_has_fallen_silent(tmp_path: Path) -> None:
+def test_with_a_shared_folder_the_next_generation_waits_for_a_silent_member_of_a_parked_job(
+    tmp_path: Path,
+) -> None:
     it = Changing(tmp_path, shared=True)
     it.decide(1, _next(0, 1, 2, why=Change.UNREADABLE, kind=DecisionKind.PARK))
     it.ends(0, 0)
@@ -561,7 +561,7 @@ def test_a_proposal_outside_the_range_is_not_made(tmp_path: Path) -> None:
     assert not it.attempt.signs_seen().proposals
 
 
-def test_a_request_counts_more_than_proposals(tmp_path: Path) -> None:
+def test_a_scale_request_overrides_proposals(tmp_path: Path) -> None:
     it, newest, begun = running(tmp_path)
     it.attempt.request_scale(ScaleRequest(desired=3))
     assert it.look(newest, begun) is None
@@ -591,7 +591,7 @@ def test_a_job_with_a_fixed_policy_reads_no_proposals(tmp_path: Path) -> None:
     assert list(it.attempt.signs_seen().proposals) == [0]
 
 
-def test_a_node_that_lost_its_part_of_a_benchmark_that_absorbs_losses_is_ready_for_the_next(
+def test_a_node_that_lost_its_part_of_a_loss_tolerant_benchmark_joins_the_next_generation(
     tmp_path: Path,
 ) -> None:
     it = Gathering(tmp_path, policy=replace(POLICY, absorbs=True))
@@ -611,7 +611,7 @@ def test_a_node_that_lost_its_part_of_a_benchmark_that_absorbs_losses_is_ready_f
     assert (word.kind, word.members) == (DecisionKind.RUN, [1, 2])
 
 
-def test_a_request_for_fewer_nodes_counts_until_the_next_generation(tmp_path: Path) -> None:
+def test_a_request_for_fewer_nodes_applies_until_the_next_generation(tmp_path: Path) -> None:
     it = Gathering(tmp_path, policy=replace(POLICY, absorbs=True))
     for node in range(4):
         it.join(node)

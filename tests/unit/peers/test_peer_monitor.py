@@ -136,7 +136,7 @@ def test_nodes_that_give_signs_of_life_continue(job: MonitoredNodes) -> None:
     assert job.reasons() == [None, None, None]
 
 
-def test_a_silent_worker_is_named_and_ends_all(job: MonitoredNodes) -> None:
+def test_a_silent_worker_ends_all_nodes_and_is_named(job: MonitoredNodes) -> None:
     job.dumb = {2}
     for _ in range(5):
         job.look(0, 1, after=6.0)
@@ -182,7 +182,7 @@ def test_a_worker_that_succeeded_may_stop_giving_signs_of_life(job: MonitoredNod
     assert job.monitors[0].outcomes[1].outcome == "succeeded"
 
 
-def test_the_report_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNodes) -> None:
+def test_the_report_that_the_job_has_finished_does_not_stop_nodes(job: MonitoredNodes) -> None:
     job.monitors[0].stop_others(StopOrder(finished=True))
     for _ in range(10):
         job.look(1, 2, after=6.0)
@@ -191,7 +191,7 @@ def test_the_report_that_all_is_finished_is_no_reason_to_stop(job: MonitoredNode
     assert job.monitors[1].finished
 
 
-def test_a_message_that_could_not_be_stored_is_stored_later(job: MonitoredNodes) -> None:
+def test_a_stop_order_that_could_not_be_stored_is_stored_later(job: MonitoredNodes) -> None:
     # Nodes that only serve would wait for it as long as the coordinator waits for them.
     job.stores[0].away = True
     with pytest.raises(StoreError):
@@ -218,7 +218,7 @@ def test_a_node_that_alone_cannot_reach_the_store_ends_itself(job: MonitoredNode
 
 
 @pytest.mark.parametrize("cut_off", [0, 1])
-def test_a_node_that_was_cut_off_and_has_ended_is_not_taken_for_dead(
+def test_a_node_that_ended_itself_when_cut_off_is_reported_as_cut_off(
     job: MonitoredNodes, cut_off: int
 ) -> None:
     # Given a node that misses the store alone, was asked whether it lives, and ends itself before the others give it up
@@ -242,7 +242,7 @@ def test_nodes_that_all_cannot_reach_the_store_continue_for_its_limit(job: Monit
 
 
 @pytest.mark.parametrize("has_the_store", [True, False])
-def test_neither_of_two_disconnected_halves_continues(job: MonitoredNodes, has_the_store: bool) -> None:
+def test_after_a_network_partition_neither_half_continues(job: MonitoredNodes, has_the_store: bool) -> None:
     # Given a coordinator and a worker that miss the store, and a worker that they do not reach
     job.dumb = {2}
     job.miss_store(*([0, 1] if has_the_store else [0, 1, 2]), seconds=SILENCE)
@@ -253,7 +253,7 @@ def test_neither_of_two_disconnected_halves_continues(job: MonitoredNodes, has_t
     assert job.reasons()[:2] == [Outcome.PEER_LOST] * 2
 
 
-def test_before_the_nodes_meet_the_store_may_be_unreachable_for_its_limit(tmp_path: Path) -> None:
+def test_before_nodes_join_an_unreachable_store_is_tolerated_for_limits_store_away(tmp_path: Path) -> None:
     job = MonitoredNodes(tmp_path, 2)
     job.time.now += 595
     assert job.reasons() == [None, None]
@@ -308,13 +308,13 @@ def test_a_defect_is_logged_once_even_while_the_store_is_unreachable(
     assert told == ["away", "defect", "defect"]
 
 
-def test_a_hanging_look_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
+def test_a_hanging_request_to_the_store_does_not_hide_that_a_node_is_cut_off(job: MonitoredNodes) -> None:
     job.time.now += SILENCE + 1
 
     assert job.reasons() == [Outcome.PEER_LOST] * 3
 
 
-def test_a_store_that_no_node_reaches_loses_no_node(job: MonitoredNodes) -> None:
+def test_no_node_is_lost_while_the_store_is_unreachable_for_all(job: MonitoredNodes) -> None:
     # Given a store that is out of reach for longer than a node may be silent
     job.miss_store(0, 1, 2, seconds=300)
 
@@ -355,7 +355,7 @@ def test_a_lost_node_that_reports_its_end_is_no_longer_lost(job: MonitoredNodes)
     assert job.monitors[0].lost == set()
 
 
-def test_a_sign_that_is_seen_first_is_as_old_as_the_store_says() -> None:
+def test_the_age_of_a_first_sign_of_life_is_taken_from_the_store() -> None:
     time = Time()
     ages = SignAges(clock=time)
 
@@ -364,7 +364,7 @@ def test_a_sign_that_is_seen_first_is_as_old_as_the_store_says() -> None:
     assert [ages.age_s(rank) for rank in (1, 2, 3)] == [30.0, 5.0, 0.0]
 
 
-def test_the_age_of_a_sign_is_the_stores_if_it_is_known_when_our_own_was_given() -> None:
+def test_the_age_of_a_sign_of_life_is_relative_to_our_own_sign_in_the_store() -> None:
     time = Time()
     ages = SignAges(clock=time)
     ages.observe({1: (30_000, 1)}, own=(30_000, 1), signed_s=time.now)
@@ -393,7 +393,7 @@ def test_a_worker_that_failed_waits_for_the_coordinators_order(job: MonitoredNod
     assert not job.monitors[1].lost_coordinator
 
 
-def test_waiting_for_the_others_also_returns_lost_nodes(job: MonitoredNodes) -> None:
+def test_waiting_for_the_others_returns_incomplete_reports_of_lost_nodes(job: MonitoredNodes) -> None:
     job.dumb = {0, 1, 2}
     job.attempt.end(ended(1, "failed", complete=False))
     job.attempt.end(ended(2))
@@ -405,7 +405,7 @@ def test_waiting_for_the_others_also_returns_lost_nodes(job: MonitoredNodes) -> 
     assert [(each.rank, each.outcome) for each in outcomes] == [(1, "failed"), (2, "succeeded")]
 
 
-def test_a_node_without_the_store_does_not_wait_for_the_others(job: MonitoredNodes) -> None:
+def test_a_node_that_cannot_reach_the_store_does_not_wait_for_the_others(job: MonitoredNodes) -> None:
     job.stores[0].away = True
     job.time.now += SILENCE + 1
 
@@ -452,7 +452,7 @@ NO_AGENT = [
 
 
 @pytest.mark.parametrize("record", NO_AGENT)
-def test_an_end_record_that_no_agent_writes_is_that_nodes_failure(job: MonitoredNodes, record: bytes) -> None:
+def test_a_malformed_end_record_counts_as_the_failure_of_its_node(job: MonitoredNodes, record: bytes) -> None:
     store = job.attempt.job.store
     store.put(job.attempt.key("ended/1.json"), record)
     # Names that are no node's, or no rank's, are nobody's end
@@ -471,7 +471,7 @@ def test_an_end_record_that_no_agent_writes_is_that_nodes_failure(job: Monitored
     assert job.reasons()[0] is Outcome.PEER_FAILED
 
 
-def test_a_stop_order_that_no_agent_writes_ends_the_worker(job: MonitoredNodes) -> None:
+def test_a_malformed_stop_order_ends_the_worker(job: MonitoredNodes) -> None:
     job.attempt.job.store.put(job.attempt.key("control/stop.json"), b'{"sentence": 5}')
     job.look(1)
 
@@ -479,7 +479,7 @@ def test_a_stop_order_that_no_agent_writes_ends_the_worker(job: MonitoredNodes) 
     assert "control/stop.json: sentence: expected a text, got 5" in job.sentence(1)
 
 
-def test_silence_counts_only_while_the_benchmark_runs(job: MonitoredNodes) -> None:
+def test_silence_is_measured_only_while_the_benchmark_runs(job: MonitoredNodes) -> None:
     coordinator = job.monitors[0]
     control = GenerationControl(job.attempt, rank=0, policy=Restart(max_restarts=1))
     control.met(Members(peers=job.peers, key=new_key()), serving=frozenset())

@@ -36,7 +36,7 @@ def node(port: int, agent_port: int = 0, *, rank: int = 1) -> Peer:
     return Peer(rank=rank, address="127.0.0.1", port=port, agent_port=agent_port, instance_id=f"i-{rank}")
 
 
-def test_a_port_that_is_held_or_listens_is_reached() -> None:
+def test_a_port_that_refuses_or_accepts_connections_counts_as_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listens, ExitStack() as held:
         refuses = hold_agent_port("127.0.0.1")
         assert refuses is not None
@@ -47,7 +47,7 @@ def test_a_port_that_is_held_or_listens_is_reached() -> None:
     assert unreachable(ME, [ME], started=False) is None
 
 
-def test_programs_of_a_node_get_no_test_connection() -> None:
+def test_reachability_checks_do_not_connect_to_the_benchmarks_ports() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         assert unreachable(ME, [ME, node(server.getsockname()[1])]) is None

@@ -66,7 +66,7 @@ def test_a_node_without_processes_is_lost_as_soon_as_another_one_fails(node: Nod
     assert node.is_lost(failed=False, overdue=True)
 
 
-def test_an_agent_that_died_alone_is_restarted(node: Node) -> None:
+def test_a_node_whose_agent_died_but_whose_benchmark_runs_is_not_lost(node: Node) -> None:
     node.agent.close()
 
     assert not node.is_lost(failed=True)
@@ -88,7 +88,7 @@ def test_a_node_that_hangs_is_lost_after_half_of_the_time_if_another_one_fails(n
     assert not node.is_lost(failed=True, overdue=True, answer=LIVES)
 
 
-def test_a_node_without_a_port_is_judged_by_its_signs_alone(node: Node) -> None:
+def test_a_node_without_published_ports_is_judged_only_by_its_signs_of_life(node: Node) -> None:
     node.agent.close()
     node.shim.close()
     node.peer = Peer(rank=1, address="127.0.0.1")
