@@ -27,14 +27,14 @@ def keep(work: Path, *globs: str, stopping: bool = False) -> tuple[ArtifactSumma
     return kept, sorted(each.key.removeprefix("job-1/artifacts/") for each in store.find("job-1/artifacts/"))
 
 
-def test_two_stars_keep_everything_below(work: Path) -> None:
+def test_a_glob_with_two_stars_keeps_all_files_below_a_folder(work: Path) -> None:
     kept, names = keep(work, "runs/**")
 
     assert names == ["runs/.hidden", "runs/a b, c: 100%.txt", "runs/a/events.bin", "runs/model.pt"]
     assert kept.files == 4
 
 
-def test_a_name_of_any_length_is_kept(work: Path) -> None:
+def test_an_artifact_with_a_name_of_any_length_is_kept(work: Path) -> None:
     long = ["a" * length for length in (230, 240, 255)]
     for name in long:
         (work / name).write_text(name)
@@ -59,7 +59,7 @@ def test_a_glob_that_matches_nothing_is_a_warning(work: Path) -> None:
     assert 'No file matched output.artifacts "checkpoints/*.pt"' in kept.warnings[0]
 
 
-def test_links_out_of_the_folder_and_special_files_stay(work: Path) -> None:
+def test_links_out_of_the_folder_and_special_files_are_not_kept(work: Path) -> None:
     (work / "runs" / "passwd").symlink_to("/etc/passwd")
     (work / "runs" / "loop").symlink_to("loop")
     os.mkfifo(work / "runs" / "fifo")
@@ -71,7 +71,7 @@ def test_links_out_of_the_folder_and_special_files_stay(work: Path) -> None:
     assert "runs/model.pt" in names
 
 
-def test_artifacts_without_time_are_counted(work: Path) -> None:
+def test_artifacts_not_kept_before_the_deadline_are_counted(work: Path) -> None:
     kept, names = keep(work, "notes.txt", stopping=True)
 
     assert names == []

@@ -56,7 +56,7 @@ def stops_in(rundir: RunDir) -> list[str]:
     return [each["message"] for each in events_of(rundir.path) if each["type"] == "stop"]
 
 
-def test_a_deaf_shim_is_ended_after_grace_and_margin(
+def test_an_unresponsive_shim_is_killed_after_grace_and_margin(
     rundir: RunDir, deaf_shim: subprocess.Popen[bytes]
 ) -> None:
     clock = SteppingClock(limit=100)
@@ -74,7 +74,9 @@ def test_a_deaf_shim_is_ended_after_grace_and_margin(
     assert ctx.reason is CANCELLED
 
 
-def test_a_restarted_agent_gives_no_second_order(rundir: RunDir, deaf_shim: subprocess.Popen[bytes]) -> None:
+def test_a_restarted_agent_writes_no_second_stop_order(
+    rundir: RunDir, deaf_shim: subprocess.Popen[bytes]
+) -> None:
     request_stop(rundir, reason=Outcome.MAX_RUNTIME, grace=GRACE)
     order = rundir.stop.read_bytes()
     clock = SteppingClock(limit=100)
@@ -90,7 +92,7 @@ def test_a_restarted_agent_gives_no_second_order(rundir: RunDir, deaf_shim: subp
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_with_a_known_remaining_time_the_shim_gets_the_ordered_grace(
+def test_if_the_machine_is_taken_away_the_grace_in_the_stop_order_counts(
     rundir: RunDir, deaf_shim: subprocess.Popen[bytes], restarted: bool
 ) -> None:
     # given a machine that is taken away in 100 seconds, of which draining may take 30
@@ -112,7 +114,7 @@ def test_with_a_known_remaining_time_the_shim_gets_the_ordered_grace(
 
 
 @pytest.mark.parametrize("order", [b"", b"{}", b'{"grace_seconds": "1"}', b'{"grace_seconds": 1e300}'])
-def test_a_restarted_agent_that_cannot_read_the_order_waits_for_the_jobs_grace(
+def test_a_restarted_agent_with_an_unreadable_stop_order_waits_for_the_jobs_grace(
     rundir: RunDir, deaf_shim: subprocess.Popen[bytes], order: bytes
 ) -> None:
     rundir.stop.write_bytes(order)
@@ -139,7 +141,7 @@ def test_a_limit_counts_from_the_start_that_the_shim_wrote(
     assert order["reason"] == "max_runtime"
 
 
-def test_a_dead_shim_means_a_lost_benchmark(rundir: RunDir, deaf_shim: subprocess.Popen[bytes]) -> None:
+def test_a_dead_shim_makes_the_benchmark_lost(rundir: RunDir, deaf_shim: subprocess.Popen[bytes]) -> None:
     class Killing(SteppingClock):
         def sleep(self, seconds: float) -> None:
             super().sleep(seconds)
@@ -170,7 +172,7 @@ def real_benchmark(rundir: RunDir, program: str, source: ScriptedStopSource) -> 
             end_lost(rundir)
 
 
-def test_a_reason_becomes_one_order_which_the_shim_obeys(rundir: RunDir) -> None:
+def test_a_reason_to_stop_gives_one_stop_order_which_the_shim_obeys(rundir: RunDir) -> None:
     # The first question comes before the start.
     source = ScriptedStopSource(CANCELLED, after=4)
 
@@ -183,7 +185,7 @@ def test_a_reason_becomes_one_order_which_the_shim_obeys(rundir: RunDir) -> None
     assert ended["signal"] == signal.SIGTERM
 
 
-def test_a_benchmark_that_ends_by_itself_gets_no_order(rundir: RunDir) -> None:
+def test_a_benchmark_that_ends_by_itself_gets_no_stop_order(rundir: RunDir) -> None:
     real_benchmark(rundir, "print('done')", ScriptedStopSource())
 
     assert not rundir.stop.exists()
@@ -192,7 +194,7 @@ def test_a_benchmark_that_ends_by_itself_gets_no_order(rundir: RunDir) -> None:
     assert ended_of(rundir).code == 0
 
 
-def test_a_reason_before_the_start_starts_nothing(rundir: RunDir) -> None:
+def test_a_reason_to_stop_before_the_start_prevents_it(rundir: RunDir) -> None:
     with pytest.raises(RunEndedError) as error:
         real_benchmark(rundir, "print('done')", ScriptedStopSource(CANCELLED))
 

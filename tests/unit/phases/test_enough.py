@@ -18,7 +18,7 @@ def of_one(values: Sequence[float], until: float = 0.02, least: int = 10) -> Eno
 STEADY = [100.0, 102, 98, 101, 99, 100, 101, 99, 102, 98]
 
 
-def test_ten_runs_with_a_narrow_interval_are_enough() -> None:
+def test_ten_runs_with_a_narrow_confidence_interval_are_enough() -> None:
     assert of_one(STEADY).enough
     assert of_one(STEADY).interval == pytest.approx(0.0107, abs=1e-4)
     assert not of_one(STEADY[:9]).enough
@@ -65,7 +65,7 @@ def test_with_arms_the_interval_of_the_difference_counts() -> None:
 @pytest.mark.parametrize(
     "values", [[], [1.0], [0.0] * 10, [-1.0, 1.0] * 5, [1e300, -1e300] * 5, [0.0, 0.0, 5e-324] * 4]
 )
-def test_unusual_numbers_also_give_a_decision(values: list[float]) -> None:
+def test_extreme_values_give_a_decision_with_finite_intervals(values: list[float]) -> None:
     found = of_one(values)
     pairs = dict(enumerate(values))
     of_arms = enough_runs(

@@ -47,7 +47,7 @@ def ctx(rundir: RunDir, tmp_path: Path) -> Iterator[RunContext]:
         signal.signal(each, handler)
 
 
-def test_a_node_without_a_known_end_keeps_a_job_from_succeeding(ctx: RunContext) -> None:
+def test_a_job_does_not_succeed_if_the_end_of_a_node_is_unknown(ctx: RunContext) -> None:
     nodes = outcomes_of_all(ctx, OWN)
 
     assert nodes is not None
@@ -56,7 +56,7 @@ def test_a_node_without_a_known_end_keeps_a_job_from_succeeding(ctx: RunContext)
     assert result.sentence == "How node 2 (10.0.0.2) ended is not known: node 0 could not wait for it."
 
 
-def test_a_launcher_that_succeeded_did_on_all_nodes(ctx: RunContext) -> None:
+def test_a_job_of_serving_nodes_succeeds_if_its_launcher_did(ctx: RunContext) -> None:
     ctx.is_served = True
 
     nodes = outcomes_of_all(ctx, OWN)
@@ -74,7 +74,7 @@ def test_a_failure_is_the_cause_even_if_another_nodes_end_is_unknown(ctx: RunCon
     assert job_result("job-1", nodes).outcome == "failed"
 
 
-def test_a_node_told_to_end_failed_at_that_time_and_not_at_its_end(ctx: RunContext) -> None:
+def test_an_interrupted_node_counts_as_failed_from_its_notice_and_not_from_its_end(ctx: RunContext) -> None:
     # given a worker that is interrupted, and takes 20 s to end; the launcher breaks of that in between
     monitor = ctx.monitor
     assert monitor is not None

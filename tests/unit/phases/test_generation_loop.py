@@ -45,7 +45,7 @@ def failed(rundir: RunDir, **more: Any) -> RunContext:
     return ctx
 
 
-def test_a_cancel_in_the_pause_is_noted_for_the_next_agent(rundir: RunDir) -> None:
+def test_a_cancel_during_the_pause_also_ends_the_job_for_a_restarted_agent(rundir: RunDir) -> None:
     ctx = failed(rundir, sources=[ScriptedStopSource(CANCELLED, after=3)])
     with pytest.raises(RunEndedError) as ended:
         run_benchmark(ctx)
@@ -71,7 +71,7 @@ def test_a_job_whose_time_is_over_in_the_pause_ends(rundir: RunDir) -> None:
     assert "it exited with code 7" in ended.value.reason.message
 
 
-def test_a_generation_that_could_not_begin_is_not_begun_by_the_next_agent(rundir: RunDir) -> None:
+def test_a_generation_that_failed_to_begin_is_not_begun_by_a_restarted_agent(rundir: RunDir) -> None:
     ctx = failed(rundir)
     decided = rundir.of_generation(1)
     decided.shim_folder.mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_a_generation_that_could_not_begin_is_not_begun_by_the_next_agent(rundir
     assert not decided.started.exists()
 
 
-def test_the_next_agent_waits_for_the_rest_of_the_pause(
+def test_a_restarted_agent_waits_for_the_rest_of_the_pause(
     rundir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[int] = []

@@ -38,13 +38,13 @@ def test_a_shell_has_the_variables_of_the_benchmark_and_no_secret(rundir: RunDir
     assert "EDITOR" not in shell_env(rundir, base, inherit_env=False)
 
 
-def test_a_shell_is_not_taken_for_a_process_of_the_run(rundir: RunDir) -> None:
+def test_a_shell_lacks_variables_that_mark_processes_of_the_run(rundir: RunDir) -> None:
     env = shell_env(rundir, {"BAI_RUN_DIR": "/x"}, inherit_env=True)
 
     assert [name for name in env if name.startswith("BENCHMARK_AI") or name == "BAI_RUN_DIR"] == []
 
 
-def test_a_node_that_has_met_the_others_knows_them(rundir: RunDir) -> None:
+def test_a_shell_has_the_addresses_of_the_other_nodes_once_they_joined(rundir: RunDir) -> None:
     peers = tuple(
         Peer(node=rank, rank=rank, address=f"10.0.0.{rank}", port=1000, slots=1) for rank in range(2)
     )

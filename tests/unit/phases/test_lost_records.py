@@ -57,7 +57,7 @@ def described(made: HandmadeJob, **metric: Any) -> Job:
     return replace(made.job, metrics=metrics, results=results)
 
 
-def test_a_lost_nodes_headlines_counts_and_generations_come_from_its_records(
+def test_headlines_and_generations_of_a_lost_node_are_read_from_its_records(
     tmp_path: Path, lost: HandmadeJob
 ) -> None:
     job = described(lost)
@@ -80,7 +80,7 @@ def test_a_lost_nodes_headlines_counts_and_generations_come_from_its_records(
     assert not list(tmp_path.glob("lost-*"))
 
 
-def test_a_generation_of_lost_members_is_in_the_result(tmp_path: Path, lost: HandmadeJob) -> None:
+def test_a_generation_whose_members_were_lost_is_in_the_result(tmp_path: Path, lost: HandmadeJob) -> None:
     nodes = [lost.record.node(1)]
 
     found = outcomes_of_lost(
@@ -97,7 +97,7 @@ def test_a_generation_of_lost_members_is_in_the_result(tmp_path: Path, lost: Han
     assert told[0].outcome == "peer_lost"
 
 
-def test_result_files_that_were_not_read_count_as_missing(tmp_path: Path, lost: HandmadeJob) -> None:
+def test_unread_result_files_of_a_lost_node_count_as_missing(tmp_path: Path, lost: HandmadeJob) -> None:
     job = described(lost)
 
     (found,) = outcomes_of_lost(

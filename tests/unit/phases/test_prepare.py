@@ -100,7 +100,7 @@ def test_a_late_machine_of_an_ended_job_does_not_join(rundir: RunDir, store: Dir
     assert record.node().read_object("ready.json") is None
 
 
-def test_a_restarted_agent_claims_nothing_again(rundir: RunDir, store: DirectoryStore) -> None:
+def test_a_restarted_agent_does_not_claim_its_rank_again(rundir: RunDir, store: DirectoryStore) -> None:
     prepare(on_instance("i-1", rundir, store))
     key = part_of(store).key("ready.json")
     (store.folder / key).unlink()
@@ -198,7 +198,9 @@ def test_a_cancel_in_the_store_does_not_prevent_storing_the_result(rundir: RunDi
 # What the benchmark needs
 
 
-def test_the_redactor_learns_the_benchmarks_secrets(rundir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolved_secrets_of_the_benchmark_are_redacted(
+    rundir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PHASES_TOKEN", "hunter2-and-more")
     ctx = make_context(
         rundir, tables={"benchmark": Benchmark(argv=("true",), secrets={"TOKEN": "env:PHASES_TOKEN"})}
@@ -230,7 +232,7 @@ def test_a_restarted_agent_needs_no_secrets_after_the_benchmark(rundir: RunDir) 
     assert not ctx.may_quote
 
 
-def test_an_unknown_strategy_is_the_descriptors_mistake(rundir: RunDir) -> None:
+def test_an_unknown_strategy_ends_the_run_as_bad_descriptor(rundir: RunDir) -> None:
     reason = ended(make_context(rundir, tables={"strategy": StrategyTable(name="gossip")}))
 
     assert reason.outcome is Outcome.BAD_DESCRIPTOR
@@ -262,7 +264,7 @@ def gpu(tmp_path: Path) -> Callable[..., list[str]]:
     return wait
 
 
-def test_a_machine_that_does_not_get_ready_ends_the_run(
+def test_a_machine_that_never_becomes_ready_ends_the_run(
     rundir: RunDir, gpu: Callable[..., list[str]]
 ) -> None:
     clock = SteppingClock()
@@ -291,7 +293,7 @@ def test_a_reason_to_stop_ends_the_wait_for_the_machine(
     assert 0 < clock.passed < 10
 
 
-def test_ready_json_is_written_last(rundir: RunDir, store: DirectoryStore) -> None:
+def test_ready_json_is_written_after_the_wait_for_the_machine(rundir: RunDir, store: DirectoryStore) -> None:
     before: list[bool] = []
 
     def waits(stopping: Callable[[], bool], clock: Clock) -> list[str]:
@@ -305,7 +307,7 @@ def test_ready_json_is_written_last(rundir: RunDir, store: DirectoryStore) -> No
     assert [each["message"] for each in events_of(rundir.path)] == ["A disk is missing."]
 
 
-def test_a_machine_of_the_user_is_not_waited_for(rundir: RunDir) -> None:
+def test_a_run_on_the_users_machine_does_not_wait_for_gpus_and_disks(rundir: RunDir) -> None:
     def waits(stopping: Callable[[], bool], clock: Clock) -> list[str]:
         raise AssertionError("it waits")
 

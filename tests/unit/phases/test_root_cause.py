@@ -84,7 +84,7 @@ def test_an_exception_is_quoted_without_secrets(ctx: RunContext) -> None:
     assert failed_at(END, cause) == ENDED - 1000
 
 
-def test_if_nothing_may_be_quoted_only_the_process_is_named(ctx: RunContext) -> None:
+def test_if_output_may_contain_secrets_only_the_failed_process_is_named(ctx: RunContext) -> None:
     leave(ctx.rundir, "ValueError: bad weights")
 
     _, sentence, cause = classify_end(ctx, END, quote=False)
@@ -135,13 +135,15 @@ def test_only_a_limited_number_of_files_is_read(ctx: RunContext) -> None:
 
 
 @pytest.mark.parametrize("left", [{"code": 0}, {"code": None, "signal": 9}, {"stop": "cancelled"}])
-def test_other_ends_are_reported_unchanged(ctx: RunContext, left: dict[str, Any]) -> None:
+def test_no_cause_is_searched_for_a_benchmark_that_succeeded_or_was_stopped(
+    ctx: RunContext, left: dict[str, Any]
+) -> None:
     leave(ctx.rundir, "ValueError: bad")
 
     assert classify_end(ctx, checked(RunEnd, {**LEFT, **left}, where="exit.json"), quote=True)[2] is None
 
 
-def test_a_strategy_that_breaks_hides_no_outcome(ctx: RunContext) -> None:
+def test_an_error_in_the_search_for_a_cause_hides_no_outcome(ctx: RunContext) -> None:
     leave(ctx.rundir, "ValueError: bad")
     ctx.rundir.peers.write_text("{}")
 
@@ -183,7 +185,7 @@ Root Cause (first observed failure):
 """
 
 
-def test_a_file_of_an_earlier_run_is_not_used_for_the_failed_one(rundir: RunDir) -> None:
+def test_an_error_file_of_an_earlier_run_is_not_used_for_the_failed_run(rundir: RunDir) -> None:
     # given a process that failed in the first run, and was started again, and another one that failed in the second
     ctx = context_of(rundir, repeat=Repeat(runs=3))
     leave(rundir, "ValueError: healed", seconds=ENDED / 1000 - 15)
@@ -198,7 +200,9 @@ def test_a_file_of_an_earlier_run_is_not_used_for_the_failed_one(rundir: RunDir)
 
 
 @pytest.mark.parametrize("listed", [range(9), range(8, -1, -1)])
-def test_the_first_of_several_failed_runs_uses_its_own_file(rundir: RunDir, listed: Sequence[int]) -> None:
+def test_the_first_of_several_failed_runs_uses_its_own_error_file(
+    rundir: RunDir, listed: Sequence[int]
+) -> None:
     ctx = context_of(rundir, repeat=Repeat(runs=9, keep_going=True))
     for run in listed:
         leave(
@@ -209,7 +213,7 @@ def test_the_first_of_several_failed_runs_uses_its_own_file(rundir: RunDir, list
     assert classify_end(ctx, END, quote=True)[1].endswith("failed: ValueError: in run 0.")
 
 
-def test_a_step_that_fails_is_no_process_of_a_run(rundir: RunDir) -> None:
+def test_a_failed_prepare_command_is_not_explained_by_error_files_of_runs(rundir: RunDir) -> None:
     ctx = context_of(rundir, repeat=Repeat(runs=3))
     leave(rundir, "ValueError: healed")
     write_repeats(rundir, [0], step="prepare")

@@ -96,7 +96,7 @@ def told_once(phases: tuple[str, ...]) -> list[tuple[str, str]]:
 # The order
 
 
-def test_phases_are_in_order_and_each_reported_once(rundir: RunDir) -> None:
+def test_phases_run_in_order_and_are_reported_once(rundir: RunDir) -> None:
     recorder = Recorder(rundir)
 
     run(make_context(rundir), recorder.phases)
@@ -105,7 +105,7 @@ def test_phases_are_in_order_and_each_reported_once(rundir: RunDir) -> None:
     assert phases_told(rundir) == told_once(ALL)
 
 
-def test_the_event_log_forgives_a_full_disk_only_after_the_benchmark(rundir: RunDir) -> None:
+def test_the_event_log_tolerates_a_full_disk_only_after_the_benchmark(rundir: RunDir) -> None:
     recorder = Recorder(rundir)
 
     run(make_context(rundir), recorder.phases)
@@ -154,7 +154,7 @@ def test_the_end_is_written_again_by_a_restarted_agent(rundir: RunDir) -> None:
 
 
 @pytest.mark.parametrize("hours", [0, 1, -1])
-def test_a_phases_duration_covers_all_its_agents(rundir: RunDir, hours: int) -> None:
+def test_the_duration_of_a_phase_includes_agents_that_were_killed(rundir: RunDir, hours: int) -> None:
     """hours: by which the clock is set between the two."""
     clock = SteppingClock()
 
@@ -176,7 +176,7 @@ def test_a_phases_duration_covers_all_its_agents(rundir: RunDir, hours: int) -> 
 
 
 @pytest.mark.parametrize("hours", [0, 1, -1])
-def test_a_jobs_duration_covers_all_its_agents(rundir: RunDir, hours: int) -> None:
+def test_the_duration_of_a_job_includes_agents_that_were_killed(rundir: RunDir, hours: int) -> None:
     """hours: by which the clock is set between the two agents, and while the second one runs."""
     clock = SteppingClock()
 
@@ -199,7 +199,7 @@ def test_a_jobs_duration_covers_all_its_agents(rundir: RunDir, hours: int) -> No
     assert result["seconds"] == pytest.approx(27, abs=0.01)
 
 
-def test_a_phase_that_fails_has_its_time(rundir: RunDir) -> None:
+def test_a_failed_phase_is_reported_with_its_duration(rundir: RunDir) -> None:
     clock = SteppingClock()
 
     def pull(ctx: RunContext) -> None:
@@ -243,7 +243,7 @@ def test_a_reason_to_stop_in_any_phase_ends_the_run(
 
 @pytest.mark.parametrize("phase", BEFORE_THE_END)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_no_space_in_any_phase_is_a_full_disk(
+def test_a_full_disk_in_any_phase_ends_the_run_as_disk_full(
     phase: str, number: int, rundir: RunDir, record: JobRecord
 ) -> None:
     recorder = Recorder(rundir, {phase: OSError(number, "no space")})
@@ -274,7 +274,9 @@ def test_an_unexpected_error_is_not_swallowed(
     assert record.result() is None
 
 
-def test_a_result_that_was_not_published_is_published_later(rundir: RunDir, record: JobRecord) -> None:
+def test_a_result_that_was_not_published_is_published_by_a_restarted_agent(
+    rundir: RunDir, record: JobRecord
+) -> None:
     ctx = make_context(rundir)  # without its record, as if the agent had been killed before the last step
     outcome = run(ctx, Recorder(rundir, {"pull": RunEndedError(REASON)}).phases)
     assert record.result() is None
@@ -298,7 +300,7 @@ def test_mounts_of_an_agent_that_was_killed_at_its_end_are_unmounted_by_the_next
     assert not rundir.mounts.exists()
 
 
-def test_a_path_on_a_mount_is_pulled_by_the_jobs_first_node_alone(rundir: RunDir) -> None:
+def test_data_on_a_shared_mount_is_pulled_only_by_the_first_node(rundir: RunDir) -> None:
     mount = Mount(type=MountType.NFS, src="server:/x", target="/shared")
     sources = tuple(
         Source(src="s3://b/k", path=path) for path in ("/shared", "/shared/a", "/shared-not", "own")
@@ -333,7 +335,7 @@ def sources_that_fail(tmp_path: Path) -> dict[str, Any]:
     return {"sources": (Source(src=str(tmp_path / "nothing-here"), path="data"),)}
 
 
-def test_an_import_without_a_file_descriptor_fails_with_an_error_that_is_tried_again(
+def test_an_import_that_failed_for_lack_of_file_descriptors_is_retried(
     rundir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: str) -> None:
@@ -354,7 +356,7 @@ def test_an_import_without_a_file_descriptor_fails_with_an_error_that_is_tried_a
     assert raised.value.errno == errno.EMFILE
 
 
-def test_a_source_that_is_not_there_ends_the_run(rundir: RunDir, tmp_path: Path) -> None:
+def test_a_missing_source_ends_the_run(rundir: RunDir, tmp_path: Path) -> None:
     phases = replace(Recorder(rundir).phases, pull=Phases().pull)
 
     outcome = run(make_context(rundir, tables=sources_that_fail(tmp_path)), phases)
@@ -365,7 +367,7 @@ def test_a_source_that_is_not_there_ends_the_run(rundir: RunDir, tmp_path: Path)
     assert "nothing-here" in result["sentence"]
 
 
-def test_a_reason_found_while_pulling_ends_the_run(rundir: RunDir) -> None:
+def test_a_reason_to_stop_found_while_pulling_ends_the_run(rundir: RunDir) -> None:
     cancelled = StopReason(Outcome.CANCELLED, "It was cancelled.")
     recorder = Recorder(rundir)
     phases = replace(recorder.phases, pull=Phases().pull)
@@ -398,7 +400,7 @@ class Tortoise:
         return Delivery(delivered=3, undelivered=1, error="it is slow", warnings=("One is missing.",))
 
 
-def test_a_drain_says_what_each_sink_delivered(rundir: RunDir) -> None:
+def test_the_drain_phase_reports_what_each_sink_delivered(rundir: RunDir) -> None:
     clock, sink = SteppingClock(), Tortoise()
     limits = Limits(drain=timedelta(seconds=40))
 
@@ -417,7 +419,7 @@ def extraction(rundir: RunDir) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_drain_waits_for_the_extractor_until_its_limit(rundir: RunDir) -> None:
+def test_the_drain_phase_waits_for_the_extractor_until_its_limit(rundir: RunDir) -> None:
     clock, sink = SteppingClock(), Tortoise()
     limits = Limits(extract_timeout=timedelta(minutes=7), drain=timedelta(seconds=40))
     extractor = InstantExtractor(stuck=True)

@@ -87,7 +87,7 @@ def end_of(ctx: RunContext) -> tuple[Outcome, str]:
         (3, None, None, Outcome.FAILED),
     ],
 )
-def test_a_series_that_ends_too_soon_has_failed(
+def test_a_repeated_job_that_ends_before_all_runs_has_failed(
     rundir: RunDir, runs: int, word: dict[str, Any] | None, max_time_s: int | None, expected: Outcome
 ) -> None:
     ctx = series(rundir, runs=runs, max_time_s=max_time_s)
@@ -109,7 +109,7 @@ def test_a_series_that_ends_too_soon_has_failed(
         (None, Outcome.FAILED),
     ],
 )
-def test_if_nodes_run_together_only_the_coordinator_ends_a_series(
+def test_with_several_nodes_only_the_coordinator_may_end_the_repetition_early(
     rundir: RunDir, turn: dict[str, Any] | None, expected: Outcome
 ) -> None:
     ctx = series(rundir, runs=6, strategy=TORCHRUN, max_time_s=1)

@@ -75,13 +75,15 @@ def scanned(tmp_path: Path, text: str) -> dict[str, list[str]]:
         ("loss=0.5 via NET/ and via P2P or SHM\nUsing network drives\nselect: component tree\n", {}),
     ],
 )
-def test_a_librarys_own_words_are_recognised(tmp_path: Path, lines: str, found: dict[str, list[str]]) -> None:
+def test_network_transports_are_recognised_in_the_output_of_nccl_and_open_mpi(
+    tmp_path: Path, lines: str, found: dict[str, list[str]]
+) -> None:
     assert scanned(tmp_path, lines) == found
     assert scanned(tmp_path, lines.rstrip("\n")) == found
 
 
 @given(st.lists(st.integers(1, 200), max_size=12))
-def test_any_growth_of_the_file_gives_the_same(
+def test_transports_are_recognised_however_the_output_grows(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
 ) -> None:
     file = tmp_path_factory.mktemp("grows") / "output.log"
@@ -101,7 +103,7 @@ def test_any_growth_of_the_file_gives_the_same(
     }
 
 
-def test_fewer_than_a_hundred_of_a_thousand_networks_are_kept(tmp_path: Path) -> None:
+def test_at_most_a_hundred_networks_are_recorded(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"NCCL INFO Using network n{number}\n" for number in range(1000)))
 
@@ -136,7 +138,7 @@ def warnings_in(rundir: RunDir) -> list[str]:
     return [each["message"] for each in events_of(rundir.path) if each["type"] == "warning"]
 
 
-def test_sockets_in_place_of_requested_efa_cause_a_warning_during_the_run(rundir: RunDir) -> None:
+def test_tcp_instead_of_the_requested_efa_causes_a_warning_during_the_run(rundir: RunDir) -> None:
     ctx = context(rundir)
     look = TransportLook(ctx)
     with rundir.kept_output.open("w") as output:
@@ -158,7 +160,7 @@ def test_sockets_in_place_of_requested_efa_cause_a_warning_during_the_run(rundir
     assert len(warnings_in(rundir)) == 1
 
 
-def test_each_process_of_mpirun_is_asked_on_its_node(rundir: RunDir) -> None:
+def test_logs_of_mpi_processes_are_searched_for_transports_on_their_node(rundir: RunDir) -> None:
     ctx = context(rundir)
     rundir.kept_output.write_text("")
     rundir.processes.mkdir()
@@ -170,7 +172,7 @@ def test_each_process_of_mpirun_is_asked_on_its_node(rundir: RunDir) -> None:
 
 
 @pytest.mark.parametrize("lines", [LIBFABRIC_TCP_LINES, MPI_TCP_LINES])
-def test_tcp_below_another_name_is_warned_of_too(rundir: RunDir, lines: str) -> None:
+def test_tcp_used_through_libfabric_or_open_mpi_causes_the_warning_too(rundir: RunDir, lines: str) -> None:
     ctx = context(rundir)
     rundir.kept_output.write_text(lines)
 

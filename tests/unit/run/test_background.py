@@ -32,7 +32,7 @@ class FailingStore:
 
 
 @pytest.mark.parametrize("failure", [StoreError("away"), KeyError("x"), PanicException("panicked")])
-def test_a_heartbeat_that_fails_is_not_the_last_one(
+def test_heartbeats_continue_after_one_failed(
     tmp_path: Path, failure: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 0.001)

@@ -28,7 +28,7 @@ class FailingRecord(JobRecord):
 
 
 @pytest.mark.parametrize("failure", [StoreError("away"), KeyError("x"), PanicException("panicked")])
-def test_after_a_failed_look_there_are_more(
+def test_a_cancel_is_noticed_after_failed_requests_to_the_store(
     tmp_path: Path, failure: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = FailingRecord(DirectoryStore(tmp_path), "job-1")
@@ -63,7 +63,7 @@ def slow_record(tmp_path: Path) -> SlowRecord:
     return record
 
 
-def test_a_cancel_from_before_the_start_is_the_first_answer(tmp_path: Path) -> None:
+def test_a_cancel_written_before_the_start_is_noticed_at_the_first_check(tmp_path: Path) -> None:
     record = slow_record(tmp_path)
     look = CancelLook(record, first_answer_s=30)
     look.start()
@@ -75,7 +75,7 @@ def test_a_cancel_from_before_the_start_is_the_first_answer(tmp_path: Path) -> N
     timer.join()
 
 
-def test_a_store_that_does_not_answer_is_waited_for_once(tmp_path: Path) -> None:
+def test_only_the_first_check_for_a_cancel_waits_for_the_store(tmp_path: Path) -> None:
     record = slow_record(tmp_path)
     look = CancelLook(record, first_answer_s=0.01)
     look.start()

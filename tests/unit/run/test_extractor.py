@@ -23,7 +23,7 @@ TIMED_OUT = -signal.SIGVTALRM
         (0, [CAREFUL], []),
     ],
 )
-def test_only_the_timers_signal_leads_to_more_care(
+def test_only_an_extractor_ended_by_its_timer_is_restarted_with_more_guards(
     returncode: int, flags: list[str], following: list[str]
 ) -> None:
     assert next_flags(returncode, flags) == following

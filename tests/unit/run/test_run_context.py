@@ -61,7 +61,7 @@ def context(
         (60, True, Power.OFF, 0.9),
     ],
 )
-def test_draining_leaves_time_for_the_result(
+def test_the_drain_deadline_leaves_time_to_write_the_result(
     taken_away_in: float | None, terminated: bool, power: Power, seconds: float, rundir: RunDir
 ) -> None:
     ctx = context(rundir, taken_away_in=taken_away_in, terminated=terminated, power=power)
@@ -82,7 +82,7 @@ def test_draining_leaves_time_for_the_result(
         (-1, False, Power.OFF, 0),
     ],
 )
-def test_the_grace_leaves_time_for_draining(
+def test_the_grace_leaves_time_for_the_drain(
     taken_away_in: float | None, terminated: bool, power: Power, seconds: float, rundir: RunDir
 ) -> None:
     ctx = context(rundir, taken_away_in=taken_away_in, terminated=terminated, power=power)
