@@ -18,7 +18,7 @@ def test_names_that_leave_the_folder_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["./a//b", "a/./b", "a/b/"])
-def test_equivalent_spellings_name_the_same_place(name: str) -> None:
+def test_equivalent_spellings_of_a_member_name_give_the_same_path(name: str) -> None:
     assert MemberTree().locate(name) == "a/b"
 
 
@@ -42,7 +42,7 @@ def test_a_target_that_escapes_through_another_link_is_refused() -> None:
         tree.add_link("escape", "deep/a/b/up/../..")
 
 
-def test_a_link_spoiled_by_a_later_link_is_found() -> None:
+def test_a_link_that_leaves_the_folder_because_of_a_later_link_is_refused() -> None:
     tree = MemberTree()
     tree.add_link("escape", "a/b/c/..")
     tree.add_link("a/b/c", "../..")
@@ -64,7 +64,7 @@ NAME = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3).map("/
 
 
 @given(links=st.lists(st.tuples(NAME, PATH), max_size=6), names=st.lists(PATH, max_size=4))
-def test_the_walk_agrees_with_the_kernel(
+def test_links_are_resolved_as_the_kernel_resolves_them(
     tmp_path_factory: pytest.TempPathFactory, links: list[tuple[str, str]], names: list[str]
 ) -> None:
     # given whatever links are accepted, made on a disk

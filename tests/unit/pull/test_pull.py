@@ -87,7 +87,7 @@ def test_a_file_is_placed_at_its_path_with_mode_and_checksum(tmp_path: Path, bri
     assert reports[-1] == PullProgress(str(path), str(target), 7, 7, 1, 1, done=True)
 
 
-def test_a_path_with_a_slash_at_its_end_keeps_the_name(tmp_path: Path, bring: Puller) -> None:
+def test_a_target_path_that_ends_with_a_slash_keeps_the_file_name(tmp_path: Path, bring: Puller) -> None:
     bring(Source(src=url(original(tmp_path)), path="in/"))
     assert names(tmp_path / "work") == ["in/origin.bin"]
 
@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_copied_is_named(tmp_path: Path, bring: Puller) ->
         ({"size": 8}, "7 bytes instead of the 8"),
     ],
 )
-def test_a_file_with_a_wrong_checksum_does_not_land(
+def test_a_file_with_a_wrong_checksum_is_not_stored(
     tmp_path: Path, bring: Puller, changes: dict[str, object], words: str
 ) -> None:
     source = Source(src=url(original(tmp_path)), path="x", **changes)  # type: ignore[arg-type]
@@ -136,12 +136,12 @@ def test_a_file_with_a_wrong_checksum_does_not_land(
 
 
 @pytest.mark.parametrize("src", ["file:///not/there", "file://relative", "gopher://x/y"])
-def test_a_source_that_cannot_be_is_an_error_that_names_it(bring: Puller, src: str) -> None:
+def test_an_impossible_source_is_refused_by_name(bring: Puller, src: str) -> None:
     with pytest.raises(PullError, match=re.escape(source_name(src))):
         bring(Source(src=src, path="x"))
 
 
-def test_two_sources_for_one_file_are_refused(tmp_path: Path, bring: Puller) -> None:
+def test_two_sources_with_the_same_target_are_refused(tmp_path: Path, bring: Puller) -> None:
     one, two = original(tmp_path, name="one"), original(tmp_path, name="two")
     with pytest.raises(PullError, match="both"):
         bring(Source(src=url(one), path="x"), Source(src=url(two), path="./x"))
@@ -191,13 +191,13 @@ def test_another_job_replaces_files_with_a_new_version(tmp_path: Path, bring: Pu
     assert (tmp_path / "work/x").read_bytes() == b"newer content"
 
 
-def test_another_source_may_replace_files_of_ours(tmp_path: Path, bring: Puller) -> None:
+def test_files_pulled_earlier_may_be_replaced_from_another_source(tmp_path: Path, bring: Puller) -> None:
     bring(Source(src=url(original(tmp_path, b"one", "one")), path="x"), job="one")
     bring(Source(src=url(original(tmp_path, b"two", "two")), path="x"), job="two")
     assert (tmp_path / "work/x").read_bytes() == b"two"
 
 
-def test_files_that_the_user_changed_are_not_touched(tmp_path: Path, bring: Puller) -> None:
+def test_pulled_files_that_the_user_changed_are_not_replaced(tmp_path: Path, bring: Puller) -> None:
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source, job="one")
     (tmp_path / "work/x").write_bytes(b"edited!")
@@ -226,9 +226,7 @@ def forged(src: str, target: Path, wanted: bytes, *, unpack: str = "no") -> byte
 
 
 @pytest.mark.parametrize("folder", ["", "deep/er/"])
-def test_an_archive_cannot_bring_a_record_for_another_source(
-    tmp_path: Path, bring: Puller, folder: str
-) -> None:
+def test_a_forged_record_in_an_archive_is_ignored(tmp_path: Path, bring: Puller, folder: str) -> None:
     wanted = original(tmp_path, b"content")
     evil = tmp_path / "evil" / folder
     evil.mkdir(parents=True)
@@ -247,9 +245,7 @@ def test_an_archive_cannot_bring_a_record_for_another_source(
 
 
 @pytest.mark.parametrize("folder", ["", "deep/"])
-def test_a_folder_cannot_bring_a_record_for_another_source(
-    tmp_path: Path, bring: Puller, folder: str
-) -> None:
+def test_a_forged_record_in_a_folder_is_ignored(tmp_path: Path, bring: Puller, folder: str) -> None:
     evil = tmp_path / "evil" / folder
     evil.mkdir(parents=True)
     for name in ("x", ".x.bai-pulled", ".bai-pulled", ".bai-pulled.x.part"):
@@ -260,12 +256,12 @@ def test_a_folder_cannot_bring_a_record_for_another_source(
     assert len(list((tmp_path / "work/in").rglob(".*bai-pulled*"))) == 1
 
 
-def test_a_path_that_is_a_records_name_is_refused(tmp_path: Path, bring: Puller) -> None:
+def test_a_target_with_the_name_of_a_record_file_is_refused(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullError, match="choose another path"):
         bring(Source(src=url(original(tmp_path)), path="in/.x.bai-pulled"))
 
 
-def test_a_forged_record_is_no_checksum(tmp_path: Path, bring: Puller) -> None:
+def test_a_forged_record_does_not_replace_the_checksum(tmp_path: Path, bring: Puller) -> None:
     wanted = original(tmp_path, b"content")
     target = tmp_path / "work/x"
     target.parent.mkdir()
@@ -278,7 +274,9 @@ def test_a_forged_record_is_no_checksum(tmp_path: Path, bring: Puller) -> None:
     assert target.read_bytes() == b"content"
 
 
-def test_a_record_open_to_others_is_no_checksum(tmp_path: Path, bring: Puller) -> None:
+def test_a_record_that_other_users_can_write_does_not_replace_the_checksum(
+    tmp_path: Path, bring: Puller
+) -> None:
     archive = tmp_path / "a.tar"
     with tarfile.open(archive, "w") as tar:
         tar.add(original(tmp_path, b"content"), arcname="x")
@@ -295,7 +293,7 @@ def test_a_record_open_to_others_is_no_checksum(tmp_path: Path, bring: Puller) -
     assert target.read_bytes() == b"content"
 
 
-def test_a_forged_record_names_nothing_outside_for_removal(tmp_path: Path, bring: Puller) -> None:
+def test_a_forged_record_cannot_remove_files_outside_the_folder(tmp_path: Path, bring: Puller) -> None:
     victim = original(tmp_path, b"precious", "victim")
     folder = tmp_path / "work/in"
     folder.mkdir(parents=True)
@@ -308,7 +306,7 @@ def test_a_forged_record_names_nothing_outside_for_removal(tmp_path: Path, bring
     assert victim.exists()
 
 
-def test_a_restarted_job_asks_for_nothing_twice(tmp_path: Path, bring: Puller) -> None:
+def test_a_repeated_pull_fetches_nothing_again(tmp_path: Path, bring: Puller) -> None:
     path = original(tmp_path)
     bring(Source(src=url(path), path="x"))
     path.unlink()
@@ -316,7 +314,7 @@ def test_a_restarted_job_asks_for_nothing_twice(tmp_path: Path, bring: Puller) -
     assert reports == [PullProgress(str(path), str(tmp_path / "work/x"), 7, 7, 1, 1, done=True)]
 
 
-def test_a_restarted_job_brings_back_removed_files(tmp_path: Path, bring: Puller) -> None:
+def test_a_repeated_pull_restores_removed_files(tmp_path: Path, bring: Puller) -> None:
     source = Source(src=url(original(tmp_path)), path="x")
     bring(source)
     (tmp_path / "work/x").unlink()
@@ -324,7 +322,7 @@ def test_a_restarted_job_brings_back_removed_files(tmp_path: Path, bring: Puller
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_a_synced_folder_loses_nothing_of_the_users(tmp_path: Path, bring: Puller) -> None:
+def test_syncing_a_folder_removes_no_files_of_the_user(tmp_path: Path, bring: Puller) -> None:
     folder = tmp_path / "folder"
     (folder / "sub").mkdir(parents=True)
     for name in ("a", "b", "sub/c", "edited"):
@@ -429,7 +427,7 @@ def test_drafts_of_a_killed_attempt_at_an_older_version_are_removed(tmp_path: Pa
     assert sorted(path.name for path in (tmp_path / "work/x").iterdir()) == [".bai-pulled", "a"]
 
 
-def test_a_name_as_long_as_can_be_lands(tmp_path: Path, bring: Puller) -> None:
+def test_a_file_with_the_longest_possible_name_is_stored(tmp_path: Path, bring: Puller) -> None:
     bring(Source(src=url(original(tmp_path)), path="n" * 255))
     assert names(tmp_path / "work") == ["n" * 255]
 
@@ -441,12 +439,14 @@ def test_a_damaged_record_is_named(tmp_path: Path, bring: Puller) -> None:
         bring(Source(src=url(original(tmp_path)), path="x"))
 
 
-def test_a_stop_is_obeyed(tmp_path: Path, bring: Puller) -> None:
+def test_a_stop_ends_a_pull(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullStopped):
         bring(Source(src=url(original(tmp_path, os.urandom(1 << 20))), path="x"), stopping=lambda: True)
 
 
-def test_another_job_that_pulls_there_is_waited_for_until_the_deadline(tmp_path: Path, bring: Puller) -> None:
+def test_a_pull_waits_for_another_job_with_the_same_target_until_its_deadline(
+    tmp_path: Path, bring: Puller
+) -> None:
     # given the record of x locked, as a job that is pulling there has it
     import fcntl
 
@@ -469,7 +469,7 @@ def test_a_file_that_is_its_own_source_is_kept(tmp_path: Path, bring: Puller) ->
     assert path.read_bytes() == b"content"
 
 
-def test_an_exception_of_any_class_that_ends_a_thread_is_reported(
+def test_any_exception_in_a_thread_of_a_pull_is_raised(
     tmp_path: Path, bring: Puller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Panic(BaseException):
@@ -493,6 +493,6 @@ def test_a_file_of_any_name_arrives(tmp_path: Path, bring: Puller, name: bytes) 
     assert (tmp_path / "work/x").read_bytes() == b"content"
 
 
-def test_a_missing_file_is_named_as_it_was_written(tmp_path: Path, bring: Puller) -> None:
+def test_a_missing_file_is_named_by_its_unescaped_path(tmp_path: Path, bring: Puller) -> None:
     with pytest.raises(PullError, match=rf"^{tmp_path}/my data\.bin: there is no such file"):
         bring(Source(src=(tmp_path / "my data.bin").as_uri(), path="x"))

@@ -21,7 +21,7 @@ from bai_agent.pull.progress import PullWatch
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_every_scheme_has_an_origin(name: str) -> None:
+def test_every_source_scheme_can_be_opened(name: str) -> None:
     src = f"{name}://{'' if name == 'file' else 'host'}/train.csv"
 
     assert SCHEMES[name].mistake(src) is None
@@ -36,7 +36,7 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
         open_origin(Source(src="ftp://user:secret@host/f", path="f"), PullWatch())
 
 
-def test_an_origin_is_imported_only_for_its_sources() -> None:
+def test_the_code_of_a_source_scheme_is_imported_only_when_needed() -> None:
     program = "import sys, bai_agent.phases.run, bai_agent.pull.bring; print(*(name for name in sys.modules if name.startswith('bai_agent.pull.')))"
 
     done = subprocess.run(
@@ -61,19 +61,19 @@ def test_an_origin_is_imported_only_for_its_sources() -> None:
         ("s3://bucket/train.csv", None),
     ],
 )
-def test_only_a_file_address_names_a_path_here(src: str, path: str | None) -> None:
+def test_only_a_file_address_has_a_local_path(src: str, path: str | None) -> None:
     assert file_path(src) == (Path(path) if path is not None else None)
 
 
 @pytest.mark.parametrize(
     "src", ["https://user:secret@host/f", "https://host/f?a=1&X-Amz-Signature=a", "https://host/f?SIG=a"]
 )
-def test_an_address_with_a_password_or_signature_grants_access(src: str) -> None:
+def test_an_address_with_a_password_or_signature_counts_as_secret(src: str) -> None:
     assert grants_access(src)
 
 
 @pytest.mark.parametrize("src", ["https://user@host/f?version=2", "s3://bucket[1/key", "data/train.csv"])
-def test_an_address_without_a_password_or_signature_does_not_grant_access(src: str) -> None:
+def test_an_address_without_a_password_or_signature_does_not_count_as_secret(src: str) -> None:
     assert not grants_access(src)
 
 
@@ -82,7 +82,7 @@ def test_text_without_a_secret_is_shown_unchanged(src: str) -> None:
     assert source_name(src) == src
 
 
-def test_a_file_of_this_machine_is_shown_by_its_path() -> None:
+def test_a_local_file_is_shown_by_its_path() -> None:
     assert source_name("file:///my%20data/a?b#c%25") == "/my data/a?b#c%"
 
 
@@ -94,11 +94,11 @@ def test_passwords_and_queries_are_not_shown(scheme: str) -> None:
     assert "hidden" not in name
 
 
-def test_addresses_that_differ_in_their_query_differ_in_their_name() -> None:
+def test_addresses_with_different_queries_are_shown_differently() -> None:
     assert source_name("https://host/get?id=1") != source_name("https://host/get?id=2")
 
 
-def test_an_address_that_is_signed_again_keeps_its_name() -> None:
+def test_an_address_with_a_new_signature_is_shown_the_same() -> None:
     first = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=1&X-Amz-Signature=a"
     again = "https://b.s3.amazonaws.com/k?versionId=7&X-Amz-Date=2&X-Amz-Signature=b"
     assert source_name(first) == source_name(again)
@@ -108,7 +108,7 @@ def test_an_address_that_is_signed_again_keeps_its_name() -> None:
     st.sampled_from(["http", "https", "gs"]),
     st.text(st.sampled_from("ab:@/?#&=…%"), max_size=20),
 )
-def test_naming_a_source_twice_changes_nothing(scheme: str, rest: str) -> None:
+def test_redacting_a_source_address_twice_changes_nothing(scheme: str, rest: str) -> None:
     name = source_name(f"{scheme}://user:secret@host/{rest}")
     assert source_name(name) == name
 

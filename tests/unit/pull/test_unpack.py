@@ -209,7 +209,9 @@ def test_links_inside_are_kept_and_members_go_through_them(
     assert (root / "hard").samefile(root / "usr/lib/x.so")
 
 
-def test_the_later_of_two_members_of_one_name_wins(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_the_later_of_two_members_with_the_same_name_wins(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
     content = tar_bytes(symlink("a", "b"), file("b", b"old"), file("a", b"plain"), file("b", b"new"))
     unpack(archive(tmp_path, content), landing)
     assert not (root / "a").is_symlink()
@@ -228,7 +230,9 @@ def test_no_member_is_written_through_a_link_of_the_user(
     assert list(outside.iterdir()) == []
 
 
-def test_a_users_file_is_named_and_not_touched(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_an_existing_file_of_the_user_is_not_overwritten_but_named(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
     (root / "mine").write_text("mine")
     with pytest.raises(PullError, match="mine"):
         unpack(archive(tmp_path, tar_bytes(file("mine"))), landing)
@@ -242,7 +246,9 @@ def test_unpacked_files_have_safe_permissions(tmp_path: Path, landing: Landing, 
     assert modes == {"all": 0o755, "data": 0o644, "none": 0o600}
 
 
-def test_unpacking_twice_is_unpacking_once(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_unpacking_an_archive_twice_gives_the_same_files(
+    tmp_path: Path, landing: Landing, root: Path
+) -> None:
     path = archive(
         tmp_path, tar_bytes(file("a/b"), symlink("l", "a"), file("l/c"), other("h", tarfile.LNKTYPE, "a/b"))
     )
@@ -273,7 +279,7 @@ def test_a_file_that_is_not_an_archive_is_an_error(tmp_path: Path, landing: Land
         unpack(archive(tmp_path, content), landing)
 
 
-def test_a_name_that_is_no_utf8_survives(tmp_path: Path, landing: Landing, root: Path) -> None:
+def test_a_member_name_that_is_not_utf8_is_unpacked(tmp_path: Path, landing: Landing, root: Path) -> None:
     unpack(archive(tmp_path, tar_bytes(file("caf\udce9"))), landing)
     assert b"caf\xe9" in [os.fsencode(entry.name) for entry in root.iterdir()]
 
@@ -307,7 +313,7 @@ def test_a_zip_member_without_a_name_is_refused(tmp_path: Path, landing: Landing
         unpack(archive(tmp_path, content), landing)
 
 
-def test_a_stop_is_obeyed_between_members(tmp_path: Path, landing: Landing) -> None:
+def test_a_stop_ends_unpacking_between_two_members(tmp_path: Path, landing: Landing) -> None:
     landing.watch.end()
     with pytest.raises(PullEndedError):
         unpack(archive(tmp_path, tar_bytes(file("a"))), landing)

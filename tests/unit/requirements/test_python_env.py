@@ -32,7 +32,7 @@ def read(tmp_path: Path, text: str) -> list[str] | None:
         "package (>=1.0)",
     ],
 )
-def test_packages_of_an_index_are_known_by_their_names(tmp_path: Path, text: str) -> None:
+def test_requirements_by_name_and_version_are_cacheable(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == [text]
 
 
@@ -64,7 +64,7 @@ def test_packages_of_an_index_are_known_by_their_names(tmp_path: Path, text: str
         "numpy --global-option=x",
     ],
 )
-def test_other_requirements_are_not_cacheable(tmp_path: Path, line: str) -> None:
+def test_requirements_with_paths_or_options_are_not_cacheable(tmp_path: Path, line: str) -> None:
     assert read(tmp_path, f"numpy\n{line}\n") is None
 
 
@@ -80,7 +80,7 @@ def test_included_files_belong_to_the_requirements(tmp_path: Path) -> None:
 
 
 @given(text=st.text(max_size=60))
-def test_any_text_can_be_parsed(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_requirements_file_can_be_parsed(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
 
