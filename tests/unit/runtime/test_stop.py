@@ -53,7 +53,7 @@ def _output_folder(rundir: RunDir) -> None:
 # The watch
 
 
-def test_the_first_reason_is_final() -> None:
+def test_the_first_reason_to_stop_is_final() -> None:
     early, late = ScriptedStopSource(), ScriptedStopSource(TOO_LONG)
     watch = StopMonitor([early, late])
 
@@ -64,7 +64,7 @@ def test_the_first_reason_is_final() -> None:
     assert watch.stopping()
 
 
-def test_the_earlier_source_of_two_simultaneous_reasons_decides() -> None:
+def test_of_two_simultaneous_reasons_the_earlier_source_in_the_list_decides() -> None:
     assert (
         StopMonitor(
             [ScriptedStopSource(), ScriptedStopSource(CANCELLED), ScriptedStopSource(TOO_LONG)]
@@ -73,7 +73,7 @@ def test_the_earlier_source_of_two_simultaneous_reasons_decides() -> None:
     )
 
 
-def test_no_source_is_asked_again_after_a_reason() -> None:
+def test_stop_sources_are_not_asked_again_after_a_reason() -> None:
     source = ScriptedStopSource(TOO_LONG)
     watch = StopMonitor([source])
 
@@ -84,7 +84,7 @@ def test_no_source_is_asked_again_after_a_reason() -> None:
 
 
 @pytest.mark.parametrize("unwanted", [CANCELLED, interrupted()])
-def test_an_abandoned_run_is_detected_after_another_reason(
+def test_a_cancel_after_another_reason_marks_a_run_as_abandoned(
     unwanted: StopReason, clock: SteppingClock
 ) -> None:
     full = StopReason(Outcome.DISK_FULL, "It is full.")
@@ -100,11 +100,11 @@ def test_an_abandoned_run_is_detected_after_another_reason(
     assert watch.reason() is full
 
 
-def test_a_run_ended_by_a_limit_is_still_wanted(clock: SteppingClock) -> None:
+def test_a_run_ended_by_a_limit_does_not_count_as_abandoned(clock: SteppingClock) -> None:
     assert not StopMonitor([ScriptedStopSource(TOO_LONG)], clock=clock).abandoned()
 
 
-def test_unwanted_asks_once_per_interval(clock: SteppingClock) -> None:
+def test_abandoned_asks_the_stop_sources_once_per_interval(clock: SteppingClock) -> None:
     source = ScriptedStopSource()
     watch = StopMonitor([source], clock=clock)
 
@@ -119,7 +119,7 @@ def test_unwanted_asks_once_per_interval(clock: SteppingClock) -> None:
     assert len(source.asked) == 2
 
 
-def test_an_unwanted_run_stays_unwanted(clock: SteppingClock) -> None:
+def test_an_abandoned_run_stays_abandoned(clock: SteppingClock) -> None:
     source = ScriptedStopSource(CANCELLED)
     watch = StopMonitor([source], clock=clock)
     assert watch.abandoned()
@@ -131,7 +131,9 @@ def test_an_unwanted_run_stays_unwanted(clock: SteppingClock) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(50.0, 80.0), (80.0, 50.0), (50.0, None), (None, 50.0)])
-def test_the_earlier_deadline_counts(first: float | None, second: float | None, clock: SteppingClock) -> None:
+def test_the_earlier_of_two_deadlines_applies(
+    first: float | None, second: float | None, clock: SteppingClock
+) -> None:
     lost = ScriptedStopSource(StopReason(Outcome.LOST, "It is lost.", deadline=first))
     watch = StopMonitor([lost, ScriptedStopSource(interrupted(second))], clock=clock)
     assert watch.reason() is lost.found
@@ -139,7 +141,7 @@ def test_the_earlier_deadline_counts(first: float | None, second: float | None, 
     assert watch.deadline() == 50.0
 
 
-def test_a_deadline_that_comes_after_a_cancel_counts(clock: SteppingClock) -> None:
+def test_a_deadline_announced_after_a_cancel_applies(clock: SteppingClock) -> None:
     notice = ScriptedStopSource()
     watch = StopMonitor([ScriptedStopSource(CANCELLED), notice], clock=clock)
     assert watch.reason() is CANCELLED
@@ -153,7 +155,7 @@ def test_a_deadline_that_comes_after_a_cancel_counts(clock: SteppingClock) -> No
     assert watch.reason() is CANCELLED
 
 
-def test_without_a_time_there_is_no_deadline(clock: SteppingClock) -> None:
+def test_a_reason_to_stop_without_a_time_has_no_deadline(clock: SteppingClock) -> None:
     watch = StopMonitor([ScriptedStopSource(CANCELLED)], clock=clock)
     watch.reason()
 
@@ -163,7 +165,7 @@ def test_without_a_time_there_is_no_deadline(clock: SteppingClock) -> None:
 # Its sources
 
 
-def test_every_source_of_a_run_is_asked_in_order(rundir: RunDir) -> None:
+def test_the_stop_sources_of_a_run_are_asked_in_order(rundir: RunDir) -> None:
     job = Job(job=Identity(id="job-1"), benchmark=Benchmark(argv=("true",)))
     signals, disk, spot = Signals(), DiskFull(rundir), ScriptedStopSource()
 
@@ -194,7 +196,7 @@ def test_max_runtime_counts_from_the_benchmarks_start() -> None:
     assert "limits.max_runtime (1m)" in reason.message
 
 
-def test_a_node_that_serves_leaves_max_runtime_to_the_launcher(tmp_path: Path) -> None:
+def test_max_runtime_does_not_apply_to_a_serving_node(tmp_path: Path) -> None:
     # It starts sshd before the launcher starts the benchmark.
     monitor = PeerMonitor(AttemptRecord(JobRecord(DirectoryStore(tmp_path), "job-1")), rank=1, nodes=2)
     source = MaxRuntime(Limits(max_runtime=MINUTE), peers=monitor)
@@ -205,13 +207,15 @@ def test_a_node_that_serves_leaves_max_runtime_to_the_launcher(tmp_path: Path) -
     assert source.reason(60.0) is None
 
 
-def test_no_limit_ends_nothing(rundir: RunDir, clock: SteppingClock) -> None:
+def test_a_run_without_limits_is_never_ended_by_one(rundir: RunDir, clock: SteppingClock) -> None:
     assert MaxRuntime(Limits()).reason(1e9) is None
     assert NoOutput(Limits(), rundir, clock=clock).reason(1e9) is None
 
 
 @pytest.mark.parametrize("name", ["kept_output", "emit"])
-def test_no_output_counts_from_the_last_byte(name: str, rundir: RunDir, clock: SteppingClock) -> None:
+def test_the_no_output_limit_counts_from_the_last_byte(
+    name: str, rundir: RunDir, clock: SteppingClock
+) -> None:
     source = NoOutput(Limits(no_output=MINUTE), rundir, clock=clock)
     path: Path = getattr(rundir, name)
     running = 1000.0
@@ -250,7 +254,7 @@ def test_silence_before_an_agent_restart_counts_towards_the_no_output_limit(
     assert NoOutput(Limits(no_output=MINUTE), rundir, clock=clock).reason(10.0) is None
 
 
-def test_a_clock_that_is_set_forward_is_not_silence(rundir: RunDir, clock: SteppingClock) -> None:
+def test_a_clock_set_forward_does_not_count_as_silence(rundir: RunDir, clock: SteppingClock) -> None:
     write_json(
         rundir.started,
         {
@@ -332,7 +336,9 @@ def test_a_full_disk_is_seen_within_a_second(rundir: RunDir, clock: SteppingCloc
     assert f"{rundir.path} has 4.0 MiB left" in reason.message
 
 
-def test_a_disk_that_cannot_be_seen_is_not_full(rundir: RunDir, clock: SteppingClock) -> None:
+def test_a_disk_whose_free_space_is_unknown_does_not_count_as_full(
+    rundir: RunDir, clock: SteppingClock
+) -> None:
     def gone(folder: Path) -> int:
         raise FileNotFoundError(folder)
 
@@ -354,7 +360,7 @@ def signals() -> Iterator[Signals]:
     ("number", "outcome"),
     [(signal.SIGTERM, Outcome.INTERRUPTED), (signal.SIGINT, Outcome.CANCELLED), (signal.SIGHUP, None)],
 )
-def test_a_signal_is_a_reason_but_not_a_closed_terminal(
+def test_sigterm_and_sigint_are_reasons_to_stop_and_sighup_is_not(
     signals: Signals, number: signal.Signals, outcome: Outcome | None
 ) -> None:
     assert signals.reason(None) is None

@@ -54,7 +54,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AnswerCache:
     return AnswerCache(tmp_path / "answers")
 
 
-def test_a_python_is_asked_once(venv: Venv, cache: AnswerCache) -> None:
+def test_the_facts_of_a_python_are_cached(venv: Venv, cache: AnswerCache) -> None:
     venv.install("numpy-2.1.0")
 
     first = venv.facts(cache)
@@ -65,7 +65,9 @@ def test_a_python_is_asked_once(venv: Venv, cache: AnswerCache) -> None:
     assert first["packages"] == {"numpy": "2.1.0"}
 
 
-def test_a_package_that_is_installed_or_removed_is_seen(venv: Venv, cache: AnswerCache) -> None:
+def test_installing_or_removing_a_package_invalidates_the_cached_facts(
+    venv: Venv, cache: AnswerCache
+) -> None:
     venv.facts(cache)
 
     venv.install("torch-2.5.1")
@@ -99,7 +101,7 @@ def test_a_changed_version_is_detected(venv: Venv, cache: AnswerCache) -> None:
     assert venv.facts(cache)["packages"] == {"scipy": "1.1"}
 
 
-def test_another_python_path_is_another_question(venv: Venv, cache: AnswerCache, tmp_path: Path) -> None:
+def test_a_different_pythonpath_is_cached_separately(venv: Venv, cache: AnswerCache, tmp_path: Path) -> None:
     (tmp_path / "extra/jax-0.4.dist-info").mkdir(parents=True)
     venv.facts(cache)
 
@@ -108,7 +110,7 @@ def test_another_python_path_is_another_question(venv: Venv, cache: AnswerCache,
     assert found["packages"] == {"jax": "0.4"}
 
 
-def test_an_answer_about_files_just_changed_is_not_kept(
+def test_facts_about_files_changed_a_moment_ago_are_not_cached(
     venv: Venv, cache: AnswerCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_cache, "_SETTLED_S", 60.0)
@@ -119,7 +121,7 @@ def test_an_answer_about_files_just_changed_is_not_kept(
     assert venv.starts == 2
 
 
-def test_a_script_that_chooses_a_python_is_asked_each_time(
+def test_facts_are_not_cached_for_a_script_that_chooses_a_python(
     venv: Venv, cache: AnswerCache, tmp_path: Path
 ) -> None:
     script = tmp_path / "python"
@@ -133,7 +135,7 @@ def test_a_script_that_chooses_a_python_is_asked_each_time(
 
 
 @pytest.mark.parametrize("kind", ["script", "program"])
-def test_a_launcher_that_chooses_by_unknown_files_is_asked_each_time(
+def test_facts_are_not_cached_for_launchers_such_as_asdf_and_mise(
     venv: Venv, cache: AnswerCache, tmp_path: Path, kind: str
 ) -> None:
     """asdf's are scripts in a folder of the same name as pyenv's; mise's are links to a program."""
@@ -168,7 +170,7 @@ def test_root_creates_nothing_in_another_users_home(tmp_path: Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_the_choice_of_pyenv_is_remembered_until_it_changes(
+def test_facts_for_pyenv_are_cached_until_its_version_changes(
     venv: Venv, cache: AnswerCache, tmp_path: Path
 ) -> None:
     (tmp_path / "version").write_text("3.12\n")
@@ -190,7 +192,7 @@ def test_the_choice_of_pyenv_is_remembered_until_it_changes(
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"stamps": {}}', '{"stamps": {"/": 1}, "answer": {}}'])
-def test_a_damaged_answer_is_asked_again(cache: AnswerCache, tmp_path: Path, content: str) -> None:
+def test_a_damaged_cache_entry_is_ignored(cache: AnswerCache, tmp_path: Path, content: str) -> None:
     cache.keep({"a": 1}, {"b": 2}, sources=["/"], asked_at=float("inf"))
     assert cache.find({"a": 1}) == {"b": 2}
     (kept,) = (tmp_path / "answers").iterdir()
@@ -208,7 +210,7 @@ def test_a_cache_that_others_can_write_is_not_used(cache: AnswerCache, tmp_path:
     assert cache.find({"a": 1}) is None
 
 
-def test_the_oldest_answers_are_deleted(
+def test_the_oldest_cache_entries_are_deleted(
     cache: AnswerCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(user_cache, "_MOST_ANSWERS", 2)

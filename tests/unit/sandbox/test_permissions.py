@@ -28,7 +28,7 @@ def call(service: str, action: str, resource: str = "", **parameters: str) -> Ca
     )
 
 
-def test_a_launch_needs_every_resource_the_tags_and_the_role() -> None:
+def test_a_launch_needs_permissions_for_each_resource_the_tags_and_the_role() -> None:
     sent = {
         "ImageId": "ami-1",
         "SubnetId": "subnet-1",
@@ -92,7 +92,7 @@ def test_each_instance_of_a_call_is_checked_with_its_tags() -> None:
         ("HeadObject", {}, "s3:GetObject", {}),
     ],
 )
-def test_calls_of_s3_and_their_permissions_have_different_names(
+def test_calls_of_s3_map_to_permissions_with_different_names(
     action: str, parameters: dict[str, str], permission: str, context: dict[str, str]
 ) -> None:
     asked = needed(call("s3", action, "bucket/key", **parameters), AROUND)
@@ -126,7 +126,7 @@ def test_public_parameters_belong_to_no_account() -> None:
     ]
 
 
-def test_deleting_several_needs_the_right_for_each() -> None:
+def test_deleting_several_objects_needs_the_permission_for_each() -> None:
     asked = needed(call("s3", "DeleteObjects", "bucket/a,bucket/b"), AROUND)
 
     assert [(each.action, each.resource) for each in asked] == [
@@ -135,14 +135,14 @@ def test_deleting_several_needs_the_right_for_each() -> None:
     ]
 
 
-def test_an_unknown_call_needs_a_permission() -> None:
+def test_an_unknown_call_is_an_error_of_the_test() -> None:
     assert needed(call("sts", "GetCallerIdentity"), AROUND) == []
     for service, action in (("s3", "DeleteBucket"), ("ec2", "CreateVpc"), ("iam", "CreateRole")):
         with pytest.raises(ValueError, match="not known"):
             needed(call(service, action, "bucket"), AROUND)
 
 
-def test_metrics_are_written_into_one_log_stream() -> None:
+def test_writing_metrics_needs_permissions_for_one_log_stream() -> None:
     names = {"logGroupName": "/bai/metrics", "logStreamName": "job/0"}
     arn = "arn:aws:logs:eu-central-1:123456789012:log-group:/bai/metrics:log-stream:job/0"
     for action in ("CreateLogStream", "PutLogEvents"):

@@ -92,7 +92,7 @@ def test_an_instance_may_not_write_objects_that_submitters_trust(policies: Polic
     assert len(policies.take_refused()) == 2
 
 
-def test_one_foreign_instance_refuses_the_whole_call(policies: Policies) -> None:
+def test_a_call_that_includes_a_foreign_instance_is_refused_as_a_whole(policies: Policies) -> None:
     answer = policies.refusal(call("user", "ec2", "TerminateInstances", "i-ours,i-theirs"))
 
     assert answer is not None
@@ -109,7 +109,7 @@ def test_an_unknown_call_is_refused(policies: Policies) -> None:
     assert policies.take_refused() == []
 
 
-def test_no_policy_allows_all_and_an_empty_one_nothing(policies: Policies) -> None:
+def test_without_a_policy_every_call_is_allowed_and_with_an_empty_one_none(policies: Policies) -> None:
     asked = call("somebody", "secretsmanager", "GetSecretValue", "theirs")
     assert policies.refusal(asked) is None
 

@@ -59,7 +59,7 @@ def test_actions_are_compared_without_regard_to_case() -> None:
     assert policy(allow("EC2:Describe*")).allows(asks("ec2:describeimages"))
 
 
-def test_a_denial_wins() -> None:
+def test_a_deny_statement_overrides_allow() -> None:
     denial = {"Effect": "Deny", "Action": "s3:*", "Resource": "arn:aws:s3:::bucket/secret/*"}
     given = policy(allow("s3:*"), denial)
 
@@ -67,7 +67,7 @@ def test_a_denial_wins() -> None:
     assert not given.allows(asks("s3:GetObject", "arn:aws:s3:::bucket/secret/key"))
 
 
-def test_an_absent_key_matches_only_null() -> None:
+def test_a_missing_condition_key_matches_only_the_null_operator() -> None:
     tagged = policy(allow("ec2:*", Condition={"Null": {"aws:ResourceTag/bai:job-id": "false"}}))
     untagged = policy(allow("ec2:*", Condition={"Null": {"aws:ResourceTag/bai:job-id": "true"}}))
     equal = policy(allow("ec2:*", Condition={"StringEquals": {"ec2:CreateAction": "RunInstances"}}))
@@ -89,7 +89,7 @@ def test_all_conditions_must_match_one_of_their_values() -> None:
     assert not policy(allow("s:A", Condition={"StringEquals": {"a": "x*"}})).allows(asks("s:A", a="xy"))
 
 
-def test_a_star_in_an_arn_does_not_reach_beyond_its_part() -> None:
+def test_a_star_in_an_arn_condition_does_not_match_across_colons() -> None:
     given = policy(allow("s:A", Condition={"ArnLike": {"a": "arn:aws:lambda:*:1:function:bai-*"}}))
 
     assert given.allows(asks("s:A", a="arn:aws:lambda:eu-west-1:1:function:bai-watcher:live"))

@@ -56,7 +56,7 @@ def test_code_is_counted_without_comments_and_docstrings(tmp_path: Path) -> None
     assert size["large_rooms"] == ["bai_agent (21)"]
 
 
-def test_each_branch_of_a_function_counts(tmp_path: Path) -> None:
+def test_each_branch_of_a_function_counts_towards_its_complexity(tmp_path: Path) -> None:
     (tmp_path / "executor").mkdir()
     # 1 for the function, 20 ifs, 2 for each "and … or", 1 for the loop, 2 for the comprehension with its condition
     ways = "    if a and b or c:\n        pass\n" * 1 + "    if a:\n        pass\n" * 20

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_wheels_are_found_with_the_files_that_were_copied_before(tmp_path: Path) -> None:
+def test_dockerfile_test_copies_the_files_needed_to_find_wheels(tmp_path: Path) -> None:
     instructions = (ROOT / "Dockerfile.test").read_text()
     before, _, command = instructions.partition("RUN /opt/tests/bin/python -c '")
     imports = re.search(r"from executor\S+ import find_wheels", command)

@@ -31,7 +31,7 @@ def test_a_page_names_existing_tests() -> None:
     assert wrong == {}
 
 
-def test_a_short_path_belongs_to_a_neighbouring_folder() -> None:
+def test_a_bare_file_name_in_the_architecture_page_is_in_a_folder_named_nearby() -> None:
     wrong = []
     for paragraph in re.split(r"\n\n|\n(?=\||\d+\. )", (ROOT / "docs/architecture.md").read_text()):
         named = re.findall(r"`([\w./-]+)`", paragraph)

@@ -36,7 +36,9 @@ def start(folder: Path, engine: str, *words: str, **options: Any) -> subprocess.
         (255, 255),
     ],
 )
-def test_the_container_s_code_or_signal_is_its_own(tmp_path: Path, code: int, ended: int) -> None:
+def test_container_run_ends_with_the_containers_exit_code_or_signal(
+    tmp_path: Path, code: int, ended: int
+) -> None:
     with start(tmp_path, f"touch {tmp_path}/{PIDFILE}; exit {code}") as child:
         assert child.wait(PATIENCE) == ended
 
@@ -75,7 +77,7 @@ exit $(cat "$0/code")
 """
 
 
-def test_the_monitor_and_its_processes_are_ended_like_one_command(tmp_path: Path) -> None:
+def test_sigterm_reaches_the_processes_below_the_container_monitor(tmp_path: Path) -> None:
     """SIGTERM goes to the processes below the monitor, not to the monitor, and all are waited for."""
     with start(tmp_path, _ENGINE, _PROGRAM, _MONITOR) as child:
         wait_for(tmp_path / "ready")
@@ -102,7 +104,7 @@ container_run.main()
 """
 
 
-def test_what_the_container_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+def test_processes_left_behind_by_a_container_are_not_waited_for(tmp_path: Path) -> None:
     """It is the shim's to end, and the time would count as the benchmark's."""
     engine = ["sh", "-c", _ENGINE, str(tmp_path), _LEAVES, _MONITOR]
     with subprocess.Popen([sys.executable, "-c", _PATIENT, str(tmp_path), *engine]) as child:

@@ -26,7 +26,7 @@ def _own(monkeypatch: pytest.MonkeyPatch, folder: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize(("handed_down", "found"), [("cpu memory pids\n", True), ("cpu pids\n", False)])
-def test_the_first_group_of_version_2_counts_if_memory_is_delegated(
+def test_the_root_cgroup_of_version_2_is_used_if_its_memory_controller_is_delegated(
     tmp_path: Path, handed_down: str, found: bool
 ) -> None:
     proc = _proc(tmp_path, cgroup="0::/\n", kind="cgroup2 cgroup2 rw")
@@ -38,7 +38,9 @@ def test_the_first_group_of_version_2_counts_if_memory_is_delegated(
     assert own == ((str(tmp_path / "mounted"), 2) if found else None)
 
 
-def test_a_service_of_version_2_gets_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cgroup_is_created_below_one_of_version_2_without_delegation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "cgroup.subtree_control").write_text("\n")
     _own(monkeypatch, tmp_path, 2)
 
@@ -46,14 +48,16 @@ def test_a_service_of_version_2_gets_no_group(tmp_path: Path, monkeypatch: pytes
     assert [each.name for each in tmp_path.iterdir()] == ["cgroup.subtree_control"]
 
 
-def test_a_group_that_counts_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cgroup_without_memory_accounting_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _own(monkeypatch, tmp_path, 1)
 
     assert memory_group.make_memory_group() is None
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_right_to_create_one_there_is_no_group(
+def test_without_permission_to_create_a_cgroup_none_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _own(monkeypatch, tmp_path / "none", 1)
@@ -61,9 +65,7 @@ def test_without_the_right_to_create_one_there_is_no_group(
     assert memory_group.make_memory_group() is None
 
 
-def test_only_groups_of_shims_that_have_gone_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_cgroups_of_dead_shims_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _own(monkeypatch, tmp_path, 1)
     me = read_process(os.getpid())
     assert me is not None
@@ -76,7 +78,7 @@ def test_only_groups_of_shims_that_have_gone_are_removed(
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted(kept)
 
 
-def test_an_unreaped_shim_keeps_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cgroup_of_a_zombie_shim_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _own(monkeypatch, tmp_path, 1)
     with subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -92,7 +94,7 @@ def test_an_unreaped_shim_keeps_no_group(tmp_path: Path, monkeypatch: pytest.Mon
         assert not list(tmp_path.iterdir())
 
 
-def test_an_abandoned_group_is_removed_with_the_groups_inside_it(
+def test_an_abandoned_cgroup_is_removed_with_its_nested_cgroups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _own(monkeypatch, tmp_path, 1)

@@ -26,13 +26,13 @@ def test_a_process_name_may_contain_anything() -> None:
     assert (process.pid, process.parent, process.state, process.start) == (7, 3, "S", 70)
 
 
-def test_descendants_are_found_at_any_depth_and_zombies_are_not() -> None:
+def test_descendants_are_found_at_any_depth_without_zombies() -> None:
     table = [_process(2, 1), _process(3, 2, state="Z"), _process(4, 3), _process(5, 4), _process(6, 99)]
 
     assert [process.pid for process in descendants({1}, table)] == [2, 4, 5]
 
 
-def test_a_circle_in_the_table_ends() -> None:
+def test_a_cycle_in_the_process_table_does_not_loop_for_ever() -> None:
     assert {process.pid for process in descendants({1}, [_process(1, 2), _process(2, 1)])} == {2}
 
 
@@ -53,7 +53,7 @@ print(json.dumps(own_usage()))
     assert 2**20 < found["peak_memory_bytes"] < large
 
 
-def test_a_signal_reaches_only_the_very_process() -> None:
+def test_a_signal_is_not_sent_to_a_process_that_reuses_the_pid() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
         real = read_process(child.pid)
@@ -102,7 +102,7 @@ def test_mount_points_of_any_name_are_skipped(tmp_path: Path) -> None:
     assert memory_group._own_counter_file(str(proc)) == str(mounted / "job/memory.events")
 
 
-def test_a_missing_counter_is_none(tmp_path: Path) -> None:
+def test_a_missing_oom_counter_is_read_as_none(tmp_path: Path) -> None:
     assert memory_group._own_counter_file(str(tmp_path)) is None
     assert memory_group._read_counter(str(tmp_path / "none")) is None
 
@@ -128,7 +128,7 @@ def test_a_missing_counter_is_none(tmp_path: Path) -> None:
         ((None, None), (None, None), None, 9, False),
     ],
 )
-def test_each_kind_of_kill_evidence_is_judged(
+def test_an_oom_kill_is_inferred_from_counters_and_the_exit_status(
     monkeypatch: pytest.MonkeyPatch,
     own: tuple[int | None, int | None],
     machine: tuple[int | None, int | None],
