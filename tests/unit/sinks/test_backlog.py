@@ -40,13 +40,13 @@ def all_batches(path: Path) -> list[list[int]]:
     return batches
 
 
-def test_a_file_that_is_not_there_yet_has_nothing(tmp_path: Path) -> None:
+def test_a_missing_metrics_file_gives_an_empty_batch(tmp_path: Path) -> None:
     batch = backlog(tmp_path / "metrics.jsonl").read(0)
 
     assert (batch.messages, batch.end) == ([], 0)
 
 
-def test_a_line_counts_only_if_it_is_complete(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(record(0) + record(1)[:-1])
 
@@ -88,7 +88,7 @@ def test_malformed_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     assert batch.malformed == 2
 
 
-def test_an_endless_line_blocks_nothing(tmp_path: Path) -> None:
+def test_an_overlong_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(record(0) + b"x" * 3_000_000 + b"\n" + record(1))
 
@@ -96,7 +96,7 @@ def test_an_endless_line_blocks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host_metrics", [False, True])
-def test_the_rest_is_counted_in_complete_lines(tmp_path: Path, host_metrics: bool) -> None:
+def test_the_backlog_is_counted_in_complete_lines(tmp_path: Path, host_metrics: bool) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = [record(seq, src="host" if seq % 5 == 0 else "log") for seq in range(20_000)]
     path.write_bytes(b"".join(lines) + b'{"seq": 20000')
@@ -106,14 +106,14 @@ def test_the_rest_is_counted_in_complete_lines(tmp_path: Path, host_metrics: boo
     assert left == (19_999 if host_metrics else 16_000)
 
 
-def test_a_name_quoting_a_record_is_no_host_metric(tmp_path: Path) -> None:
+def test_a_metric_name_that_contains_a_host_record_is_not_taken_for_one(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(record(0, name='"src": "host"'))
 
     assert backlog(path).count(0, deadline=time.monotonic() + 60, host_metrics=False) == 1
 
 
-def test_progress_survives(tmp_path: Path) -> None:
+def test_send_progress_is_written_and_read_back(tmp_path: Path) -> None:
     progress = SendProgress(offset=123, delivered=4, refused=1, malformed=2)
 
     write_progress(tmp_path / "kafka.offset", progress)

@@ -68,7 +68,7 @@ def test_any_records_become_valid_documents_without_loss(given_records: list[Rec
     assert [event.timestamp for event in events] == sorted(event.timestamp for event in events)
 
 
-def test_values_of_one_moment_are_one_document() -> None:
+def test_values_with_the_same_timestamp_are_in_one_document() -> None:
     (document,) = documents(record("loss", 1), record("loss", 2), record("rate", 3, units="images/s"))
 
     assert document["_aws"]["Timestamp"] == 1
@@ -77,7 +77,7 @@ def test_values_of_one_moment_are_one_document() -> None:
     assert metrics_of(document) == [{"Name": "loss"}, {"Name": "rate", "Unit": "Count/Second"}]
 
 
-def test_other_moments_labels_and_units_are_other_documents() -> None:
+def test_values_with_other_timestamps_labels_or_units_are_in_separate_documents() -> None:
     of = [record(), record(at=2), record(kind="test"), record(units="s")]
 
     assert len(documents(*of)) == 4
@@ -92,7 +92,7 @@ def events_of(of: Any) -> list[LogEvent]:
     return EventWriter(CloudWatch(log_group="g"), LABELS).events(of)[0]
 
 
-def test_labels_are_dimensions_but_for_the_jobs_id() -> None:
+def test_all_labels_but_the_job_id_are_dimensions() -> None:
     (document,) = documents(record(process_rank="3"), labels={**LABELS, "rank": "1"})
 
     assert dimensions_of(document) == {
@@ -137,7 +137,7 @@ def test_a_document_that_is_too_large_is_refused_and_counted() -> None:
         ("", None), ("MiB", None), ("MiB/s", None), ("PB/s", None), ("h", None), ("nats", None), ("ns", None),
     ],
 )  # fmt: skip
-def test_units_have_cloudwatchs_names(units: str, unit: str | None) -> None:
+def test_units_are_translated_to_those_of_cloudwatch(units: str, unit: str | None) -> None:
     assert cloudwatch_unit(units) == unit
 
 

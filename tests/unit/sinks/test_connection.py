@@ -17,7 +17,7 @@ def _client() -> None:
         return
 
 
-def test_an_answer_before_the_broker_closes_is_read() -> None:
+def test_a_response_sent_before_the_broker_closes_the_connection_is_read() -> None:
     ours, brokers = socket.socketpair()
     ours.setblocking(False)
     brokers.sendall(b"the password is refused")

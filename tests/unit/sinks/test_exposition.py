@@ -67,7 +67,7 @@ def test_any_names_and_labels_are_read_by_prometheus_parser(lines: list[dict[str
         ]
 
 
-def test_the_last_value_is_shown_and_all_are_counted(tmp_path: Path) -> None:
+def test_the_last_value_is_exposed_and_all_values_are_counted(tmp_path: Path) -> None:
     values = latest(tmp_path)
     append(tmp_path, *({"name": "loss", "value": value} for value in (3, 2.5, 1e-05)))
     assert values.look()
@@ -84,7 +84,7 @@ def test_the_last_value_is_shown_and_all_are_counted(tmp_path: Path) -> None:
     }
 
 
-def test_a_changed_name_is_kept_in_a_label(tmp_path: Path) -> None:
+def test_the_original_metric_name_is_kept_in_a_label(tmp_path: Path) -> None:
     append(tmp_path, {"name": "loss/train", "value": 1}, {"name": "loss.train", "value": 2})
     values = latest(tmp_path)
     values.look()
@@ -120,7 +120,7 @@ def test_labels_get_names_that_prometheus_accepts() -> None:
     }
 
 
-def test_repeats_are_series_of_their_own(tmp_path: Path) -> None:
+def test_each_repeat_is_a_separate_series(tmp_path: Path) -> None:
     append(tmp_path, *({"name": "loss", "value": repeat, "repeat": repeat} for repeat in (0, 1)))
     values = latest(tmp_path)
     values.look()
@@ -142,7 +142,7 @@ def test_host_metrics_are_recorded_if_requested(tmp_path: Path) -> None:
     assert (without.records, among.records) == (0, 1)
 
 
-def test_a_label_that_is_always_another_is_bounded(tmp_path: Path) -> None:
+def test_the_number_of_series_of_a_label_with_many_values_is_bounded(tmp_path: Path) -> None:
     append(tmp_path, *({"name": "m", "value": 1, "labels": {"id": str(n)}} for n in range(MOST_SERIES + 3)))
     values = latest(tmp_path)
     values.look()
@@ -150,7 +150,7 @@ def test_a_label_that_is_always_another_is_bounded(tmp_path: Path) -> None:
     assert (values.records, values.left_out) == (MOST_SERIES, 3)
 
 
-def test_lines_that_are_no_records_are_counted(tmp_path: Path) -> None:
+def test_malformed_metric_lines_are_counted(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(
         'nonsense\n{"seq": 0, "name": "x", "timestamp": 1, "value": 1e999}\n'
     )

@@ -19,7 +19,7 @@ def test_an_unreachable_broker_does_not_fill_the_log(caplog: pytest.LogCaptureFi
     assert len([record for record in caplog.records if record.name.startswith("bai_agent")]) == 1
 
 
-def test_the_original_reason_is_kept() -> None:
+def test_the_first_error_of_a_failed_connection_is_reported() -> None:
     quieten()
     forget_trouble()
     library = logging.getLogger("kafka.net.test")
@@ -31,7 +31,7 @@ def test_the_original_reason_is_kept() -> None:
     assert last_trouble() == KafkaConnectionError("refused")
 
 
-def test_the_brokers_answer_outranks_its_closed_connection() -> None:
+def test_an_error_answered_by_the_broker_is_reported_before_a_closed_connection() -> None:
     quieten()
     forget_trouble()
     library = logging.getLogger("kafka.net.test")

@@ -115,7 +115,7 @@ def test_the_next_agent_continues_at_the_last_position(run: Run) -> None:
     assert run.texts() == ["one", "two"]
 
 
-def test_half_a_line_of_a_killed_agent_spoils_nothing(run: Run) -> None:
+def test_a_line_cut_off_by_a_killed_agent_does_not_corrupt_the_next(run: Run) -> None:
     run.file.parent.mkdir()
     run.file.write_text('{"log": "torn')
     run.print(b"one\n")
@@ -169,7 +169,7 @@ def test_bytes_that_are_not_utf8_are_replaced(run: Run) -> None:
     assert run.texts() == ["�\x00ok"]
 
 
-def test_secrets_are_not_shipped(run: Run) -> None:
+def test_secrets_are_redacted_in_log_lines(run: Run) -> None:
     run.redactor.know(["hunter2hunter2"])
     run.print(b"password hunter2hunter2\n")
 

@@ -56,7 +56,7 @@ def test_a_record_becomes_the_services_message() -> None:
     assert message.seq == b"7"
 
 
-def test_without_a_service_the_action_is_the_job() -> None:
+def test_without_the_service_the_action_id_is_the_job_id() -> None:
     message = MetricMessageWriter(job(), rank=0).write(line())
 
     assert message is not None
@@ -70,7 +70,7 @@ def test_the_parent_is_named_if_there_is_one() -> None:
     assert json.loads(message.value)["labels"]["parent-action-id"] == "cron"
 
 
-def test_no_label_of_the_user_can_imitate_another_job() -> None:
+def test_a_label_cannot_override_the_action_or_client_id() -> None:
     message = MetricMessageWriter(job(labels={"action-id": "other", "client-id": "other"}), rank=0).write(
         line()
     )
@@ -81,7 +81,7 @@ def test_no_label_of_the_user_can_imitate_another_job() -> None:
 
 @pytest.mark.parametrize("name", ["ñandú", 'quote"back\\slash', "line\nbreak", "\ud800", "}"])
 @pytest.mark.parametrize("value", [0, -1, 1.5e-05, 1e300, 2**53])
-def test_any_name_and_value_survive(name: str, value: float) -> None:
+def test_any_metric_name_and_value_is_encoded_unchanged(name: str, value: float) -> None:
     message = MetricMessageWriter(job(labels={"ключ": "значение"}), rank=0).write(
         line(name=name, value=value)
     )
@@ -127,7 +127,7 @@ def test_host_metrics_are_left_out_unless_requested() -> None:
     assert MetricMessageWriter(wanted, rank=0).write(host) is not None
 
 
-def test_a_records_labels_yield_to_the_jobs() -> None:
+def test_labels_of_the_job_override_those_of_a_record() -> None:
     writer = MetricMessageWriter(job(labels={"task_name": "hello"}), rank=0)
 
     message = writer.write(line(labels={"threads": "4", "action-id": "mine", "task_name": "mine"}))
@@ -141,7 +141,7 @@ def test_a_records_labels_yield_to_the_jobs() -> None:
     }
 
 
-def test_node_and_process_are_labels_of_a_processs_output() -> None:
+def test_values_of_a_process_are_labelled_with_node_and_process() -> None:
     of_two = dataclasses.replace(job(), strategy=StrategyTable(name="mpi", nodes=2))
 
     message = MetricMessageWriter(of_two, rank=1).write(line(src="log/3", labels={"process_rank": "3"}))
@@ -152,7 +152,7 @@ def test_node_and_process_are_labels_of_a_processs_output() -> None:
 
 
 @pytest.mark.parametrize("labels", [[], "x", {"a": 1}])
-def test_labels_that_are_no_texts_are_refused(labels: object) -> None:
+def test_labels_that_are_not_strings_are_refused(labels: object) -> None:
     with pytest.raises(RecordError):
         MetricMessageWriter(job(), rank=0).write(line(labels=labels))
 
@@ -182,7 +182,7 @@ MORE = st.fixed_dictionaries(
     units=NAMES,
     more=MORE,
 )
-def test_a_record_that_is_not_parsed_gives_the_same_message(
+def test_the_fast_path_without_parsing_gives_the_same_message(
     seq: int, src: str, name: str, value: float, units: str, more: dict[str, Any]
 ) -> None:
     writer = MetricMessageWriter(job(), rank=0)

@@ -59,7 +59,7 @@ def holder(record: JobRecord) -> str | None:
     return None if ready is None else str(ready["instance_id"])
 
 
-def test_a_surplus_machine_leaves_the_rank_to_the_intended_one(
+def test_a_machine_that_is_not_in_the_launch_record_cannot_claim_a_rank(
     record: JobRecord,
 ) -> None:
     write(record, "launch.json")
@@ -86,7 +86,7 @@ def test_a_machine_of_a_refused_launch_runs_nothing(record: JobRecord, instances
     assert holder(record) is None
 
 
-def test_a_launch_that_is_not_decided_yet_is_waited_for(record: JobRecord) -> None:
+def test_a_machine_waits_for_the_record_of_its_launch(record: JobRecord) -> None:
     write(record, "launch.json")
 
     class DecidedMeanwhile(SleepClock):
@@ -100,7 +100,7 @@ def test_a_launch_that_is_not_decided_yet_is_waited_for(record: JobRecord) -> No
     assert holder(record) is None
 
 
-def test_without_a_launch_decision_the_first_machine_runs(record: JobRecord) -> None:
+def test_if_the_launch_is_never_recorded_the_first_machine_claims_the_rank(record: JobRecord) -> None:
     write(record, "launch.json")
     clock = SleepClock()
 
@@ -128,7 +128,7 @@ def test_a_claim_does_not_change_the_submitted_descriptor(record: JobRecord) -> 
     assert record.store.get(record.key("job.toml")) == b"submitted"
 
 
-def test_a_result_wrongly_reported_as_existing_is_stored_again(tmp_path: Path) -> None:
+def test_a_result_that_the_store_wrongly_reports_as_existing_is_stored_again(tmp_path: Path) -> None:
     """S3 answers so if another put was under way, which then failed."""
 
     class Conflicting(DirectoryStore):
@@ -161,7 +161,7 @@ def claim_later(record: JobRecord, instance: str, *, node: int, until: float = 1
     )
 
 
-def test_a_machine_of_a_later_launch_takes_the_rank_that_its_launch_names(record: JobRecord) -> None:
+def test_a_replacement_machine_claims_only_the_rank_in_its_launch_record(record: JobRecord) -> None:
     write(record, "launch.json")
     write(record, "launched.json", instances=["i-0", "i-1"])
     write(record, LATER, instances=["i-4", "i-5"], first_node=4)
@@ -173,7 +173,7 @@ def test_a_machine_of_a_later_launch_takes_the_rank_that_its_launch_names(record
             claim_later(record, instance, node=node)
 
 
-def test_a_machine_of_a_later_launch_takes_no_rank_until_it_is_named(record: JobRecord) -> None:
+def test_a_replacement_machine_claims_no_rank_before_its_launch_is_recorded(record: JobRecord) -> None:
     # The job's first launch, and what an instance may write in a folder of the same name, say nothing about it.
     write(record, "launched.json", instances=["i-0", "i-4"])
     write(record, "launches/2/nodes/launched.json", instances=["i-4"], first_node=4)

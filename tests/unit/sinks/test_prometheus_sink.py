@@ -19,7 +19,7 @@ from bai_agent.job.schema.field_types import split_address
         ("[::ffff:10.0.0.1]:9109", socket.AF_INET6),
     ],
 )
-def test_an_address_in_brackets_is_one_of_ipv6(listen: str, family: socket.AddressFamily) -> None:
+def test_a_listen_address_in_brackets_is_read_as_ipv6(listen: str, family: socket.AddressFamily) -> None:
     host, port = split_address(listen)
 
     assert (family_of(host), port) == (family, 9109)

@@ -96,7 +96,7 @@ def left(window: SendWindow) -> list[list[str]]:
     return [[message.value.decode() for message in each.messages] for each in window.outgoing]
 
 
-def test_three_batches_are_in_flight_and_no_more() -> None:
+def test_at_most_three_batches_are_in_flight() -> None:
     producer = StandInProducer()
     window = window_of("a", "b", "c", "d", "e")
     sender = sender_of(producer, window)
@@ -110,7 +110,7 @@ def test_three_batches_are_in_flight_and_no_more() -> None:
     assert [len(producer.batches), left(window)] == [4, [[], ["b"], ["c"], ["d"], ["e"]]]
 
 
-def test_an_answer_out_of_order_moves_nothing() -> None:
+def test_an_acknowledgement_out_of_order_does_not_advance_the_offset() -> None:
     producer = StandInProducer()
     window = window_of("a", "b")
     sender = sender_of(producer, window)
@@ -151,7 +151,7 @@ def test_a_refusal_drops_only_the_refused_message() -> None:
     assert [each.refused for each in window.outgoing] == [0, 0]
 
 
-def test_a_missing_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_acknowledgement_is_an_error_after_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "_ANSWER_SECONDS", -1.0)
     sender = sender_of(StandInProducer(), window_of("a"))
     sender.hand_over()
@@ -161,7 +161,7 @@ def test_a_missing_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("bad", [{"m0"}, {"m3"}, {"m11"}, {"m2", "m3", "m9"}, set()])
-def test_after_a_refusal_one_group_is_in_flight_until_the_message_is_found(bad: set[str]) -> None:
+def test_after_a_refusal_batches_are_split_until_the_refused_message_is_found(bad: set[str]) -> None:
     window = window_of(*([f"m{number}" for number in range(start, start + 4)] for start in (0, 4, 8)))
     warnings: list[str] = []
     arrived: list[str] = []

@@ -42,7 +42,7 @@ class Rounds(SinkThread):
         self.closed = True
 
 
-def test_one_round_is_done_after_the_last_record_was_written() -> None:
+def test_finish_runs_one_last_round_after_the_last_record() -> None:
     asked: list[bool] = []
 
     def work(last: bool) -> float | None:
@@ -59,7 +59,9 @@ def test_one_round_is_done_after_the_last_record_was_written() -> None:
     assert sink.closed
 
 
-def test_the_last_round_follows_at_once_the_one_that_finish_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finish_during_a_round_is_followed_by_the_last_round_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sink_module, "_FINISHING_PAUSE_S", 2 * LONG_S)
     asked: list[bool] = []
 
@@ -98,7 +100,7 @@ def test_only_a_local_sink_gets_its_last_round_after_the_deadline(
     assert asked == ([False, True] if here else [False])
 
 
-def test_a_flush_ends_the_pause() -> None:
+def test_a_flush_ends_the_pause_between_two_rounds() -> None:
     again = threading.Event()
 
     def work(last: bool) -> float | None:
@@ -116,7 +118,7 @@ def test_a_flush_ends_the_pause() -> None:
     sink.finish(time.monotonic() + LONG_S)
 
 
-def test_endless_work_is_given_up_at_the_deadline() -> None:
+def test_a_sink_that_is_never_done_is_abandoned_at_the_deadline() -> None:
     sink = Rounds(lambda last: 0.01)
     sink.start()
 

@@ -65,7 +65,7 @@ def send_all(uploader: StreamUpload) -> None:
         continue
 
 
-def test_the_last_object_grows_until_it_is_full(tmp_path: Path) -> None:
+def test_output_is_appended_to_the_last_object_until_it_is_full(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path)
     uploader = bucket.uploader()
     for size in (10, 30, 100, 3):
@@ -115,7 +115,7 @@ def test_a_stream_killed_at_any_write_reads_like_the_file(
     assert bucket.read() == bucket.path.read_bytes()
 
 
-def test_records_are_never_cut(tmp_path: Path) -> None:
+def test_records_are_never_split_between_objects(tmp_path: Path) -> None:
     bucket = Bucket(tmp_path, whole_lines=True)
     uploader = bucket.uploader()
     bucket.append(b"".join(b'{"seq": %d}\n' % number for number in range(40)) + b'{"half')

@@ -6,7 +6,7 @@ from bai_agent.job.record_types import SinkEvent
 from bai_agent.sinks import PATIENCE, SinkTroubles
 
 
-def test_a_lasting_error_is_reported_once_and_its_end_once() -> None:
+def test_a_lasting_sink_error_and_its_recovery_are_each_reported_once() -> None:
     now = [0.0]
     told: list[SinkEvent] = []
     troubles = SinkTroubles(told.append, clock=lambda: now[0])
@@ -22,7 +22,7 @@ def test_a_lasting_error_is_reported_once_and_its_end_once() -> None:
     ]
 
 
-def test_a_short_trouble_is_not_reported() -> None:
+def test_a_short_sink_error_is_not_reported() -> None:
     now = [0.0]
     told: list[SinkEvent] = []
     troubles = SinkTroubles(told.append, clock=lambda: now[0])

@@ -17,7 +17,7 @@ class PanickingStore(DirectoryStore):
         raise PanicException(key)
 
 
-def test_an_uploader_ended_by_a_defect_delays_nothing(tmp_path: Path) -> None:
+def test_an_uploader_that_crashed_does_not_delay_the_end_of_a_run(tmp_path: Path) -> None:
     rundir = RunDir(tmp_path / "run")
     rundir.path.mkdir()
     rundir.events.write_text('{"type": "phase"}\n')
