@@ -71,14 +71,14 @@ TABLE = as_table(WHOLE)
 PLACES = places(TABLE)[1:]
 
 
-def test_an_outcome_is_read_as_it_was_written() -> None:
+def test_a_node_outcome_is_read_back_and_unknown_keys_are_ignored() -> None:
     newer = {**json.loads(json.dumps(TABLE)), "of another version": [1]}
 
     assert checked(NodeOutcome, newer, where="ended/1.json") == WHOLE
 
 
 @given(st.sampled_from(PLACES), JSON)
-def test_any_value_anywhere_is_refused_or_can_be_used(place: tuple[Any, ...], value: Any) -> None:
+def test_any_value_in_a_record_is_accepted_or_refused(place: tuple[Any, ...], value: Any) -> None:
     table = copy.deepcopy(TABLE)
     inner = table
     for key in place[:-1]:
@@ -106,7 +106,7 @@ def test_any_value_anywhere_is_refused_or_can_be_used(place: tuple[Any, ...], va
         ([], "ended/1.json: expected a table, got []"),
     ],
 )
-def test_a_refusal_names_the_key(table: Any, sentence: str) -> None:
+def test_a_refused_record_is_reported_with_the_key(table: Any, sentence: str) -> None:
     with pytest.raises(RecordError) as caught:
         checked(NodeOutcome, table, where="ended/1.json")
 

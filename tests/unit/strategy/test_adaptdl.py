@@ -39,13 +39,13 @@ def launched(rank: int, its: Job | None = None) -> Launch:
     return strategy_of(its).launch(its, COMMAND, PEERS[rank], PEERS)
 
 
-def test_each_node_starts_its_own_replicas_with_the_ranks_after_those_of_the_nodes_before() -> None:
+def test_each_node_starts_its_replicas_with_consecutive_ranks() -> None:
     end = [launched(rank).argv[-8:] for rank in (0, 1)]
 
     assert end == [("0", "2", "120", "--", *COMMAND), ("2", "3", "120", "--", *COMMAND)]
 
 
-def test_replicas_know_each_other_and_their_generation_by_adaptdls_variables() -> None:
+def test_replicas_get_addresses_and_generation_in_adaptdls_variables() -> None:
     env = launched(1).env
 
     assert {name: value for name, value in env.items() if name.startswith("ADAPTDL_")} == {
@@ -61,7 +61,7 @@ def test_replicas_know_each_other_and_their_generation_by_adaptdls_variables() -
     assert "OMP_NUM_THREADS" not in env
 
 
-def test_variables_of_the_job_win_where_they_are_no_rank_or_address() -> None:
+def test_variables_of_the_job_override_ours_except_for_ranks_and_addresses() -> None:
     own = {
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "0",
         "GLOO_SOCKET_IFNAME": "eth1",
@@ -87,7 +87,7 @@ def test_a_job_that_adaptdl_cannot_run_is_refused(table: dict[str, Any], sentenc
         strategy_of(replace(job(), **table))
 
 
-def test_before_nodes_meet_the_packages_that_adaptdl_needs_are_looked_for() -> None:
+def test_packages_that_adaptdl_needs_are_checked_before_nodes_join() -> None:
     strategy = strategy_of(job())
     assert isinstance(strategy, SetsUp)
 
@@ -114,6 +114,6 @@ def test_the_replica_that_failed_first_is_named() -> None:
     "content",
     ["", "[]", "{}", '{"rank": 3}', json.dumps({**NOTE, "code": "1"}), json.dumps({**NOTE, "rank": -1})],
 )
-def test_a_note_that_is_something_else_explains_nothing(content: str) -> None:
+def test_a_malformed_failure_note_of_a_replica_is_ignored(content: str) -> None:
     assert cause_of(content) is None
     assert cause_of(json.dumps(NOTE), path="other/replica.json") is None

@@ -96,7 +96,7 @@ def spawned(
         (["7", "hangs"], 7),  # those that cannot save any more are killed
     ],
 )
-def test_it_ends_like_its_replicas(tmp_path: Path, ends: list[str], code: int) -> None:
+def test_the_spawner_exits_with_the_code_of_its_replicas(tmp_path: Path, ends: list[str], code: int) -> None:
     with spawned(tmp_path, ends) as it:
         processes = it.replicas()
 
@@ -121,7 +121,7 @@ def test_sigterm_reaches_all_replicas(tmp_path: Path) -> None:
         assert it.child.wait(timeout=SECONDS) == 143
 
 
-def test_the_first_that_fails_is_noted_with_its_rank_in_the_whole_job(tmp_path: Path) -> None:
+def test_the_first_failed_replica_is_recorded_with_its_rank_in_the_job(tmp_path: Path) -> None:
     with spawned(tmp_path, ["waits", "9"], first=4) as it:
         assert it.end() == 9
         assert {name: it.note()[name] for name in ("rank", "local", "code", "signal")} == {
@@ -132,7 +132,7 @@ def test_the_first_that_fails_is_noted_with_its_rank_in_the_whole_job(tmp_path: 
         }
 
 
-def test_a_missing_command_is_reported(tmp_path: Path) -> None:
+def test_a_missing_command_is_reported_by_the_spawner(tmp_path: Path) -> None:
     argv = [sys.executable, "-I", "-S", adaptdl_spawner.__file__, "0", "1", "1", "--", "no-such-program"]
 
     done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -170,7 +170,7 @@ def environments(folder: Path, count: int, **variables: str) -> list[dict[str, s
     return sorted(found, key=lambda each: each["ADAPTDL_REPLICA_RANK"])
 
 
-def test_replicas_have_a_rank_a_folder_our_startup_and_no_proxy_to_the_supervisor(tmp_path: Path) -> None:
+def test_replicas_get_a_rank_a_share_folder_the_startup_path_and_no_proxy(tmp_path: Path) -> None:
     found = environments(tmp_path, 2, NO_PROXY="example.com", PYTHONPATH="/theirs")
 
     assert [each["ADAPTDL_REPLICA_RANK"] for each in found] == ["2", "3"]
@@ -189,7 +189,7 @@ def test_replicas_have_a_rank_a_folder_our_startup_and_no_proxy_to_the_superviso
         (1, "4,5", ["4,5"]),
     ],
 )
-def test_each_replica_has_a_gpu_of_its_own_if_there_are_enough(
+def test_each_replica_gets_its_own_gpu_if_there_are_enough(
     tmp_path: Path, count: int, listed: str, devices: list[str]
 ) -> None:
     found = environments(tmp_path, count, CUDA_VISIBLE_DEVICES=listed)

@@ -31,13 +31,13 @@ def address(job_id: str, node: int) -> ipaddress.IPv4Address:
     return ipaddress.IPv4Address(strategy.local_address(replace(JOB, job=Identity(id=job_id)), node))
 
 
-def test_each_node_starts_the_command_alone() -> None:
+def test_each_node_launches_the_plain_command_on_each_node() -> None:
     for me in PEERS:
         assert strategy_of(JOB).launch(JOB, COMMAND, me, PEERS) == Launch(argv=COMMAND)
 
 
 @pytest.mark.parametrize("processes", ["2", "gpus"])
-def test_more_processes_are_the_commands_own(processes: str) -> None:
+def test_each_node_refuses_more_than_one_process_per_node(processes: str) -> None:
     table = StrategyTable(name="each_node", nodes=2, processes_per_node=processes)
 
     with pytest.raises(DescriptorError, match=f'it must be 1, not "{processes}"'):
@@ -45,7 +45,7 @@ def test_more_processes_are_the_commands_own(processes: str) -> None:
 
 
 @given(job_id=st.from_regex(r"[a-z0-9]{1,20}", fullmatch=True), node=st.integers(0, 1022))
-def test_nodes_of_one_machine_have_loopback_addresses_of_their_own(job_id: str, node: int) -> None:
+def test_nodes_on_one_machine_have_separate_loopback_addresses(job_id: str, node: int) -> None:
     found = address(job_id, node)
 
     assert found.is_loopback
@@ -54,5 +54,5 @@ def test_nodes_of_one_machine_have_loopback_addresses_of_their_own(job_id: str, 
     assert found not in {address(job_id, other) for other in range(1023) if other != node}
 
 
-def test_jobs_that_run_side_by_side_have_different_addresses() -> None:
+def test_concurrent_jobs_have_different_loopback_addresses() -> None:
     assert len({address(f"job-{number}", 0) for number in range(20)}) == 20

@@ -59,7 +59,7 @@ JOB = Job(
 )
 
 
-def test_the_client_waits_for_the_server_which_ends_with_the_job() -> None:
+def test_the_launch_of_the_client_names_the_server_to_wait_for() -> None:
     strategy = strategy_of(JOB)
 
     assert strategy.launch(JOB, ("client",), CLIENT, PEERS) == Launch(argv=("client",), server=SERVER)
@@ -94,7 +94,7 @@ def test_each_node_has_its_own_command_data_and_label() -> None:
     assert server.job.labels == {"team": "a", "role": "server"}
 
 
-def test_metrics_are_searched_on_their_own_node_alone() -> None:
+def test_metrics_are_searched_only_in_the_output_of_their_own_node() -> None:
     lines = ["latency 1", "begin", "served 2", LATENCY.unsearched().pattern, "of another node's output"]
     for node, wanted in enumerate(JOB.metrics):
         own = JOB.of_node(node).metrics
@@ -130,18 +130,18 @@ def test_the_job_descriptor_holds_the_server() -> None:
         ({"repeat": None, "checkpoint": Checkpoint(path="c")}, r"\[restart\] and \[checkpoint\] are not for"),
     ],
 )
-def test_a_job_that_a_server_and_its_client_cannot_do_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_inference_refuses_a_job_with_unsupported_settings(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         replace(JOB, **changes)
 
 
 @pytest.mark.parametrize("ports", [(), (80, 80)])
-def test_a_server_has_different_ports(ports: tuple[int, ...]) -> None:
+def test_a_server_without_ports_or_with_equal_ports_is_refused(ports: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="ports must be one or more different ports"):
         Server(ports=ports, argv=("serve",))
 
 
-def test_more_processes_are_the_commands_own() -> None:
+def test_inference_refuses_more_than_one_process_per_node() -> None:
     table = StrategyTable(name="inference", nodes=2, processes_per_node="gpus")
 
     with pytest.raises(DescriptorError, match='it must be 1, not "gpus"'):
@@ -173,7 +173,7 @@ def set_up(rundir: RunDir) -> Callable[[int, int], None]:
     return set_up
 
 
-def test_a_taken_port_is_named_before_the_nodes_meet(set_up: Callable[[int, int], None]) -> None:
+def test_a_server_port_in_use_is_reported_before_the_nodes_join(set_up: Callable[[int, int], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 

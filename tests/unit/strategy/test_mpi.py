@@ -44,7 +44,7 @@ def launched(rank: int, found: Sequence[Peer] = NODES, **table: object) -> Launc
     return strategy_of(described).launch(described, COMMAND, found[rank], found)
 
 
-def test_the_launcher_starts_all_and_the_others_serve_it() -> None:
+def test_the_launcher_runs_mpirun_for_all_nodes_and_workers_run_sshd() -> None:
     launcher = launched(0)
     worker = launched(2)
 
@@ -75,7 +75,7 @@ def test_open_mpi_uses_the_network_of_the_nodes(addresses: tuple[str, ...], netw
 
 
 @pytest.mark.parametrize("launch", list(MpiLaunch))
-def test_if_the_job_excludes_networks_mpirun_is_told_of_none_to_use(launch: MpiLaunch) -> None:
+def test_mpirun_gets_no_networks_to_use_if_the_job_excludes_some(launch: MpiLaunch) -> None:
     # Open MPI uses no TCP at all where it is told of networks to use and of others not to use.
     described = job(
         name="mpi", nodes=2, launch=launch, mpirun_options=("--mca", "btl_tcp_if_exclude", "lo,docker0")
@@ -108,14 +108,14 @@ def test_mpirun_gets_options_and_names_of_secrets_before_the_command() -> None:
     assert argv[start + 2 : start + 9] == ("--bind-to", "core", "-v", "-x", "A_KEY", "-x", "TOKEN")
 
 
-def test_processes_are_bound_to_their_cores_where_they_are_counted() -> None:
+def test_processes_are_bound_to_cores_if_cpus_per_process_is_set() -> None:
     launch = launched(0, processes_per_node="3", cpus_per_process=4)
 
     assert " ".join(launch.argv[3:7]) == "--map-by slot:PE=4 --bind-to core"
     assert launch.needs.cores == 12
 
 
-def test_a_users_mpirun_has_its_options_from_the_environment() -> None:
+def test_an_mpirun_started_by_the_command_gets_its_options_from_the_environment() -> None:
     launch = launched(0, launch=MpiLaunch.USER)
 
     assert launch.argv == COMMAND
@@ -139,7 +139,7 @@ def test_a_users_mpirun_has_its_options_from_the_environment() -> None:
         ),
     ],
 )
-def test_versions_that_do_not_work_together_are_named(
+def test_incompatible_versions_of_open_mpi_are_named(
     engines: tuple[str | None, ...], said: str | None
 ) -> None:
     strategy = strategy_of(job(name="mpi", nodes=2))
@@ -150,7 +150,7 @@ def test_versions_that_do_not_work_together_are_named(
     assert (found is None) if said is None else (found is not None and said in found)
 
 
-def test_a_node_without_a_key_is_named() -> None:
+def test_a_node_without_an_ssh_key_is_named() -> None:
     strategy = strategy_of(job(name="mpi", nodes=2))
     assert isinstance(strategy, SetsUp)
 
@@ -171,7 +171,7 @@ def test_horovod_needs_its_module_and_mpi_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["mpi", "horovod"])
-def test_each_open_mpi_of_the_efa_installer_is_looked_for(name: str) -> None:
+def test_open_mpi_is_searched_in_each_folder_of_the_efa_installer(name: str) -> None:
     folders = strategy_of(job(name=name)).launch(job(name=name), COMMAND, ME, [ME]).needs.folders
 
     assert [each for each in folders if "/amazon/" in each] == [

@@ -88,13 +88,13 @@ def test_a_node_whose_daemon_is_gone_is_named() -> None:
     assert (cause.message, cause.printed) == ("mpirun lost the connection to it", SAID)
 
 
-def test_text_that_cannot_be_an_address_is_in_no_sentence() -> None:
+def test_a_malformed_host_name_is_not_quoted_in_the_cause() -> None:
     cause = explain(SAID + LOST.replace("on node 10.0.0.2", "on node \x1b[2J10.0.0.2\x07"), PEERS)
 
     assert cause is None or "\x1b" not in cause.process
 
 
-def test_the_last_of_several_mpiruns_counts() -> None:
+def test_the_cause_is_taken_from_the_last_of_several_mpiruns() -> None:
     cause = explain(EXITED_4.replace(",2]", ",0]") + SAID + EXITED_4, PEERS)
 
     assert cause is not None
@@ -105,7 +105,7 @@ MORE = "[ip-10-0-0-1:00123] 1 more process has sent help message help-mpi-api.tx
 
 
 @pytest.mark.parametrize(("page", "code"), [(EXITED_4 + MORE, 7), (EXITED_5, 7), (KILLED_4, 137), (LOST, 1)])
-def test_a_command_that_ends_with_its_mpirun_failed_of_that(page: str, code: int) -> None:
+def test_a_command_that_exits_as_its_mpirun_did_failed_for_its_reason(page: str, code: int) -> None:
     assert explain(SAID + page, PEERS, code=code) == explain(SAID + page, PEERS) is not None
 
 
@@ -113,7 +113,7 @@ def test_a_command_that_ends_with_its_mpirun_failed_of_that(page: str, code: int
     ("after", "code"),
     [("", 3), ("evaluation: no such file\n", 7), (f"{RULE}\nsummary\n", 7), ("$ exit 7\n" + MORE, 7)],
 )
-def test_a_failure_that_the_command_outlived_is_not_the_cause(after: str, code: int) -> None:
+def test_a_failed_mpirun_is_not_the_cause_if_the_command_continued_after_it(after: str, code: int) -> None:
     assert explain(SAID + EXITED_4 + after, PEERS, code=code) is None
 
 
@@ -126,7 +126,7 @@ PIECES = st.sampled_from([*EXITED_4.splitlines(True), *LOST.splitlines(True), *K
 
 
 @given(st.lists(PIECES | st.text(max_size=20), max_size=30).map("".join))
-def test_any_output_of_a_benchmark_is_read(log: str) -> None:
+def test_any_output_of_mpirun_is_read_without_an_error(log: str) -> None:
     cause = explain(log, PEERS)
     explain(log, PEERS, code=7)
 
@@ -139,7 +139,7 @@ def end(
     return ProcessEnd(rank=rank, code=code, signal=signal, asked=asked, time=time, output_bytes=0)
 
 
-def test_the_first_process_that_failed_unaided_is_the_cause() -> None:
+def test_the_first_process_that_failed_without_being_told_to_end_is_the_cause() -> None:
     ends = [
         end(0, code=None, signal=15, asked=True, time=3),
         end(1, code=1, time=5),
@@ -154,13 +154,13 @@ def test_the_first_process_that_failed_unaided_is_the_cause() -> None:
     assert (cause.rank, cause.failed, cause.printed) == (2, 4, None)
 
 
-def test_without_mpiruns_word_a_process_that_failed_is_named() -> None:
+def test_without_a_message_of_mpirun_the_recorded_failed_process_is_named() -> None:
     cause = explain("", PEERS[:1], ends=[end(0), end(1, code=7)])
     assert cause is not None
     assert (cause.process, cause.code) == ("process 1", 7)
 
 
-def test_a_process_of_another_node_counts_by_mpiruns_word() -> None:
+def test_a_process_on_another_node_that_mpirun_names_is_the_cause() -> None:
     # what failed here followed from it
     cause = explain(SAID + KILLED_4, PEERS, ends=[end(0, code=1), end(1, code=None, signal=15, asked=True)])
     assert cause is not None

@@ -82,7 +82,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_output_is_kept_in_a_file_and_copied(tmp_path: Path) -> None:
+def test_output_of_a_process_is_written_to_a_file_and_copied_to_mpirun(tmp_path: Path) -> None:
     code, copied, _ = run(tmp_path, "/bin/sh", "-c", "echo one; echo two >&2; printf three; exit 7")
 
     assert (code, log_of(tmp_path), copied) == (7, "one\ntwo\nthree", "one\ntwo\nthree\n")
@@ -97,7 +97,7 @@ def test_open_mpi_5_names_the_rank_by_another_variable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGTERM])
-def test_the_wrapper_ends_as_its_process_did(tmp_path: Path, number: signal.Signals) -> None:
+def test_the_wrapper_ends_by_the_same_signal_as_its_process(tmp_path: Path, number: signal.Signals) -> None:
     code, _, _ = run(tmp_path, "/bin/sh", "-c", f"kill -{int(number)} $$")
 
     assert code == -number
@@ -128,7 +128,7 @@ def test_a_signal_arrives_once_and_is_noted_if_mpirun_sent_it(tmp_path: Path, to
     assert end_of(tmp_path)["asked"] == (15 if to_the_group else None)
 
 
-def test_a_process_in_a_group_of_its_own_gets_mpiruns_signals(tmp_path: Path) -> None:
+def test_a_process_in_its_own_process_group_gets_mpiruns_signals(tmp_path: Path) -> None:
     with started(tmp_path, *python("import os; os.setsid()\n" + COUNT_SIGNALS)) as child:
         wait_until(lambda: (tmp_path / "processes" / "3.log").exists() and "pid" in log_of(tmp_path))
         for number, name in ((signal.SIGINT, "got 2"), (signal.SIGUSR1, "got 10")):
@@ -139,7 +139,7 @@ def test_a_process_in_a_group_of_its_own_gets_mpiruns_signals(tmp_path: Path) ->
     assert log_of(tmp_path).count("got") == 2
 
 
-def test_with_the_wrapper_killed_its_process_dies(tmp_path: Path) -> None:
+def test_the_process_is_killed_when_its_wrapper_is_killed(tmp_path: Path) -> None:
     with started(tmp_path, "/bin/sh", "-c", "echo $$; exec sleep 300") as child:
         wait_until(lambda: (tmp_path / "processes" / "3.log").exists() and log_of(tmp_path).endswith("\n"))
         pid = int(log_of(tmp_path))
@@ -151,7 +151,7 @@ def test_with_the_wrapper_killed_its_process_dies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interrupt", [signal.SIG_DFL, signal.SIG_IGN])
-def test_the_process_has_signals_and_environment_as_they_came(
+def test_the_process_inherits_signal_handling_and_environment_unchanged(
     tmp_path: Path, interrupt: signal.Handlers
 ) -> None:
     code = (
@@ -179,7 +179,7 @@ def test_the_process_has_signals_and_environment_as_they_came(
         ({"BAI_RUN_DIR": "/proc/nothing"}, "/proc/nothing/processes/3.log: No such"),
     ],
 )
-def test_without_a_place_for_the_output_nothing_starts(
+def test_a_process_without_a_folder_for_its_output_is_not_started(
     tmp_path: Path, variables: dict[str, str], words: str
 ) -> None:
     code, copied, errors = run(tmp_path, "touch", str(tmp_path / "ran"), **variables)
@@ -200,7 +200,7 @@ def test_a_command_that_cannot_start_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_a_slow_reader_does_not_hold_up_the_process(tmp_path: Path) -> None:
+def test_a_slow_reader_of_the_copied_output_does_not_delay_the_process(tmp_path: Path) -> None:
     # given more than a pipe holds
     line = "x" * 99
     with started(tmp_path, *python(f"for _ in range(20_000): print('{line}')")) as child:
@@ -228,7 +228,7 @@ def test_output_of_a_remaining_child_does_not_delay_the_end(tmp_path: Path) -> N
     assert len(copied) <= end_of(tmp_path)["output_bytes"] + 1
 
 
-def test_the_process_continues_without_a_reader(tmp_path: Path) -> None:
+def test_the_process_continues_if_nothing_reads_its_copied_output(tmp_path: Path) -> None:
     with started(
         tmp_path, *python("import time\nfor _ in range(30): print('x', flush=True); time.sleep(0.02)")
     ) as child:

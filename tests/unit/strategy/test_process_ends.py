@@ -24,7 +24,7 @@ from bai_agent.strategy.process_ends import (
 ENDED = {"code": 7, "signal": None, "asked": None, "output_bytes": 5, "time": 12}
 
 
-def test_each_end_is_read_by_its_rank(tmp_path: Path) -> None:
+def test_the_end_of_each_process_is_read_with_its_rank(tmp_path: Path) -> None:
     for rank in (0, 2, 10):
         (tmp_path / f"{rank}.log").touch()
     for name in ("notes.log", "01.log", "3.log.old", "-1.log"):
@@ -43,11 +43,11 @@ def test_each_end_is_read_by_its_rank(tmp_path: Path) -> None:
     assert first.failed
 
 
-def test_without_the_folder_there_are_none(tmp_path: Path) -> None:
+def test_without_a_folder_of_process_logs_none_are_found(tmp_path: Path) -> None:
     assert process_logs(tmp_path / "processes") == []
 
 
-def test_each_run_of_several_has_logs_of_its_own(tmp_path: Path) -> None:
+def test_each_repeat_has_separate_process_logs(tmp_path: Path) -> None:
     for name, time in (("3-10", 50), ("3-2", 40), ("1-2", 30), ("3-warmup-1", 20), ("3-warmup-0", 10)):
         (tmp_path / f"{name}.log").touch()
         (tmp_path / f"{name}.json").write_text(json.dumps({**ENDED, "time": time}))
@@ -70,7 +70,7 @@ def test_each_run_of_several_has_logs_of_its_own(tmp_path: Path) -> None:
         max_leaves=8,
     ).map(lambda value: json.dumps(value).encode())
 )
-def test_any_content_is_an_end_or_none(content: bytes) -> None:
+def test_any_content_of_an_end_file_is_a_valid_end_or_none(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "0.json").write_bytes(content)
         found = process_end(ProcessLog(path=Path(folder, "0.log"), rank=0))
@@ -79,7 +79,7 @@ def test_any_content_is_an_end_or_none(content: bytes) -> None:
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/etc/passwd")])
-def test_only_a_plain_file_is_opened(tmp_path: Path, make: object) -> None:
+def test_a_fifo_folder_or_link_in_place_of_a_process_log_is_not_opened(tmp_path: Path, make: object) -> None:
     assert callable(make)
     make(tmp_path / "0.log")
     with pytest.raises(FileNotFoundError):

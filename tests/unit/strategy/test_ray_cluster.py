@@ -42,7 +42,7 @@ def options(launch: Launch) -> dict[str, str]:
     return dict(each.removeprefix("--").split("=", 1) for each in words)
 
 
-def test_the_first_node_has_the_head_and_the_command_and_the_others_serve_it() -> None:
+def test_the_first_node_runs_ray_head_and_command_and_the_others_are_workers() -> None:
     head, worker = launched(0), launched(1)
 
     shared = {"port": "4711", "nodes": "10.0.0.7,10.0.0.2", "least": "1", "join": "120", "share": "1"}
@@ -52,11 +52,11 @@ def test_the_first_node_has_the_head_and_the_command_and_the_others_serve_it() -
     assert (head.role, worker.role) == (Role.COMPUTE, Role.SERVE)
 
 
-def test_a_fixed_number_of_nodes_has_to_be_there() -> None:
+def test_a_fixed_ray_job_requires_all_its_nodes() -> None:
     assert options(launched(0, job(min_nodes=None)))["least"] == "2"
 
 
-def test_nodes_of_one_machine_share_it_and_have_addresses_of_their_own() -> None:
+def test_ray_nodes_on_one_machine_share_it_and_have_separate_addresses() -> None:
     here = [Peer(rank=rank, address=f"127.5.4.{rank}", port=4711) for rank in (0, 1)]
 
     assert options(launched(1, job(nodes=4), here))["share"] == "4"
@@ -66,17 +66,17 @@ def test_nodes_of_one_machine_share_it_and_have_addresses_of_their_own() -> None
     assert alone != "127.0.0.1"
 
 
-def test_a_first_node_that_is_alone_can_be_reached_by_those_that_join_later() -> None:
+def test_a_single_first_node_listens_at_an_address_that_later_nodes_can_reach() -> None:
     alone = options(launched(0, peers=PEERS[:1]))
 
     assert (alone["address"], alone["nodes"]) == ("10.0.0.7", "10.0.0.7")
 
 
-def test_the_token_is_an_expanded_variable_and_no_argument() -> None:
+def test_the_ray_token_is_passed_in_a_variable_and_not_in_an_argument() -> None:
     assert launched(0).env["BAI_RAY_TOKEN"] == "$(BAI_RUN_TOKEN)"
 
 
-def test_nodes_of_a_generation_share_a_token_that_does_not_tell_their_key() -> None:
+def test_nodes_of_a_generation_share_a_token_that_differs_from_their_key() -> None:
     members = Members(peers=tuple(PEERS), key=b"k" * 32)
     first = generation_token(members, 0)
 
@@ -118,7 +118,7 @@ def test_different_versions_do_not_start() -> None:
         ('{"message": 1, "time": 2}', None),
     ],
 )  # fmt: skip
-def test_rays_own_failure_is_the_cause(content: str, cause: Cause | None) -> None:
+def test_a_recorded_failure_of_ray_itself_is_the_cause(content: str, cause: Cause | None) -> None:
     files = [
         LeftFile(path="other.json", content=json.dumps(NOTE), modified=0),
         LeftFile(path="ray.json", content=content, modified=0),
@@ -129,14 +129,14 @@ def test_rays_own_failure_is_the_cause(content: str, cause: Cause | None) -> Non
 
 
 @pytest.mark.parametrize("processes", ["2", "gpus"])
-def test_more_than_one_process_is_refused(processes: str) -> None:
+def test_ray_refuses_more_than_one_process_per_node(processes: str) -> None:
     with pytest.raises(
         DescriptorError, match=r"\[strategy\] processes_per_node: ray starts the command once"
     ):
         strategy_of(job(processes_per_node=processes))
 
 
-def test_repeated_runs_are_for_one_node() -> None:
+def test_ray_refuses_repeated_runs_on_several_nodes() -> None:
     one, two = (
         Job(
             job=Identity(id="j"),

@@ -123,7 +123,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_the_command_runs_in_a_ray_of_all_nodes_and_its_end_is_the_heads(cluster: Cluster) -> None:
+def test_the_command_runs_in_a_ray_cluster_of_all_nodes_and_gives_the_heads_exit_code(
+    cluster: Cluster
+) -> None:
     head = cluster.start("head", sys.executable, "-c", TELLS + "sys.exit(3)")
     # It waits for the second node.
     cluster.started(HEAD)
@@ -145,7 +147,7 @@ def test_the_command_runs_in_a_ray_of_all_nodes_and_its_end_is_the_heads(cluster
     assert not is_alive(cluster.started(WORKER)["pid"])
 
 
-def test_ray_has_the_token_in_a_file_of_its_own_user_alone(cluster: Cluster) -> None:
+def test_ray_reads_the_token_from_a_file_that_only_its_user_can_read(cluster: Cluster) -> None:
     cluster.start("head", "true")
     cluster.start("worker")
 
@@ -171,7 +173,7 @@ def test_each_node_listens_at_its_own_address_and_at_free_ports(cluster: Cluster
         assert len(longest) <= 107
 
 
-def test_the_command_is_told_to_end_while_its_ray_still_works(cluster: Cluster) -> None:
+def test_the_command_gets_sigterm_while_ray_still_runs(cluster: Cluster) -> None:
     head = cluster.start("head", sys.executable, "-c", WAITS, str(cluster.ray.shared / "nodes"))
     cluster.start("worker")
     wait_until(lambda: "begun" in head.output, seconds=SECONDS)
@@ -183,7 +185,7 @@ def test_the_command_is_told_to_end_while_its_ray_still_works(cluster: Cluster) 
     assert not is_alive(cluster.started(HEAD)["pid"])
 
 
-def test_a_head_that_is_told_to_end_before_the_command_does_not_start_it(cluster: Cluster) -> None:
+def test_a_head_that_gets_sigterm_before_the_command_does_not_start_it(cluster: Cluster) -> None:
     head = cluster.start("head", sys.executable, "-c", TELLS)
     cluster.started(HEAD)
 
@@ -193,7 +195,7 @@ def test_a_head_that_is_told_to_end_before_the_command_does_not_start_it(cluster
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_it_ends_by_the_signal_that_ended_the_command(cluster: Cluster, number: int) -> None:
+def test_the_head_ends_by_the_signal_that_ended_the_command(cluster: Cluster, number: int) -> None:
     code = f"import os; os.kill(os.getpid(), {number:d})"
     head = cluster.start("head", sys.executable, "-c", code, nodes=HEAD)
 
@@ -235,7 +237,7 @@ def test_a_node_whose_head_never_answers_ends_within_the_limit(cluster: Cluster)
     assert worker.note == f"Ray's head at {HEAD}:{cluster.port} did not answer within limits.join (0.5 s)"
 
 
-def test_a_node_whose_ray_ends_by_itself_ends_too(cluster: Cluster) -> None:
+def test_a_node_whose_ray_was_killed_ends_with_the_reason(cluster: Cluster) -> None:
     cluster.ray.tell()
     cluster.start("head", sys.executable, "-c", WAITS, str(cluster.ray.shared))
     worker = cluster.start("worker")
@@ -301,16 +303,14 @@ def test_the_command_starts_without_missing_nodes_if_enough_are_there(
     assert capfd.readouterr().err == f"[bai] {missing}; the command starts without\n"
 
 
-def test_a_missing_command_ends_as_in_a_shell(cluster: Cluster) -> None:
+def test_a_missing_command_ends_the_head_with_code_127(cluster: Cluster) -> None:
     head = cluster.start("head", "no-such-command", nodes=HEAD)
 
     assert head.wait() == 127
     assert head.output == '[bai] "no-such-command" cannot be started: No such file or directory\n'
 
 
-def test_folders_of_killed_programs_are_removed_and_those_in_use_are_not(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_only_unused_temporary_folders_of_ray_are_removed(cluster: Cluster, tmp_path: Path) -> None:
     head = cluster.start("head", sys.executable, "-c", WAITS, str(cluster.ray.shared), nodes=HEAD)
     wait_until(lambda: "begun" in head.output, seconds=SECONDS)
     (in_use,) = head._temporary.iterdir()
@@ -361,14 +361,16 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, folder: str, prob
 
 
 @pytest.mark.parametrize("wanted", ["t", "", "/" + "t" * 24])
-def test_a_folder_that_ray_cannot_take_is_not_used(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tmpdir_that_ray_does_not_support_is_replaced_by_tmp(
+    wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ray takes absolute paths alone."""
     monkeypatch.setenv("TMPDIR", wanted)
 
     assert ray_node._temporary_parent() == Path("/tmp")
 
 
-def test_a_command_that_starts_while_the_end_is_asked_for_is_told_too(
+def test_a_command_started_during_a_sigterm_to_the_head_also_gets_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is not in the process group yet when the group gets SIGTERM."""

@@ -41,7 +41,7 @@ def launched(rank: int, **table: object) -> tuple[Launch, dict[str, str]]:
     return launch, {name: value for name, _, value in words}
 
 
-def test_without_restarts_ranks_are_ours() -> None:
+def test_torchrun_without_restarts_uses_static_ranks() -> None:
     launch, options = launched(1)
 
     assert (options["rdzv-backend"], options["node-rank"], options["max-restarts"]) == ("static", "1", "0")
@@ -59,7 +59,7 @@ def test_a_restart_is_a_new_torchrun_with_the_same_ranks() -> None:
 
 
 @pytest.mark.parametrize(("grace_s", "told"), [(30, "30"), (0.5, "1"), (600, "600")])
-def test_its_processes_have_the_jobs_grace_to_end(grace_s: float, told: str) -> None:
+def test_the_shutdown_timeout_of_torchrun_is_the_jobs_grace(grace_s: float, told: str) -> None:
     limits = Limits(grace=timedelta(seconds=grace_s))
     of_grace = replace(job(), limits=limits)
     of_user = replace(
@@ -73,7 +73,7 @@ def test_its_processes_have_the_jobs_grace_to_end(grace_s: float, told: str) -> 
     assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in env(of_user)
 
 
-def test_cpus_are_threads_unless_the_job_says_how_many() -> None:
+def test_omp_num_threads_equals_cpus_per_process_unless_the_job_sets_it() -> None:
     launch, _ = launched(0, cpus_per_process=3)
     told = replace(job(cpus_per_process=3), benchmark=Benchmark(argv=COMMAND, env={"OMP_NUM_THREADS": "1"}))
 
@@ -128,7 +128,7 @@ def error_file(
     return LeftFile(path=path, content=json.dumps(content), modified=modified)
 
 
-def test_a_summary_alone_names_process_and_code() -> None:
+def test_the_failure_summary_of_torchrun_gives_process_and_exit_code() -> None:
     cause = explain_failure(job(), Remains(log=log_of(entry(2, code=7))), PEERS[1], PEERS)
 
     assert cause is not None
@@ -152,7 +152,7 @@ def test_an_error_file_adds_the_exception_and_its_time() -> None:
     assert cause.traceback[-2:] == ["ValueError: bad", "\tweights"]
 
 
-def test_an_error_file_alone_is_enough() -> None:
+def test_an_error_file_without_a_summary_gives_the_process() -> None:
     cause = explain_failure(job(), Remains(log="", files=[error_file(1)]), PEERS[1], PEERS)
 
     assert cause is not None
@@ -189,7 +189,7 @@ def test_a_process_that_torchrun_ended_is_not_the_cause() -> None:
     assert cause.process == "process 2 (local rank 0)"
 
 
-def test_the_last_of_several_attempts_counts() -> None:
+def test_the_error_file_of_the_last_attempt_is_used() -> None:
     files = [error_file(0, "ValueError: first", modified=1), error_file(1, "ValueError: last", attempt=2)]
 
     cause = explain_failure(job(max_restarts=2), Remains(log="", files=files), PEERS[1], PEERS)
@@ -198,7 +198,7 @@ def test_the_last_of_several_attempts_counts() -> None:
     assert (cause.process, cause.message) == ("process 3 (local rank 1)", "ValueError: last")
 
 
-def test_torchruns_own_failure_is_reported() -> None:
+def test_a_failure_of_torchrun_itself_is_reported() -> None:
     own = LeftFile(
         path="torchrun.json", content=error_file(0, "RendezvousTimeoutError: ").content, modified=1
     )
@@ -209,7 +209,7 @@ def test_torchruns_own_failure_is_reported() -> None:
     assert (cause.process, cause.message) == ("torchrun itself", "RendezvousTimeoutError:")
 
 
-def test_an_exception_before_a_restart_does_not_hide_torchruns_own() -> None:
+def test_an_exception_before_a_restart_does_not_hide_a_failure_of_torchrun_itself() -> None:
     own = LeftFile(path="torchrun.json", content=error_file(0, "RendezvousClosedError: ").content, modified=9)
     copied = replace(own, content=error_file(0).content)
 
@@ -236,7 +236,7 @@ def test_an_exception_before_a_restart_does_not_hide_torchruns_own() -> None:
         "[" * 9999,
     ],
 )
-def test_a_corrupt_error_file_says_nothing(content: str) -> None:
+def test_a_corrupt_error_file_is_ignored(content: str) -> None:
     file = LeftFile(path="j_x/attempt_0/0/error.json", content=content, modified=1)
 
     assert explain_failure(job(), Remains(log="", files=[file]), PEERS[1], PEERS) is None
@@ -273,11 +273,13 @@ def test_a_corrupt_error_file_says_nothing(content: str) -> None:
         )
     ),
 )
-def test_anything_may_be_left(log: list[str], files: list[LeftFile]) -> None:
+def test_any_leftover_log_and_error_files_are_read_without_an_error(
+    log: list[str], files: list[LeftFile]
+) -> None:
     explain_failure(job(), Remains(log="\n".join(log), files=files), PEERS[1], PEERS)
 
 
-def test_a_strategy_that_explains_nothing_may_be_asked() -> None:
+def test_a_strategy_without_failure_analysis_gives_no_cause() -> None:
     alone = Job(job=Identity(id="j"), benchmark=Benchmark(argv=COMMAND))
 
     assert explain_failure(alone, Remains(log=log_of(entry(2, code=1))), PEERS[0], PEERS[:1]) is None
