@@ -163,7 +163,7 @@ def test_no_credential_is_left_behind(trained: Trained) -> None:
     ] == []
 
 
-def test_a_failing_benchmark_powers_off_too(
+def test_a_machine_whose_benchmark_failed_powers_off(
     account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
 ) -> None:
     job = descriptor(account, "fails", "#!/bin/sh\necho step 1 loss 1\nexit 7\n")
@@ -202,7 +202,7 @@ def test_a_broken_bundle_ends_the_machine(account: ContainerAccount, instance: C
     assert account.record("never-starts").result() is None
 
 
-def test_the_deadline_ends_a_machine_whose_agent_does_not(
+def test_a_machine_whose_agent_never_ends_powers_off_at_the_deadline(
     account: ContainerAccount, instance: ContainerInstance, bundle: Bundle
 ) -> None:
     job = descriptor(account, "for-ever", "#!/bin/sh\necho step 1 loss 1\nexec sleep 3600\n")

@@ -36,7 +36,7 @@ FOREVER = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(0.1)\
 LOSS = [{"name": "loss", "pattern": r"loss=(\d+\.\d+)", "units": "nats", "required": True}]
 
 
-def test_a_run_leaves_metrics_a_result_and_events(tmp_path: Path) -> None:
+def test_a_run_writes_metrics_a_result_and_events(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
 
     code = run_agent(python_job(tmp_path, TRAIN, metrics=LOSS), rundir)
@@ -182,7 +182,9 @@ while not os.path.exists("hidden") or "stay" in sys.argv: time.sleep(0.05)
 
 
 @pytest.mark.parametrize("arguments", [[], ["stay"]], ids=["after its end", "when it is ended"])
-def test_all_processes_of_the_benchmark_are_ended(tmp_path: Path, arguments: list[str]) -> None:
+def test_hidden_processes_of_the_benchmark_are_killed_after_its_end_or_a_stop(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     rundir = tmp_path / "run"
     # The time in which it has hidden, or has ended by itself.
     limits = {"max_runtime": "8s" if arguments else "2m", "grace": "1s"}
@@ -195,7 +197,7 @@ def test_all_processes_of_the_benchmark_are_ended(tmp_path: Path, arguments: lis
     assert result_of(rundir)["benchmark"]["left_behind"] >= (0 if arguments else 1)
 
 
-def test_an_agent_that_was_killed_adopts_the_benchmark(tmp_path: Path) -> None:
+def test_a_restarted_agent_adopts_the_running_benchmark(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     program = "import os, time\nopen('starts', 'a').write('x')\nprint('begun')\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('loss=0.5')\n"
     job = python_job(tmp_path, program, metrics=LOSS)
@@ -406,7 +408,7 @@ def test_no_file_that_the_agent_writes_itself_contains_a_secret(tmp_path: Path) 
                 assert part not in path.read_text(errors="replace"), path
 
 
-def test_a_command_with_a_secret_that_does_not_start_is_redacted(tmp_path: Path) -> None:
+def test_a_secret_in_a_command_that_cannot_start_is_redacted(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = write_job(tmp_path, ["/nowhere/$(TOKEN)"], benchmark={"secrets": {"TOKEN": "env:MY_TOKEN"}})
 
@@ -549,7 +551,7 @@ def test_last_lines_are_left_out_if_a_restarted_agent_cannot_resolve_a_secret(tm
     assert any("MY_TOKEN" in sentence for sentence in result["warnings"])
 
 
-def test_the_benchmark_gets_the_nodes_in_its_environment(tmp_path: Path) -> None:
+def test_the_benchmark_gets_ranks_and_addresses_of_its_nodes_in_its_environment(tmp_path: Path) -> None:
     program = (
         "import os, sys\n"
         "known = ('BAI_NODE', 'BAI_NUM', 'BAI_MASTER', 'BAI_ATTEMPT', 'BAI_MAX', 'BAI_MIN')\n"

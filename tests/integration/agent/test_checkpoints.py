@@ -392,7 +392,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 
 
 @pytest.mark.parametrize("call", ["rename", "link", "fsync", "mkdir"])
-def test_killed_at_every_call_of_a_checkpoint_nothing_is_lost_or_torn(
+def test_an_agent_killed_at_any_call_of_a_checkpoint_loses_and_tears_none(
     call: str, agent: ForkedAgent, tmp_path: Path
 ) -> None:
     for rundir, where in agent.killed_at_each(call, tmp_path, lambda _: counting(tmp_path, 1)):
@@ -405,7 +405,7 @@ def test_killed_at_every_call_of_a_checkpoint_nothing_is_lost_or_torn(
         assert not (rundir / "checkpoint-held").exists(), where
 
 
-def test_killed_at_every_request_for_a_checkpoint_nothing_is_lost_or_torn(
+def test_an_agent_killed_at_any_request_of_a_checkpoint_upload_loses_and_tears_none(
     agent: ForkedAgent, tmp_path: Path, gate: Gate
 ) -> None:
     store = {"url": "s3://bucket/jobs", "region": "us-east-1"}

@@ -140,7 +140,7 @@ def test_a_failure_caused_by_a_dead_node_starts_the_next_generation_before_the_s
     assert it.decided(1)["ledger"]["restarts"] == 0
 
 
-def test_the_leader_is_followed_by_the_next_living_member(job: Callable[..., Job]) -> None:
+def test_the_next_living_member_becomes_leader_if_the_leader_is_lost(job: Callable[..., Job]) -> None:
     it = job(1, 3)
     it.start(0, 1, 2)
 

@@ -183,7 +183,7 @@ def test_a_second_client_reuses_cached_credentials_if_the_metadata_service_is_un
     assert second()["access_key_id"] == "ROLEKEY"
 
 
-def test_expired_credentials_are_not_used_again() -> None:
+def test_expired_cached_credentials_are_not_used() -> None:
     pauses: list[float] = []
     with metadata_service(expires="2001-01-01T00:00:00Z") as (address, _):
         role = InstanceRole({"AWS_EC2_METADATA_SERVICE_ENDPOINT": address}, sleep=pauses.append)

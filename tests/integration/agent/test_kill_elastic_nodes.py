@@ -25,7 +25,7 @@ CHANGES = 8
 MODULES = ("bai_agent.phases.run", "bai_agent.machine.probe", "bai_agent.run.stop_sources")
 
 
-def test_an_agent_killed_at_any_call_of_a_change_continues_it(
+def test_an_agent_killed_at_any_call_between_two_generations_continues_the_change(
     make: Callable[..., Nodes], tmp_path: Path
 ) -> None:
     # The first ones are surely made, so a sample of them kills.

@@ -102,7 +102,7 @@ def test_one_mpirun_starts_all_processes_without_cpu_binding(tmp_path: Path) -> 
     assert sorted(said) == [f"rank {rank} of node 0" for rank in range(3)]
 
 
-def test_a_process_that_fails_is_the_jobs_failure(tmp_path: Path) -> None:
+def test_the_failure_of_one_mpi_process_fails_the_job(tmp_path: Path) -> None:
     bin_folder = program(tmp_path / "bin", "mpirun", MPIRUN).parent
 
     ended, result, _ = run(
@@ -140,7 +140,7 @@ def test_a_job_without_mpirun_or_horovod_fails_before_its_start_and_says_what_to
 
 
 def test_an_mpirun_started_by_the_command_gets_hosts_and_settings_from_the_environment(
-    tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     code = """
 import os
@@ -240,7 +240,7 @@ while True:
 
 
 @pytest.mark.usefixtures("_no_memory_killer")
-def test_a_process_killed_from_outside_is_named(tmp_path: Path) -> None:
+def test_an_mpi_process_killed_from_outside_is_named_in_the_result(tmp_path: Path) -> None:
     words = "[ $OMPI_COMM_WORLD_RANK != 2 ] || { echo begun; kill -9 $$; }; exec sleep 100"
     job = write_job(
         tmp_path,

@@ -92,7 +92,7 @@ def test_a_command_that_starts_mpirun_itself_reaches_both_nodes(make: Callable[.
 
 
 def test_the_no_output_limit_ignores_a_silent_worker_while_the_launcher_prints(
-    make: Callable[..., MpiNodes]
+    make: Callable[..., MpiNodes],
 ) -> None:
     steps = "[ $OMPI_COMM_WORLD_RANK != 0 ] || for step in $(seq 20); do echo step=$step; sleep 0.5; done"
     # A busy machine takes seconds to start mpirun, and stops one that prints for a while.
@@ -145,7 +145,7 @@ def agents_started(nodes: MpiNodes, rank: int) -> list[Any]:
 
 
 @pytest.mark.usefixtures("_no_memory_killer")
-def test_an_sshd_that_dies_is_the_jobs_failure(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
+def test_the_death_of_a_workers_sshd_fails_the_job(make: Callable[..., MpiNodes], tmp_path: Path) -> None:
     nodes = make(UNTIL_TOLD.format(flag=tmp_path / "never"))
     nodes.start(0)
     nodes.start(1)

@@ -155,7 +155,7 @@ def test_max_runtime_includes_the_pause_between_two_generations(tmp_path: Path) 
     assert starts(rundir) == ["0 0"]
 
 
-def test_a_cancel_in_the_pause_ends_the_job(tmp_path: Path) -> None:
+def test_a_cancel_during_the_pause_before_a_restart_ends_the_job(tmp_path: Path) -> None:
     rundir = tmp_path / "run"
     job = failing(tmp_path, 9, restart={"backoff": "10m"})
     with start_agent(job, rundir) as agent:
@@ -248,7 +248,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
 
 
 @pytest.mark.parametrize("call", ["write", "rename", "link", "fsync", "mkdir"])
-def test_killed_at_every_call_of_a_change_each_generation_starts_once(
+def test_each_generation_starts_once_if_the_agent_is_killed_at_any_call_between_two(
     call: str, agent: ForkedAgent, tmp_path: Path
 ) -> None:
     def make_job(_: str) -> Path:

@@ -125,7 +125,7 @@ def test_an_exit_code_that_is_not_listed_for_restart_ends_all_nodes(make: Callab
     assert len(starts(nodes, 0)) == len(starts(nodes, 1)) == 1
 
 
-def test_a_cancel_in_the_pause_ends_all_nodes(make: Callable[..., Nodes]) -> None:
+def test_a_cancel_during_the_pause_before_a_restart_ends_all_nodes(make: Callable[..., Nodes]) -> None:
     nodes = make(ONE_FAILS, 9, 1, restart={"max_restarts": 5, "backoff": "1h"})
     nodes.start_all(0, 1)
     wait_until(lambda: all(_restarts(nodes, rank) for rank in range(2)))
@@ -138,7 +138,9 @@ def test_a_cancel_in_the_pause_ends_all_nodes(make: Callable[..., Nodes]) -> Non
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("moment", ["failed", "ended", "restart", "decided", "started"])
-def test_an_agent_killed_in_a_change_continues(make: Callable[..., Nodes], rank: int, moment: str) -> None:
+def test_an_agent_killed_between_two_generations_continues(
+    make: Callable[..., Nodes], rank: int, moment: str
+) -> None:
     nodes = make(ONE_FAILS, 1, 1)
     reached = {
         "failed": lambda: (nodes.rundir(1) / "exit.json").exists(),
@@ -175,7 +177,7 @@ echo "$BAI_GENERATION" >> starts
 """
 
 
-def test_mpirun_starts_all_processes_of_both_nodes_again(tmp_path: Path) -> None:
+def test_a_restarted_mpi_job_starts_all_processes_of_both_nodes_again(tmp_path: Path) -> None:
     argv = ["/bin/sh", "-c", MPI_FAILS.replace("$", "$$")]
     nodes = MpiNodes(tmp_path, argv, restart=RESTART, metrics=LOSS)
     try:

@@ -48,7 +48,7 @@ def stream(name: Stream) -> bytes:
     return whole
 
 
-def test_everything_that_a_run_writes_is_in_the_bucket(tmp_path: Path, gate: Gate) -> None:
+def test_all_files_of_a_run_are_uploaded_to_the_bucket(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     program = TRAIN + "\nopen('model.bin', 'wb').write(b'weights')\n"
     job = s3_job(tmp_path, program, 5, 0, metrics=LOSS, output={"artifacts": ["*.bin"]})
@@ -161,7 +161,7 @@ def test_a_machine_whose_claim_of_a_rank_was_unanswered_recognises_its_own_claim
     assert run_instance(job, tmp_path / "run", "i-1") == 0
 
 
-def test_nothing_runs_if_the_store_cannot_be_written(tmp_path: Path, gate: Gate) -> None:
+def test_a_run_is_not_started_if_the_store_cannot_be_written(tmp_path: Path, gate: Gate) -> None:
     gate.refuse = lambda method, _path: denied("AccessDenied") if method == "PUT" else None
     rundir = tmp_path / "run"
 
@@ -172,7 +172,7 @@ def test_nothing_runs_if_the_store_cannot_be_written(tmp_path: Path, gate: Gate)
     assert not (rundir / "started.json").exists()
 
 
-def test_an_unreachable_store_is_waited_for(tmp_path: Path, gate: Gate) -> None:
+def test_a_run_waits_for_an_unreachable_store_before_its_start(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     with running(s3_job(tmp_path, TRAIN, 100, 0.05, metrics=LOSS), rundir) as agent:
         wait_until(lambda: (rundir / "started.json").exists())
@@ -331,7 +331,7 @@ def test_the_secrets_of_a_run_are_nowhere_in_the_bucket(tmp_path: Path, gate: Ga
         assert b"hunter2" not in record().store.get(each.key), json.dumps(each.key)
 
 
-def test_uploading_a_large_log_needs_little_memory(tmp_path: Path, gate: Gate) -> None:
+def test_uploading_a_large_log_uses_bounded_memory(tmp_path: Path, gate: Gate) -> None:
     rundir = tmp_path / "run"
     program = "for block in range(80): print(('x' * 1023 + chr(10)) * 1024, end='')\n"
     peak = 0

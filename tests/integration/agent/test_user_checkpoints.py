@@ -123,7 +123,9 @@ sys.exit(os.environ["BAI_GENERATION"] != "1")
     assert any("Checkpoints do not have a, b" in each for each in result_of(node)["warnings"])
 
 
-def test_a_folder_that_becomes_a_link_is_written_with_the_users_rights(folder: Path, outside: Path) -> None:
+def test_a_checkpoint_folder_replaced_by_a_link_is_written_with_the_users_rights(
+    folder: Path, outside: Path
+) -> None:
     node = node_of(folder)
     program = f"""
 import os, shutil, sys

@@ -74,7 +74,7 @@ def test_with_own_buffering_unflushed_output_is_lost_after_sigkill(bench: Bench)
     assert bench.output == ""
 
 
-def test_each_line_is_one_write(bench: Bench, tmp_path: Path) -> None:
+def test_with_line_buffering_each_line_is_written_at_once(bench: Bench, tmp_path: Path) -> None:
     # With PYTHONUNBUFFERED alone, Python writes text and newline apart, and lines of several processes get mixed.
     trace = tmp_path / "trace"
     program = "print('loss=1')\nprint('a', 'b', 3)\n"
@@ -89,14 +89,14 @@ def test_each_line_is_one_write(bench: Bench, tmp_path: Path) -> None:
     assert [line.split('"')[1] for line in writes] == [r"loss=1\n", r"a b 3\n"]
 
 
-def test_c_programs_print_line_by_line(bench: Bench) -> None:
+def test_c_programs_are_line_buffered(bench: Bench) -> None:
     # `tr` of coreutils buffers whole blocks into a file.
     _launch(bench, Buffering.LINE, "sh", "-c", "(echo loss=1; sleep 600) | tr a-z A-Z")
 
     bench.wait_for_output("LOSS=1\n")
 
 
-def test_timed_flushing_continues_in_children(bench: Bench) -> None:
+def test_timed_flushing_continues_in_forked_children(bench: Bench) -> None:
     program = (
         "import os, time, multiprocessing\n"
         "def child(name):\n"

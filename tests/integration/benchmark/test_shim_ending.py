@@ -114,7 +114,7 @@ def test_a_process_that_exits_shortly_after_the_benchmark_does_not_count_as_left
     assert bench.output == "last\n"
 
 
-def test_a_stopped_process_group_is_ended_too(bench: Bench) -> None:
+def test_a_benchmark_suspended_by_sigstop_is_ended_too(bench: Bench) -> None:
     bench.launch("sh", "-c", 'trap "exit 6" TERM; echo ready; kill -STOP $$; sleep 60')
     bench.wait_for_output("ready")
 
@@ -146,7 +146,7 @@ def test_a_malformed_stop_order_is_ignored(bench: Bench) -> None:
     assert bench.ended()["stop"] == "cancelled"
 
 
-def test_a_stop_after_the_end_changes_nothing(bench: Bench) -> None:
+def test_a_stop_order_after_the_end_of_the_benchmark_is_ignored(bench: Bench) -> None:
     bench.launch("sh", "-c", "(trap '' TERM; echo ready; sleep 3) & exit 0")
     bench.wait_for_output("ready")
     until(lambda: not Path(f"/proc/{bench.started['pid']}").exists(), "the benchmark ends by itself")

@@ -89,7 +89,7 @@ def test_a_plain_program_starts_with_default_signals(bench: Bench) -> None:
     assert re.findall(r"\t(\w+)", bench.output) == ["0" * 16] * 2
 
 
-def test_resources_are_measured(bench: Bench) -> None:
+def test_cpu_time_and_peak_memory_of_the_benchmark_are_measured(bench: Bench) -> None:
     bench.python(
         "import time\n"
         "end = time.process_time() + 0.3\n"
@@ -250,7 +250,7 @@ def test_a_reused_pid_is_not_killed(bench: Bench) -> None:
         bystander.wait()
 
 
-def test_after_a_reboot_nothing_is_killed(bench: Bench) -> None:
+def test_no_process_is_killed_by_its_recorded_pid_after_a_reboot(bench: Bench) -> None:
     bystander = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
         real = read_process(bystander.pid)
@@ -300,7 +300,7 @@ def test_running_time_counts_from_the_benchmarks_start(bench: Bench) -> None:
     assert first < 60
 
 
-def test_grace_of_the_order_reaches_the_shim(bench: Bench) -> None:
+def test_the_shim_applies_the_grace_in_its_launch_order(bench: Bench) -> None:
     bench.grace = timedelta(seconds=0)
     bench.launch("sh", "-c", "(trap '' TERM; sleep 60) & sleep 0.1")
 

@@ -179,7 +179,7 @@ def test_a_descriptor_too_large_for_user_data_is_fetched_from_the_store(machine:
     assert (machine.root / "var/lib/bai/job.toml").read_bytes() == b"version = 1 # large\n"
 
 
-def test_without_a_python_one_is_installed(machine: GuardianJail) -> None:
+def test_a_missing_python_is_installed(machine: GuardianJail) -> None:
     hide_pythons(machine)
     machine.program(
         "usr/bin/apt-get",
@@ -336,7 +336,7 @@ def test_the_agent_waits_for_a_network_that_is_up_late(machine: GuardianJail) ->
     assert machine.last_words() == "done 0"
 
 
-def test_a_read_only_tmp_and_no_home_are_fine(machine: GuardianJail) -> None:
+def test_a_job_runs_with_a_read_only_tmp_and_without_home(machine: GuardianJail) -> None:
     machine.run("mount", "-o", "remount,ro", "/tmp")
     machine.cloud_init(boot(machine.services))
     assert machine.last_words() == "done 0"

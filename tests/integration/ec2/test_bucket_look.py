@@ -179,7 +179,7 @@ def _kill_at(account: Account, is_it: Callable[[Call], bool], is_done: bool) -> 
     account.aws.answered, account.aws.prevents = (lambda call: None), (lambda call: False)
 
 
-def test_only_one_of_two_concurrent_checks_launches(account: Account) -> None:
+def test_only_one_of_two_concurrent_checks_launches_a_replacement(account: Account) -> None:
     machine, _ = account.submit()
     account.begin(machine)
     account.lose(machine)
@@ -226,7 +226,7 @@ def test_an_invalid_interval_of_reap_every_is_refused(account: Account, pause: s
     assert complaint in done.stderr
 
 
-def test_submit_says_who_will_check_the_job(account: Account) -> None:
+def test_submit_names_the_service_watcher_or_command_that_will_check_the_job(account: Account) -> None:
     _, alone = account.submit("job-1")
     note_look(account.store, Looker.SERVICE, every=timedelta(minutes=1))
     _, served = account.submit("job-2")
@@ -290,7 +290,7 @@ def test_objects_written_by_a_machine_do_not_keep_a_job_from_ending(account: Acc
     assert "look" not in done.stderr
 
 
-def test_a_hanging_machine_is_terminated_whatever_objects_it_writes(account: Account) -> None:
+def test_a_hanging_machine_is_terminated_even_if_it_writes_objects(account: Account) -> None:
     machine, _ = account.submit(more="")
     account.begin(machine)
     account.end()

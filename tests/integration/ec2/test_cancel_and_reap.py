@@ -44,7 +44,7 @@ def test_cancel_now_terminates_only_the_machines_of_this_job(cli: Ec2Cli) -> Non
     assert "ended before" in cli.bai("cancel", "digits-1", "--now").stdout
 
 
-def test_release_writes_an_object_for_the_machine(cli: Ec2Cli) -> None:
+def test_bai_release_writes_the_object_that_releases_a_kept_machine(cli: Ec2Cli) -> None:
     record = cli.bring(cli.handmade(keeps=True), launched=cli.launch())
 
     assert cli.bai("release", "digits-1").stdout == "digits-1: released\n"
@@ -176,7 +176,7 @@ def test_a_proxy_that_answers_in_place_of_aws_is_named(cli: Ec2Cli) -> None:
 FAR = "eu-west-1"
 
 
-def test_machines_end_in_every_region_in_which_jobs_were_launched(cli: Ec2Cli) -> None:
+def test_overdue_machines_are_terminated_in_every_region_used_by_jobs(cli: Ec2Cli) -> None:
     # Given overdue machines in the configured region and in another one, and one that nobody can reach
     far = cli.in_region(FAR)
     (near,) = cli.launch("late-1", expires=moment(LONG_AGO))
@@ -208,7 +208,7 @@ def test_every_command_that_queries_ec2_reaps_the_users_own_machines(cli: Ec2Cli
 
 
 @pytest.mark.parametrize("lost", [[1], [0, 1]])
-def test_reap_terminates_a_hanging_one_of_several_nodes(cli: Ec2Cli, lost: list[int]) -> None:
+def test_reap_terminates_the_hanging_machine_of_a_multi_node_job(cli: Ec2Cli, lost: list[int]) -> None:
     # Given a job whose time is up: a node made its result and has gone, or all hang and there is none
     made = cli.handmade("gang-1", nodes=2)
     if lost == [1]:

@@ -88,7 +88,7 @@ def test_a_machine_that_still_writes_objects_after_the_result_is_not_terminated(
     assert "`bai cancel digits-1 --now` ends it" in seen["machine"]
 
 
-def test_a_machine_that_still_boots_after_a_result_is_not_ended(cli: Ec2Cli) -> None:
+def test_a_machine_that_never_wrote_an_object_is_terminated_an_hour_after_the_result(cli: Ec2Cli) -> None:
     record, (machine,) = ended(cli)
     record.store.delete(record.key("attempts/0/nodes/"))
     cli.age(record, timedelta(minutes=30))
@@ -119,7 +119,7 @@ def test_a_kept_machine_is_terminated_after_its_time_or_release(cli: Ec2Cli) -> 
     assert cli.state(first) == "terminated"
 
 
-def test_a_machine_that_is_kept_after_a_success_is_named_and_terminated_later(cli: Ec2Cli) -> None:
+def test_status_names_a_machine_kept_after_a_success_which_is_terminated_later(cli: Ec2Cli) -> None:
     record, (machine,) = ended(cli, end='keep_after = "1h"')
     cli.age(record, timedelta(minutes=20))
 

@@ -384,7 +384,7 @@ def test_bai_scale_changes_the_number_of_nodes_within_the_range(cli: Ec2Cli) -> 
     assert [attempt.scale_request(each).desired for each in sorted(attempt.scale_requests())] == [4, 2]
 
 
-def test_a_job_that_was_launched_by_hand_can_only_become_smaller(cli: Ec2Cli) -> None:
+def test_an_elastic_job_launched_by_hand_can_only_be_scaled_down(cli: Ec2Cli) -> None:
     record, _ = elastic(cli)
     for name in ("launch.json", "launched.json"):
         boto3.client("s3").delete_object(Bucket="bucket", Key=f"jobs/{record.key(f'attempts/0/{name}')}")
@@ -445,7 +445,7 @@ def test_status_shows_why_the_nodes_are_being_ended(cli: Ec2Cli) -> None:
     assert "The job is being ended: Node 1: The benchmark ended with exit code 7." in status["warnings"]
 
 
-def test_a_refused_launch_without_a_result_gets_one(cli: Ec2Cli) -> None:
+def test_status_writes_the_missing_result_of_a_refused_launch(cli: Ec2Cli) -> None:
     record = cli.bring(cli.handmade(), launched=[])
     refusal = {"instances": [], "outcome": "quota", "sentence": "No more vCPUs."}
     record.store.put(record.key("attempts/0/launched.json"), json.dumps(refusal).encode())
@@ -455,7 +455,7 @@ def test_a_refused_launch_without_a_result_gets_one(cli: Ec2Cli) -> None:
     assert (record.result() or {})["outcome"] == "quota"
 
 
-def test_a_result_is_written_once(cli: Ec2Cli) -> None:
+def test_a_result_in_the_bucket_is_never_overwritten(cli: Ec2Cli) -> None:
     record, _ = running(cli)
 
     assert write_result(record, Outcome.LOST, "First.")
@@ -585,7 +585,7 @@ def test_logs_boot_shows_the_consoles_of_the_machines(cli: Ec2Cli) -> None:
     assert len(shown.stdout.splitlines()) > 1
 
 
-def test_a_watcher_asks_ec2_only_while_the_store_is_silent(cli: Ec2Cli) -> None:
+def test_following_a_job_asks_ec2_only_while_the_store_has_no_news(cli: Ec2Cli) -> None:
     record, instance = running(cli)
     now = [0.0]
     watcher = InstanceWatcher(monitor(record, later=timedelta(seconds=90)), clock=lambda: now[0])
@@ -603,7 +603,7 @@ def test_a_watcher_asks_ec2_only_while_the_store_is_silent(cli: Ec2Cli) -> None:
     assert record.result() is not None
 
 
-def test_a_follower_sees_the_machine_and_gets_the_exit_code(cli: Ec2Cli) -> None:
+def test_following_a_job_shows_its_machine_and_returns_its_exit_code(cli: Ec2Cli) -> None:
     # Given a job that ends after it was joined
     record, _ = running(cli)
     done = cli.handmade("done-1")

@@ -225,7 +225,7 @@ def test_a_check_killed_at_any_step_launches_one_machine(
     assert not job.has("2/")
 
 
-def test_one_of_two_simultaneous_checks_launches(job: Job) -> None:
+def test_only_one_of_two_simultaneous_checks_launches_a_replacement(job: Job) -> None:
     job.lose(job.submit())
 
     both = [job.cli.start("status", "job", stdout=subprocess.DEVNULL, stderr=None) for _ in range(2)]
@@ -505,7 +505,9 @@ def test_a_cancelled_job_gets_no_replacement(job: Job) -> None:
     assert (job.record.result() or {})["outcome"] == "cancelled"
 
 
-def test_without_replacements_nothing_is_launched(moto_aws: MotoAws, tmp_path: Path) -> None:
+def test_a_lost_machine_of_a_job_without_replacements_is_not_replaced(
+    moto_aws: MotoAws, tmp_path: Path
+) -> None:
     job = Job(moto_aws, tmp_path, replacements=0)
     done = job.cli.bai("submit", "b.toml", "--job-id", "job")
     assert done.code == 0, done.stderr

@@ -64,7 +64,7 @@ def test_machines_of_a_job_reach_each_other_until_they_are_gone(moto_aws: MotoAw
     assert groups(moto_aws) == []
 
 
-def test_a_configured_group_is_used_unchanged(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_configured_security_group_is_used_unchanged(moto_aws: MotoAws, cli: CliHarness) -> None:
     [default, *_] = moto_aws.client("ec2", SETUP).describe_security_groups()["SecurityGroups"]
     (cli.folder / "b.toml").write_text(f'{GANG}security_groups = ["{default["GroupId"]}"]\n')
 
@@ -73,7 +73,7 @@ def test_a_configured_group_is_used_unchanged(moto_aws: MotoAws, cli: CliHarness
     assert not moto_aws.calls("CreateSecurityGroup")
 
 
-def test_a_refused_launch_removes_its_group(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_refused_launch_deletes_its_security_group(moto_aws: MotoAws, cli: CliHarness) -> None:
     moto_aws.fail("RunInstances", code="VcpuLimitExceeded", status=400)
 
     assert cli.bai("submit", "b.toml", "--job-id", "gang-1").code == 5
@@ -82,7 +82,7 @@ def test_a_refused_launch_removes_its_group(moto_aws: MotoAws, cli: CliHarness) 
     assert groups(moto_aws) == []
 
 
-def test_a_repeated_submission_reuses_its_group(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_repeated_submission_reuses_its_security_group(moto_aws: MotoAws, cli: CliHarness) -> None:
     moto_aws.fail("AuthorizeSecurityGroupIngress", code="InternalFailure", status=400)
     assert cli.bai("submit", "b.toml", "--job-id", "gang-1").code == 5
     assert moto_aws.instances() == []
@@ -95,7 +95,7 @@ def test_a_repeated_submission_reuses_its_group(moto_aws: MotoAws, cli: CliHarne
     assert group["IpPermissions"]
 
 
-def test_a_group_with_other_tags_is_not_used(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_security_group_with_other_tags_is_not_reused(moto_aws: MotoAws, cli: CliHarness) -> None:
     ec2 = moto_aws.client("ec2", SETUP)
     vpc = ec2.describe_subnets(SubnetIds=list(moto_aws.subnets.values())[:1])["Subnets"][0]["VpcId"]
     ec2.create_security_group(GroupName="bai gang-1 0", Description="not ours", VpcId=vpc)
@@ -109,7 +109,9 @@ def test_a_group_with_other_tags_is_not_used(moto_aws: MotoAws, cli: CliHarness)
     assert moto_aws.instances() == []
 
 
-def test_a_new_group_with_unknown_tags_is_looked_up_again(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_new_security_group_without_visible_tags_is_looked_up_again(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     # Given an EC2 that has not yet heard everywhere of the tag by which the policies allow to change the group
     fault = moto_aws.fail(
         "AuthorizeSecurityGroupIngress", code="UnauthorizedOperation", status=403, message="no", times=2

@@ -398,7 +398,7 @@ def test_setup_remove_stops_if_the_watcher_launched_a_machine_meanwhile(admin: A
     assert admin.left() == {}
 
 
-def test_a_policy_that_people_have_is_detached_and_removed(admin: Administrator) -> None:
+def test_a_policy_attached_to_users_is_detached_and_deleted(admin: Administrator) -> None:
     admin.setup()
     iam = admin.aws.client("iam", SETUP)
     iam.create_user(UserName="ada")
@@ -487,7 +487,7 @@ def test_a_setup_killed_at_any_step_is_completed_by_the_next_one(
 
 
 @pytest.mark.parametrize("action", ["CreateChangeSet", "ExecuteChangeSet"])
-def test_a_change_whose_answer_is_lost_is_made_once(admin: Administrator, action: str) -> None:
+def test_a_stack_change_whose_response_is_lost_is_made_once(admin: Administrator, action: str) -> None:
     lost = admin.aws.fail(action, service="cloudformation", then="drop")
 
     admin.setup()

@@ -185,7 +185,9 @@ def test_options_that_set_keys_change_the_launch_and_the_jobs_identity(
     assert status["set"] == {"ml.args": "--batch 64", "hardware.instance_type": "t3.medium"}
 
 
-def test_killed_at_any_call_and_repeated_it_is_launched_once(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_a_submission_killed_at_any_call_and_repeated_launches_once(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
     """Each round kills the submitter when AWS has carried out its next call, before it hears of that."""
     (cli.folder / "b.toml").write_text(_SMALL)
     assert cli.bai("submit", "b.toml", "--job-id", "warm-up").code == 0
@@ -287,7 +289,7 @@ def test_commands_that_are_too_large_are_refused_with_advice(moto_aws: MotoAws, 
     assert moto_aws.instances() == []
 
 
-def test_the_planned_request_is_the_sent_one(moto_aws: MotoAws, cli: CliHarness) -> None:
+def test_the_launch_request_shown_by_plan_is_the_one_sent(moto_aws: MotoAws, cli: CliHarness) -> None:
     planned = json.loads(cli.bai("plan", "b.toml", "--job-id", "plan-1", "--json").stdout)
     calls = len(moto_aws.calls("RunInstances"))
     assert cli.bai("submit", "b.toml", "--job-id", "plan-1").code == 0
