@@ -107,7 +107,7 @@ def test_an_elastic_job_is_scaled_within_its_range(cli: LocalCli) -> None:
     assert AttemptRecord(job.record).scale_requests() == {}
 
 
-def test_a_job_of_one_node_has_no_list_of_nodes(cli: LocalCli) -> None:
+def test_the_status_of_a_single_node_job_has_no_list_of_nodes(cli: LocalCli) -> None:
     HandmadeJob(cli.store).ends()
 
     found = status("digits-1")

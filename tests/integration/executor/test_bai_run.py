@@ -132,7 +132,7 @@ def test_a_closed_terminal_ends_the_command_but_not_the_job(cli: LocalCli) -> No
     assert cli.result("one")["outcome"] == "succeeded"
 
 
-def test_two_concurrent_jobs_of_one_file_are_separate(cli: LocalCli) -> None:
+def test_two_concurrent_runs_of_one_file_are_separate_jobs(cli: LocalCli) -> None:
     file = cli.descriptor()
     answers: list[CliResult] = []
     threads = [
@@ -229,7 +229,7 @@ def kill_agent_and_shim(cli: LocalCli) -> list[int]:
 
 
 def test_a_benchmark_whose_agent_and_shim_died_is_shown_as_running_and_can_be_cancelled(
-    cli: LocalCli
+    cli: LocalCli,
 ) -> None:
     pids = kill_agent_and_shim(cli)
 

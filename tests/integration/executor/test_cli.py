@@ -189,7 +189,9 @@ def test_validate_json_lists_findings_for_each_file(cli: LocalCli) -> None:
     assert any(each["path"] == ["hardware", "strateg"] for each in answer.objects[1]["findings"])
 
 
-def test_json_reports_errors_with_their_exit_code(cli: LocalCli, tmp_path: Path, job: HandmadeJob) -> None:
+def test_errors_are_printed_as_json_with_their_exit_code(
+    cli: LocalCli, tmp_path: Path, job: HandmadeJob
+) -> None:
     wrong = tmp_path / "wrong.toml"
     wrong.write_text('spec_version = "0.1.0"\n[hardware]\ninstance_type = "local"\n[ml]\nargz = ""\n')
     answer = cli.bai("run", wrong, "--json")
@@ -234,7 +236,7 @@ __main__.main()
 """
 
 
-def test_interrupts_from_the_first_instruction_on_leave_nothing_behind(cli: LocalCli) -> None:
+def test_ctrl_c_at_any_moment_of_the_start_leaves_no_process_and_no_job(cli: LocalCli) -> None:
     """Ctrl-C at moments that are spread over the start, as a person would press it."""
     program = (sys.executable, "-c", _STARTS_AND_SAYS_SO)
     file = cli.folder / "sleeps.toml"
@@ -437,7 +439,7 @@ def test_logs_print_the_benchmarks_output_unchanged(cli: LocalCli, job: Handmade
     assert next(each["line"] for each in cli.bai("logs", "dig", "--json").objects) == "loss=0.5"
 
 
-def test_a_reader_that_closes_the_pipe_is_no_error(cli: LocalCli) -> None:
+def test_a_closed_output_pipe_causes_no_error(cli: LocalCli) -> None:
     job = HandmadeJob(cli.store)
     job.prints("some line of output\n" * 500_000)
     job.ends()
@@ -561,7 +563,7 @@ def test_rm_deletes_ended_jobs_and_refuses_running_ones(cli: LocalCli, job: Hand
     assert not (cli.store / "digits-1").exists()
 
 
-def test_the_newest_job_of_a_name_is_found(cli: LocalCli) -> None:
+def test_a_job_name_means_its_newest_job(cli: LocalCli) -> None:
     for number, name in enumerate(("a", "b", "a", "b")):
         HandmadeJob(cli.store, f"x-{number}", name=name, started=START + number * 1000).ends()
 

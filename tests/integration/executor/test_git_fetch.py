@@ -296,7 +296,7 @@ def test_fetched_files_are_removed_after_the_submission(
     assert not list(tmp_path.glob(".bai-git-*"))
 
 
-def test_nothing_is_fetched_for_a_group_whose_jobs_have_folders_of_this_machine(tmp_path: Path) -> None:
+def test_no_repository_is_fetched_for_a_matrix_over_local_script_folders(tmp_path: Path) -> None:
     text = (
         'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
         '[ml]\nbenchmark_code = "true"\n[ml.script]\ngit = "https://127.0.0.1:1/none"\n'

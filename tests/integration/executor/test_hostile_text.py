@@ -142,7 +142,7 @@ def test_an_impossible_job_name_is_reported_as_unknown(cli: LocalCli, job: Handm
 
 
 @given(st.text(max_size=40))
-def test_no_control_sequence_survives(text: str) -> None:
+def test_control_sequences_are_removed_from_any_text(text: str) -> None:
     assert not _OBEYED.search(visible(text))
     assert not _OBEYED.search(plain_text(text))
     assert not _OBEYED.search(safe_line(text).replace("\x1b[", ""))

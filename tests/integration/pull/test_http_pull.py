@@ -129,7 +129,9 @@ def bring(
     return reports
 
 
-def test_a_file_with_a_query_and_odd_characters_arrives(tmp_path: Path, site: Site) -> None:
+def test_a_file_at_an_address_with_a_query_and_odd_characters_is_downloaded(
+    tmp_path: Path, site: Site
+) -> None:
     source = Source(
         src=f"{site.url}/a b/ü%20x?sig=secret&n=1", path="x", sha256=hashlib.sha256(CONTENT).hexdigest()
     )
@@ -225,7 +227,7 @@ def test_a_file_with_a_wrong_checksum_or_size_is_not_stored(tmp_path: Path, site
     assert not (tmp_path / "x").exists()
 
 
-def test_a_body_of_unknown_length_arrives(tmp_path: Path, site: Site) -> None:
+def test_a_response_body_of_unknown_length_is_downloaded(tmp_path: Path, site: Site) -> None:
     site.says_length = False
     bring(tmp_path, Source(src=f"{site.url}/f", path="x", sha256=hashlib.sha256(CONTENT).hexdigest()))
     assert (tmp_path / "x").read_bytes() == CONTENT
@@ -254,7 +256,7 @@ def test_redirects_are_followed_but_not_to_files(tmp_path: Path, site: Site) -> 
         bring(tmp_path, Source(src=f"{site.url}/h", path="z"))
 
 
-def test_a_stalled_connection_delays_neither_deadline_nor_stop(tmp_path: Path, site: Site) -> None:
+def test_a_stalled_connection_ends_at_the_deadline_or_on_a_stop(tmp_path: Path, site: Site) -> None:
     site.stall = threading.Event()
     with pytest.raises(PullError, match="pull_timeout"):
         bring(tmp_path, Source(src=f"{site.url}/f", path="x"), seconds=0.5)

@@ -149,7 +149,7 @@ def test_a_burst_survives_a_broker_failure_with_eight_launches_at_once(
         assert service.stop() == 0
 
 
-def test_a_slow_store_does_not_keep_the_poll_waiting(
+def test_a_slow_store_does_not_delay_the_kafka_poll(
     kafka: Broker, moto_aws: MotoAws, service_environment: dict[str, str], tmp_path: Path
 ) -> None:
     # given a store that takes so long to keep an event that those of one poll together take longer than the poll may wait

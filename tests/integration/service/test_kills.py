@@ -105,7 +105,7 @@ def test_another_replica_launches_the_requests_of_a_dead_one(service: ServiceRun
     assert unanswered(service, every) == []
 
 
-def test_a_kill_at_any_step_changes_neither_launches_nor_messages(service: ServiceRuns) -> None:
+def test_a_service_killed_at_any_step_launches_and_sends_the_same(service: ServiceRuns) -> None:
     ids = ["polled", "kept", *(f"launch-{number}" for number, _ in enumerate(STEPS))]
     child = f"{ids[4]}-child"
     every = [*ids, child, CALM]

@@ -172,7 +172,9 @@ def told(job_id: str) -> list[tuple[str, str]]:
     return [*LAUNCHED, RUNNING, metrics(job_id), FINISHED, metrics(job_id)]
 
 
-def test_a_kill_between_two_statuses_changes_no_message(service: ServiceRuns, lived: str) -> None:
+def test_a_service_killed_between_two_statuses_sends_the_same_messages(
+    service: ServiceRuns, lived: str
+) -> None:
     steps = (
         ("PutObject", "service/{}/outbox/30-running.json", False),
         ("PutObject", "service/{}/outbox/30-running.sent", True),

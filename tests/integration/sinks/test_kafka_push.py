@@ -29,7 +29,9 @@ def soon() -> float:
     return time.monotonic() + 180
 
 
-def test_messages_arrive_exactly_and_in_order(kafka: Broker, free_topic: str, tmp_path: Path) -> None:
+def test_messages_arrive_once_in_order_with_the_expected_content(
+    kafka: Broker, free_topic: str, tmp_path: Path
+) -> None:
     rundir = new_run(tmp_path)
     started = now_ms()
     append_records(rundir, range(3))
@@ -188,7 +190,7 @@ def test_with_no_records_an_absent_broker_causes_no_delay_and_no_error(tmp_path:
     assert (delivery.delivered, delivery.undelivered, delivery.error) == (0, 0, None)
 
 
-def test_the_next_agent_continues_at_the_last_position(
+def test_a_restarted_agent_continues_at_the_last_sent_record(
     kafka: Broker, free_topic: str, tmp_path: Path
 ) -> None:
     rundir = new_run(tmp_path)

@@ -30,7 +30,7 @@ def push(
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
-def test_a_user_with_the_right_password_delivers(
+def test_records_are_delivered_with_a_correct_sasl_password(
     kafka: Broker,
     free_topic: str,
     tmp_path: Path,

@@ -369,7 +369,9 @@ def test_a_generation_of_a_job_is_merged_from_its_nodes() -> None:
         ("", "sum", None),
     ],
 )
-def test_shares_per_node_exist_only_for_rates_and_sums(units: str, over: str, per_node: float | None) -> None:
+def test_values_per_node_are_given_only_for_summed_rates(
+    units: str, over: str, per_node: float | None
+) -> None:
     # Given a number that one rank measured for all
     nodes = [
         replace(node(0), generations=[part(0, 1, 9, 0, 1, speed=headline(40, units, over))]),
@@ -398,7 +400,7 @@ def test_the_reason_of_a_generations_end_comes_from_a_surviving_node() -> None:
     ]
 
 
-def test_a_node_that_hung_through_a_change_makes_no_generation_longer() -> None:
+def test_a_node_that_hung_does_not_lengthen_the_reported_generation() -> None:
     # Given a leader that hung, and ended what it ran when the next generation had begun
     hung = part(0, 1, 25, 0, 1)
     nodes = [

@@ -17,7 +17,7 @@ def test_only_the_outcome_succeeded_has_exit_code_0() -> None:
     assert [each for each in Outcome if each.status is Status.SUCCEEDED] == [Outcome.SUCCEEDED]
 
 
-def test_the_documents_name_every_outcome(request: pytest.FixtureRequest) -> None:
+def test_the_documentation_names_every_outcome(request: pytest.FixtureRequest) -> None:
     text = (request.config.rootpath / "docs/design.md").read_text()
 
     assert [each.value for each in Outcome if each.value not in text] == []

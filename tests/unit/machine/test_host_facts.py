@@ -86,7 +86,7 @@ def test_a_virtual_machine_shows_its_image_and_processors(tmp_path: Path) -> Non
     assert system["boot_parameters"] == ["mitigations=off", "isolcpus=2,3"]
 
 
-def test_a_laptop_shows_what_makes_it_slow(tmp_path: Path) -> None:
+def test_a_powersave_governor_and_used_swap_cause_warnings(tmp_path: Path) -> None:
     for number, governor in enumerate(("powersave", "performance")):
         put(tmp_path, f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor", governor)
     put(tmp_path, "sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", "800000\n")
@@ -126,7 +126,7 @@ def test_a_loaded_machine_is_warned_of() -> None:
     assert "7.5 just before the benchmark, with 8 processors" in warning
 
 
-def test_a_laptops_governor_and_browser_are_minor() -> None:
+def test_warnings_about_an_intel_pstate_governor_and_light_load_are_minor() -> None:
     facts: dict[str, Any] = {
         "cpu": {"governors": ["performance", "powersave"], "scaling_driver": "intel_pstate", "count": 8},
         "load": {"busiest": [{"name": "firefox", "user": "me", "cores": 0.6, "cpu_seconds": 90.0}]},

@@ -114,7 +114,7 @@ def test_labels_of_the_line_itself_override_the_context() -> None:
     ]
 
 
-def test_json_lines_have_context_too() -> None:
+def test_context_applies_to_json_lines_too() -> None:
     assert read(b'== a\n{"x": 5}\n', json="x", context=(TEST,)) == [{"value": 5, "labels": {"test": "a"}}]
 
 

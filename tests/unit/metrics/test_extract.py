@@ -246,7 +246,7 @@ def test_a_step_is_recorded_with_its_value() -> None:
         ("0.1234567890123456789012345", 0.12345678901234568),
     ],
 )
-def test_numbers_of_every_notation_have_their_value(text: str, value: float) -> None:
+def test_numbers_in_every_notation_are_read(text: str, value: float) -> None:
     (found,) = values(f"value: {text} end\n".encode(), r"value: (\S+)")
 
     assert found == value
@@ -262,7 +262,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out(text: str) -> None:
     assert notes.not_numbers == [(0, text)]
 
 
-def test_a_group_that_did_not_match_is_not_a_number() -> None:
+def test_a_value_group_that_did_not_take_part_in_the_match_is_counted_as_no_number() -> None:
     notes = Notes()
     assert values(b"loss\n", r"loss(=\d+)?", notes=notes) == []
     assert notes.not_numbers == [(0, "")]
@@ -449,7 +449,7 @@ def test_searching_many_lines_at_once_finds_the_same_in_dense_logs(
     late=st.booleans(),
     repeat=st.sampled_from((None, 0, 7)),
 )
-def test_records_are_identical_however_they_are_made(
+def test_fast_and_plain_extraction_write_identical_records(
     blocks: list[bytes], chosen: list[str], before: int, labels: str, **where: Any
 ) -> None:
     # given patterns, and logs in which nearly each line matches them, or few do

@@ -262,7 +262,7 @@ def test_only_the_metrics_named_in_a_results_table_are_recorded(tmp_path: Path) 
     assert [each.name for each in job.named_metrics()] == ["median"]
 
 
-def test_files_that_are_wrong_are_named_and_others_are_read(tmp_path: Path) -> None:
+def test_malformed_result_files_are_named_and_others_are_read(tmp_path: Path) -> None:
     rundir = run_with(
         tmp_path,
         {"path": "*.json", "format": "bmf"},
@@ -330,7 +330,7 @@ def test_a_result_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch
     assert "has 26 bytes; at most 10 are read" in warning
 
 
-def test_reading_that_takes_too_long_is_abandoned(tmp_path: Path) -> None:
+def test_reading_result_files_is_abandoned_after_a_time_limit(tmp_path: Path) -> None:
     # given a clock on which the time is up at once
     rundir = run_with(tmp_path, {"path": "*.json", "format": "bmf"}, a_json='{"a": {"m": {"value": 1}}}')
     times = iter([0.0])
@@ -491,7 +491,7 @@ FORMATS = [each for each in ResultFormat if each not in (ResultFormat.CSV, Resul
 
 @given(document=JSON, format_=st.sampled_from(FORMATS))
 @settings(max_examples=100, deadline=None)
-def test_any_json_gives_values_or_a_sentence(document: Any, format_: ResultFormat) -> None:
+def test_any_json_in_a_result_file_gives_values_or_a_sentence(document: Any, format_: ResultFormat) -> None:
     read_anything(json.dumps(document).encode(), format_)
 
 
@@ -500,7 +500,7 @@ def test_any_json_gives_values_or_a_sentence(document: Any, format_: ResultForma
     format_=st.sampled_from(list(ResultFormat)),
 )
 @settings(max_examples=100, deadline=None)
-def test_any_bytes_give_values_or_a_sentence(content: bytes, format_: ResultFormat) -> None:
+def test_any_bytes_in_a_result_file_give_values_or_a_sentence(content: bytes, format_: ResultFormat) -> None:
     read_anything(content, format_)
 
 

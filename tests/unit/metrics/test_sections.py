@@ -84,7 +84,7 @@ def test_a_metric_is_searched_only_between_its_section_lines(
     assert values(TABLES, after, until) == expected
 
 
-def test_json_lines_have_sections_too() -> None:
+def test_sections_apply_to_json_lines_too() -> None:
     metric = Metric(name="m", json="x", after="^begin", until='"done"')
 
     found = find([b'{"x":1}\nbegin\n{"x":2}\n{"done":1,"x":3}\n{"x":4}\n'], [metric])

@@ -110,7 +110,7 @@ def test_all_nodes_wait_for_the_pause_before_a_restart(job: Job) -> None:
     assert job.nodes[0].members is not None
 
 
-def test_a_settled_decision_overrides_a_coordinators_own_view(job: Job) -> None:
+def test_a_recorded_decision_overrides_what_a_new_coordinator_sees(job: Job) -> None:
     """One that was killed has settled it; what the next one sees since then, such as another cause, changes nothing."""
     settled = NextGeneration(
         kind=DecisionKind.RUN,

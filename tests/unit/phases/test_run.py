@@ -142,7 +142,7 @@ def test_a_restarted_agent_enters_the_unfinished_phases(killed_in: str, rundir: 
     assert phases_told(rundir) == told_once(ALL)
 
 
-def test_the_end_is_written_again_by_a_restarted_agent(rundir: RunDir) -> None:
+def test_a_restarted_agent_writes_a_missing_result_again(rundir: RunDir) -> None:
     run(make_context(rundir), Recorder(rundir).phases)
     rundir.result.unlink()
     again = Recorder(rundir)
@@ -261,7 +261,7 @@ def test_a_full_disk_in_any_phase_ends_the_run_as_disk_full(
 
 @pytest.mark.parametrize("phase", BEFORE_THE_END)
 @pytest.mark.parametrize("error", [ZeroDivisionError("a defect"), PermissionError(errno.EACCES, "no")])
-def test_an_unexpected_error_is_not_swallowed(
+def test_an_unexpected_exception_in_a_phase_is_raised(
     phase: str, error: Exception, rundir: RunDir, record: JobRecord
 ) -> None:
     recorder = Recorder(rundir, {phase: error})

@@ -485,7 +485,7 @@ def test_any_exception_in_a_thread_of_a_pull_is_raised(
 
 
 @pytest.mark.parametrize("name", [b"a b%20c.bin", b"\xff.bin", "größe #1?.bin".encode()])
-def test_a_file_of_any_name_arrives(tmp_path: Path, bring: Puller, name: bytes) -> None:
+def test_a_file_with_any_name_is_pulled(tmp_path: Path, bring: Puller, name: bytes) -> None:
     path = original(tmp_path, name=os.fsdecode(name))
 
     bring(Source(src=path.as_uri(), path="x"))

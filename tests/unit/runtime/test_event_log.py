@@ -30,7 +30,7 @@ events.add(WarningEvent(message="third"))
 """
 
 
-def test_an_event_cut_off_by_a_full_disk_spares_the_next(tmp_path: Path) -> None:
+def test_an_event_cut_off_by_a_full_disk_does_not_corrupt_the_next(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
 
     child = subprocess.run(

@@ -20,7 +20,7 @@ def printed(call: str) -> str:
     return python("-c", f"from goals import print_figure; print_figure({call})")
 
 
-def test_a_figure_is_printed_with_its_interval_and_its_verdict() -> None:
+def test_a_benchmark_figure_is_printed_with_its_interval_and_verdict() -> None:
     line = printed('"metrics-csv", [4.0, 5.0, 4.5], case="two nodes"')
 
     assert line.startswith("goal metrics-csv [two nodes]: 4.5 s, 4 to 5; wanted at most 5: met; load ")

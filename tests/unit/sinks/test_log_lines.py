@@ -72,7 +72,7 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def test_lines_have_the_shape_that_the_service_searches(run: Run) -> None:
+def test_log_lines_have_the_format_that_the_benchmark_service_searches(run: Run) -> None:
     run.print("loss=1\n\nfertig: ü\r\nlast, without an end".encode())
 
     delivery = run.ship()
@@ -106,7 +106,7 @@ def test_lines_are_written_while_the_benchmark_runs(run: Run) -> None:
     assert run.texts() == ["one", "half"]
 
 
-def test_the_next_agent_continues_at_the_last_position(run: Run) -> None:
+def test_a_restarted_agent_continues_after_the_last_written_line(run: Run) -> None:
     run.print(b"one\n")
     run.ship()
     run.print(b"two\n")

@@ -38,7 +38,7 @@ def line(*, separators: tuple[str, str] | None = None, **changes: Any) -> bytes:
     return json.dumps({**record, **changes}, separators=separators).encode()
 
 
-def test_a_record_becomes_the_services_message() -> None:
+def test_a_record_is_encoded_as_a_message_of_the_benchmark_service() -> None:
     writer = MetricMessageWriter(
         job(action_id="action", client_id="client", labels={"task_name": "hello_world"}), rank=3
     )

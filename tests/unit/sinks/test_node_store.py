@@ -76,7 +76,7 @@ def test_a_machine_that_is_not_in_the_launch_record_cannot_claim_a_rank(
 
 
 @pytest.mark.parametrize("instances", [[], None, 1, "i-late"])
-def test_a_machine_of_a_refused_launch_runs_nothing(record: JobRecord, instances: object) -> None:
+def test_a_machine_of_a_refused_launch_cannot_claim_a_rank(record: JobRecord, instances: object) -> None:
     write(record, "launch.json")
     write(record, "launched.json", instances=instances, sentence="No zone had room.")
 

@@ -77,7 +77,7 @@ def test_the_client_finds_host_and_ports_in_its_environment() -> None:
     }
 
 
-def test_each_node_has_its_own_command_data_and_label() -> None:
+def test_client_and_server_each_have_their_own_command_data_and_label() -> None:
     client, server = JOB.of_node(0), JOB.of_node(1)
 
     assert (client.benchmark, client.repeat, client.output) == (JOB.benchmark, JOB.repeat, JOB.output)
@@ -115,7 +115,7 @@ def test_a_job_without_a_server_is_the_same_on_all_nodes() -> None:
     assert job.of_node(1) is job
 
 
-def test_the_job_descriptor_holds_the_server() -> None:
+def test_the_server_is_written_to_and_read_from_the_job_descriptor() -> None:
     assert parse_job(job_toml(JOB).encode(), where="job.toml") == JOB
 
 

@@ -65,7 +65,9 @@ therefore will terminate the job.
     ("page", "code", "signal"),
     [(EXITED_4, 7, None), (EXITED_5, 7, None), (KILLED_4, None, 9), (KILLED_5, None, 9)],
 )
-def test_the_process_is_named_with_its_node(page: str, code: int | None, signal: int | None) -> None:
+def test_the_failed_mpi_process_is_named_with_its_node(
+    page: str, code: int | None, signal: int | None
+) -> None:
     cause = explain(SAID + page, PEERS)
 
     assert cause is not None

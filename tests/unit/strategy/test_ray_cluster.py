@@ -98,7 +98,7 @@ def test_each_node_needs_ray_and_another_version_is_a_warning() -> None:
     assert "the package ray" in (setup.needs.program or "")
 
 
-def test_different_versions_do_not_start() -> None:
+def test_nodes_with_different_versions_of_ray_do_not_start() -> None:
     strategy = strategy_of(job())
     assert isinstance(strategy, SetsUp)
     other = Peer(rank=1, address="10.0.0.2", engine="ray, version 2.9.0")

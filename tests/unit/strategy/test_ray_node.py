@@ -124,7 +124,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_the_command_runs_in_a_ray_cluster_of_all_nodes_and_gives_the_heads_exit_code(
-    cluster: Cluster
+    cluster: Cluster,
 ) -> None:
     head = cluster.start("head", sys.executable, "-c", TELLS + "sys.exit(3)")
     # It waits for the second node.
@@ -209,7 +209,7 @@ def test_the_head_ends_by_the_signal_that_ended_the_command(cluster: Cluster, nu
         ("hangs", 0.5, "Ray's head did not listen at {head} within limits.join (0.5 s)"),
     ],
 )
-def test_a_head_that_does_not_work_ends_in_one_sentence(
+def test_a_ray_head_that_fails_to_start_ends_with_one_sentence(
     cluster: Cluster, told: str, join: float, sentence: str
 ) -> None:
     cluster.ray.tell(told)
@@ -220,7 +220,7 @@ def test_a_head_that_does_not_work_ends_in_one_sentence(
     assert head.output == f"[bai] {head.note}\n"
 
 
-def test_a_taken_port_is_named(cluster: Cluster) -> None:
+def test_a_ray_port_in_use_is_named(cluster: Cluster) -> None:
     with socket.create_server((HEAD, cluster.port)):
         head = cluster.start("head", "true", nodes=HEAD)
 
@@ -344,7 +344,7 @@ def test_only_unused_temporary_folders_of_ray_are_removed(cluster: Cluster, tmp_
     ("folder", "problem"),
     [("/no-such", "No such file or directory"), ("/dev/null", "Not a directory")],
 )
-def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, folder: str, problem: str) -> None:
+def test_a_temporary_folder_that_ray_cannot_use_is_named(tmp_path: Path, folder: str, problem: str) -> None:
     note = tmp_path / "note.json"
     env = {**os.environ, "TMPDIR": folder, ray_node.FAILURE_FILE: str(note)}
     words = ["--role=head", f"--address={HEAD}", "--port=1", f"--nodes={HEAD}", "--least=1", "--join=1"]

@@ -141,7 +141,7 @@ def test_the_failure_summary_of_torchrun_gives_process_and_exit_code() -> None:
     assert cause.printed == "loss=0.5\nno such weights\n"
 
 
-def test_an_error_file_adds_the_exception_and_its_time() -> None:
+def test_a_process_error_file_adds_the_exception_and_its_time_to_the_cause() -> None:
     remains = Remains(log=log_of(entry(3, code=1)), files=[error_file(1, modified=1_700_000_000_123)])
 
     cause = explain_failure(job(), remains, PEERS[1], PEERS)

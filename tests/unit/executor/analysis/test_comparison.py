@@ -404,7 +404,7 @@ def test_interleaved_runs_have_no_drift() -> None:
     assert (found.drifts, found.verdict) == (False, Verdict.NONE)
 
 
-def test_one_side_that_drifts_alone_is_a_note() -> None:
+def test_a_note_is_given_if_only_one_side_drifts() -> None:
     values = drifting(1, 8)
 
     (found,) = compare(
@@ -432,7 +432,7 @@ def test_metrics_of_one_side_and_missing_runs_are_named() -> None:
     assert any("only 2 of 3 runs of A" in note for note in found.metrics[0].notes)
 
 
-def test_a_run_that_had_not_settled_is_named() -> None:
+def test_a_note_names_runs_whose_values_had_not_settled() -> None:
     metric = Metric(name="m", pattern="x")
     value = RunValue(value=1.0, count=9, metric=metric, unsteady="not steady: it still rises")
 

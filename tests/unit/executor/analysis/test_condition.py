@@ -124,7 +124,7 @@ def test_a_percentage_condition_on_values_that_are_not_positive_is_refused() -> 
 
 @given(st.text('ab <>=%"0.5-e+\n;_', max_size=40))
 @example(" <0")
-def test_any_text_is_a_condition_or_a_sentence(text: str) -> None:
+def test_any_text_is_a_valid_condition_or_refused_with_a_sentence(text: str) -> None:
     try:
         found = parse_condition(text)
     except UsageError:

@@ -77,7 +77,7 @@ def test_unequal_machines_are_named_by_importance() -> None:
     ]
 
 
-def test_a_side_of_unequal_machines_is_named_as_well() -> None:
+def test_machines_that_differ_within_one_side_are_named() -> None:
     mixed = [MACHINE, changed(cpu__model="EPYC")]
 
     (found,) = environment_differences(mixed, mixed)
@@ -85,7 +85,7 @@ def test_a_side_of_unequal_machines_is_named_as_well() -> None:
     assert (found.what, found.a, found.b) == ("cpu model", "Xeon 8275 or EPYC", "Xeon 8275 or EPYC")
 
 
-def test_an_environment_of_another_tool_is_no_error() -> None:
+def test_a_malformed_environment_record_causes_no_error() -> None:
     odd: dict[str, Any] = {
         "cpu": "fast",
         "gpus": {"devices": 3},
@@ -132,7 +132,7 @@ def test_descriptors_differ_by_their_job_not_by_their_user() -> None:
     }
 
 
-def test_another_part_or_context_of_the_log_is_named() -> None:
+def test_a_metric_searched_in_another_section_or_context_is_a_named_difference() -> None:
     (metric,) = JOB.metrics
     other = replace(metric, after="^reads", context=("in (?P<unit>ms)", "(?P<test>a)"))
 
@@ -144,7 +144,7 @@ def test_another_part_or_context_of_the_log_is_named() -> None:
     }
 
 
-def test_files_of_results_that_are_read_otherwise_are_named() -> None:
+def test_result_files_that_are_read_differently_are_a_named_difference() -> None:
     table = Results(path="out/*.json", format=ResultFormat.JSON, values=("mean",), better=Better.LOWER)
     more = Results(path="out/*.json", format=ResultFormat.JSON, values=("max",))
     one = replace(JOB, results=(table, more))
@@ -163,7 +163,7 @@ def test_files_of_results_that_are_read_otherwise_are_named() -> None:
     }
 
 
-def test_scripts_are_distinguished_by_content_not_by_copy() -> None:
+def test_scripts_are_compared_by_content_and_not_by_path() -> None:
     def of(job_id: str, digest: str) -> Job:
         src = f"file:///store/{job_id}/scripts/"
         scripts = Source(src=src, path=".", kind=SourceKind.SCRIPTS, directory=True, sha256=digest)

@@ -774,7 +774,9 @@ def test_settings_that_ray_does_not_support_are_named(tmp_path: Path, tables: st
         ('"python3 train.py"', '"train --key AKIAABCDEFGHIJKLMNOP"', "ml.benchmark_code", "[env.secrets]"),
     ],
 )
-def test_common_mistakes_have_good_advice(tmp_path: Path, old: str, new: str, key: str, advice: str) -> None:
+def test_common_mistakes_are_reported_with_specific_advice(
+    tmp_path: Path, old: str, new: str, key: str, advice: str
+) -> None:
     finding = only(tmp_path, GOOD.replace(old, new))
 
     assert finding.key == key
@@ -864,7 +866,7 @@ def test_a_folder_is_one_finding_that_names_the_file_in_it(tmp_path: Path) -> No
     assert str(tmp_path / "benchmark.toml") in finding.fix
 
 
-def test_an_endless_file_is_not_read() -> None:
+def test_a_device_given_as_a_descriptor_is_not_read() -> None:
     _, [finding] = load(Path("/dev/zero"))
 
     assert finding.problem == "is not a regular file"
@@ -1123,7 +1125,7 @@ METRIC = "[[output.metrics]]\nname = 'm'\n"
         (r"units = ''; pattern = 't=(\d+)(?P<unit>m?s)'", "pattern", "convert to"),
     ],
 )
-def test_a_pattern_that_cannot_be_intended_is_refused(
+def test_a_metric_with_a_useless_or_contradictory_pattern_is_refused(
     tmp_path: Path, keys: str, key: str, problem: str
 ) -> None:
     labels = "[info.labels]\ntask_name = 't'\n"

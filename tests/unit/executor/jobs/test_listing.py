@@ -59,7 +59,7 @@ def test_all_given_labels_must_match(folder: Path) -> None:
     assert jobs(folder, JobFilter(labels={"tea": "vision"})) == []
 
 
-def test_a_status_or_an_outcome_is_asked_for_in_any_case(folder: Path) -> None:
+def test_list_accepts_a_status_or_outcome_in_any_letter_case(folder: Path) -> None:
     assert jobs(folder, JobFilter(statuses=["failed"])) == ["job-1"]
     assert jobs(folder, JobFilter(statuses=["Succeeded", "died"])) == ["job-0", "job-2", "job-3"]
 

@@ -134,7 +134,7 @@ def test_a_series_with_steps_in_some_records_has_gaps() -> None:
     assert [None if math.isnan(step) else step for step in series.steps] == [None, 10, None]
 
 
-def test_a_series_knows_its_repeat_and_its_process() -> None:
+def test_series_are_kept_apart_by_repeat_and_process() -> None:
     points = Points()
     points.add_lines(line(repeat=0) + line(repeat=1, labels={"process_rank": "1", "threads": "4"}))
 

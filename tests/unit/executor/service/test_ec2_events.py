@@ -39,7 +39,7 @@ def test_sample_events_of_the_ec2_documentation_are_read(event: dict[str, Any], 
         {},
     ],
 )
-def test_other_events_are_foreign(event: dict[str, Any]) -> None:
+def test_events_that_are_not_about_instances_are_ignored(event: dict[str, Any]) -> None:
     assert read_instance_event(json.dumps(event)) is None
 
 

@@ -58,7 +58,7 @@ def test_a_repeated_request_is_the_same_entry(entries: Entries) -> None:
     assert entry(entries, ACTION).event.table == fetcher_event()
 
 
-def test_an_id_of_another_client_counts_as_used(entries: Entries) -> None:
+def test_an_event_with_an_id_of_another_client_is_stored_as_taken(entries: Entries) -> None:
     accept(entries)
 
     second = accept(entries, client_id="mallory")

@@ -197,7 +197,7 @@ def test_a_kill_after_any_write_changes_no_message(tmp_path: Path) -> None:
         assert harness.texts() == LIFE, lives
 
 
-def test_all_statuses_of_a_job_that_ends_during_a_look_are_sent(harness: SupervisionHarness) -> None:
+def test_all_statuses_of_a_job_that_ends_during_a_check_are_sent(harness: SupervisionHarness) -> None:
     harness.supervise(lambda: harness.closed, happens=lambda: harness.write("run", outcome=Outcome.SUCCEEDED))
 
     assert harness.texts() == LIFE
@@ -241,7 +241,7 @@ def test_a_job_whose_record_is_missing_is_reported_as_failed(harness: Supervisio
     assert harness.texts() == [LIFE[0], "Benchmark failed: The job's record is gone from the bucket."]
 
 
-def test_an_event_of_its_machine_causes_a_check_of_the_job(harness: SupervisionHarness) -> None:
+def test_an_ec2_event_about_a_machine_causes_a_check_of_its_job(harness: SupervisionHarness) -> None:
     launched = {"instances": [INSTANCE], "az": "a"}
     harness.record.store.put(harness.record.key("attempts/0/launched.json"), json.dumps(launched).encode())
 

@@ -84,7 +84,7 @@ def test_the_warm_up_of_each_series_is_left_out(tmp_path: Path, capfd: pytest.Ca
     assert "which are warm-up, of rate{of=read} (1), rate{of=write} (1)" in answer
 
 
-def test_very_many_sets_of_labels_share_a_row_without_a_headline(
+def test_metrics_test_puts_excess_label_sets_into_one_row_without_a_headline(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     metric = Metric(name="rate", pattern=r"(?P<of>\w+)=(?P<value>\d+)")

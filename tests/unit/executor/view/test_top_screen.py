@@ -73,7 +73,7 @@ def test_no_line_is_wider_than_the_screen(tmp_path: Path, width: int, nodes: int
     assert any(line.startswith("lo") for line in lines)
 
 
-def test_a_low_screen_shows_what_fits_and_the_number_of_hidden_rows(tmp_path: Path) -> None:
+def test_a_small_screen_shows_the_rows_that_fit_and_the_number_of_hidden_rows(tmp_path: Path) -> None:
     made = job(tmp_path)
     for number in range(50):
         made.measures(f"metric {number}", number)
@@ -95,7 +95,7 @@ def test_an_ended_job_shows_how_it_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("until", "words"), [(None, "run 3 of 10"), (0.02, "run 3 of at most 10")])
-def test_a_repeated_run_is_counted(tmp_path: Path, until: float | None, words: str) -> None:
+def test_top_shows_the_number_of_the_current_repeat(tmp_path: Path, until: float | None, words: str) -> None:
     made = job(tmp_path)
     table = job_table(
         replace(made.job, repeat=Repeat(runs=10, until=until, metric="loss" if until else None))
