@@ -1,4 +1,4 @@
-"""A job with `[checkpoint]`: what its benchmark saves is kept, and the next generation goes on from it, whatever is killed meanwhile."""
+"""Jobs with `[checkpoint]`: each generation continues from the last checkpoint, even if processes are killed meanwhile."""
 
 from __future__ import annotations
 

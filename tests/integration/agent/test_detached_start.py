@@ -1,4 +1,4 @@
-"""An agent's first word may find nobody: whoever detached it was killed before."""
+"""A detached agent starts even if the process that detached it was killed and nothing reads its first message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real agent writes down what its benchmark runs on, whatever hangs or lies on the machine."""
+"""The environment record of a real agent, on machines with hanging or misbehaving programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An elastic job whose decisions meet every fault of a store, and hung leaders: each is made once, and all obey what is there."""
+"""Elastic jobs under faults of the store and hung leaders: each decision is made once, and all nodes follow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a run whose disk is full: its result, whenever the disk filled up."""
+"""A run whose disk fills up still ends with a result."""
 
 from __future__ import annotations
 

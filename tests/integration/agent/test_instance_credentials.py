@@ -1,4 +1,4 @@
-"""An agent out of a bundle asks the metadata service itself, whatever the image's Python brings along."""
+"""The agent of a bundle requests credentials from the metadata service itself, independently of the image's Python."""
 
 from __future__ import annotations
 

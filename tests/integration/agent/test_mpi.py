@@ -1,4 +1,4 @@
-"""The strategies `mpi` and `horovod`: one mpirun on this machine, Open MPI's own and one that tells what it was asked for."""
+"""The strategies `mpi` and `horovod` with one mpirun on this machine: Open MPI's own, and a stand-in that records its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several nodes under Open MPI whose benchmark is another user's: real sshd, which lets that user in, and root's agents."""
+"""Several nodes under Open MPI whose benchmark runs as another user: real sshd, and agents of root."""
 
 from __future__ import annotations
 

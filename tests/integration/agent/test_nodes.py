@@ -1,4 +1,4 @@
-"""Several nodes of a job, each with an agent of its own, on this machine: they meet, share one fate, and make one result."""
+"""Several nodes of a job, each with its own agent on this machine: they join, end together and write one result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our own programs took of a machine stands in the result, whichever of them was killed meanwhile."""
+"""The result contains the resource usage of bai's own programs, even if one of them was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may look into a job's folders: nobody else, but for the benchmark's own user in the benchmark's own folders."""
+"""Permissions of a job's folders: only their owner has access, and the benchmark's user has access to the benchmark's folders."""
 
 from __future__ import annotations
 

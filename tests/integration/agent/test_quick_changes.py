@@ -1,4 +1,4 @@
-"""Changes of an elastic job in which nobody waits for a time to pass: nodes wake each other, and ports tell what is left of a node."""
+"""Changes of an elastic job without waiting times: nodes wake each other, and their ports show what still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs with `[repeat]`: real agents, extractors and shims, and what is left of a run whichever of them is killed when."""
+"""Jobs with `[repeat]`: real agents, extractors and shims, killed at various moments."""
 
 from __future__ import annotations
 

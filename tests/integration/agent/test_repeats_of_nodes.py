@@ -1,4 +1,4 @@
-"""`[repeat]` with torchrun and each_node on several nodes: each node starts its part of every run, and no node begins one alone."""
+"""`[repeat]` with torchrun and each_node on several nodes: all nodes start each run together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A benchmark that failed is started again in the same job, as often as `[restart]` allows, whatever is killed meanwhile."""
+"""A failed benchmark is restarted in the same job, as often as `[restart]` allows, even if the agent or shim is killed meanwhile."""
 
 from __future__ import annotations
 

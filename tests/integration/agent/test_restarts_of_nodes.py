@@ -1,4 +1,4 @@
-"""Several nodes of a job with `[restart]`: where one fails, the generation ends on all, and the same nodes start the next one."""
+"""Several nodes of a job with `[restart]`: if one fails, the generation ends on all, and the same nodes start the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real agents on jobs whose store is a bucket: what arrives there, whatever happens to agent, network and machine."""
+"""Real agents with a bucket as job store: what is uploaded despite failures of agent, network and machine."""
 
 from __future__ import annotations
 

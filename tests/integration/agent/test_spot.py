@@ -1,4 +1,4 @@
-"""EC2 takes a spot instance back: the run ends within what is left, and nothing of it is lost."""
+"""A run on a spot instance that EC2 interrupts ends in time and keeps its results."""
 
 from __future__ import annotations
 

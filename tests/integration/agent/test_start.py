@@ -1,4 +1,4 @@
-"""What a run imports delays its benchmark: a simple one imports only what it needs."""
+"""Imports of a run delay its benchmark: a simple run imports only what it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job store that no node of a job reaches for longer than a node may be silent: the job waits for it, and ends well."""
+"""A job waits for a store that is unreachable for all its nodes for longer than limits.peer_silence, and then succeeds."""
 
 from __future__ import annotations
 

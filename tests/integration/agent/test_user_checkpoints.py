@@ -1,4 +1,4 @@
-"""Root's agent and the checkpoints of another user's benchmark: all that is opened, made and removed is so with that user's rights."""
+"""Root's agent and the checkpoints of another user's benchmark: files are read, created and removed with that user's rights."""
 
 from __future__ import annotations
 

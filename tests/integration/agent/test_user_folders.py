@@ -1,4 +1,4 @@
-"""Root's agent and a benchmark of another user: what root does in folders that this user can write touches nothing else."""
+"""Root's agent and a benchmark of another user: in folders that this user can write, root touches nothing outside of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each name in the folders of the benchmark's user becomes a link at each call of root's agent, and nothing outside is touched."""
+"""Each name in the folders of the benchmark's user is replaced by a link at each call of root's agent: nothing outside is touched."""
 
 from __future__ import annotations
 

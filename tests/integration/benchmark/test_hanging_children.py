@@ -1,4 +1,4 @@
-"""Children that no signal ends, as where a disk or a driver hangs. Here SIGKILL is not sent, which comes to the same."""
+"""Children that no signal ends, as if their disk or driver hung. Here SIGKILL is not sent, which has the same effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the shim ends a benchmark, and what it says about an end that was not its own."""
+"""How the shim ends a benchmark, and how it reports an end that it did not cause."""
 
 from __future__ import annotations
 

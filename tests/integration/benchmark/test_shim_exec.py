@@ -1,4 +1,4 @@
-"""A command that cannot be run, told apart from one that failed."""
+"""A command that cannot be executed is distinguished from one that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ssh is told of the other nodes, as OpenSSH itself reads it."""
+"""The generated SSH configuration of the other nodes, read by OpenSSH itself."""
 
 from __future__ import annotations
 

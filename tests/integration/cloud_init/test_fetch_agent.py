@@ -1,4 +1,4 @@
-"""The program that brings the agent to an instance, against a metadata service and an S3 that check what they are sent."""
+"""The program that fetches the agent onto an instance, against a metadata service and an S3 that check its requests."""
 
 from __future__ import annotations
 

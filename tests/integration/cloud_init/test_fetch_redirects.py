@@ -1,4 +1,4 @@
-"""The program that brings the agent sends its role's signature and session token to nobody but S3."""
+"""The program that fetches the agent sends the role's signature and session token only to S3."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guardian, run for real in a guardian_jail: whatever happens, it ends in a power-off with its reason on the console."""
+"""The guardian in a guardian_jail: it always ends with a power-off and a reason on the console."""
 
 from __future__ import annotations
 

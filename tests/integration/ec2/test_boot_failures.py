@@ -1,4 +1,4 @@
-"""Machines that run and never run their user data, or whose console tells nothing; and machines that have lost their tags."""
+"""Machines that never run their user data or have an empty console, and machines that lost their tags."""
 
 from __future__ import annotations
 

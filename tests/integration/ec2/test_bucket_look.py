@@ -1,4 +1,4 @@
-"""Jobs that were submitted and left: looked at by `bai reap`, again and again, with nobody who follows them."""
+"""Jobs that were submitted and that no command follows: checked by `bai reap` again and again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai doctor` before an account in which one thing after the other is wrong."""
+"""`bai doctor` in an account with one problem at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai doctor FILE` before a launch of several machines: what they need is missing, one thing after the other."""
+"""`bai doctor FILE` before a launch of several machines, with one missing requirement at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that are still there after their job's end: terminated by whoever looks, where nothing comes from them any more."""
+"""Machines that are still on after the end of their job: any command terminates them once they write no more objects."""
 
 from __future__ import annotations
 

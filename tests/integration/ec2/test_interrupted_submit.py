@@ -1,4 +1,4 @@
-"""A submission that was killed before its launch was written down: nobody waits for it for ever, and repeating it goes on."""
+"""A submission killed before its launch was recorded: commands do not wait for it for ever, and repeating it continues it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launch happens once: zones without room, lost answers, refusals, repeats, and somebody else beside us."""
+"""A launch happens once: zones without capacity, lost answers, refusals, repeats and concurrent launches."""
 
 from __future__ import annotations
 

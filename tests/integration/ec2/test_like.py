@@ -1,4 +1,4 @@
-"""`--like JOB` of a job on EC2 whose scripts have changed here, or are gone."""
+"""`--like JOB` for a job on EC2 whose local scripts have changed or are deleted."""
 
 from __future__ import annotations
 

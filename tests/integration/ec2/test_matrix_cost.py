@@ -1,4 +1,4 @@
-"""The cost of a group of jobs on EC2: what it may spend is reserved before each launch, and nothing is launched beyond it."""
+"""The cost of a matrix of jobs on EC2: it is reserved before each launch, and nothing is launched beyond max_cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job may cost at most: said before it is launched, and kept below the bound that a person sets."""
+"""The maximum cost of a job: shown before its launch, and compared with the user's bound."""
 
 from __future__ import annotations
 

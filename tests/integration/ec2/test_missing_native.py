@@ -1,4 +1,4 @@
-"""An agent on a Python for which its bundle has no native parts says what it does without."""
+"""An agent whose bundle has no native packages for the machine's Python reports what it lacks."""
 
 from __future__ import annotations
 

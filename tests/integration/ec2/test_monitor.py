@@ -1,4 +1,4 @@
-"""What `bai` says of jobs on EC2, from any machine with credentials: nothing is known here but the bucket and EC2."""
+"""`bai status` and other commands for jobs on EC2: all they know comes from the bucket and EC2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repeated submission sends only the launch that it would make itself, whatever the bucket holds."""
+"""A repeated submission sends only the launch request that it would make itself, whatever the bucket contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines that are launched in place of lost ones: once, whoever looks, wherever one who looks is killed."""
+"""Machines that replace lost ones: launched once, although several processes check the job and any of them may be killed."""
 
 from __future__ import annotations
 

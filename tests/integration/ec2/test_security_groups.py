@@ -1,4 +1,4 @@
-"""The security group that a job of several machines gets where none is configured: made once, theirs alone, and gone after them."""
+"""The security group of a job of several machines if none is configured: created once, used by this job only, and deleted after it."""
 
 from __future__ import annotations
 

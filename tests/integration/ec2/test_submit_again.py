@@ -1,4 +1,4 @@
-"""Who submits a job again under its id hears how it stands, with the same exit code."""
+"""Submitting a job again under its id reports its status, with the same exit code."""
 
 from __future__ import annotations
 

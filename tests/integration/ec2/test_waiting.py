@@ -1,4 +1,4 @@
-"""A job that waits for capacity: it is launched once, as soon as there is room, whatever dies in between."""
+"""A job that waits for capacity is launched once, as soon as there is capacity, even if its submitter is killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watcher: the Lambda function's own archive, called by the queue's messages, with its policy in force and nobody else looking."""
+"""The watcher: the Lambda function's archive, called with the queue's messages under its own policy, while no other command runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels come through pip and its configuration, whether or not the environment has one, and only those that are fixed."""
+"""Wheels are downloaded by pip with its configuration, even if the environment has no pip, and only at their locked checksums."""
 
 from __future__ import annotations
 

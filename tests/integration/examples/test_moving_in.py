@@ -1,4 +1,4 @@
-"""docs/moving-in.md: its commands are accepted, its keys exist, and no row is left open."""
+"""docs/moving-in.md: its commands are accepted, its keys exist, and each row has an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `bai` starts the agent of a job on this machine: itself, whole or not at all."""
+"""How `bai` starts the agent of a local job: completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai run` with real agents and benchmarks: how it ends, what Ctrl-C does, and what outlives what."""
+"""`bai run` with real agents and benchmarks: exit codes, Ctrl-C, and processes that die before others."""
 
 from __future__ import annotations
 

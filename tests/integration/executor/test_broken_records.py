@@ -1,4 +1,4 @@
-"""What others wrote into a store may be broken, foreign or of another version: a sentence with its place, never a traceback."""
+"""Records in a store may be broken, foreign or of another version: commands give a sentence with the place, never a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job's record comes from a bucket that others write to: nothing in it may steer the terminal of who looks at it."""
+"""Text in a job's record may come from others: it never controls the terminal that shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that another user wrote, or that came from elsewhere: it is read, and what it claims has no process killed."""
+"""A store written by another user is read, and its claims never cause a process to be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server and its client on this machine: what ends them, and whose failure it is."""
+"""A server and its client on this machine: their ends, and whose failure is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several jobs on one machine: each is told of the others, and one that wants it alone waits."""
+"""Several jobs on one machine: each reports the others, and an exclusive one waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--like JOB`: what a job ran, again."""
+"""`--like JOB` runs a job again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands on a person's screen while a job is followed: the newest picture, once, and nothing of older ones."""
+"""The screen of a user who follows a job shows the newest view once, without remains of older ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thing has one number: every view of a job says what numpy makes of its log."""
+"""Every command shows the same value for a metric: the one that numpy computes from the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bai` does where its own output cannot go."""
+"""`bai` if its own output cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader of a real job sees what bai itself took of the machine."""
+"""Commands show the resource usage of bai itself for a real job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That `bai` as most tests start it, forked from a process with all imports, is what a start of its own is."""
+"""`bai` forked from a process with all imports, as most tests start it, behaves like a freshly started one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai` with a job that does several runs: while it goes on, at its end, and what is asked of it afterwards."""
+"""`bai` with a repeated job: while it runs, at its end, and in later commands."""
 
 from __future__ import annotations
 

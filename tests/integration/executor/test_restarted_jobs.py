@@ -1,4 +1,4 @@
-"""What a user sees of a job whose benchmark was started again after a failure."""
+"""What users see of a job whose benchmark was restarted after a failure."""
 
 from __future__ import annotations
 

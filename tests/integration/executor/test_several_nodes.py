@@ -1,4 +1,4 @@
-"""`bai run` of a job with several nodes on this machine: its end, its cancel, and what it outlives."""
+"""`bai run` of a job with several local nodes: its end, its cancel, and killed agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source's address with a password or a signature: pulled with it, and shown by nothing."""
+"""A source address with a password or signature: used for the pull, and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai top` at a real terminal: it shows a run, and whatever becomes of it, the run goes on."""
+"""`bai top` at a real terminal: it shows a run, and its own end never ends the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`${NAME}` in a descriptor: expanded when a person calls `bai`, and never again."""
+"""`${NAME}` in a descriptor is expanded when a user calls `bai`, and only then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a job with several nodes: logs, metrics, and how each stands."""
+"""Commands for a job with several nodes: logs, metrics and status of each node."""
 
 from __future__ import annotations
 

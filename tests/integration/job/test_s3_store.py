@@ -1,4 +1,4 @@
-"""The store in a bucket keeps the promises of a store, and says in a sentence what is wrong."""
+"""The store in a bucket keeps the promises of a store, and reports errors in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extractor as a process: what would stop or starve it, and who ends it."""
+"""The extractor as a process: slow patterns, huge input, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls that are killed, that meet each other, and that find no room."""
+"""Pulls that are killed, run concurrently, or run out of disk space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service is killed between any two of its steps: nothing is launched twice, and nothing is said twice or left unsaid."""
+"""The service is killed between any two of its steps: no launch and no message is lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Lambda function looks after launched jobs where no service runs: with AWS's own samples of what calls it."""
+"""A Lambda function checks launched jobs if no service runs, called with AWS's sample events."""
 
 from __future__ import annotations
 

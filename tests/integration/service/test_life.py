@@ -1,4 +1,4 @@
-"""What the users of the service hear of a job from its launch to its end, with real agents in the place of the machines' own."""
+"""The messages that users of the service get about a job from its launch to its end, with real agents in place of machines."""
 
 from __future__ import annotations
 

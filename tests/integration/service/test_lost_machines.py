@@ -1,4 +1,4 @@
-"""Machines that the service launches in place of lost ones, in a process that nobody else looks beside."""
+"""Replacements that the service launches for lost machines while no other command checks the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service hears of its consumer group."""
+"""The service's view of its Kafka consumer group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for which there is no room: they wait and hold up nobody, survive a kill, and end in each of the ways in which they may."""
+"""Requests without capacity wait without delaying others, survive a kill, and end in each possible way."""
 
 from __future__ import annotations
 

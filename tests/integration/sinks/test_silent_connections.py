@@ -1,4 +1,4 @@
-"""Connections that say nothing: ports of ours answer whoever asks beside them, and leave their process its descriptors."""
+"""Connections that send nothing do not block our ports or use up file descriptors."""
 
 from __future__ import annotations
 

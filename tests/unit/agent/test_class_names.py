@@ -1,4 +1,4 @@
-"""One word means one thing: no two public classes of the product share a name."""
+"""No two public classes of the product share a name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests end by their deadline, and what a server answers is an answer whatever its status."""
+"""Requests end by their deadline, and a response is returned whatever its status."""
 
 from __future__ import annotations
 

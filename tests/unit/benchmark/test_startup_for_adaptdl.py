@@ -1,4 +1,4 @@
-"""What the start-up file puts in place of what AdaptDL needs, in a Python of its own with stand-ins of its packages."""
+"""The start-up file replaces functions that AdaptDL needs and current packages lack; tested with stand-ins of the packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeping a snapshot: files first, the marker last, and never one that is torn."""
+"""Storing a snapshot: files first, the marker last, and never a torn checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that keeps checkpoints: when it does, when it does not, and what it says."""
+"""The thread that stores checkpoints: when it stores one, and what it reports."""
 
 from __future__ import annotations
 

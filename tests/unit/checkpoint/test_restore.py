@@ -1,4 +1,4 @@
-"""Restoring a checkpoint: the folder becomes what the marker says, or stays as it was."""
+"""Restoring a checkpoint: the folder equals the marker afterwards, or stays unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of a folder: whole or none, whatever is written to it meanwhile."""
+"""Snapshots of a folder are complete or fail, even if files are written meanwhile."""
 
 from __future__ import annotations
 

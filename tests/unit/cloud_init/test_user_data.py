@@ -1,4 +1,4 @@
-"""User data: what EC2 is sent, and what cloud-init makes of it."""
+"""User data: its content as EC2 gets it, and as cloud-init reads it."""
 
 from __future__ import annotations
 

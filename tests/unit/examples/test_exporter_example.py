@@ -1,4 +1,4 @@
-"""What the exporter's configuration looks for is what jobs and their machines have."""
+"""The exporter's example configuration matches the names and tags that jobs and their machines have."""
 
 from __future__ import annotations
 

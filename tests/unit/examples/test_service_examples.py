@@ -1,4 +1,4 @@
-"""What the image, the compose file, the manifests and the patch say is what the program and its documentation know."""
+"""The image, the compose file, the manifests and the patch agree with the program and its documentation."""
 
 from __future__ import annotations
 

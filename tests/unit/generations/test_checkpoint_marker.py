@@ -1,4 +1,4 @@
-"""Markers of checkpoints: what was written is read, and what leads out of a folder is not."""
+"""Markers of checkpoints are read back, and paths that lead out of a folder are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an elastic job ended: the decision that ended it counts, and what each node measured."""
+"""The result of an elastic job: the decision that ended it, and the values of each node."""
 
 from __future__ import annotations
 

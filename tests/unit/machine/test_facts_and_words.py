@@ -1,4 +1,4 @@
-"""A fact of the machine stands in three places, which name the same facts: its reader, its row in `machine_facts.py`, and the docs."""
+"""A fact about the machine has a reader, a row in `machine_facts.py` and a line in the docs, and these agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extractor in a job with restarts: which generation each line is of, wherever one ends and whenever it is killed."""
+"""The extractor in a job with restarts: each line gets its generation, even if the extractor is killed anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each process of the benchmark printed, in files of their own: extracted as output.log is, and told apart."""
+"""Logs of single processes of the benchmark: extracted as output.log is, and labelled by process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a match becomes a value: units, forms of numbers, labels, and what is doubtful about it."""
+"""How a match becomes a value: units, number formats, labels, and doubtful matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recorded of other people's programs is what a person reads off their output."""
+"""Presets find in recorded outputs of other programs what a person reads there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extractor in a job with `[repeat]`: which run each line is of, wherever runs end and whenever it is killed."""
+"""The extractor in a job with `[repeat]`: each line gets its run, even if the extractor is killed anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that a benchmark wrote become records; whatever they hold, the run goes on."""
+"""Files written by a benchmark become records, and malformed ones never end the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the nodes of a job come to one word about the next run, whatever fails meanwhile."""
+"""The nodes of a job agree about the next run despite failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node's agent answers another's, and what it is to strangers."""
+"""An agent's answers to other nodes, and its behaviour towards strangers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the nodes of a job settle about its generations: once, and by its content, whoever looks when."""
+"""Decisions about generations are made once and by their content, whichever node looks at them."""
 
 from __future__ import annotations
 

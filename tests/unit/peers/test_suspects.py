@@ -1,4 +1,4 @@
-"""Which members are lost before they were silent for the whole time, by what their ports say."""
+"""Members that count as lost before the silence limit because of the state of their ports."""
 
 from __future__ import annotations
 

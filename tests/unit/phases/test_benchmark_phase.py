@@ -1,4 +1,4 @@
-"""How the agent watches a running benchmark: one order to stop, and what follows where the shim does not obey."""
+"""How the agent watches a running benchmark: one stop order, and what follows if the shim does not obey."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first phase: a place in the store that is this machine's alone, and errors that are found early."""
+"""The first phase: the machine claims its rank in the store, and errors are found early."""
 
 from __future__ import annotations
 

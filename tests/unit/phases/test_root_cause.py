@@ -1,4 +1,4 @@
-"""What is read of what a failed launcher left, whatever that is."""
+"""The cause of a failure is read from the files of a failed launcher, whatever they contain."""
 
 from __future__ import annotations
 

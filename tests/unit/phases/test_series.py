@@ -1,4 +1,4 @@
-"""How a series of runs ended, and that no node waits for one whose series is over."""
+"""The end of repeated runs, and that no node waits for one whose runs are over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a source by its address alone: what brings it, where it lies, and how it is named without its secrets."""
+"""What a source's address alone determines: its scheme, its local path, and how it is shown without secrets."""
 
 from __future__ import annotations
 

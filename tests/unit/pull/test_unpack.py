@@ -1,4 +1,4 @@
-"""Archives are unpacked as they are, and what would harm is refused by name."""
+"""Archives are unpacked unchanged, and harmful members are refused by name."""
 
 from __future__ import annotations
 

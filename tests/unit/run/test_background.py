@@ -1,4 +1,4 @@
-"""A job whose agent lives is not taken for dead."""
+"""Heartbeats continue as long as the agent lives."""
 
 from __future__ import annotations
 

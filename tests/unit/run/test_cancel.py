@@ -1,4 +1,4 @@
-"""A cancel is heard, whatever went wrong before."""
+"""A cancel is noticed despite earlier errors of the store."""
 
 from __future__ import annotations
 

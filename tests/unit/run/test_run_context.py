@@ -1,4 +1,4 @@
-"""How much time is left for the benchmark's end, and for what is sent after it."""
+"""The time left for the benchmark's end, and for the drain after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may what in the sandbox, and how a refusal is worded."""
+"""Permissions of identities in the sandbox, and the errors of refused calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dockerfile.test can be built: what a layer runs of the product has been copied in before it."""
+"""Dockerfile.test can be built: each layer has the files of the product that it needs."""
 
 from __future__ import annotations
 

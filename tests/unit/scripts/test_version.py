@@ -1,4 +1,4 @@
-"""The version, wherever it is said."""
+"""The version is the same in each place that states it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark prints becomes JSON lines in a file, each line once, whatever is in the way."""
+"""The benchmark's output becomes JSON lines in a file, each line once, despite errors."""
 
 from __future__ import annotations
 

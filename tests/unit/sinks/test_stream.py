@@ -1,4 +1,4 @@
-"""A growing file becomes a row of objects that reads like the file, wherever the uploader is cut short."""
+"""A growing file becomes a sequence of objects that reads like the file, even if the uploader is killed anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places that are out of reach for some time are told of, once, and so is their return."""
+"""Sinks that are unreachable for some time are reported once, and their recovery too."""
 
 from __future__ import annotations
 

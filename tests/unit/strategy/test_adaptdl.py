@@ -1,4 +1,4 @@
-"""What each node of an AdaptDL job starts, and what is made of what its spawner leaves of a failure."""
+"""What each node of an AdaptDL job starts, and how a failure recorded by its spawner is explained."""
 
 from __future__ import annotations
 

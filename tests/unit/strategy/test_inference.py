@@ -1,4 +1,4 @@
-"""What a server and its client start, and what of the job belongs to each."""
+"""What a server and its client start, and which parts of the job belong to each."""
 
 from __future__ import annotations
 

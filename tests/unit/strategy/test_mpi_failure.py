@@ -1,4 +1,4 @@
-"""What Open MPI's own pages of help say of a failure; they are what its versions 4.1.4, 4.1.8 and 5.0.11 printed."""
+"""Failures explained from Open MPI's help pages, as its versions 4.1.4, 4.1.8 and 5.0.11 print them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each node of a Ray starts, and what is made of a failure of Ray itself."""
+"""What each node of a Ray cluster starts, and how a failure of Ray itself is explained."""
 
 from __future__ import annotations
 

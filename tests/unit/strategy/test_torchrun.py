@@ -1,4 +1,4 @@
-"""What torchrun is started with, and what is made of what it leaves of a failure."""
+"""What torchrun is started with, and how its failures are explained."""
 
 from __future__ import annotations
 

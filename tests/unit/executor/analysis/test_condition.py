@@ -1,4 +1,4 @@
-"""Conditions of --fail-if: a small grammar, judged by what the runs allow to say."""
+"""Conditions of --fail-if: a small grammar, judged within the certainty that the runs allow."""
 
 from __future__ import annotations
 

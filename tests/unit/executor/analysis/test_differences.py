@@ -1,4 +1,4 @@
-"""What else differs is named: of machines what stays as it is, of descriptors what changes the measurement."""
+"""Differences between two sides other than their values: stable properties of machines, and descriptor keys that affect the measurement."""
 
 from __future__ import annotations
 

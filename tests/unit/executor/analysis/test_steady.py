@@ -1,4 +1,4 @@
-"""What had not settled is marked; noise, also one whose values resemble their neighbours, is not."""
+"""Series that had not settled are marked; noise, also autocorrelated noise, is not."""
 
 from __future__ import annotations
 

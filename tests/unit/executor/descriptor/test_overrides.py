@@ -1,4 +1,4 @@
-"""Keys set beside the file: typed as the key wants, checked as in the file, and named as the place of what is wrong."""
+"""Keys set by options: converted to the key's type, checked as in the file, and named in errors by their option."""
 
 from __future__ import annotations
 

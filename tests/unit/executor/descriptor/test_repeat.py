@@ -1,4 +1,4 @@
-"""`[repeat]`: what is wrong with it, and the job that it becomes."""
+"""`[repeat]`: its mistakes, and the job that it becomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema, the template and the reference say what the model says."""
+"""The schema, the template and the reference agree with the model."""
 
 from __future__ import annotations
 

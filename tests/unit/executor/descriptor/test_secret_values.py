@@ -1,4 +1,4 @@
-"""What looks like a secret is seen; what does not is left in peace; and no finding repeats it."""
+"""Values that look like secrets are found, others are not, and no finding repeats a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai status -v` shows what a job ran on, whatever stands in the file."""
+"""`bai status -v` shows the environment of a job, whatever its record contains."""
 
 from __future__ import annotations
 

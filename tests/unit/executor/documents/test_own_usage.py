@@ -1,4 +1,4 @@
-"""What our own programs took, in a sentence that claims no more than is known."""
+"""The sentence about the resource usage of bai's own programs."""
 
 from __future__ import annotations
 

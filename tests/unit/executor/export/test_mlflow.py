@@ -1,4 +1,4 @@
-"""A job in MLflow, read back by MLflow's own client: what it was asked, how it ended, and each value once."""
+"""A job in MLflow, read back by MLflow's own client: its parameters, its end, and each value once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A list reads what it shows: the index of ended jobs is right whatever happened to a folder or to the index."""
+"""The index of ended jobs: a list reads only what it shows, and damage to the index or changes of jobs never make it wrong."""
 
 from __future__ import annotations
 

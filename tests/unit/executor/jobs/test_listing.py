@@ -1,4 +1,4 @@
-"""Which jobs a list has, and what it knows of them."""
+"""Which jobs a list contains, and what it shows of them."""
 
 from __future__ import annotations
 

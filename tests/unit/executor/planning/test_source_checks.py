@@ -1,4 +1,4 @@
-"""What a web server refuses is known before a run; what it only does badly is left to the pull."""
+"""Sources that a web server refuses are reported before a run; temporary errors are left to the pull."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bai time` is asked for becomes a descriptor, word for word."""
+"""The arguments of `bai time` become a descriptor, word for word."""
 
 from __future__ import annotations
 

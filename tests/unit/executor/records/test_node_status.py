@@ -1,4 +1,4 @@
-"""How each of several nodes stands, from what the nodes have told each other."""
+"""The status of each of several nodes, from the records that nodes write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All records of a job in columns: the fast reading finds what the careful one does, of one node or several."""
+"""All records of a job in columns: the fast reader finds the same as the careful one, for one node or several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cancel command may say, and what it does to whom."""
+"""Cancel commands: their arguments and their effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message that cannot be read is kept, whatever becomes of the topic for such messages."""
+"""An unreadable message is stored, even if the topic for such messages fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events are read as they come, and what cannot be answered is said to be unreadable."""
+"""Events are read as they come, and those that cannot be answered are refused as unreadable."""
 
 from __future__ import annotations
 

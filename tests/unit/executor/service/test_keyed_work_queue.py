@@ -1,4 +1,4 @@
-"""Work is bounded, in order within a lane, and tried again where that may help."""
+"""The queue bounds concurrent tasks, keeps their order per key, and retries those that ask for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_no_more_tasks_run_at_once_than_allowed() -> None:
     lock, under_way, most, done = threading.Lock(), 0, 0, 0
     release = threading.Event()
 
-    def work(piece: str) -> None:
+    def work(task: str) -> None:
         nonlocal under_way, most, done
         with lock:
             under_way += 1
@@ -34,66 +34,66 @@ def test_no_more_tasks_run_at_once_than_allowed() -> None:
             under_way -= 1
             done += 1
 
-    lanes = KeyedWorkQueue(work, at_once=3, name="test")
-    lanes.start()
+    queue = KeyedWorkQueue(work, at_once=3, name="test")
+    queue.start()
     for number in range(20):
-        lanes.add(f"lane-{number}", f"piece-{number}")
+        queue.add(f"key-{number}", f"task-{number}")
 
     wait(lambda: done == 20)
     assert most == 3
-    assert lanes.stop(timeout_s=_SECONDS)
+    assert queue.stop(timeout_s=_SECONDS)
 
 
 def test_tasks_with_the_same_key_run_in_order_and_one_at_a_time() -> None:
     seen: list[str] = []
     busy: set[str] = set()
 
-    def work(piece: str) -> None:
-        lane = piece[0]
-        assert lane not in busy
-        busy.add(lane)
+    def work(task: str) -> None:
+        key = task[0]
+        assert key not in busy
+        busy.add(key)
         time.sleep(0.001)
-        seen.append(piece)
-        busy.discard(lane)
+        seen.append(task)
+        busy.discard(key)
 
-    lanes = KeyedWorkQueue(work, at_once=4, name="test")
+    queue = KeyedWorkQueue(work, at_once=4, name="test")
     for number in range(10):
-        for lane in "abc":
-            lanes.add(lane, f"{lane}{number}")
-    lanes.start()
+        for key in "abc":
+            queue.add(key, f"{key}{number}")
+    queue.start()
 
-    wait(lambda: lanes.waiting == 0)
-    for lane in "abc":
-        assert [each for each in seen if each[0] == lane] == [f"{lane}{number}" for number in range(10)]
+    wait(lambda: queue.waiting == 0)
+    for key in "abc":
+        assert [each for each in seen if each[0] == key] == [f"{key}{number}" for number in range(10)]
 
 
 def test_a_queued_task_is_not_added_again_until_it_is_done() -> None:
-    lanes = KeyedWorkQueue(lambda piece: None, at_once=1, name="test")
+    queue = KeyedWorkQueue(lambda task: None, at_once=1, name="test")
 
-    assert lanes.add("a", "piece")
-    assert not lanes.add("a", "piece")
-    assert not lanes.add("b", "piece")
-    lanes.start()
-    wait(lambda: lanes.waiting == 0)
-    assert lanes.add("a", "piece")
+    assert queue.add("a", "task")
+    assert not queue.add("a", "task")
+    assert not queue.add("b", "task")
+    queue.start()
+    wait(lambda: queue.waiting == 0)
+    assert queue.add("a", "task")
 
 
 def test_a_task_that_must_wait_is_retried_and_delays_no_other() -> None:
     tries: dict[str, int] = {}
     order: list[str] = []
 
-    def work(piece: str) -> None:
-        tries[piece] = tries.get(piece, 0) + 1
-        if piece == "first" and tries[piece] < 2:
+    def work(task: str) -> None:
+        tries[task] = tries.get(task, 0) + 1
+        if task == "first" and tries[task] < 2:
             raise LaterError("away")
-        order.append(piece)
+        order.append(task)
 
-    lanes = KeyedWorkQueue(work, at_once=1, name="test")
-    lanes.start()
-    lanes.add("a", "first")
-    lanes.add("a", "second")
+    queue = KeyedWorkQueue(work, at_once=1, name="test")
+    queue.start()
+    queue.add("a", "first")
+    queue.add("a", "second")
 
-    wait(lambda: lanes.waiting == 0)
+    wait(lambda: queue.waiting == 0)
     assert order == ["second", "first"]
     assert tries == {"first": 2, "second": 1}
 
@@ -101,35 +101,35 @@ def test_a_task_that_must_wait_is_retried_and_delays_no_other() -> None:
 def test_a_defect_in_one_task_does_not_affect_others() -> None:
     done: list[str] = []
 
-    def work(piece: str) -> None:
-        if piece == "broken":
+    def work(task: str) -> None:
+        if task == "broken":
             raise ZeroDivisionError
-        done.append(piece)
+        done.append(task)
 
-    lanes = KeyedWorkQueue(work, at_once=1, name="test")
-    lanes.start()
-    lanes.add("a", "broken")
-    lanes.add("a", "sound")
+    queue = KeyedWorkQueue(work, at_once=1, name="test")
+    queue.start()
+    queue.add("a", "broken")
+    queue.add("a", "sound")
 
-    wait(lambda: lanes.waiting == 0)
+    wait(lambda: queue.waiting == 0)
     assert done == ["sound"]
 
 
 def test_after_a_stop_no_task_begins_and_running_ones_are_reported() -> None:
     begun, release = threading.Event(), threading.Event()
 
-    def work(piece: str) -> None:
+    def work(task: str) -> None:
         begun.set()
         release.wait(_SECONDS)
 
-    lanes = KeyedWorkQueue(work, at_once=1, name="test")
-    lanes.start()
-    lanes.add("a", "one")
-    lanes.add("b", "two")
+    queue = KeyedWorkQueue(work, at_once=1, name="test")
+    queue.start()
+    queue.add("a", "one")
+    queue.add("b", "two")
     assert begun.wait(_SECONDS)
 
-    assert not lanes.stop(timeout_s=0.05)
-    assert not lanes.add("c", "three")
+    assert not queue.stop(timeout_s=0.05)
+    assert not queue.add("c", "three")
     release.set()
-    assert lanes.stop(timeout_s=_SECONDS)
-    assert lanes.waiting == 1
+    assert queue.stop(timeout_s=_SECONDS)
+    assert queue.waiting == 1

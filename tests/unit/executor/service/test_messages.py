@@ -1,4 +1,4 @@
-"""What we send is exactly what the service's readers expect."""
+"""Messages of the service have exactly the form that its readers expect."""
 
 from __future__ import annotations
 

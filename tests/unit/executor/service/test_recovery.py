@@ -1,4 +1,4 @@
-"""What a replica takes up of what is open: all when it starts, then what is its own and nobody works on."""
+"""Which open entries a replica adopts: all at its start, then those of its own partitions that no other replica works on."""
 
 from __future__ import annotations
 

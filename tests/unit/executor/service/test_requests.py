@@ -1,4 +1,4 @@
-"""From events to jobs: whose they are, what they may not ask for, and what is pulled for them."""
+"""From events to jobs: whose they are, which settings they may not use, and which data is pulled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due to be said of a job, from what it has written."""
+"""The statuses that are due for a job, from its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A launched job is looked after until all is said about it, whoever dies in between."""
+"""A launched job is supervised until all its messages are sent, even if the service is killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees, and what a program gets, of a record that was written by hand."""
+"""Output for people and for programs about a record written by hand."""
 
 from __future__ import annotations
 

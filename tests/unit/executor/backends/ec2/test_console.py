@@ -1,4 +1,4 @@
-"""What is ours in a console: found in whatever else is printed there."""
+"""Lines of our user data are found in a console, whatever else is printed there."""
 
 from __future__ import annotations
 

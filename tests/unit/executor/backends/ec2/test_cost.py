@@ -1,4 +1,4 @@
-"""What a job may cost: "at most" where that is a bound, "about" where it is not, and what is not in it."""
+"""The possible cost of a job: "at most" if that is a bound, "about" if not, and the costs that are not included."""
 
 from __future__ import annotations
 

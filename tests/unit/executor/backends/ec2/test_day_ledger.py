@@ -1,4 +1,4 @@
-"""The watcher's limit of a day, while two of its executions note what they launch."""
+"""The watcher's daily limit, while two of its executions reserve amounts."""
 
 from __future__ import annotations
 

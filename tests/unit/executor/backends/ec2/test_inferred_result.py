@@ -1,4 +1,4 @@
-"""A result that is written on a machine's behalf tells what the store knows, and holds no secret of the benchmark's."""
+"""A result written on a machine's behalf has what the store knows, and no secret of the benchmark."""
 
 from __future__ import annotations
 

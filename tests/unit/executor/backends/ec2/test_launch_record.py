@@ -1,4 +1,4 @@
-"""What counts as a round of a launch, whatever folders an instance has made beside it."""
+"""The rounds of a launch are recognised, whatever folders an instance creates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The RunInstances request: what stands in it, and that EC2's own model of it accepts it."""
+"""The RunInstances request: its content, and its validity in EC2's own model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bai validate --on ec2`: what stops a launch is named before anything is asked of AWS."""
+"""`bai validate --on ec2` names what prevents a launch before it asks AWS."""
 
 from __future__ import annotations
 

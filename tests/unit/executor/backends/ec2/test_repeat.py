@@ -1,4 +1,4 @@
-"""Which launch of a store may be sent: the one that we would make ourselves, and no other."""
+"""The only launch of a store that may be sent is one that equals ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials that are there and cannot be used: the person hears what to do, whoever wanted them."""
+"""Credentials that exist and cannot be used: each caller reports what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shared is made once, and only where somebody says so."""
+"""Shared objects are created once, and only within `sharing`."""
 
 from __future__ import annotations
 

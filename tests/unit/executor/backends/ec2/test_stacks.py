@@ -1,4 +1,4 @@
-"""Stacks that take their time, fail, or are busy: what moto, which does all at once, does not show."""
+"""Stacks that take time, fail or are busy, which moto's instant CloudFormation does not show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a job that waits for capacity asks again, and with what."""
+"""The times and requests of a job that waits for capacity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job appears in its store complete or not at all, whoever makes it at the same time or is killed meanwhile."""
+"""A job appears in its store complete or not at all, despite concurrent submissions and kills."""
 
 from __future__ import annotations
 
