@@ -38,9 +38,8 @@ from executor.backends.local.folder_store import check_own
 from executor.errors import ExtractError, UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
-from executor.records.follower import events_of
 from executor.records.generations import generations_in
-from executor.records.reading import node_result, result_of
+from executor.records.reading import events_of, node_result, result_of
 from executor.records.repeated_runs import repeat_lines
 
 _PIECE = 8 << 20

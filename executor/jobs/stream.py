@@ -17,9 +17,8 @@ from executor.jobs.wait import RetryWindow
 from executor.records.follower import was_truncated
 from executor.records.job_status import DIED, NO_RESULT
 from executor.records.leading_nodes import Lead, LeadingNodes
-from executor.records.line_stream import LONGEST_LINE, PIECE
 from executor.records.nodes import has_ranks
-from executor.records.reading import result_of
+from executor.records.reading import LONGEST_LINE, PIECE, result_of
 from executor.records.repeated_runs import repeats_of
 from executor.records.series_lines import RecordLines
 

@@ -18,8 +18,7 @@ from bai_agent.job.record_types import (
 )
 from bai_agent.light_dataclass import dataclass
 from executor.records.leading_nodes import Lead, LeadingNodes
-from executor.records.line_stream import PIECE, LineStream
-from executor.records.reading import events_in, result_of, stop_order
+from executor.records.reading import PIECE, LineStream, events_in, events_of, result_of, stop_order
 from executor.records.series_lines import with_rank
 
 TRUNCATED = "the benchmark truncated its output; from its start again"
@@ -196,14 +195,6 @@ def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
     if not start:
         return 0
     return start + max(0, node.read(stream, start - 1, limit=size + 1).find(b"\n"))
-
-
-def events_of(node: NodeRecord) -> Iterator[RunEvent]:
-    """Yield all events of a node. Raises StoreError."""
-    stream, more = LineStream(node, "events"), True
-    while more:
-        content, more = stream.read()
-        yield from events_in(content)
 
 
 def benchmark_starts(node: NodeRecord) -> dict[int | None, int]:

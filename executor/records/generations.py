@@ -18,8 +18,8 @@ from bai_agent.job.record_types import (
     RunEvent,
 )
 from bai_agent.light_dataclass import replace
-from executor.records.follower import events_of
 from executor.records.nodes import node_records
+from executor.records.reading import events_of
 
 RUNNING = "running"
 """The outcome of a generation that still runs."""

@@ -10,8 +10,7 @@ from bai_agent.job.generation_records import DecisionKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import BenchmarkStartEvent
 from bai_agent.light_dataclass import dataclass
-from executor.records.line_stream import LineStream
-from executor.records.reading import events_in
+from executor.records.reading import LineStream, events_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +70,8 @@ class LeadingNodes:
     def _read(self, node: int) -> None:
         """Add the new events of a node."""
         stream = self._events.setdefault(node, LineStream(self._record.node(node), "events"))
-        starts, more = self._starts.setdefault(node, {}), True
-        while more:
-            content, more = stream.read()
+        starts = self._starts.setdefault(node, {})
+        for content in stream.pieces():
             for event in events_in(content):
                 if isinstance(event, BenchmarkStartEvent) and event.output_bytes is not None:
                     starts[event.generation] = event.output_bytes

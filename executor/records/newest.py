@@ -3,14 +3,14 @@ record."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import JobResult
 from executor.records.generation_status import GenerationStatus, generation_status
-from executor.records.line_stream import LineStream
 from executor.records.nodes import NodeListing
-from executor.records.reading import events_in, records_in, result_of
+from executor.records.reading import LineStream, events_in, records_in, result_of
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 
@@ -135,12 +135,8 @@ class JobGlance:
             self.generation = generation_status(self._record, self.job)
         self._list_nodes()
         for number, node in self._nodes.items():
-            for _ in range(_EVENT_PIECES):
-                content, more = node.events.read()
-                for event in events_in(content):
-                    self.states[number].apply(event)
-                if not more:
-                    break
+            for content in islice(node.events.pieces(), _EVENT_PIECES):
+                self.states[number].apply_all(events_in(content))
             if records := node.records.read():
                 self.measurements.add_lines(records, rank=number if self.job.strategy.nodes > 1 else None)
                 self._note_repeat(records)

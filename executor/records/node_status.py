@@ -13,11 +13,10 @@ from bai_agent.errors import BaiError, DescriptorError, RecordError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import NodeOutcome
-from executor.records.follower import events_of
 from executor.records.generation_status import GenerationStatus, generation_status
 from executor.records.job_status import NODES_END, JobStatus, NodeStatus, is_over
 from executor.records.nodes import node_records
-from executor.records.reading import stop_order
+from executor.records.reading import events_of, stop_order
 from executor.records.run_state import RunState
 
 T = TypeVar("T")

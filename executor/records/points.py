@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from bai_agent.job.job_headlines import labelled_name
-from bai_agent.job.record import JobRecord, NodeRecord, Stream
-from executor.records.line_stream import LineStream
+from bai_agent.job.record import JobRecord, Stream
 from executor.records.nodes import arms_of_runs, has_ranks, node_records
-from executor.records.reading import MalformedLines
+from executor.records.reading import LineStream, MalformedLines
 from executor.records.series_lines import SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
@@ -150,13 +149,6 @@ def read_points(
     points = Points(sources=sources, arms=arms_of_runs(record))
     ranked = has_ranks(record)
     for node in node_records(record):
-        for content in _contents(node, stream):
+        for content in LineStream(node, stream, piece=_PIECE).pieces():
             points.add_lines(content, rank=node.rank if ranked else None)
     return points
-
-
-def _contents(node: NodeRecord, stream: Stream) -> Iterator[bytes]:
-    lines, more = LineStream(node, stream, piece=_PIECE), True
-    while more:
-        content, more = lines.read()
-        yield content

@@ -14,10 +14,14 @@ from typing import Any
 from bai_agent.decode import checked, parse_json
 from bai_agent.errors import DescriptorError, MissingObjectError, RecordError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
-from bai_agent.job.record import JobRecord, NodeRecord
+from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.record_types import JobResult, MetricRecord, RunEvent, event_of
 from bai_agent.light_dataclass import dataclass
 
+PIECE = 2**20
+"""Bytes of a stream that one look takes at most."""
+LONGEST_LINE = 16 * PIECE
+"""Bytes of a line of events or metrics; ours have some hundred."""
 _LATEST = 2**47
 _UNITS = (str, type(None))
 """Types of a metric's units. None if they are missing."""
@@ -52,6 +56,44 @@ def node_result(node: NodeRecord) -> JobResult | None:
 def stop_order(attempt: AttemptRecord) -> StopOrder | None:
     """Return the word of the coordinator of several nodes that the job is over, once it is there. Raises StoreError, RecordError."""
     return attempt.stop_order() if attempt.control().stop else None
+
+
+class LineStream:
+    """A growing stream of lines, read from the start in whole lines."""
+
+    def __init__(self, node: NodeRecord, stream: Stream, *, piece: int = PIECE) -> None:
+        """piece: bytes that one look takes, unless a line is longer."""
+        self._node, self._stream = node, stream
+        self._position = 0
+        self._piece = self._limit = piece
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield all new whole lines, in pieces. Raises StoreError."""
+        more = True
+        while more:
+            content, more = self.read()
+            yield content
+
+    def read(self) -> tuple[bytes, bool]:
+        """Return the next whole lines, and whether there are more. Raises StoreError."""
+        content = self._node.read(self._stream, self._position, limit=self._limit)
+        end = content.rfind(b"\n") + 1
+        more = len(content) == self._limit
+        if more and not end and self._limit >= LONGEST_LINE:
+            where = self._node.url(self._stream)
+            raise RecordError(
+                f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
+            )
+        # A line is longer than a piece: take a larger piece, or it would never end.
+        self._limit = self._limit * 2 if more and not end else self._piece
+        self._position += end
+        return content[:end], more
+
+
+def events_of(node: NodeRecord) -> Iterator[RunEvent]:
+    """Yield all events of a node. Raises StoreError."""
+    for content in LineStream(node, "events").pieces():
+        yield from events_in(content)
 
 
 def events_in(content: bytes) -> list[RunEvent]:

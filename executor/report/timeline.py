@@ -8,7 +8,7 @@ from bai_agent.errors import StoreError
 from bai_agent.job.record import NodeRecord
 from bai_agent.job.record_types import AgentEvent, BenchmarkStartEvent, PhaseEvent, PullEvent, RunEvent
 from bai_agent.light_dataclass import dataclass, field
-from executor.records.follower import events_of
+from executor.records.reading import events_of
 from executor.records.run_state import PHASES
 
 LAUNCH, BOOT = "launch", "boot"

@@ -37,8 +37,7 @@ from executor.backends.ec2.session import AwsSession, aws_session
 from executor.backends.ec2.watched_jobs import Looker
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
-from executor.records.line_stream import LineStream
-from executor.records.reading import events_in, result_of
+from executor.records.reading import LineStream, events_in, result_of
 from executor.service.commands import CANCELLED, is_by_command
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Entry
@@ -330,9 +329,8 @@ class Reconciler:
 
     def _read_events(self, job: _Job) -> bool:
         """Read the job's new events; return whether there were any."""
-        any_new, more = False, True
-        while more:
-            content, more = job.events.read()
+        any_new = False
+        for content in job.events.pieces():
             any_new = any_new or bool(content)
             for event in events_in(content):
                 if isinstance(event, PhaseEvent):

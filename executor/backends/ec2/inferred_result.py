@@ -30,10 +30,10 @@ from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.metrics.search.terminal import last_lines
 from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
-from executor.records.follower import events_of, tail_position
+from executor.records.follower import tail_position
 from executor.records.generations import generations_of
 from executor.records.node_status import node_outcomes
-from executor.records.reading import result_of
+from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
 _LAST_BYTES = 65536

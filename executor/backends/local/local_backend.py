@@ -24,7 +24,6 @@ from executor.backends.local.agent import LocalAgent, local_agent
 from executor.backends.local.folder_store import check_own, is_local, store_at
 from executor.backends.local.local_watcher import AgentWatcher, started_nodes
 from executor.errors import UsageError
-from executor.records.follower import events_of
 from executor.records.generation_status import (
     check_scale,
     count_of,
@@ -33,7 +32,7 @@ from executor.records.generation_status import (
     request_scale,
 )
 from executor.records.job_status import DIED, PARKED, JobStatus, created, ended_status, unreadable_status
-from executor.records.reading import result_of
+from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
 # Imports of a single method are inside it, so that looking at a job does not load what reads descriptors.

@@ -33,8 +33,8 @@ from executor.documents.summary import show_summary
 from executor.jobs.job_list import ListedJob, last_values
 from executor.jobs.job_lookup import started_of
 from executor.jobs.wait import RetryWindow
-from executor.records.follower import JobFollower, events_of
-from executor.records.reading import result_of
+from executor.records.follower import JobFollower
+from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 from executor.view.plain import PlainView

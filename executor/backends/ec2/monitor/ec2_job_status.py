@@ -22,7 +22,6 @@ from executor.backends.ec2.monitor.replacer import kept_replacer
 from executor.backends.ec2.session import AwsSession, aws_session
 from executor.configuration.config import Settings
 from executor.errors import NextStep
-from executor.records.follower import events_of
 from executor.records.generation_status import GenerationStatus, generation_status
 from executor.records.job_status import (
     ENDING,
@@ -35,7 +34,7 @@ from executor.records.job_status import (
     ended_status,
     unreadable_status,
 )
-from executor.records.reading import result_of
+from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
 _AT_ONCE = 16

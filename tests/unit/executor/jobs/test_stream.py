@@ -8,8 +8,8 @@ from pathlib import Path
 from handmade_job import HandmadeJob
 
 from executor.jobs.stream import pieces_of_nodes, record_lines
-from executor.records.line_stream import PIECE
 from executor.records.nodes import node_records
+from executor.records.reading import PIECE
 
 
 def test_logs_are_printed_node_after_node(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from handmade_job import HandmadeJob
 from bai_agent.job.record_types import RunEvent
 from executor.jobs.stream import pieces, position_of_last_lines
 from executor.records.follower import JobFollower, News, tail_position
-from executor.records.line_stream import PIECE
+from executor.records.reading import PIECE
 
 
 def everything(follower: JobFollower) -> list[News]:
