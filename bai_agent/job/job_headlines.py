@@ -15,11 +15,14 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from bai_agent.job.descriptor import Headline, Metric, OverRanks
 from bai_agent.job.figures import ExactSum, RunningMedian, mean_of, median_of
 from bai_agent.job.record_types import HeadlineValue
 from bai_agent.light_dataclass import dataclass
+
+T = TypeVar("T")
 
 ARM = "arm"
 """The label under which views show the arm."""
@@ -92,6 +95,11 @@ def labelled_name(name: str, labels: Iterable[tuple[str, str]]) -> str:
 def with_arm(labels: tuple[tuple[str, str], ...], arm: str | None) -> tuple[tuple[str, str], ...]:
     """Return the labels with that of the arm, if there is one."""
     return labels if arm is None else (*labels, (ARM, arm))
+
+
+def arm_of(repeat: int | None, arms: Sequence[T]) -> T | None:
+    """Return the arm of a run. arms: by the run's number; empty if there are none."""
+    return arms[repeat] if repeat is not None and repeat < len(arms) else None
 
 
 def headline_of(how: Headline, values: Sequence[float]) -> float:

@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from bai_agent.job.descriptor import Headline, Metric
 from bai_agent.job.figures import LIMIT
-from bai_agent.job.job_headlines import RunningHeadline, SeriesNumber, generation_headlines, headline_values
+from bai_agent.job.job_headlines import (
+    RunningHeadline,
+    SeriesNumber,
+    arm_of,
+    generation_headlines,
+    headline_values,
+)
 from bai_agent.job.record_types import HeadlineValue
 from bai_agent.metrics.search.dense import Columns
 from bai_agent.metrics.search.patterns import Found
@@ -238,7 +244,7 @@ class Headlines:
             SeriesNumber(
                 name=name,
                 labels=labels,
-                arm=arms[repeat] if repeat is not None and repeat < len(arms) else None,
+                arm=arm_of(repeat, arms),
                 repeat=None if self._restarts else repeat,
                 generation=repeat if self._restarts else None,
                 value=number,

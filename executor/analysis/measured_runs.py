@@ -22,8 +22,6 @@ from executor.records.points import Points, PointSeries
 SUCCEEDED = "succeeded"
 WALL_TIME = "wall time"
 """Name of the benchmark's wall time, which every run has."""
-_NOT_OF_BENCHMARK = ("host", "run")
-"""Sources of our own measurements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +108,7 @@ def runs_of(
         return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
     by_repeat: dict[int | None, list[PointSeries]] = {}
     for series in points.series.values():
-        if series.key.src not in _NOT_OF_BENCHMARK:
+        if not series.key.is_own:
             by_repeat.setdefault(series.key.repeat, []).append(series)
     floor = memory_floor(result.own_usage)
     if result.repeats is None:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Container, Iterator, Mapping, Sequence
 
 from bai_agent.job.descriptor import Arm, Job
-from bai_agent.job.job_headlines import LastGenerations
+from bai_agent.job.job_headlines import LastGenerations, arm_of
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, RepeatOutcome
@@ -138,7 +138,7 @@ def _runs(
     arms = _arms_of_runs(job)
     for number in [*whole, *numbers]:
         found = by_repeat.get(number, [])
-        arm = arms[number] if number is not None and number < len(arms) else None
+        arm = arm_of(number, arms)
         run = RunFacts(
             repeat=number,
             arm=arm.name if arm is not None else None,
@@ -172,7 +172,7 @@ def _headlines(
     metrics = {metric.name: metric for metric in job.named_metrics()}
     found = {}
     for series in every:
-        if series.key.src in ("host", "run"):
+        if series.key.is_own:
             continue
         number = headline(series, metric_of(series, metrics), started=start_of(series.key, starts))
         if number is not None:

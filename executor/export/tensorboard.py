@@ -15,7 +15,7 @@ from typing import Any
 from bai_agent.job.run_directory import read_json
 from executor.errors import ExportError
 from executor.export.facts import JobFacts, RunFacts, headline_key, place_of, steps_of, unique
-from executor.records.points import PointSeries, SeriesKey
+from executor.records.points import OF_BENCHMARK, PointSeries, SeriesKey
 
 _MARK = "bai-export.json"
 """Marks a folder that an export has made, and that another export may replace."""
@@ -115,7 +115,7 @@ def _folder(fresh: Path, run: RunFacts, key: SeriesKey) -> Path:
 
 def _tag(key: SeriesKey) -> str:
     """Return the tag of a series; TensorBoard groups tags by the text before the first slash."""
-    front = "" if key.src in ("log", "emit", "exit", "file") else f"{key.src}/"
+    front = "" if key.src in OF_BENCHMARK else f"{key.src}/"
     behind = [re.sub(r"[^\w.-]", "_", f"{name}-{value}") for name, value in key.labels]
     return _NOT_IN_A_TAG.sub("_", front + "/".join([key.name or "_", *behind])).strip("/") or "_"
 

@@ -102,4 +102,4 @@ def start_of(key: SeriesKey, starts: Mapping[int | None, int]) -> int | None:
 
 def metric_of(series: PointSeries, metrics: Mapping[str, Metric]) -> Metric | None:
     """Return the descriptor's metric of a series; None for metrics of the machine or the run itself."""
-    return None if series.key.src in ("host", "run") else metrics.get(series.key.name)
+    return None if series.key.is_own else metrics.get(series.key.name)

@@ -18,11 +18,9 @@ def node_records(record: JobRecord) -> list[NodeRecord]:
 
     Raises StoreError.
     """
-    try:
-        job = record.job()
-    except (DescriptorError, RecordError):
-        return [record.node()]
-    return [record.node(number) for number in node_numbers(record, job)]
+    job = _readable_job(record)
+    numbers = node_numbers(record, job) if job is not None else [0]
+    return [record.node(number) for number in numbers]
 
 
 class NodeListing:
@@ -31,20 +29,14 @@ class NodeListing:
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self._found = node_records(record)
-        self.is_elastic = _is_elastic(record)
+        job = _readable_job(record)
+        self.is_elastic = job is not None and job.is_elastic
 
     def look(self) -> list[NodeRecord]:
         """Return all nodes of the job, past ones included. Raises StoreError."""
         if self.is_elastic:
             self._found = node_records(self._record)
         return self._found
-
-
-def _is_elastic(record: JobRecord) -> bool:
-    try:
-        return record.job().is_elastic
-    except (DescriptorError, RecordError):
-        return False
 
 
 def node_numbers(record: JobRecord, job: Job) -> list[int]:
@@ -59,20 +51,15 @@ def node_numbers(record: JobRecord, job: Job) -> list[int]:
 def has_ranks(record: JobRecord) -> bool:
     """Return whether records of the job have the label `rank`: if it may have several nodes, even while it
     has one. Raises StoreError."""
-    try:
-        return record.job().strategy.nodes > 1
-    except (DescriptorError, RecordError):
-        return False
+    job = _readable_job(record)
+    return job is not None and job.strategy.nodes > 1
 
 
 def arms_of_runs(record: JobRecord) -> list[str]:
     """Return the arm of each run, in a job that compares several; otherwise, or if its descriptor is broken,
     empty. Raises StoreError."""
-    try:
-        repeat = record.job().repeat
-    except (DescriptorError, RecordError):
-        return []
-    return repeat.arms_of_runs if repeat is not None else []
+    job = _readable_job(record)
+    return job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
 
 
 def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
@@ -83,3 +70,11 @@ def node_of_rank(record: JobRecord, rank: int) -> NodeRecord:
         there = f"{count} nodes, 0 to {last}" if count > 1 else "one node, 0"
         raise UsageError(f"--node {rank}: {record.job_id} has {there}")
     return record.node(rank)
+
+
+def _readable_job(record: JobRecord) -> Job | None:
+    """Return the job's descriptor; None if it is broken, or of another version. Raises StoreError."""
+    try:
+        return record.job()
+    except (DescriptorError, RecordError):
+        return None

@@ -8,15 +8,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bai_agent.job.job_headlines import labelled_name
+from bai_agent.job.job_headlines import arm_of, labelled_name
 from bai_agent.job.record import JobRecord, Stream
 from executor.records.nodes import arms_of_runs, has_ranks, node_records
 from executor.records.reading import LineStream, MalformedLines
-from executor.records.series_lines import SeriesBatch, SeriesReader
+from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
 """Bytes of a stream that are read at once: in a bucket each piece is two requests."""
-_RANK, _PROCESS_RANK = "rank", "process_rank"
+_RANK, _PROCESS_RANK = RANK_LABELS
+HOST, RUN = "host", "run"
+"""Sources of our own measurements: of a machine, and of a run as a whole."""
+OF_BENCHMARK = ("log", "emit", "exit", "file")
+"""The other sources; the log of one process is among them as "log"."""
 
 
 @dataclass(frozen=True, order=True)
@@ -37,6 +41,11 @@ class SeriesKey:
     """The arm of that run, in a job that compares several."""
     generation: int | None = None
     """Generation of a job with restarts; None for other jobs."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a measurement of ours, not of the benchmark."""
+        return self.src in (HOST, RUN)
 
     @property
     def part(self) -> int | None:
@@ -134,7 +143,7 @@ class Points:
             process_rank=labels.pop(_PROCESS_RANK, None),
             labels=tuple(sorted(labels.items())),
             repeat=repeat,
-            arm=self._arms[repeat] if repeat is not None and repeat < len(self._arms) else None,
+            arm=arm_of(repeat, self._arms),
             generation=record.get("generation"),
         )
 

@@ -21,6 +21,9 @@ from executor.records.reading import is_number, records_in
 
 K = TypeVar("K")
 
+RANK_LABELS = ("rank", "process_rank")
+"""Labels of the node, and of the process of the benchmark, from which a record comes."""
+
 _NUMBER = r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,24})?(?:[eE][-+]?\d{1,2})?"
 """Such numbers are within `LIMIT`, whatever their digits; others are left to the slower reader."""
 _INTEGER = r"(?:0|[1-9]\d{0,17})"

@@ -34,13 +34,12 @@ from executor.records.generations import generations_of
 from executor.records.memory_floor import floor_of, memory_floor
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
-from executor.records.points import Points, PointSeries, read_points
+from executor.records.points import HOST, RUN, Points, PointSeries, read_points
 from executor.records.reading import MalformedLines, result_of
 from executor.records.repeated_runs import failed_of
 from executor.report.lines import Line, line_of, with_superseded
 from executor.report.timeline import Lane, lane_of
 
-HOST, RUN = "host", "run"
 _HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
 _GPU = re.compile(r"gpu(\d+)_(.+)")
 _TAIL = 2**16
@@ -360,7 +359,7 @@ def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) 
         words.append(f"node {key.rank}")
     if key.process_rank is not None:
         words.append(f"process {key.process_rank}")
-    return ", ".join(words) or (key.src if several and key.src not in (HOST, RUN) else "")
+    return ", ".join(words) or (key.src if several and not key.is_own else "")
 
 
 def _launch(record: JobRecord) -> _Launch:

@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from bai_agent.decode import parse_json
 from bai_agent.errors import RecordError
 from bai_agent.job.descriptor import Job
+from bai_agent.job.job_headlines import arm_of
 from executor.documents.document import Block, Column, Paragraph, Phrase, Table
 from executor.documents.metrics import metric_notes, metric_table
 from executor.documents.screen import Screen, show_blocks
@@ -25,6 +26,7 @@ from executor.records.over_ranks import current_rows, over_ranks
 from executor.records.reading import MalformedLines, records_in
 from executor.records.series_lines import (
     NAME,
+    RANK_LABELS,
     TAIL,
     RecordLines,
     labelled,
@@ -42,7 +44,6 @@ _COLUMNS = (
 )  # fmt: skip
 _SHARED = (("src",), ("name",), ("units",), _COLUMNS[8:])
 """Columns that are the same for all records of a series."""
-_PLACES = ("rank", "process_rank")
 _FORMULA = ("=", "+", "-", "@")
 _REFRESH_S = 0.3
 _SHARE = 4
@@ -172,11 +173,10 @@ def _csv(cells: Sequence[Any]) -> str:
 def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any]:
     """Return `record` with separate columns for its position and its arm."""
     labels = dict(record.get("labels") or {})
-    repeat = record.get("repeat")
     return {
         **record,
-        **{name: labels.pop(name, None) for name in _PLACES},
-        "arm": arms[repeat] if repeat is not None and repeat < len(arms) else None,
+        **{name: labels.pop(name, None) for name in RANK_LABELS},
+        "arm": arm_of(record.get("repeat"), arms),
         "labels": labels,
     }
 

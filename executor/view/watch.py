@@ -209,9 +209,9 @@ def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]
     """Return the metrics over the runs of a job. Raises StoreError."""
     # Few jobs have any.
     from executor.analysis.measured_runs import over_runs, runs_of
-    from executor.records.points import read_points
+    from executor.records.points import OF_BENCHMARK, read_points
 
-    points = read_points(record, sources=("log", "emit", "exit", "file"))
+    points = read_points(record, sources=OF_BENCHMARK)
     return over_runs(runs_of(record.job_id, job, result, points, starts={}))
 
 
