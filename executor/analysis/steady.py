@@ -16,7 +16,7 @@ from statistics import fmean, median
 from bai_agent.job.descriptor import Metric
 from bai_agent.light_dataclass import dataclass
 from executor.records.points import PointSeries
-from executor.records.statistics import Trend
+from executor.records.series import Trend
 
 FEWEST = 100
 """Fewest values for a judgement."""

@@ -15,7 +15,7 @@ from executor.quantities import quantity, seconds, size
 from executor.records.environments import MachineWarning, NodeEnvironment, table_in
 from executor.records.machine_facts import LINES, TABLES, MachineFact, tables_at, times
 from executor.records.memory_floor import memory_floor
-from executor.records.statistics import Series
+from executor.records.series import Series
 
 _CHARACTERS = 1000
 """Greatest length of a line about a node."""

@@ -16,7 +16,8 @@ from executor.analysis.steady import unsteady
 from executor.documents.document import Column, Notes, Phrase, Table, Tone
 from executor.quantities import amount, quantity, seconds
 from executor.records.over_ranks import Spread, last_over_ranks, over_ranks, spreads
-from executor.records.statistics import Measurements, Series
+from executor.records.series import Series
+from executor.records.statistics import Measurements
 
 if TYPE_CHECKING:
     from executor.analysis.measured_runs import OverRuns

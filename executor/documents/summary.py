@@ -37,7 +37,7 @@ from executor.documents.screen import Screen
 from executor.quantities import seconds, size
 from executor.records.memory_floor import headline_floors
 from executor.records.over_ranks import over_ranks, spreads
-from executor.records.statistics import Series
+from executor.records.series import Series
 
 _LAST_LINES = 10
 _GENERATIONS = 12

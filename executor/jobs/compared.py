@@ -23,7 +23,7 @@ from executor.records.environments import environments, table_in
 from executor.records.follower import benchmark_starts
 from executor.records.points import read_points
 from executor.records.reading import result_of
-from executor.records.statistics import labelled_name
+from executor.records.series import labelled_name
 
 VERSUS = "vs"
 """The word between two sides of several jobs each."""

@@ -28,7 +28,8 @@ from executor.records.nodes import arms_of_runs, has_ranks, node_records
 from executor.records.reading import records_in, result_of
 from executor.records.repeated_runs import failed_runs
 from executor.records.series_lines import labelled
-from executor.records.statistics import Measurements, labelled_name, with_arm
+from executor.records.series import labelled_name, with_arm
+from executor.records.statistics import Measurements
 
 _AT_ONCE = 16
 """Number of jobs, or nodes of a job, that are read in parallel; in a bucket each takes several requests."""

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from bai_agent.job.descriptor import OverRanks
 from bai_agent.job.job_headlines import over_ranks_of, over_runs
 from bai_agent.light_dataclass import dataclass
-from executor.records.statistics import RANK_LABELS, Series, Trend, labelled_name, without_rank_labels
+from executor.records.series import Series, Trend, labelled_name, without_rank_labels
+from executor.records.series_lines import RANK_LABELS
 
 T = TypeVar("T")
 

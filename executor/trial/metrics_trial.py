@@ -34,7 +34,8 @@ from bai_agent.metrics.search_limit import ENDS_WITH, LIMIT_SECONDS, MARK_BYTES,
 from bai_agent.metrics.sections import SectionMarkers, Sections
 from bai_agent.metrics.tally import line_around
 from executor.errors import UsageError
-from executor.records.statistics import LABEL_SETS, OTHERS, Series, labelled_name
+from executor.records.series import Series, labelled_name
+from executor.records.statistics import LABEL_SETS, OTHERS
 
 
 @dataclass

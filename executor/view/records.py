@@ -35,7 +35,8 @@ from executor.records.series_lines import (
     rows_in,
     shared_text,
 )
-from executor.records.statistics import Measurements, Series
+from executor.records.series import Series
+from executor.records.statistics import Measurements
 from executor.view.stage import DrawnTerminal
 
 _COLUMNS = (

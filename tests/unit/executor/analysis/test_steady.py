@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from executor.analysis.steady import unsteady
-from executor.records.statistics import Trend
+from executor.records.series import Trend
 
 RUNS = 200
 

@@ -14,7 +14,8 @@ from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric, O
 from bai_agent.job.figures import LIMIT
 from executor.records.over_ranks import Spread, last_over_ranks, over_ranks, spreads
 from executor.records.reading import records_in
-from executor.records.statistics import Measurements, Series
+from executor.records.series import Series
+from executor.records.statistics import Measurements
 
 
 def job(how: OverRanks) -> Job:

@@ -26,7 +26,8 @@ from bai_agent.job.descriptor import (
 )
 from executor.documents.metrics import metric_notes
 from executor.records.over_ranks import over_ranks
-from executor.records.statistics import Measurements, Series, Trend
+from executor.records.series import Series, Trend
+from executor.records.statistics import Measurements
 
 
 def record(name: str, value: float, src: str = "log", units: str = "") -> bytes:

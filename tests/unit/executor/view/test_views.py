@@ -24,7 +24,7 @@ from executor.documents.metrics import metric_table
 from executor.documents.screen import Screen
 from executor.documents.summary import show_summary
 from executor.records.reading import result_of
-from executor.records.statistics import Series
+from executor.records.series import Series
 from executor.view.live import LiveView
 from executor.view.plain import JsonView, PlainView
 from executor.view.watch import View, watch
