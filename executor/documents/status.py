@@ -12,7 +12,6 @@ from bai_agent.job.record_types import GenerationOutcome, JobResult, as_table
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import asdict, dataclass
 from executor.documents.document import Block, Column, Fact, Facts, Heading, Paragraph, Phrase, Table, Title
-from executor.documents.generation_table import generations_table
 from executor.documents.listing import status_phrase
 from executor.documents.machines import environment_facts, usage_facts, warning_facts
 from executor.documents.metrics import (
@@ -26,6 +25,7 @@ from executor.documents.metrics import (
 )
 from executor.documents.summary import (
     generations_of_result,
+    generations_table,
     last_lines,
     result_facts,
     transport_sentences,

@@ -1,4 +1,4 @@
-"""Facts of a job that has ended, for its status and its report, and its summary on one screen."""
+"""Facts of a job that has ended, for its status and its report; its summary on one screen; the table of its generations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from bai_agent.job.outcome import ExitCode, signal_name
 from bai_agent.job.record_types import (
     BenchmarkExit,
     CheckpointSummary,
+    GenerationOutcome,
     GitCommit,
+    HeadlineValue,
     JobResult,
     KafkaDelivery,
     OwnUsage,
@@ -20,6 +22,7 @@ from bai_agent.light_dataclass import replace
 from executor.documents.document import (
     Block,
     Code,
+    Column,
     Fact,
     Facts,
     Notes,
@@ -29,12 +32,12 @@ from executor.documents.document import (
     Table,
     Title,
 )
-from executor.documents.generation_table import generations_table
 from executor.documents.job_view import JobView, phase_words
 from executor.documents.machines import node_table, peak_words, warning_facts
 from executor.documents.metrics import metric_notes, metric_table, over_runs_table, spread_table, unseen_notes
 from executor.documents.screen import Screen
-from executor.quantities import seconds, size
+from executor.quantities import amount, seconds, size
+from executor.records.generations import RUNNING, change_seconds, headline_names
 from executor.records.memory_floor import headline_floors
 from executor.records.over_ranks import over_ranks, spreads
 from executor.records.series import Series
@@ -43,9 +46,8 @@ _LAST_LINES = 10
 _GENERATIONS = 12
 _GENERATION_METRICS = 2
 """Rows and metrics of the table of generations on a screen."""
-
-
 _ROWS = 30
+"""Metrics on a screen."""
 
 
 def result_outcome(result: JobResult) -> OutcomeLine:
@@ -70,14 +72,6 @@ def result_facts(result: JobResult) -> Iterator[Fact]:
     yield from _replaced(result)
     for warning in result.warnings or ():
         yield Fact("warning", warning, "caution")
-
-
-def generations_of_result(job: Job, result: JobResult | None) -> Table:
-    """Return the generations of a job that has ended."""
-    found = (result.generations if result is not None else None) or []
-    headlines = {name: each for one in found for name, each in one.headlines.items()}
-    floors = headline_floors(job, headlines, result.own_usage if result is not None else None)
-    return generations_table(found, metrics=_GENERATION_METRICS, most=_GENERATIONS, floors=floors)
 
 
 def _replaced(result: JobResult) -> Iterator[Fact]:
@@ -227,3 +221,79 @@ def _why_empty(series: Series) -> Iterator[str]:
         yield f"{series.name}: all its values ({series.of_earlier:,}) are of earlier generations"
     elif series.left_out:
         yield f"{series.name}: all its values ({series.left_out:,}) are warm-up"
+
+
+def generations_of_result(job: Job, result: JobResult | None) -> Table:
+    """Return the generations of a job that has ended."""
+    found = (result.generations if result is not None else None) or []
+    headlines = {name: each for one in found for name, each in one.headlines.items()}
+    floors = headline_floors(job, headlines, result.own_usage if result is not None else None)
+    return generations_table(found, metrics=_GENERATION_METRICS, most=_GENERATIONS, floors=floors)
+
+
+def generations_table(
+    found: Sequence[GenerationOutcome], *, metrics: int, most: int, floors: Mapping[str, float] | None = None
+) -> Table:
+    """Return a row for each generation of a job that has several, else an empty table.
+
+    metrics: number of metrics that have a column. most: number of rows, the last ones. floors: values up to which headlines are only
+    bounds, by name with labels.
+    """
+    if len(found) < 2:
+        return Table([], [])
+    named = headline_names(found)[:metrics]
+    shares = [name for name in named if any(_per_node(each, name) is not None for each in found)]
+    of_nodes = any(len(each.members) > 1 for each in found)
+    columns = [Column("generation"), *([Column("nodes", pointed=False, drops=3)] if of_nodes else [])]
+    columns += [Column("time", pointed=False, drops=4), Column("before it", pointed=False, drops=5)]
+    for name in named:
+        columns.append(Column(name, drops=6))
+        columns += [Column("per node", drops=7)] if name in shares else []
+    columns.append(Column("end", number=False, wraps=True))
+    rows = []
+    for each in found[-most:]:
+        cells = [str(each.generation), *([members_words(each.members)] if of_nodes else [])]
+        cells += [_seconds(each.wall_seconds), _seconds(each.gap_seconds)]
+        cells += _headline_cells(each, named, shares, floors or {})
+        rows.append([Phrase(text or "–") for text in (*cells, _generation_end(each))])
+    last = f", the last {most:,}" if len(found) > most else ""
+    changes = f"{seconds(change_seconds(found))} between them in which nothing ran"
+    return Table(columns, rows, f"{len(found):,} generations{last}, and {changes}")
+
+
+def members_words(members: Sequence[int]) -> str:
+    """Return the number of nodes and their numbers: "4: 0–2, 5"."""
+    if not members:
+        return ""
+    spans: list[list[int]] = []
+    for node in sorted(members):
+        if spans and node == spans[-1][-1] + 1:
+            spans[-1] = [spans[-1][0], node]
+        else:
+            spans.append([node])
+    listed = ", ".join("–".join(map(str, span)) for span in spans)
+    return f"{len(members)}: {listed}"
+
+
+def _headline_cells(
+    each: GenerationOutcome, named: Sequence[str], shares: Sequence[str], floors: Mapping[str, float]
+) -> Iterator[str]:
+    for name in named:
+        headline = each.headlines.get(name)
+        yield amount(headline.value, headline.units, floor=floors.get(name)) if headline is not None else ""
+        if name in shares:
+            share = _per_node(each, name)
+            yield amount(share, headline.units) if headline is not None and share is not None else ""
+
+
+def _per_node(each: GenerationOutcome, name: str) -> float | None:
+    headline: HeadlineValue | None = each.headlines.get(name)
+    return headline.per_node if headline is not None else None
+
+
+def _seconds(value: float | None) -> str:
+    return seconds(value) if value is not None else ""
+
+
+def _generation_end(each: GenerationOutcome) -> str:
+    return "it runs" if each.outcome == RUNNING else each.sentence

@@ -31,10 +31,9 @@ from executor.documents.document import (
     Timeline,
     TimelineBar,
 )
-from executor.documents.generation_table import generations_table, members_words
 from executor.documents.machines import PROGRAMS, peak_words, usage_sentence, usage_share, usage_words
 from executor.documents.metrics import over_runs_table, unseen_notes
-from executor.documents.summary import result_outcome
+from executor.documents.summary import generations_table, members_words, result_outcome
 from executor.documents.text import colourless, safe_line
 from executor.quantities import clock, quantity, seconds
 from executor.report.contents import MetricPart, Report

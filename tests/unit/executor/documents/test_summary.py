@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bai_agent.job.record_types import GenerationOutcome, HeadlineValue
-from executor.documents.generation_table import generations_table, members_words
+from executor.documents.summary import generations_table, members_words
 
 
 def generation(
