@@ -1,4 +1,4 @@
-"""Numbers, sizes and times for people."""
+"""Numbers, sizes, times and lists for people."""
 
 from __future__ import annotations
 
@@ -81,3 +81,19 @@ def size(count: float) -> str:
 def clock(milliseconds: int) -> str:
     """Return a moment (ms since the epoch) in this machine's time zone: "2026-11-20 21:31:50"."""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: "1 run", "2,000 runs"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(texts: Sequence[str], most: int) -> str:
+    """Return the first `most` texts, and the number of the others: "a, b and 3 more"."""
+    more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
+    return ", ".join(texts[:most]) + more
+
+
+def percent(share: float, form: str = ".1f") -> str:
+    """Return a share: "12.5 %". form: that of the number."""
+    return f"{100 * share:{form}} %"

@@ -14,6 +14,7 @@ from executor.analysis.effect import ALPHA, centre, holm_in_families, holm_of, i
 from executor.analysis.history import drift, prediction
 from executor.analysis.matching import below, converted, why_bounds, why_not_comparable
 from executor.analysis.measured_runs import Run, RunValue
+from executor.quantities import counted
 
 FEWEST = 3
 """Least number of runs of a history for a band."""
@@ -99,7 +100,7 @@ class BandedMetric:
     @property
     def _too_few(self) -> str:
         """Note on a history that is too short."""
-        runs = f"{len(self.history)} run{'' if len(self.history) == 1 else 's'}"
+        runs = counted(len(self.history), "run")
         if self.p is None:
             least = f"{FEWEST} are the least, ten make a useful band"
         else:
@@ -223,7 +224,7 @@ def _values(name: str, runs: Sequence[Run]) -> list[RunValue]:
 def _left_out_notes(reasons: Sequence[str]) -> list[str]:
     if not reasons:
         return []
-    runs = f"{len(reasons)} run{'' if len(reasons) == 1 else 's'}"
+    runs = counted(len(reasons), "run")
     return [f"{runs} of the history left out, as the metric was another one ({reasons[-1]})"]
 
 

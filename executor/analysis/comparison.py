@@ -13,6 +13,7 @@ from executor.analysis.effect import ALPHA, CONFIDENCE, Effect, centre, holm_in_
 from executor.analysis.history import DRIFTS
 from executor.analysis.matching import matched, only_in, side_notes
 from executor.analysis.measured_runs import Run
+from executor.quantities import percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,4 +288,4 @@ def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> i
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:,.0f} %"
+    return percent(share, ".2g" if share < 1 else ",.0f")

@@ -11,7 +11,7 @@ from executor.analysis.compared_metric import Incomparable, MetricComparison
 from executor.analysis.effect import Effect, centre, effect, is_relative, on_scale, paired_effect
 from executor.analysis.history import FEWEST, SidesDrift, one_after_the_other, sides_drift
 from executor.analysis.measured_runs import Run, RunValue
-from executor.quantities import quantity
+from executor.quantities import counted, quantity
 
 _PLAIN = Metric(name="-")
 """A metric that no descriptor describes."""
@@ -125,7 +125,7 @@ def side_notes(a: Sequence[Run], b: Sequence[Run]) -> tuple[str, ...]:
         blocks = [{run.block for run in side} for side in (a, b)]
         both, all_ = len(blocks[0] & blocks[1]), len(blocks[0] | blocks[1])
         left_out = f"; {all_ - both} left out, as a run failed" if both < all_ else ""
-        return (f"compared within {both} block{'' if both == 1 else 's'} of one run of each{left_out}",)
+        return (f"compared within {counted(both, 'block')} of one run of each{left_out}",)
     times = [[run.started for run in side] for side in (a, b)]
     if 2 <= min(len(a), len(b)) < FEWEST and one_after_the_other(*times):
         return (

@@ -15,6 +15,7 @@ from bai_agent.job.job_headlines import LastGenerations, headline_of, labelled_n
 from bai_agent.job.record_types import JobResult, RepeatOutcome
 from bai_agent.light_dataclass import dataclass, replace
 from executor.analysis.steady import series_unsteady
+from executor.quantities import counted
 from executor.records.figures import measured, metric_of, start_of
 from executor.records.memory_floor import floor_of, memory_floor
 from executor.records.points import Points, PointSeries
@@ -145,18 +146,14 @@ def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size
     assert nodes is not None
     taken = sorted(number for number, size in sizes.items() if size == nodes)
     sentences = []
-    if wanted not in (None, nodes):
-        sentences.append(f"it has no generation on {_nodes(wanted)}")
+    if wanted is not None and wanted != nodes:
+        sentences.append(f"it has no generation on {counted(wanted, 'node')}")
     if len(taken) < len(sizes):
-        others = ", ".join(f"{number} on {_nodes(size)}" for number, size in sizes.items() if size != nodes)
+        others = ", ".join(f"{number} on {counted(size, 'node')}" for number, size in sizes.items() if size != nodes)
         listed = ", ".join(map(str, taken))
-        sentences.append(f"compared are values of generation {listed} on {_nodes(nodes)}; left out: {others}")
+        sentences.append(f"compared are values of generation {listed} on {counted(nodes, 'node')}; left out: {others}")
     sentence = f"{job_id}: {'; '.join(sentences)}" if sentences else ""
     return _Size(nodes=nodes, generations=frozenset(taken), sentence=sentence)
-
-
-def _nodes(count: int | None) -> str:
-    return f"{count} node{'' if count == 1 else 's'}"
 
 
 def _single_run(

@@ -24,7 +24,7 @@ from executor.documents.document import (
     Tone,
 )
 from executor.jobs.compared_pair import ComparedPair
-from executor.quantities import amount, quantity
+from executor.quantities import amount, counted, listed, percent, quantity
 
 _NAMED = 3
 """Metrics that a note names."""
@@ -64,7 +64,7 @@ def comparison_blocks(
 ) -> Iterator[Block]:
     """Yield a comparison of two sides. counts: numbers of their runs."""
     sides = [
-        Fact(letter, f"{name} ({count} run{'' if count == 1 else 's'})", "strong")
+        Fact(letter, f"{name} ({counted(count, 'run')})", "strong")
         for letter, name, count in zip("AB", names, counts, strict=True)
     ]
     yield Facts([*sides, *_left_out(left_out), *(Fact("note", each) for each in comparison.notes)])
@@ -73,7 +73,7 @@ def comparison_blocks(
     yield from _differences(differences)
     yield from _metrics(comparison.every, ("A", "B", "95 % interval"))
     only = (("A", comparison.only_a), ("B", comparison.only_b))
-    yield Facts([Fact(f"only in {letter}", _listed(names, _ONLY)) for letter, names in only if names])
+    yield Facts([Fact(f"only in {letter}", listed(names, _ONLY)) for letter, names in only if names])
     yield Paragraph(METHOD, "soft")
 
 
@@ -102,7 +102,7 @@ def change_text(change: float, *, relative: bool, units: str = "") -> str:
     if abs(change) >= 10:
         return f"x {change + 1:,.3g}"
     digits = 1 if abs(change) >= 0.0095 else 2
-    return f"{change * 100:+.{digits}f} %"
+    return percent(change, f"+.{digits}f")
 
 
 def _left_out(sentences: Sequence[str]) -> list[Fact]:
@@ -130,7 +130,7 @@ def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, s
         for sentence in (each.note,) if isinstance(each, Incomparable) else each.notes:
             sentences.setdefault(sentence, []).append(each.name)
     # A sentence that applies to all metrics appears once.
-    yield Notes([Phrase(f"{_listed(names, _NAMED)}: {text}") for text, names in sentences.items()])
+    yield Notes([Phrase(f"{listed(names, _NAMED)}: {text}") for text, names in sentences.items()])
     for each in [each for each in every if not isinstance(each, Incomparable)][:_PICTURES]:
         yield _dot_plot(each, (a, b))
 
@@ -173,11 +173,6 @@ def _between(each: _Compared) -> str:
         return " … ".join(quantity(end, each.units)[0] for end in (low, high))
     first, last = (change_text(end, relative=each.relative, units=each.units) for end in (low, high))
     return f"{first.removesuffix(' %') if last.endswith(' %') else first} … {last}"
-
-
-def _listed(names: Sequence[str], most: int) -> str:
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bai_agent.job.record_types import OwnUsage, ProcessUsage
 from executor.documents.document import Column, Fact, Phrase, Table
-from executor.quantities import quantity, seconds, size
+from executor.quantities import counted, percent, quantity, seconds, size
 from executor.records.environments import MachineWarning, NodeEnvironment, table_in
 from executor.records.machine_facts import LINES, TABLES, MachineFact, tables_at, times
 from executor.records.memory_floor import memory_floor
@@ -179,7 +179,7 @@ def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> s
     whose = "their" if several and not one_machine else "the machine's"
     how_long = "" if several else f" for {seconds(nodes[0].benchmark_seconds or 0)}"
     return (
-        f"{sentence}: {least}{share} of what {whose} {cpus:,} CPU{'' if cpus == 1 else 's'} had while the "
+        f"{sentence}: {least}{share} of what {whose} {counted(cpus, 'CPU')} had while the "
         f"benchmark ran{how_long}; its own start and end are counted in."
     )
 
@@ -233,7 +233,7 @@ def _share(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str | Non
     share = sum(map(_taken, nodes)) / there
     if share > 1:
         return None
-    return "less than 0.1 %" if share < 0.001 else f"{share:,.1%}".replace("%", " %")
+    return "less than 0.1 %" if share < 0.001 else percent(share)
 
 
 def _cpu(value: float) -> str:

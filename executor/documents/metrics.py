@@ -14,7 +14,7 @@ from bai_agent.job.record_types import JobResult
 from bai_agent.job.run_directory import now_ms
 from executor.analysis.steady import unsteady
 from executor.documents.document import Column, Notes, Phrase, Table, Tone
-from executor.quantities import amount, quantity, seconds
+from executor.quantities import amount, counted, listed, quantity, seconds
 from executor.records.over_ranks import Spread, last_over_ranks, over_ranks, spreads
 from executor.records.series import Series
 from executor.records.statistics import Measurements
@@ -245,15 +245,15 @@ def metric_notes(every: Sequence[Series]) -> Notes:
 
 
 def _notes(every: Sequence[Series]) -> Iterator[Phrase]:
-    if warm := _listed({series.name: series.left_out for series in every}):
+    if warm := _counts({series.name: series.left_out for series in every}):
         yield Phrase(f"without the first values, which are warm-up, of {warm}", "soft")
-    if beyond := _listed({series.name: series.beyond for series in every}):
+    if beyond := _counts({series.name: series.beyond for series in every}):
         text = f"without values beyond {LIMIT:g}, which are recorded and count in no figure, of {beyond}"
         yield Phrase(text, "caution")
     if failed := sum(series.of_failed for series in every):
-        yield Phrase(f"without {failed:,} value{'' if failed == 1 else 's'} of runs that failed", "soft")
+        yield Phrase(f"without {counted(failed, 'value')} of runs that failed", "soft")
     if before := sum(series.of_earlier for series in every):
-        text = f"without {before:,} value{'' if before == 1 else 's'} of earlier generations"
+        text = f"without {counted(before, 'value')} of earlier generations"
         yield Phrase(text, "soft")
     runs = max((series.runs for series in every), default=0)
     if runs > 1 and any(series.headline_is is not None for series in every):
@@ -268,11 +268,10 @@ def _unsteady_notes(every: Sequence[Series]) -> Iterator[Phrase]:
         yield Phrase(f"and {len(marked) - _NAMED} more are not steady", "caution")
 
 
-def _listed(counts: Mapping[str, int]) -> str:
+def _counts(counts: Mapping[str, int]) -> str:
     """Return the names that have a count, with it; empty if none has one."""
     named = [f"{name} ({count:,})" for name, count in counts.items() if count]
-    more = f" and of {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return ", ".join(named[:_NAMED]) + more
+    return listed(named, _NAMED)
 
 
 def _unsteady(series: Series) -> str | None:
@@ -290,6 +289,5 @@ def unseen_notes(names: Sequence[str], result: JobResult | None, *, most: int = 
     found = {name: matched[name] for name in names if name in matched}
     notes = [f"{name}: {never_a_number(each.count, each.first)}" for name, each in found.items()][:most]
     if never := [name for name in names if name not in found]:
-        more = f" and {len(never) - most:,} more" if len(never) > most else ""
-        notes.append(f"never seen: {', '.join(never[:most])}{more}")
+        notes.append(f"never seen: {listed(never, most)}")
     return Notes([Phrase(each, "caution") for each in notes])

@@ -31,9 +31,9 @@ from executor.documents.summary import (
     transport_sentences,
 )
 from executor.program import command
-from executor.quantities import clock, seconds
+from executor.quantities import clock, counted, seconds
 from executor.records.environments import NodeEnvironment, machine_warnings
-from executor.records.generation_status import GenerationStatus, SizeStatus, count_of
+from executor.records.generation_status import GenerationStatus, SizeStatus
 from executor.records.job_status import DIED, GOES_ON, JobStatus, NodeStatus, is_over
 from executor.records.statistics import Measurements
 
@@ -226,9 +226,9 @@ def generation_sentence(generation: GenerationStatus) -> str:
             if _is_ahead(generation.until)
             else ""
         )
-        now = f"{len(generation.members)} of at least {count_of(generation.least)} left for {span}{since}; waits{left}"
+        now = f"{len(generation.members)} of at least {counted(generation.least, 'node')} left for {span}{since}; waits{left}"
     else:
-        members = f"{len(generation.members)} member{'' if len(generation.members) == 1 else 's'}"
+        members = counted(len(generation.members), "member")
         now = f"{members} for {span}{since}" if generation.has_begun else f"{members} about to begin{since}"
     return (
         f"generation {generation.number} of {generation.least}:{generation.most} nodes (desired {generation.desired}): {now} · "
@@ -310,9 +310,9 @@ def size_facts(size: SizeStatus | None) -> list[Fact]:
     if size is None:
         return []
     if size.requested is not None:
-        words = f"`bai scale` has set {count_of(size.requested)}, and goodput proposes nothing since"
+        words = f"`bai scale` has set {counted(size.requested, 'node')}, and goodput proposes nothing since"
     elif size.proposed is not None and size.proposed_at is not None:
-        words = f"goodput proposed {count_of(size.proposed)} {time_since(size.proposed_at)}"
+        words = f"goodput proposed {counted(size.proposed, 'node')} {time_since(size.proposed_at)}"
     else:
         words = "goodput has proposed no other number of nodes"
     return [Fact("size", words)]

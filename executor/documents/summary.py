@@ -36,7 +36,7 @@ from executor.documents.job_view import JobView, phase_words
 from executor.documents.machines import node_table, peak_words, warning_facts
 from executor.documents.metrics import metric_notes, metric_table, over_runs_table, spread_table, unseen_notes
 from executor.documents.screen import Screen
-from executor.quantities import amount, seconds, size
+from executor.quantities import amount, counted, seconds, size
 from executor.records.generations import RUNNING, change_seconds, headline_names
 from executor.records.memory_floor import headline_floors
 from executor.records.over_ranks import over_ranks, spreads
@@ -182,7 +182,7 @@ def _places(job_view: JobView) -> Iterator[Fact]:
     yield Fact("files", job_view.place, copied=True)
     kept = job_view.result.artifacts if job_view.result is not None else None
     if kept is not None and kept.files:
-        files = f"{kept.files:,} file{'' if kept.files == 1 else 's'}, {size(kept.bytes)}"
+        files = f"{counted(kept.files, 'file')}, {size(kept.bytes)}"
         where = f", kept in {job_view.artifacts}" if job_view.artifacts else ""
         yield Fact("artifacts", files + where, copied=True)
     more = (job_view.command(word, job_view.job_id) for word in ("logs", "metrics"))

@@ -13,15 +13,14 @@ from executor.descriptor.presets import Preset, PresetUse
 from executor.documents.document import Block, Code, Notes, Paragraph, Phrase
 from executor.documents.metrics import metric_notes, metric_table
 from executor.documents.screen import screen_width
-from executor.quantities import size
+from executor.quantities import counted, size
 from executor.trial.metrics_trial import MetricsTrial, PatternResult
 
 
 def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
     """Yield the statistics of each metric, then its errors and near misses."""
-    count = len(trial.metrics)
     pace = f" at {trial.lines_per_second:,.0f} lines/s" if trial.seconds else ""
-    searched = f"searched for {count:,} metric{'' if count == 1 else 's'}{pace}"
+    searched = f"searched for {counted(len(trial.metrics), 'metric')}{pace}"
     yield Paragraph(f"{trial.log}: {trial.lines:,} lines, {size(trial.bytes)}; {searched}")
     every = [row for each in trial.metrics for row in each.rows]
     yield metric_table(every, final=True)

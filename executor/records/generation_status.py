@@ -14,6 +14,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, field
 from executor.errors import UsageError
+from executor.quantities import counted
 from executor.records.reading import result_of
 
 _LEFT = {
@@ -164,12 +165,12 @@ def check_scale(record: JobRecord, nodes: int) -> None:
     job = record.job()
     if not job.is_elastic:
         raise UsageError(
-            f"{record.job_id} is not elastic: it always runs on {count_of(job.strategy.nodes)}; a job whose descriptor says for example "
+            f"{record.job_id} is not elastic: it always runs on {counted(job.strategy.nodes, 'node')}; a job whose descriptor says for example "
             'num_instances = "2:4" can be scaled'
         )
     if not is_allowed(job, nodes):
         raise UsageError(
-            f"{count_of(nodes)}: {record.job_id} runs on {job.strategy.min_nodes} to {count_of(job.strategy.nodes)}; its descriptor says "
+            f"{counted(nodes, 'node')}: {record.job_id} runs on {job.strategy.min_nodes} to {counted(job.strategy.nodes, 'node')}; its descriptor says "
             "so in hardware.distributed.num_instances"
         )
     if record.cancelled():
@@ -179,11 +180,6 @@ def check_scale(record: JobRecord, nodes: int) -> None:
 def request_scale(record: JobRecord, nodes: int) -> None:
     """Request a new number of nodes for an elastic job. Raises StoreError."""
     AttemptRecord(record).request_scale(ScaleRequest(desired=nodes, by="bai scale", time=now_ms()))
-
-
-def count_of(nodes: int) -> str:
-    """Return a number of nodes in words."""
-    return f"{nodes} node{'' if nodes == 1 else 's'}"
 
 
 def generation_status(record: JobRecord, job: Job) -> GenerationStatus | None:

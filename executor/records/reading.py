@@ -17,6 +17,7 @@ from bai_agent.job.attempt import AttemptRecord, StopOrder
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.record_types import JobResult, MetricRecord, RunEvent, event_of
 from bai_agent.light_dataclass import dataclass
+from executor.quantities import counted
 
 PIECE = 2**20
 """Bytes of a stream that one look takes at most."""
@@ -145,7 +146,7 @@ class MalformedLines:
     def sentence(self, where: str) -> str:
         """Return a sentence about malformed records: their number, and the mistake of the first. where: the sentence's beginning."""
         why = _why_no_record(self.first, where=where)
-        return f"{why} ({self.count:,} line{'' if self.count == 1 else 's'} passed over)"
+        return f"{why} ({counted(self.count, 'line')} passed over)"
 
 
 def _why_no_record(line: bytes, *, where: str) -> str:

@@ -35,7 +35,7 @@ from executor.documents.machines import PROGRAMS, peak_words, usage_sentence, us
 from executor.documents.metrics import over_runs_table, unseen_notes
 from executor.documents.summary import generations_table, members_words, result_outcome
 from executor.documents.text import colourless, safe_line
-from executor.quantities import clock, quantity, seconds
+from executor.quantities import clock, percent, quantity, seconds
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
 from executor.report.plots import Plot, Plots
@@ -267,7 +267,7 @@ def _figures(line: Line, part: MetricPart) -> list[Phrase]:
 def _trend(line: Line, part: MetricPart) -> Phrase:
     if line.change is None:
         return Phrase("–")
-    text = f"{line.change:+.1%}".replace("%", " %").replace("-", "−")
+    text = percent(line.change, "+.1f").replace("-", "−")
     if part.better is None or abs(line.change) < 0.0005:
         return Phrase(text)
     return Phrase(text, "good" if (line.change < 0) == (part.better is Better.LOWER) else "bad")

@@ -17,7 +17,7 @@ from bai_agent.job.job_headlines import (
 from bai_agent.job.record_types import ExtractionSummary, GenerationOutcome, JobResult
 from bai_agent.light_dataclass import dataclass
 from executor.documents.metrics import headline_words
-from executor.quantities import quantity, seconds, size
+from executor.quantities import percent, quantity, seconds, size
 from executor.records.figures import Figures
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
@@ -118,7 +118,7 @@ def warmup_words(part: MetricPart) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}".replace("%", " %") if whole > 0 else "–"
+    return percent(part / whole) if whole > 0 else "–"
 
 
 def cost_of(report: Report) -> dict[str, float] | None:

@@ -16,7 +16,8 @@ from bai_agent.job.generation_records import DecisionKind, NextGeneration
 from bai_agent.job.outcome import Outcome, Status
 from bai_agent.job.record_types import JobResult
 from bai_agent.light_dataclass import dataclass
-from executor.records.generation_status import count_of, reason_for
+from executor.quantities import counted
+from executor.records.generation_status import reason_for
 from executor.service.entries import Entry
 from executor.service.events.event import Event
 from executor.service.events.messages import AppStatus, MessageWriter
@@ -105,7 +106,7 @@ def statuses_due(
 
 def _change(number: int, decision: NextGeneration) -> Due:
     now = (
-        f"Benchmark running on {count_of(len(decision.members))}"
+        f"Benchmark running on {counted(len(decision.members), 'node')}"
         if decision.runs
         else "Benchmark waiting for nodes"
     )

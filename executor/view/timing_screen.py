@@ -16,7 +16,7 @@ from executor.analysis.timing_analysis import CommandTimes, duration
 from executor.documents.document import Block, Column, Notes, Phrase, Table, Tone
 from executor.documents.job_view import JobView
 from executor.documents.text import plain_text, speaks_unicode
-from executor.quantities import size
+from executor.quantities import percent, size
 from executor.records.follower import News
 from executor.records.reading import records_in
 from executor.view.stage import DrawnTerminal, cropped
@@ -200,4 +200,4 @@ def _is_large(change: float) -> bool:
 
 
 def _change(change: float, *, factor: bool) -> str:
-    return f"{1 + change:.2f} times" if factor else f"{100 * change:+.1f} %"
+    return f"{1 + change:.2f} times" if factor else percent(change, "+.1f")

@@ -20,7 +20,7 @@ from executor.documents.metrics import metric_table
 from executor.documents.screen import Screen
 from executor.documents.status import generation_sentence
 from executor.documents.text import plain_text
-from executor.quantities import seconds
+from executor.quantities import listed, seconds
 from executor.records.newest import NODES, JobGlance
 from executor.records.over_ranks import current_rows, over_ranks
 from executor.view.stage import cropped
@@ -78,9 +78,7 @@ class TopScreen:
 
     def _foot(self, hint: str | None) -> Iterator[str]:
         if self._others:
-            named = ", ".join(map(plain_text, self._others[:3]))
-            more = f" and {len(self._others) - 3} more" if len(self._others) > 3 else ""
-            yield f"also running: {named}{more}"
+            yield f"also running: {listed([*map(plain_text, self._others)], 3)}"
         if hint is not None:
             yield hint
 

@@ -23,7 +23,8 @@ from executor.backends.backend import (
     named_store,
 )
 from executor.errors import NextStep, UsageError
-from executor.records.generation_status import check_scale, count_of, request_scale
+from executor.quantities import counted
+from executor.records.generation_status import check_scale, request_scale
 from executor.records.job_status import JobStatus
 from executor.records.reading import result_of
 
@@ -157,11 +158,11 @@ class Ec2Backend:
         there = (len(launched) or len(record.nodes())) - len(AttemptRecord(record).ended())
         if nodes > there and not launched:
             raise UsageError(
-                f"{record.job_id} has {count_of(there)} whose machines were launched by hand, and no machine is launched for such a "
+                f"{record.job_id} has {counted(there, 'node')} whose machines were launched by hand, and no machine is launched for such a "
                 "job; `bai scale` can only make it smaller"
             )
         request_scale(record, nodes)
-        said = f"scaling to {count_of(nodes)}"
+        said = f"scaling to {counted(nodes, 'node')}"
         # Missing machines are launched at once, like those in place of lost ones.
         return said if nodes <= there else f"{said}; {monitor.reconcile().sentence}"
 

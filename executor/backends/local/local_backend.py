@@ -24,9 +24,9 @@ from executor.backends.local.agent import LocalAgent, local_agent
 from executor.backends.local.folder_store import check_own, is_local, store_at
 from executor.backends.local.local_watcher import AgentWatcher, started_nodes
 from executor.errors import UsageError
+from executor.quantities import counted
 from executor.records.generation_status import (
     check_scale,
-    count_of,
     desired_nodes,
     generation_status,
     request_scale,
@@ -192,7 +192,7 @@ class LocalBackend:
         check_scale(record, nodes)
         # Before the agents: a new node that was not requested waits.
         request_scale(record, nodes)
-        return f"scaling to {count_of(nodes)}{_started(agent.scale(nodes))}"
+        return f"scaling to {counted(nodes, 'node')}{_started(agent.scale(nodes))}"
 
     def release(self, record: JobRecord) -> str:
         raise UsageError(f"{record.job_id} runs on this machine, which is never terminated")
