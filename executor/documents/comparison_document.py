@@ -22,6 +22,7 @@ from executor.documents.document import (
     Phrase,
     Table,
     Tone,
+    quantity_phrase,
 )
 from executor.jobs.compared_pair import ComparedPair
 from executor.quantities import amount, counted, listed, percent, quantity
@@ -138,11 +139,11 @@ def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, s
 def _row(each: _Compared | Incomparable) -> list[Phrase]:
     if isinstance(each, Incomparable):
         sides = zip((each.a, each.b), each.below, strict=True)
-        numbers = [_number(*side, floor=below) for side, below in sides]
+        numbers = [quantity_phrase(*side, floor=below) for side, below in sides]
         return [Phrase(each.name), *numbers, Phrase("-"), Phrase("-"), Phrase("not comparable", "caution")]
     verdict = each.verdict_text
     tone = _TONES.get(verdict.partition("\n")[0], "")
-    a, b = (_number(value, each.units) for value in (each.centre_a, each.centre_b))
+    a, b = (quantity_phrase(value, each.units) for value in (each.centre_a, each.centre_b))
     if a.units != b.units:
         a, b = (Phrase(amount(value, each.units)) for value in (each.centre_a, each.centre_b))
     change = change_text(each.change, relative=each.relative, units=each.units)
@@ -154,11 +155,6 @@ def _row(each: _Compared | Incomparable) -> list[Phrase]:
         Phrase(_between(each)),
         Phrase(verdict, tone),
     ]
-
-
-def _number(value: float, units: str, *, floor: float | None = None) -> Phrase:
-    text, rest = quantity(value, units, floor=floor)
-    return Phrase(text, units=rest)
 
 
 def _between(each: _Compared) -> str:

@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from bai_agent.job.descriptor import Better
 from bai_agent.light_dataclass import dataclass
+from executor.quantities import quantity
 
 Tone = Literal["", "strong", "soft", "good", "bad", "caution", "live"]
 Piece = TypeVar("Piece")
@@ -27,6 +28,12 @@ class Phrase(NamedTuple):
     """Direction of a metric, shown as a sign after its name."""
     trend: Sequence[float] = ()
     """Values that a screen shows as a sparkline in place of the text."""
+
+
+def quantity_phrase(value: float, units: str, *, floor: float | None = None) -> Phrase:
+    """Return a metric's value, and its units unless the text contains them. floor: as for `quantity`."""
+    text, rest = quantity(value, units, floor=floor)
+    return Phrase(text, units=rest)
 
 
 class Fact(NamedTuple):

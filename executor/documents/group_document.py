@@ -16,6 +16,7 @@ from executor.documents.document import (
     ScalingPlot,
     Table,
     Tone,
+    quantity_phrase,
 )
 from executor.documents.listing import status_phrase
 from executor.jobs.group_comparison import (
@@ -114,11 +115,7 @@ def combination_blocks(compared: GroupComparison) -> Iterator[Block]:
 def _row(row: CombinationRow, keys: Sequence[str]) -> list[Phrase]:
     mean, half = row.mean, row.half_width
     tone: Tone = "" if row.state == "SUCCEEDED" else "caution"
-    value = (
-        Phrase("-")
-        if mean is None
-        else Phrase(*quantity(mean, row.units)[:1], units=quantity(mean, row.units)[1])
-    )
+    value = Phrase("-") if mean is None else quantity_phrase(mean, row.units)
     between = "-"
     if mean is not None and half is not None:
         between = " … ".join(quantity(each, row.units)[0] for each in (mean - half, mean + half))

@@ -15,7 +15,7 @@ from bai_agent.job.run_directory import now_ms
 from executor.analysis.steady import unsteady
 from executor.documents.document import Column, Notes, Phrase, Table, Tone
 from executor.quantities import amount, counted, listed, quantity, seconds
-from executor.records.over_ranks import Spread, last_over_ranks, over_ranks, spreads
+from executor.records.over_ranks import Spread, last_over_ranks, spreads
 from executor.records.series import Series
 from executor.records.statistics import Measurements
 
@@ -155,8 +155,7 @@ def headline_rows(measured: Measurements | None) -> list[Series]:
     over all ranks if requested."""
     if measured is None:
         return []
-    every = over_ranks(measured.benchmark.values(), measured.over_ranks)
-    return [each for each in every if each.count and each.headline_is is not None]
+    return [each for each in measured.rows if each.count and each.headline_is is not None]
 
 
 def headline_as_json(series: Series) -> dict[str, Any]:
@@ -236,7 +235,12 @@ def _between(ends: tuple[float, float], units: str, *, floor: float | None) -> s
 
 def time_since(time_ms: int) -> str:
     """Return the age of a time (ms UTC) for reading: "5.0 s ago"."""
-    return f"{seconds(max(0, now_ms() - time_ms) / 1000)} ago"
+    return f"{span_since(time_ms)} ago"
+
+
+def span_since(time_ms: int) -> str:
+    """Return the time since a moment (ms UTC) for reading: "5.0 s"."""
+    return seconds(max(0, now_ms() - time_ms) / 1000)
 
 
 def metric_notes(every: Sequence[Series]) -> Notes:

@@ -34,7 +34,7 @@ from executor.documents.document import (
 from executor.documents.text import plain_text, safe_line, shortened, sparkline, speaks_unicode
 from executor.quantities import aligned
 
-STYLES = {
+_STYLES = {
     "good": "green",
     "bad": "red",
     "caution": "yellow",
@@ -114,14 +114,17 @@ class Screen(Renderer[RenderableType]):
     def text(self, text: str, tone: str = "") -> Text:
         """Return a text, our own or a foreign one, in a style, as far as the screen can show it."""
         plain = plain_text(text)
-        return Text(plain if self._unicode else plain.translate(_ASCII), style=STYLES.get(tone, ""))
+        return Text(plain if self._unicode else plain.translate(_ASCII), style=_STYLES.get(tone, ""))
+
+    def rule(self, title: Text) -> Rule:
+        """Return a line across the screen that begins with a title."""
+        return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
 
     def title(self, block: Title) -> Iterator[RenderableType]:
         text = self.text(block.text, "strong")
         if block.status is not None:
             text.append("  ", style="not bold").append_text(self._phrase(block.status))
-        line = "─" if self._unicode else "-"
-        yield Rule(text, align="left", style="dim", characters=line) if block.ruled else text
+        yield self.rule(text) if block.ruled else text
 
     def heading(self, block: Heading) -> Iterator[RenderableType]:
         yield self.text(block.text, "strong")
@@ -293,7 +296,7 @@ class Screen(Renderer[RenderableType]):
             sign = self.text(" ↓" if phrase.better is Better.LOWER else " ↑").plain
         plain = self.text(phrase.text).plain
         short = plain if width is None else shortened(plain, max(2, width - len(sign)), unicode=self._unicode)
-        return Text(short + sign, style=STYLES[phrase.tone or "strong"])
+        return Text(short + sign, style=_STYLES[phrase.tone or "strong"])
 
     def _rest(self, count: int, more: str) -> Iterator[RenderableType]:
         if count > 0 and more:

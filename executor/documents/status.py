@@ -20,6 +20,7 @@ from executor.documents.metrics import (
     headlines_table,
     last_values_table,
     over_runs_table,
+    span_since,
     time_since,
     unseen_notes,
 )
@@ -193,7 +194,7 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
 
 
 def _activity(status: JobStatus) -> Iterator[Fact]:
-    since = f", since {time_since(status.since).removesuffix(' ago')}" if status.since else ""
+    since = f", since {span_since(status.since)}" if status.since else ""
     yield Fact("phase", f"{status.phase or 'starting'}{since}")
     # The title of an elastic job has the restarts; its events name every change so.
     if status.restarts is not None and status.generation is None:
@@ -218,7 +219,7 @@ def _numbers(view: StatusView) -> Iterator[Block]:
 def generation_sentence(generation: GenerationStatus) -> str:
     """Return the newest generation of an elastic job in words: its members, its start and reason, and the
     used restarts."""
-    span = seconds(max(0, now_ms() - generation.since) / 1000) if generation.since is not None else "a moment"
+    span = span_since(generation.since) if generation.since is not None else "a moment"
     since = f", since {generation.why}" if generation.why else ""
     if generation.is_parked:
         left = (

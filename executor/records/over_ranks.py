@@ -73,6 +73,11 @@ def current_rows(every: Iterable[Series]) -> list[Series]:
     return [each for each in every if not each.is_past]
 
 
+def seen_first(every: Iterable[Series]) -> list[Series]:
+    """Return the rows with values before those without: there may be a thousand of these."""
+    return sorted(every, key=lambda each: not each.count)
+
+
 def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[list[Series], list[Spread]]:
     """Return the rows to show one by one, and the metrics that more than `at_most` ranks print."""
     rows: list[Series] = []

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from bai_agent.job.descriptor import Headline, Job, OverRanks
 from bai_agent.job.job_headlines import ARM, LastGenerations
 from executor.records.memory_floor import LEAST, RUN_FACT, floor_of
+from executor.records.over_ranks import over_ranks
 from executor.records.points import HOST, RUN
 from executor.records.reading import MalformedLines
 from executor.records.series import Series, labelled_name, with_arm
@@ -67,6 +68,11 @@ class Measurements:
         """Labels of the rows of each metric, without ranks."""
         for metric in job.metrics if job is not None else ():
             self.benchmark[metric.name] = self._described(Series(metric.name, metric.units), metric.name)
+
+    @property
+    def rows(self) -> list[Series]:
+        """The benchmark's metrics, with one row for all ranks if the descriptor asks for it."""
+        return over_ranks(self.benchmark.values(), self.over_ranks)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
         """Add whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""

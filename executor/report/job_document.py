@@ -30,6 +30,7 @@ from executor.documents.document import (
     Tiles,
     Timeline,
     TimelineBar,
+    quantity_phrase,
 )
 from executor.documents.machines import PROGRAMS, peak_words, usage_sentence, usage_share, usage_words
 from executor.documents.metrics import over_runs_table, unseen_notes
@@ -120,8 +121,7 @@ def _tiles(part: MetricPart, report: Report) -> Iterator[Tile]:
     for each in found:
         runs = list(each.headline.runs.values())
         sketch = runs if len(runs) > 2 else each.lines[0].sketch
-        number, units = quantity(each.headline.value, part.units, floor=part.floor)
-        value = Phrase(number, units=units)
+        value = quantity_phrase(each.headline.value, part.units, floor=part.floor)
         yield Tile(Phrase(each.headline.labelled, better=better), value, each.of, _points(sketch))
 
 

@@ -15,15 +15,16 @@ from bai_agent.job.record_types import (
     RunEvent,
     WarningEvent,
 )
+from executor.documents.document import Tone
 from executor.documents.job_view import JobView, phase_words
 from executor.documents.machines import host_line
 from executor.documents.metrics import metric_table
-from executor.documents.screen import STYLES, Screen
+from executor.documents.screen import Screen
 from executor.documents.summary import show_summary
 from executor.documents.text import place, plain_text, speaks_unicode
 from executor.quantities import seconds, size
 from executor.records.follower import TRUNCATED, News
-from executor.records.over_ranks import over_ranks
+from executor.records.over_ranks import seen_first
 from executor.view.log import Scroll
 from executor.view.stage import DrawnTerminal, ansi_text, cropped
 
@@ -88,15 +89,14 @@ class LiveView:
     def close(self) -> None:
         self._stage.close()
 
-    def _notice(self, sentence: str) -> None:
+    def _notice(self, sentence: str, tone: Tone = "live") -> None:
         self._flush()
-        self._print(Text(f"[bai] {plain_text(sentence)}", style="cyan"))
+        self._print(self._screen.text(f"[bai] {sentence}", tone))
 
     def _tell(self, job_view: JobView, event: RunEvent) -> None:
         if (phrase := job_view.remark(event)) is not None:
             with self._stage.above():
-                self._flush()
-                self._print(Text(f"[bai] {plain_text(phrase.text)}", style=STYLES[phrase.tone]))
+                self._notice(phrase.text, phrase.tone)
 
     def _flush(self) -> None:
         """Print the lines that have arrived."""
@@ -116,9 +116,8 @@ class LiveView:
             self._print(ansi_text(line))
 
     def _say_skipped(self, what: str) -> None:
-        dots = "…" if self._unicode else "..."
         more = self._picture.command("logs", self._picture.job_id) if self._picture is not None else ""
-        self._print(Text(f"{dots} {what} not shown; {more}", style="dim"))
+        self._print(self._screen.text(f"… {what} not shown; {more}", "soft"))
 
     def _print(self, text: Text) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -137,17 +136,16 @@ class LiveView:
         parts.extend(self._pulls(job_view))
         # The other half of the screen belongs to the benchmark.
         room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
-        measured = job_view.measurements
-        every = over_ranks(measured.benchmark.values(), measured.over_ranks)
-        if every:
-            # Metrics with values come first: there may be a thousand others.
-            seen = [series for series in every if series.count] + [one for one in every if not one.count]
-            parts.append(Screen(width=width, unicode=self._unicode).grid(metric_table(seen[:room])))
-            if len(seen) > room:
-                dots = "…" if self._unicode else "..."
-                more = f"{dots} {len(seen) - room:,} more; {job_view.command('metrics', job_view.job_id)}"
-                parts.append(cropped(Text(more, style="dim"), width, unicode=self._unicode))
+        if every := seen_first(job_view.measurements.rows):
+            parts.append(self._screen.grid(metric_table(every[:room])))
+            if len(every) > room:
+                more = f"… {len(every) - room:,} more; {job_view.command('metrics', job_view.job_id)}"
+                parts.append(cropped(self._screen.text(more, "soft"), width, unicode=self._unicode))
         return Group(*parts)
+
+    @property
+    def _screen(self) -> Screen:
+        return Screen(width=self._console.width, unicode=self._unicode)
 
     def _heading(self, job_view: JobView) -> Rule:
         phase = plain_text(job_view.state.phase or "starting")
@@ -157,12 +155,11 @@ class LiveView:
         title.append(phase, style="bold cyan").append(f" {seconds(job_view.phase_seconds)}")
         if job_view.state.phase == "run" and job_view.state.repeat is not None:
             title.append(f"  {plain_text(job_view.state.repeat)}")
-        return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
+        return self._screen.rule(title)
 
     def _phases(self, job_view: JobView) -> RenderableType:
-        screen = Screen(width=self._console.width, unicode=self._unicode)
-        left = screen.text(phase_words(job_view.state.finished), "soft")
-        right = screen.text(host_line(job_view.measurements.host), "soft")
+        left = self._screen.text(phase_words(job_view.state.finished), "soft")
+        right = self._screen.text(host_line(job_view.measurements.host), "soft")
         line = Table.grid(expand=True, padding=(0, 1))
         line.add_column(no_wrap=True, overflow="ellipsis")
         line.add_column(justify="right", no_wrap=True, overflow="ellipsis")
@@ -179,7 +176,7 @@ class LiveView:
         ]
         rows = [self._pull(pull) for pull in under_way[:_PULLS]]
         if (required := job_view.state.installing) is not None:
-            rows.append(Text(f"installing {plain_text(required)}", style="dim"))
+            rows.append(self._screen.text(f"installing {required}", "soft"))
         return rows
 
     def _pull(self, pull: PullEvent) -> RenderableType:

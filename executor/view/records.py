@@ -22,7 +22,7 @@ from executor.documents.screen import Screen, show_blocks
 from executor.documents.text import plain_text, speaks_unicode, visible_bytes
 from executor.quantities import quantity
 from executor.records.memory_floor import LEAST
-from executor.records.over_ranks import current_rows, over_ranks
+from executor.records.over_ranks import current_rows
 from executor.records.reading import MalformedLines, records_in
 from executor.records.series_lines import (
     NAME,
@@ -253,7 +253,7 @@ def print_statistics(
 def _blocks(measurements: Measurements, *, rows: int) -> Iterator[Block]:
     """Yield tables with at most `rows` rows in all."""
     left = rows
-    of_benchmark = over_ranks(measurements.benchmark.values(), measurements.over_ranks)
+    of_benchmark = measurements.rows
     if not of_benchmark and not measurements.host and not measurements.run:
         yield Paragraph("no metrics so far", "soft")
     shown = current_rows(of_benchmark)

@@ -3,7 +3,7 @@ size."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,16 +16,17 @@ from bai_agent.job.run_directory import now_ms
 from executor.documents.document import Column, Phrase, Table
 from executor.documents.job_view import phase_words
 from executor.documents.machines import USAGE, by_node, usage_cells
-from executor.documents.metrics import metric_table
+from executor.documents.metrics import metric_table, span_since
 from executor.documents.screen import Screen
 from executor.documents.status import generation_sentence
-from executor.documents.text import plain_text
-from executor.quantities import listed, seconds
+from executor.quantities import listed
 from executor.records.newest import NODES, JobGlance
-from executor.records.over_ranks import current_rows, over_ranks
+from executor.records.over_ranks import current_rows, seen_first
 from executor.view.stage import cropped
 
 _WARNINGS = 3
+_OTHERS = 3
+"""Other jobs that are named."""
 _END = "end"
 """The phase in which a node reports the end of its part of the job."""
 _SILENT_MS = 60_000
@@ -51,73 +52,75 @@ class TopScreen:
         hint: str | None = None,
     ) -> RenderableType:
         """Return the screen. trouble: why the last look failed. hint: the keys that can be pressed."""
-        head = [self._cropped(each, width) for each in self._head(glance, trouble)]
-        foot = [self._cropped(Text(each, style="dim"), width) for each in self._foot(hint)]
-        nodes = self._nodes(glance, width)
+        screen = Screen(width=width, unicode=self._unicode)
+
+        def line(phrase: Phrase) -> Text:
+            return cropped(screen.text(phrase.text, phrase.tone), width, unicode=self._unicode)
+
+        head = [*map(line, self._head(glance, trouble))]
+        foot = [line(Phrase(each, "soft")) for each in self._foot(hint)]
+        nodes = _nodes(glance, screen)
         # The cursor and the heading take a row each, and so do the headings of two tables.
         room = max(1, height - 2 - len(head) - len(foot) - (nodes.row_count + 1) - 1)
-        return Group(self._heading(glance), *head, nodes, *self._metrics(glance, width, room), *foot)
+        return Group(self._heading(glance, screen), *head, nodes, *_metrics(glance, screen, room), *foot)
 
-    def _cropped(self, text: Text, width: int) -> Text:
-        return cropped(text, width, unicode=self._unicode)
-
-    def _head(self, glance: JobGlance, trouble: str | None) -> Iterator[Text]:
-        yield self._phases(glance)
+    def _head(self, glance: JobGlance, trouble: str | None) -> Iterator[Phrase]:
+        yield Phrase(phase_words(glance.state.finished) or "nothing has finished yet", "soft")
         if glance.generation is not None and glance.result is None:
-            yield Text(plain_text(generation_sentence(glance.generation)))
-        yield from (Text(plain_text(each), style="yellow") for each in glance.state.cautions[-_WARNINGS:])
+            yield Phrase(generation_sentence(glance.generation))
+        yield from (Phrase(each, "caution") for each in glance.state.cautions[-_WARNINGS:])
         heard = glance.last_heard
         if glance.result is not None:
-            style = "bold red" if glance.result.exit_code else "bold green"
-            yield Text(plain_text(glance.result.sentence), style=style)
+            yield Phrase(glance.result.sentence, "bad" if glance.result.exit_code else "good")
         elif heard is not None and now_ms() - heard > _SILENT_MS:
-            ago = seconds((now_ms() - heard) / 1000)
-            yield Text(f"nothing has been heard of it for {ago}", style="yellow")
+            yield Phrase(f"nothing has been heard of it for {span_since(heard)}", "caution")
         if trouble is not None:
-            yield Text(plain_text(trouble), style="yellow")
+            yield Phrase(trouble, "caution")
 
     def _foot(self, hint: str | None) -> Iterator[str]:
         if self._others:
-            yield f"also running: {listed([*map(plain_text, self._others)], 3)}"
+            yield f"also running: {listed(self._others, _OTHERS)}"
         if hint is not None:
             yield hint
 
-    def _heading(self, glance: JobGlance) -> Rule:
+    def _heading(self, glance: JobGlance, screen: Screen) -> Rule:
         state = glance.state
-        word = plain_text(glance.result.status if glance.result is not None else state.phase or "starting")
-        title = Text.assemble((plain_text(self._job_id), "bold"), "  ", (word, "bold cyan"))
+        word = glance.result.status if glance.result is not None else state.phase or "starting"
+        title = screen.text(self._job_id, "strong")
+        title.append("  ", style="not bold").append_text(screen.text(word, "live"))
         if glance.result is None and state.since is not None:
-            title.append(f" {seconds(max(0, now_ms() - state.since) / 1000)}")
+            title.append(f" {span_since(state.since)}", style="not bold")
         if glance.repeat is not None:
-            title.append(f"  run {glance.repeat + 1}{_of(glance.job.repeat)}")
-        return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
+            title.append(f"  run {glance.repeat + 1}{_of(glance.job.repeat)}", style="not bold")
+        return screen.rule(title)
 
-    def _phases(self, glance: JobGlance) -> Text:
-        done = phase_words(glance.state.finished) or "nothing has finished yet"
-        return Screen(width=len(done), unicode=self._unicode).text(done, "soft")
 
-    def _nodes(self, glance: JobGlance, width: int) -> Grid:
-        last = by_node(glance.measurements.host, lambda series: series.last)
-        rows = []
-        for rank in glance.states:
-            figures = last.get(str(rank) if glance.job.strategy.nodes > 1 else "", {})
-            rows.append([Phrase(str(rank)), Phrase(_stage(glance, rank)), *usage_cells(figures)])
-        if glance.node_count > NODES:
-            more = Phrase(f"+{glance.node_count - NODES}", "soft")
-            rows.append([more, *[Phrase("")] * (len(USAGE) + 1)])
-        columns = [Column("node"), Column("phase", number=False), *USAGE]
-        return Screen(width=width, unicode=self._unicode).grid(Table(columns, rows))
+def _nodes(glance: JobGlance, screen: Screen) -> Grid:
+    rows = [
+        [Phrase(str(rank)), Phrase(_stage(glance, rank)), *usage_cells(figures)]
+        for rank, figures in _usage(glance).items()
+    ]
+    if glance.node_count > NODES:
+        more = Phrase(f"+{glance.node_count - NODES}", "soft")
+        rows.append([more, *[Phrase("")] * (len(USAGE) + 1)])
+    return screen.grid(Table([Column("node"), Column("phase", number=False), *USAGE], rows))
 
-    def _metrics(self, glance: JobGlance, width: int, room: int) -> list[RenderableType]:
-        measured = glance.measurements
-        every = current_rows(over_ranks(measured.benchmark.values(), measured.over_ranks))
-        seen = [each for each in every if each.count] + [each for each in every if not each.count]
-        if not seen:
-            return []
-        shown = seen[: max(1, room - 1) if len(seen) > room else room]
-        table = metric_table(shown, columns=("last", "units", "trend"))
-        more = [Text(f"and {len(seen) - len(shown):,} more", style="dim")] if len(seen) > len(shown) else []
-        return [Screen(width=width, unicode=self._unicode).grid(table), *more]
+
+def _metrics(glance: JobGlance, screen: Screen, room: int) -> Iterator[RenderableType]:
+    every = seen_first(current_rows(glance.measurements.rows))
+    if not every:
+        return
+    shown = every[: max(1, room - 1) if len(every) > room else room]
+    yield screen.grid(metric_table(shown, columns=("last", "units", "trend")))
+    if len(every) > len(shown):
+        yield screen.text(f"and {len(every) - len(shown):,} more", "soft")
+
+
+def _usage(glance: JobGlance) -> dict[int, Mapping[str, float]]:
+    """Return the last samples of each node's machine, by the node's number."""
+    last = by_node(glance.measurements.host, lambda series: series.last)
+    several = glance.job.strategy.nodes > 1
+    return {rank: last.get(str(rank) if several else "", {}) for rank in glance.states}
 
 
 def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) -> dict[str, Any]:
@@ -125,7 +128,7 @@ def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) 
 
     others: other running jobs, oldest first.
     """
-    host = by_node(glance.measurements.host, lambda series: series.last)
+    usage = _usage(glance)
     return {
         "job_id": job_id,
         "status": glance.result.status if glance.result is not None else "running",
@@ -140,13 +143,13 @@ def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) 
                 "phase": state.phase,
                 "left": glance.generation.left.get(rank) if glance.generation is not None else None,
                 "finished_phases": dict(state.finished),
-                "host": host.get(str(rank) if glance.job.strategy.nodes > 1 else "", {}),
+                "host": usage[rank],
             }
             for rank, state in glance.states.items()
         ],
         "metrics": [
             {"name": each.name, "units": each.units, "last": each.last}
-            for each in over_ranks(glance.measurements.benchmark.values(), glance.measurements.over_ranks)
+            for each in glance.measurements.rows
             if each.count
         ],
         "other_jobs": list(others),

@@ -83,7 +83,11 @@ def test_a_small_screen_shows_the_rows_that_fit_and_the_number_of_hidden_rows(tm
 
 
 def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path) -> None:
-    assert all(line.isascii() for line in drawn(job(tmp_path), unicode=False))
+    made = job(tmp_path)
+    made.event("warning", message="The number of nodes fell: 4 → 2 …")
+    lines = drawn(made, unicode=False)
+    assert "The number of nodes fell: 4 -> 2 .." in lines
+    assert all(line.isascii() for line in lines)
 
 
 def test_an_ended_job_shows_how_it_ended(tmp_path: Path) -> None:
