@@ -29,6 +29,8 @@ _CONTROL = re.compile(
     rf"|[{_INVISIBLE}]"
 )
 _UNSEEN = re.compile(rf"(?![\n\t])[{_INVISIBLE}]")
+_FORMULA = ("=", "+", "-", "@")
+"""Beginnings of formulas in spreadsheets."""
 
 
 def place(url: str) -> str:
@@ -72,6 +74,20 @@ def safe_line(line: str) -> str:
 def plain_text(text: str) -> str:
     """Return any `text` as part of a sentence: one line, without control characters."""
     return text if text.isprintable() else _CONTROL.sub("", " ".join(text.expandtabs(1).splitlines()))
+
+
+def as_utf8(text: str) -> str:
+    """Return any `text` as UTF-8 can hold it: halves of characters, which JSON may contain, become question marks."""
+    return text.encode(errors="replace").decode()
+
+
+def spreadsheet_cell(text: str) -> str:
+    """Return any `text` as a cell of CSV: a line, with an apostrophe in front if a spreadsheet would evaluate it.
+
+    See https://owasp.org/www-community/attacks/CSV_Injection.
+    """
+    plain = as_utf8(plain_text(text))
+    return f"'{plain}" if plain.startswith(_FORMULA) else plain
 
 
 def visible(text: str) -> str:

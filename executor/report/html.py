@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from bai_agent import __version__
 from executor.documents.document import Block
-from executor.documents.text import plain_text
+from executor.documents.text import as_utf8, plain_text
 from executor.quantities import clock
 from executor.report.contents import Report
 from executor.report.job_document import job_body, job_head
@@ -60,7 +60,7 @@ def script_json(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text.encode(errors="replace").decode()
+    return as_utf8(text)
 
 
 def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), **values: Any) -> str:
@@ -98,7 +98,7 @@ def _environment() -> Environment:
 def _plain(text: str) -> str:
     """Return `text`, which may have any content, as one line without characters that hide it or change its
     direction."""
-    return plain_text(text).encode(errors="replace").decode()
+    return as_utf8(plain_text(text))
 
 
 def _source(content: str) -> str:

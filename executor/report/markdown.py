@@ -21,7 +21,7 @@ from executor.documents.document import (
     Table,
     Title,
 )
-from executor.documents.text import plain_text
+from executor.documents.text import as_utf8, plain_text
 from executor.report.contents import Report
 from executor.report.job_document import job_body, job_head
 from executor.report.plots import plot_data
@@ -146,7 +146,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Phrase]]) -> Itera
 def _text(text: str) -> str:
     """Return `text` so that Markdown shows it unchanged: no markup, no link, no mention, and no control
     sequences."""
-    escaped = _SPECIAL.sub(r"\\\1", plain_text(text).encode(errors="replace").decode())
+    escaped = _SPECIAL.sub(r"\\\1", as_utf8(plain_text(text)))
     # GitHub also links addresses and mentions in plain text; an entity looks the same, and is not linked.
     return (
         escaped.replace("\\@", "&#64;")

@@ -10,6 +10,7 @@ from typing import IO, Any
 
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record_types import as_table
+from executor.documents.text import spreadsheet_cell
 from executor.records.generations import change_seconds
 from executor.report.contents import MetricPart, Report
 from executor.report.lines import Line
@@ -50,10 +51,12 @@ def write_csv(report: Report, stream: IO[str]) -> None:
 def _rows(line: Line) -> Iterator[tuple[object, ...]]:
     key, points = line.points.key, line.points
     labels = ",".join(f"{name}={value}" for name, value in key.labels)
-    head = (key.src, key.name, labels, key.rank, key.process_rank, key.arm, key.repeat)
+    texts = (key.src, key.name, labels, key.rank, key.process_rank, key.arm)
+    head = [spreadsheet_cell(text or "") for text in texts]
+    units = spreadsheet_cell(points.units)
     for index, (time, value) in enumerate(zip(points.timestamps, points.values, strict=True)):
         step = points.steps[index] if points.steps is not None else math.nan
-        yield (*head, time, "" if math.isnan(step) else step, value, points.units, key.generation)
+        yield (*head, key.repeat, time, "" if math.isnan(step) else step, value, units, key.generation)
 
 
 def _table(report: Report) -> dict[str, Any]:

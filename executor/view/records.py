@@ -19,7 +19,7 @@ from bai_agent.job.job_headlines import arm_of
 from executor.documents.document import Block, Column, Paragraph, Phrase, Table
 from executor.documents.metrics import metric_notes, metric_table
 from executor.documents.screen import Screen, show_blocks
-from executor.documents.text import plain_text, speaks_unicode, visible_bytes
+from executor.documents.text import speaks_unicode, spreadsheet_cell, visible_bytes
 from executor.quantities import quantity
 from executor.records.memory_floor import LEAST
 from executor.records.over_ranks import current_rows
@@ -45,7 +45,6 @@ _COLUMNS = (
 )  # fmt: skip
 _SHARED = (("src",), ("name",), ("units",), _COLUMNS[8:])
 """Columns that are the same for all records of a series."""
-_FORMULA = ("=", "+", "-", "@")
 _REFRESH_S = 0.3
 _SHARE = 4
 """Length of the pause after a picture, as a multiple of the time that it took."""
@@ -185,22 +184,17 @@ def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return `record` in a form that is safe for a spreadsheet or a terminal.
 
-    Numbers stay numbers, including negative ones: they are JSON numbers, never texts. A text that a
-    spreadsheet would evaluate as a formula gets an apostrophe in front
-    (https://owasp.org/www-community/attacks/CSV_Injection).
+    Numbers stay numbers, including negative ones: they are JSON numbers, never texts.
     """
     row: dict[str, Any] = {}
     for column in _COLUMNS:
         value = record.get(column)
         if column == "labels":
             row[column] = json.dumps(value) if value else None
-        elif isinstance(value, (int, float, type(None))):
-            row[column] = value
         else:
-            text = plain_text(str(value))
-            row[column] = f"'{text}" if text.startswith(_FORMULA) else text
+            is_text = not isinstance(value, (int, float, type(None)))
+            row[column] = spreadsheet_cell(str(value)) if is_text else value
     return row
-
 
 def print_statistics(
     job: Job,

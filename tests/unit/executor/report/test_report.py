@@ -425,6 +425,16 @@ def test_json_and_csv_contain_every_point(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_texts_in_csv_are_neither_formulas_nor_half_characters(tmp_path: Path) -> None:
+    job = HandmadeJob(tmp_path)
+    job.measures("=cmd|' /C calc'!A0", -1.0, units="@x\ud800")
+    as_csv = io.StringIO()
+    write_csv(report(job), as_csv)
+
+    (row,) = csv.DictReader(as_csv.getvalue().splitlines())
+    assert (row["name"], row["units"], row["value"]) == ("'=cmd|' /C calc'!A0", "'@x?", "-1.0")
+
+
 def test_a_job_that_has_only_started_has_a_report(tmp_path: Path) -> None:
     made = report(HandmadeJob(tmp_path, written=False))
 
