@@ -51,9 +51,8 @@ def environment_facts(node: NodeEnvironment) -> Iterator[Fact]:
             yield Fact(label, ", ".join(parts)[:_CHARACTERS])
     for name, why in list(table_in(facts, "missing").items())[:_LISTED]:
         yield Fact("unknown", f"{name}: {why}"[:_CHARACTERS])
-    warnings = facts.get("warnings")
-    for each in warnings[:_LISTED] if isinstance(warnings, list) else ():
-        yield Fact("warning", str(each)[:_CHARACTERS], "caution")
+    for each in node.sentences("warnings")[:_LISTED]:
+        yield Fact("warning", each[:_CHARACTERS], "caution")
 
 
 def warning_facts(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[Fact]:

@@ -24,6 +24,16 @@ class NodeEnvironment:
     environment: dict[str, Any] | None
     trouble: str | None = None
 
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The known facts; empty if there are none."""
+        return self.environment or {}
+
+    def sentences(self, name: str) -> list[str]:
+        """Return the sentences in the list `name` of the environment; others in it are left out."""
+        found = self.facts.get(name)
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
     def as_table(self) -> dict[str, Any]:
         """Return all of it as JSON values."""
         return dict(self.__dict__)
@@ -71,9 +81,8 @@ def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
     count = 0
     for node in nodes:
         count += 1
-        facts = node.environment or {}
-        minor = _sentences(facts.get("minor"))
-        for sentence in _sentences(facts.get("warnings")):
+        minor = node.sentences("minor")
+        for sentence in node.sentences("warnings"):
             if sentence not in minor:
                 ranks.setdefault(sentence, []).append(node.rank)
     return [
@@ -91,10 +100,6 @@ def table_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def tables_in(value: Any) -> list[Mapping[str, Any]]:
     """Return the tables of a list in an environment; empty if `value` is not a list."""
     return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-def _sentences(value: Any) -> list[str]:
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _environment(node: NodeRecord) -> NodeEnvironment:

@@ -28,7 +28,7 @@ from executor.jobs.compared import ComparedJob
 from executor.jobs.compared_pair import ComparedPair, compared_arms
 from executor.planning.job_toml import shown_job_toml
 from executor.planning.rerun_record import REQUEST
-from executor.records.environments import NodeEnvironment, environments
+from executor.records.environments import NodeEnvironment, environments, table_in
 from executor.records.follower import benchmark_starts
 from executor.records.generations import generations_of
 from executor.records.memory_floor import floor_of, memory_floor
@@ -157,11 +157,8 @@ class Report:
         """Warnings to read before the figures: of the run, then of its machines."""
         found = list((self.result.warnings if self.result is not None else None) or ())
         for each in self.environments:
-            said = (each.environment or {}).get("warnings")
             where = f"Node {each.rank}: " if self.nodes > 1 else ""
-            found += (
-                [f"{where}{text}" for text in said if isinstance(text, str)] if isinstance(said, list) else []
-            )
+            found += [f"{where}{text}" for text in each.sentences("warnings")]
         return list(dict.fromkeys(found))
 
     @property
@@ -386,12 +383,8 @@ def _launch(record: JobRecord) -> _Launch:
 
 
 def _instance_type(machines: Sequence[NodeEnvironment]) -> str | None:
-    for each in machines:
-        instance = (each.environment or {}).get("instance")
-        kind = instance.get("type") if isinstance(instance, dict) else None
-        if isinstance(kind, str):
-            return kind
-    return None
+    kinds = (table_in(each.facts, "instance").get("type") for each in machines)
+    return next((kind for kind in kinds if isinstance(kind, str)), None)
 
 
 def _told_rank(record: JobRecord, job: Job) -> int:
