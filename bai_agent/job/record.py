@@ -82,6 +82,11 @@ class JobRecord:
         """Return whether the job's object `name` exists. Objects below its name are others: any instance may write some of these."""
         return self._is_listed(self.key(name))
 
+    def put_time(self, name: str) -> int | None:
+        """Return when the job's object `name` was put (ms UTC, by the store's clock); None if there is none."""
+        key = self.key(name)
+        return next((each.modified for each in self.store.find(key) if each.key == key), None)
+
     def read_object(self, key: str) -> dict[str, Any] | None:
         """Return the JSON object at `key` of the store; None if there is none. Raises RecordError if it is not a JSON object."""
         return self._table(key, self._read(key))

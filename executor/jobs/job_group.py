@@ -228,8 +228,7 @@ def job_cost(record: JobRecord, decision: Decision, result: JobResult) -> float 
     """Return the cost of the machines of an ended job (USD), at most its maximum; None if it is not known. Raises StoreError."""
     if decision.hourly is None or decision.bound is None or result.ended is None or _is_kept(record, result):
         return None
-    key = record.key("attempts/0/launched.json")
-    launched = next((each.modified for each in record.store.find(key) if each.key == key), None)
+    launched = record.put_time("attempts/0/launched.json")
     if launched is None:
         return None
     hours = max(0, result.ended + _SHUTDOWN_MS - launched) / 3_600_000

@@ -170,8 +170,7 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
 
 def created(record: JobRecord) -> int | None:
     """Return the time when a job was recorded (ms UTC), for a job without events."""
-    key = record.key("job.toml")
-    return next((each.modified for each in record.store.find(key) if each.key == key), None)
+    return record.put_time("job.toml")
 
 
 def ended_status(record: JobRecord, result: JobResult, *, where: str) -> JobStatus:

@@ -377,8 +377,7 @@ def _launch(record: JobRecord) -> _Launch:
         launch.instance_type += f" and {found.server.get('InstanceType')}"
     options = found.request.get("InstanceMarketOptions")
     launch.spot = isinstance(options, dict) and options.get("MarketType") == "spot"
-    done = record.key("attempts/0/launched.json")
-    launch.launched = next((each.modified for each in record.store.find(done) if each.key == done), None)
+    launch.launched = record.put_time("attempts/0/launched.json")
     return launch
 
 

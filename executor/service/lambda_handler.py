@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import random
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any, Protocol
 
-from bai_agent import __version__
 from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Kafka
-from bai_agent.job.run_directory import now_ms
 from bai_agent.sinks.kafka.library_log import quieten
 from executor.backends.ec2.bucket_store import bucket_store, open_bucket
 from executor.backends.ec2.clock import forget_clocks
@@ -36,7 +32,7 @@ from executor.service.events.ec2_events import (
     instance_event,
     read_instance_event,
 )
-from executor.service.events.messages import MessageWriter
+from executor.service.events.messages import message_writer
 from executor.service.reconciler import Reconciler
 from executor.service.service_log import log_level, start_log
 from executor.service.status_reporter import StatusReporter
@@ -112,18 +108,15 @@ class Function:
 
     def _reconciler(self, sender: Sender) -> Reconciler:
         counters = ServiceCounters()
-        writer = MessageWriter(
-            topics=self._table.topics,
-            version=__version__,
-            node=platform.node() or None,
-            now_ms=now_ms,
-            new_id=lambda: str(uuid.uuid4()),
-        )
         return Reconciler(
             Entries(open_bucket(f"s3://{self._settings.need_bucket()}", self._settings)),
             bucket_store(self._settings),
             self._settings,
-            reporter=StatusReporter(writer=writer, dashboard=self._table.dashboard, said=counters.status),
+            reporter=StatusReporter(
+                writer=message_writer(self._table.topics),
+                dashboard=self._table.dashboard,
+                said=counters.status,
+            ),
             send=sender.send,
             holds=lambda client_id: True,
             counters=counters,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import platform
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from bai_agent import __version__
 from bai_agent.errors import BaiError, ConnectError, RecordError, StoreError
 from bai_agent.job.descriptor import Kafka
 from bai_agent.job.run_directory import now_ms
@@ -28,7 +25,7 @@ from executor.service.commands import Commands
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.event_queue import EventQueue
-from executor.service.events.messages import MessageWriter
+from executor.service.events.messages import message_writer
 from executor.service.events.policy import bounded_limits
 from executor.service.events.requests import read_request
 from executor.service.intake import Intake
@@ -65,13 +62,7 @@ class Service:
         self._counters = counters
         self._entries = Entries(open_bucket(root, settings))
         self._sender = Sender(kafka, client_id=table.group)
-        writer = MessageWriter(
-            topics=table.topics,
-            version=__version__,
-            node=platform.node() or None,
-            now_ms=now_ms,
-            new_id=lambda: str(uuid.uuid4()),
-        )
+        writer = message_writer(table.topics)
         self._jobs = Jobs(
             self._entries,
             Backends(settings=lambda: settings),

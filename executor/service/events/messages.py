@@ -1,12 +1,16 @@
-"""Writes our events in the form of the benchmark service and its clients. Pure: clock and ids are passed in."""
+"""Writes our events in the form of the benchmark service and its clients. Pure but for `message_writer`: clock and ids are passed in."""
 
 from __future__ import annotations
 
 import json
+import platform
+import uuid
 from collections.abc import Callable, Mapping
 from enum import Enum, IntEnum
 from typing import Any
 
+from bai_agent import __version__
+from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, replace
 from executor.configuration.service_config import Topics
 from executor.descriptor.raw_table import text_at
@@ -120,3 +124,14 @@ class MessageWriter:
         }
         # Escaped beyond ASCII, because a repeated event may contain halves of characters, which UTF-8 cannot.
         return Message(topic=topic, key=source.client_id, value=json.dumps(event, allow_nan=False))
+
+
+def message_writer(topics: Topics) -> MessageWriter:
+    """Return a writer with the name and clock of this machine."""
+    return MessageWriter(
+        topics=topics,
+        version=__version__,
+        node=platform.node() or None,
+        now_ms=now_ms,
+        new_id=lambda: str(uuid.uuid4()),
+    )
