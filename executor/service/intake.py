@@ -15,12 +15,18 @@ from bai_agent.errors import BaiError, ConnectError, RecordError, StoreError
 from bai_agent.job.descriptor import Kafka
 from executor.configuration.service_config import ServiceTable
 from executor.errors import MessageTooLargeError, SendError, UnreadableEventError
-from executor.service.broker import Rebalance, Sender, consumer_lag, make_topics, open_consumer
+from executor.service.broker import (
+    PartitionOwnership,
+    Rebalance,
+    Sender,
+    consumer_lag,
+    make_topics,
+    open_consumer,
+)
 from executor.service.counters import ServiceCounters
 from executor.service.entries import MAX_EVENT, Entries, Kind
 from executor.service.events.event import Event, read_event
 from executor.service.events.requests import is_ours
-from executor.service.partition_ownership import PartitionOwnership
 from executor.service.service_log import about_action
 
 if TYPE_CHECKING:

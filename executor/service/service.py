@@ -20,7 +20,7 @@ from executor.backends.ec2.shared import Shared, sharing
 from executor.configuration.config import Settings
 from executor.configuration.service_config import ServiceTable
 from executor.errors import SendError
-from executor.service.broker import Sender
+from executor.service.broker import PartitionOwnership, Sender
 from executor.service.commands import Commands
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
@@ -30,7 +30,6 @@ from executor.service.events.policy import bounded_limits
 from executor.service.events.requests import read_request
 from executor.service.intake import Intake
 from executor.service.keyed_work_queue import KeyedWorkQueue, LaterError
-from executor.service.partition_ownership import PartitionOwnership
 from executor.service.reconciler import Reconciler
 from executor.service.service_jobs import Jobs
 from executor.service.service_log import about_action

@@ -11,7 +11,7 @@ from datetime import timedelta
 from bai_agent.errors import BaiError
 from executor.service.events.ec2_events import InstanceEvent
 from executor.service.keyed_work_queue import KeyedWorkQueue
-from executor.service.partition_ownership import PartitionOwnership
+from executor.service.broker import PartitionOwnership
 from executor.service.reconciler import REAP_S, Reconciler
 from executor.unattended import unattended
 

@@ -13,7 +13,7 @@ from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from executor.service.entries import Entries, Kind
 from executor.service.events.event import read_event
-from executor.service.partition_ownership import PartitionOwnership, client_partition
+from executor.service.broker import PartitionOwnership, client_partition
 from executor.service.service import Recovery
 
 OURS, THEIRS = (

@@ -29,7 +29,7 @@ from executor.service.events.ec2_events import InstanceEvent
 from executor.service.events.event import read_event
 from executor.service.events.messages import AppStatus, Message, MessageWriter
 from executor.service.outbox import Outbox
-from executor.service.partition_ownership import PartitionOwnership
+from executor.service.broker import PartitionOwnership
 from executor.service.reconciler import Reconciler
 from executor.service.service_jobs import EXECUTOR
 from executor.service.status_reporter import StatusReporter

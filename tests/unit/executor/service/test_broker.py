@@ -6,7 +6,7 @@ from collections import Counter
 
 from kafka.partitioner.default import DefaultPartitioner
 
-from executor.service.partition_ownership import PartitionOwnership, client_partition
+from executor.service.broker import PartitionOwnership, client_partition
 
 
 class ThreePartitions:
