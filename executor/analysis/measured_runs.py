@@ -87,6 +87,14 @@ class JobRuns:
     nodes: int = 1
     """Number of nodes that the values are of."""
 
+    def by_metric(self) -> dict[tuple[str, str | None], list[RunValue]]:
+        """Return the values of the runs by metric, with its labels, and arm."""
+        groups: dict[tuple[str, str | None], list[RunValue]] = {}
+        for run in self.runs:
+            for name, value in run.values.items():
+                groups.setdefault((name, run.arm), []).append(value)
+        return groups
+
 
 def runs_of(
     job_id: str,
@@ -231,10 +239,7 @@ class OverRuns:
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
     """Return the metrics of a job with several runs, in the order in which a run has them."""
-    groups: dict[tuple[str, str | None], list[RunValue]] = {}
-    for run in runs.runs:
-        for name, value in run.values.items():
-            groups.setdefault((name, run.arm), []).append(value)
+    groups = runs.by_metric()
     # Arms of one metric are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
     arms = runs.job.repeat.arms if runs.job.repeat is not None else ()

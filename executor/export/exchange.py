@@ -16,9 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bai_agent.job.descriptor import Better
+from bai_agent.job.job_headlines import labelled_name, with_arm
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.measured_runs import JobRuns, RunValue
 from executor.analysis.timing_analysis import CommandTimes
+from executor.documents.text import as_utf8
 from executor.errors import UsageError
 from executor.records.figures import Figures, figures
 
@@ -46,7 +48,7 @@ class HeadlineNumber:
 
     @property
     def labelled(self) -> str:
-        return f"{self.name}{_in_braces(self.labels)}"
+        return labelled_name(self.name, self.labels)
 
 
 def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
@@ -58,27 +60,21 @@ def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
         raise UsageError(
             f"{'; '.join(runs.left_out)}: only runs that succeeded have numbers for other programs"
         )
-    found: dict[tuple[str | None, str], list[RunValue]] = {}
-    for run in runs.runs:
-        for labelled, value in run.values.items():
-            found.setdefault((run.arm, labelled), []).append(value)
-    known = dict.fromkeys(values[0].name for values in found.values())
+    every = [_headline(arm, values) for (_, arm), values in runs.by_metric().items()]
+    known = dict.fromkeys(each.name for each in every)
     for name in names:
         if name not in known:
             raise UsageError(f'--name: {runs.job_id} has no metric "{name}"; it has {", ".join(known)}')
-    every = (_headline(arm, values) for (arm, _), values in found.items())
-    return [each for each in every if each is not None and (not names or each.name in names)]
+    return [each for each in every if not names or each.name in names]
 
 
-def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber | None:
-    """Return the headline of a metric over its runs."""
-    of_runs = figures([each.value for each in values])
-    if of_runs is None:
-        return None
-    first = values[0]
+def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber:
+    """Return the headline of a metric over its runs, one or more."""
+    first, of_runs = values[0], figures([each.value for each in values])
+    assert of_runs is not None
     return HeadlineNumber(
         name=first.name,
-        labels=first.labels if arm is None else (*first.labels, ("arm", arm)),
+        labels=with_arm(first.labels, arm),
         units=first.units,
         better=first.better,
         runs=of_runs,
@@ -103,7 +99,7 @@ def _bmf(headlines: Iterable[HeadlineNumber], benchmark: str) -> dict[str, dict[
         measure = {"value": each.value}
         if each.runs.count > 1:
             measure |= {"lower_value": each.runs.minimum, "upper_value": each.runs.maximum}
-        benchmarks.setdefault(f"{benchmark}{_in_braces(each.labels)}", {})[each.name] = measure
+        benchmarks.setdefault(labelled_name(benchmark, each.labels), {})[each.name] = measure
     return benchmarks
 
 
@@ -152,8 +148,8 @@ def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
     for each in headlines:
         name = _PREFIX + _NOT_IN_A_NAME.sub("_", each.name)
         labels = dict(_labels(each, job_id, renamed=name != _PREFIX + each.name))
-        units = f", {_valid(each.units)}" if each.units else ""
-        family = families.setdefault(name, Metric(name, f"{_valid(each.name)}{units}", "gauge"))
+        units = f", {as_utf8(each.units)}" if each.units else ""
+        family = families.setdefault(name, Metric(name, f"{as_utf8(each.name)}{units}", "gauge"))
         family.add_sample(name, labels, each.value)
 
     class Collected:
@@ -169,20 +165,12 @@ def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tup
         name = _NOT_IN_A_NAME.sub("_", key)
         yield (
             (f"label_{name}" if not name or name[0].isdigit() or name.startswith("__") else name),
-            _valid(value),
+            as_utf8(value),
         )
     if renamed:
         # The names of two metrics may have become equal.
-        yield "metric", _valid(each.name)
+        yield "metric", as_utf8(each.name)
     yield "job_id", job_id
-
-
-def _in_braces(labels: tuple[tuple[str, str], ...]) -> str:
-    return f"{{{','.join(f'{key}={value}' for key, value in labels)}}}" if labels else ""
-
-
-def _valid(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def _json(value: Any) -> bytes:

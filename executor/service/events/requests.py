@@ -16,6 +16,7 @@ from executor.descriptor import Descriptor, Finding
 from executor.descriptor.findings import Severity
 from executor.descriptor.load import load_table
 from executor.descriptor.raw_table import Raw, at, items, text_at
+from executor.documents.text import as_utf8
 from executor.errors import RefusedError, UnreadableEventError
 from executor.planning.request import LAST, JobRequest, ServiceRequest
 from executor.service.events.event import Event, is_utf8
@@ -222,7 +223,7 @@ def answerable(text: str) -> str:
     """Return a sentence that an answer may contain, even if it repeats parts of a request."""
     text = text if len(text) < _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 1]}…"
     # A message may quote a text with halves of characters.
-    return text.encode(errors="replace").decode()
+    return as_utf8(text)
 
 
 _MD5 = re.compile(r"[0-9a-fA-F]{32}")
