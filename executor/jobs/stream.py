@@ -14,9 +14,8 @@ from executor.backends import Backends
 from executor.backends.backend import Backend
 from executor.errors import DeadAgentError, NextStep, NoResultError, UsageError
 from executor.jobs.wait import RetryWindow
-from executor.records.follower import was_truncated
+from executor.records.follower import Lead, LeadingNodes, was_truncated
 from executor.records.job_status import DIED, NO_RESULT
-from executor.records.leading_nodes import Lead, LeadingNodes
 from executor.records.nodes import has_ranks
 from executor.records.reading import LONGEST_LINE, PIECE, result_of
 from executor.records.repeated_runs import repeats_of

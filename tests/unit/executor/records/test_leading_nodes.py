@@ -10,8 +10,7 @@ from handmade_job import HandmadeJob
 
 from bai_agent.job.record_types import BenchmarkStartEvent
 from executor.jobs.stream import pieces_of_leads
-from executor.records.follower import JobFollower, News
-from executor.records.leading_nodes import Lead
+from executor.records.follower import JobFollower, Lead, News
 from executor.records.nodes import NodeListing, node_records
 from executor.records.reading import result_of
 
