@@ -17,7 +17,7 @@ from bai_agent.light_dataclass import dataclass, replace
 from executor.analysis.steady import series_unsteady
 from executor.quantities import counted
 from executor.records.figures import measured, metric_of, start_of
-from executor.records.memory_floor import floor_of, memory_floor
+from executor.records.counted_values import floor_of, memory_floor
 from executor.records.points import Points, PointSeries
 
 SUCCEEDED = "succeeded"

@@ -10,7 +10,7 @@ from bai_agent.job.figures import deviation, half_width, mean_of
 from bai_agent.job.record_types import JobResult, RepeatOutcome
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.measured_runs import SUCCEEDED
-from executor.records.memory_floor import memory_floor
+from executor.records.counted_values import memory_floor
 
 OUTLIER = 10 * 1.4826
 """Distances from the median, in median absolute deviations, beyond which a run is an outlier: 10 standard deviations of normal noise.

@@ -410,9 +410,8 @@ def metrics(
     from executor.jobs.extract import chosen_set, stream_of
     from executor.jobs.stream import record_lines
     from executor.records.follower import benchmark_starts
-    from executor.records.memory_floor import memory_floor_in
+    from executor.records.counted_values import failed_runs, memory_floor_in
     from executor.records.nodes import NodeListing
-    from executor.records.repeated_runs import failed_runs
     from executor.view.records import GenerationRecords, print_csv, print_jsonl, print_statistics
 
     form = "jsonl" if json_ else form

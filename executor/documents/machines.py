@@ -14,7 +14,7 @@ from executor.documents.document import Column, Fact, Phrase, Table
 from executor.quantities import counted, percent, quantity, seconds, size
 from executor.records.environments import MachineWarning, NodeEnvironment, table_in
 from executor.records.machine_facts import LINES, TABLES, MachineFact, tables_at, times
-from executor.records.memory_floor import memory_floor
+from executor.records.counted_values import memory_floor
 from executor.records.series import Series
 
 _CHARACTERS = 1000

@@ -38,7 +38,7 @@ from executor.documents.metrics import metric_notes, metric_table, over_runs_tab
 from executor.documents.screen import Screen
 from executor.quantities import amount, counted, seconds, size
 from executor.records.generations import RUNNING, change_seconds, headline_names
-from executor.records.memory_floor import headline_floors
+from executor.records.counted_values import headline_floors
 from executor.records.over_ranks import over_ranks, spreads
 from executor.records.series import Series
 

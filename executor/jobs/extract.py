@@ -40,7 +40,7 @@ from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
 from executor.records.generations import generations_in
 from executor.records.reading import events_of, node_result, result_of
-from executor.records.repeated_runs import repeat_lines
+from executor.records.counted_values import repeat_lines
 
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"

@@ -23,10 +23,9 @@ from executor.jobs.stream import record_lines
 from executor.planning.request import MATRIX, group_of
 from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import UNREADABLE, JobStatus
-from executor.records.memory_floor import headline_floors, memory_floor_in
+from executor.records.counted_values import failed_runs, headline_floors, memory_floor_in
 from executor.records.nodes import arms_of_runs, has_ranks, node_records
 from executor.records.reading import records_in, result_of
-from executor.records.repeated_runs import failed_runs
 from executor.records.series_lines import labelled
 from executor.records.series import labelled_name, with_arm
 from executor.records.statistics import Measurements

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from bai_agent.job.descriptor import Headline, Job, OverRanks
 from bai_agent.job.job_headlines import ARM, LastGenerations
-from executor.records.memory_floor import LEAST, RUN_FACT, floor_of
+from executor.records.counted_values import LEAST, RUN_FACT, floor_of
 from executor.records.over_ranks import over_ranks
 from executor.records.points import HOST, RUN
 from executor.records.reading import MalformedLines

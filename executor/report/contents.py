@@ -31,12 +31,11 @@ from executor.planning.rerun_record import REQUEST
 from executor.records.environments import NodeEnvironment, environments, table_in
 from executor.records.follower import benchmark_starts
 from executor.records.generations import generations_of
-from executor.records.memory_floor import floor_of, memory_floor
+from executor.records.counted_values import failed_of, floor_of, memory_floor
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
 from executor.records.points import HOST, RUN, Points, PointSeries, read_points
 from executor.records.reading import MalformedLines, result_of
-from executor.records.repeated_runs import failed_of
 from executor.report.lines import Line, line_of, with_superseded
 from executor.report.timeline import Lane, lane_of
 

@@ -21,7 +21,7 @@ from executor.documents.metrics import metric_notes, metric_table
 from executor.documents.screen import Screen, show_blocks
 from executor.documents.text import speaks_unicode, spreadsheet_cell, visible_bytes
 from executor.quantities import quantity
-from executor.records.memory_floor import LEAST
+from executor.records.counted_values import LEAST
 from executor.records.over_ranks import current_rows
 from executor.records.reading import MalformedLines, records_in
 from executor.records.series_lines import (

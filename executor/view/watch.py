@@ -21,9 +21,8 @@ from executor.jobs.wait import RetryWindow
 from executor.records.environments import SUMMARY_NODES, environments, machine_warnings
 from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
-from executor.records.memory_floor import memory_floor
+from executor.records.counted_values import failed_of, memory_floor
 from executor.records.nodes import NodeListing
-from executor.records.repeated_runs import failed_of
 
 if TYPE_CHECKING:
     from executor.analysis.measured_runs import OverRuns

@@ -1,15 +1,18 @@
-"""Peak memory below which a process cannot be distinguished from our shim: it is forked from the shim, and
-the kernel continues its count."""
+"""Which values of a job count in figures: none of a run that failed, and of peak memory no more than a bound where
+it cannot be distinguished from that of our shim, since a process is forked from it and the kernel continues its count."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from bai_agent.job.descriptor import Job, Metric, OfRun
-from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import HeadlineValue, OwnUsage
+from bai_agent.job.outcome import Outcome
+from bai_agent.job.record import JobRecord, NodeRecord
+from bai_agent.job.record_types import HeadlineValue, JobResult, OwnUsage
+from bai_agent.job.repeats import RepeatedRuns
 from executor.records.reading import result_of
 
+REPEATS = "repeats.jsonl"
 LEAST = 10 * 2**20
 """Least size of a shim (bytes), used if its record does not exist yet."""
 _SPREAD = 1.05
@@ -46,3 +49,36 @@ def floor_of(metric: Metric | None, floor: float) -> float | None:
     """Return `floor` for a metric that is a run's peak memory; None for all others, whose numbers are
     exact."""
     return floor if metric is not None and metric.of_run is OfRun.PEAK_MEMORY else None
+
+
+def failed_runs(record: JobRecord) -> frozenset[int]:
+    """Return the numbers of the runs that failed, of a job that has ended or still runs. Raises StoreError, RecordError."""
+    if record.job().repeat is None:
+        return frozenset()
+    result = result_of(record)
+    if result is not None:
+        return failed_of(result)
+    return frozenset(
+        each.repeat
+        for each in repeats_of(record.node()).measured
+        if each.repeat is not None and each.ended is not None and not each.succeeded
+    )
+
+
+def failed_of(result: JobResult) -> frozenset[int]:
+    """Return the numbers of the runs that failed, of a job that has ended."""
+    return frozenset(each.repeat for each in result.repeats or () if each.outcome != Outcome.SUCCEEDED.value)
+
+
+def repeats_of(node: NodeRecord) -> RepeatedRuns:
+    """Return the beginnings and ends of a job's runs; empty without `[repeat]`. Raises StoreError."""
+    runs = RepeatedRuns()
+    runs.add(repeat_lines(node))
+    return runs
+
+
+def repeat_lines(node: NodeRecord) -> bytes:
+    """Return the content of the file with the runs' beginnings and ends. Raises StoreError."""
+    key = node.key(REPEATS)
+    there = any(each.key == key for each in node.job.store.find(key))
+    return node.job.store.get(key) if there else b""
