@@ -16,8 +16,7 @@ from bai_agent.job.descriptor import Job, Metric, Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.light_dataclass import dataclass
 from executor.planning.request import MATRIX
-from executor.records.environments import table_in
-from executor.records.machine_facts import compared_values, times
+from executor.records.machine_facts import compared_values, table_in, times
 
 _OWN = frozenset(
     [

@@ -179,7 +179,7 @@ def status(
     from executor.jobs.job_group import GroupNamedError
     from executor.jobs.job_list import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
-    from executor.records.environments import SUMMARY_NODES, environments
+    from executor.records.machine_facts import SUMMARY_NODES, environments
     from executor.records.generation_status import last_hints, size_status
     from executor.records.generations import generations_of
     from executor.records.job_status import unknown_status

@@ -12,8 +12,16 @@ from typing import Any
 from bai_agent.job.record_types import OwnUsage, ProcessUsage
 from executor.documents.document import Column, Fact, Phrase, Table
 from executor.quantities import counted, percent, quantity, seconds, size
-from executor.records.environments import MachineWarning, NodeEnvironment, table_in
-from executor.records.machine_facts import LINES, TABLES, MachineFact, tables_at, times
+from executor.records.machine_facts import (
+    LINES,
+    TABLES,
+    MachineFact,
+    MachineWarning,
+    NodeEnvironment,
+    table_in,
+    tables_at,
+    times,
+)
 from executor.records.counted_values import memory_floor
 from executor.records.series import Series
 

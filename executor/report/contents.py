@@ -28,7 +28,7 @@ from executor.jobs.compared import ComparedJob
 from executor.jobs.compared_pair import ComparedPair, compared_arms
 from executor.planning.job_toml import shown_job_toml
 from executor.planning.rerun_record import REQUEST
-from executor.records.environments import NodeEnvironment, environments, table_in
+from executor.records.machine_facts import NodeEnvironment, environments, table_in
 from executor.records.follower import benchmark_starts
 from executor.records.generations import generations_of
 from executor.records.counted_values import failed_of, floor_of, memory_floor

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from local_cli import LocalCli, local_cli
 
 from executor.documents.machines import environment_facts
-from executor.records.environments import NodeEnvironment
+from executor.records.machine_facts import NodeEnvironment
 
 ENVIRONMENT = {
     "version": 1,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from executor.records.environments import NodeEnvironment, machine_warnings
+from executor.records.machine_facts import NodeEnvironment, machine_warnings
 
 
 def node(rank: int, environment: dict[str, Any] | None) -> NodeEnvironment:
