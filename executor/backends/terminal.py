@@ -10,14 +10,14 @@ from collections.abc import Sequence
 _MOST_CHARACTERS = 2000
 
 
-def run_in_terminal(command: Sequence[str], *, hears_errors: bool = False) -> tuple[int, str]:
-    """Run a program to its end; return its exit code and, if it `hears_errors`, the end of its standard error, which is printed too.
+def run_in_terminal(command: Sequence[str], *, capture_stderr: bool = False) -> tuple[int, str]:
+    """Run a program to its end; return its exit code and, with `capture_stderr`, the end of its standard error, which is printed too.
 
     Ctrl-C is the program's own. Raises OSError if it cannot be started.
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)  # a program does not inherit a handler
     try:
-        with subprocess.Popen(command, stderr=subprocess.PIPE if hears_errors else None) as child:
+        with subprocess.Popen(command, stderr=subprocess.PIPE if capture_stderr else None) as child:
             said = ""
             for line in child.stderr or ():
                 text = line.decode(errors="replace")

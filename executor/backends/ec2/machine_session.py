@@ -44,7 +44,7 @@ def open_session(monitor: JobMonitor, *, node: int, on_status: Callable[[str], N
         f"a session on {machine.id} (node {node}) as the user ssm-user; its run directory, /var/lib/bai/jobs/{monitor.record.job_id}, "
         "is root's: `sudo -i`; `exit` leaves it, and the job is not changed"
     )
-    code, said = run_in_terminal(_command(machine, monitor.aws(monitor.region)), hears_errors=True)
+    code, said = run_in_terminal(_command(machine, monitor.aws(monitor.region)), capture_stderr=True)
     for word, meaning in _MEANINGS.items():
         if code != 0 and word in said:
             raise AwsError(f"{machine.id}: {meaning}; docs/ec2.md says what a shell needs")
