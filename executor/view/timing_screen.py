@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 from rich.console import Console, RenderableType
 from rich.text import Text
@@ -15,6 +16,7 @@ from executor.analysis.compared_metric import MetricComparison, Verdict
 from executor.analysis.timing_analysis import CommandTimes, duration
 from executor.documents.document import Block, Column, Notes, Phrase, Table, Tone
 from executor.documents.job_view import JobView
+from executor.documents.screen import Screen
 from executor.documents.text import plain_text, speaks_unicode
 from executor.quantities import percent, size
 from executor.records.follower import News
@@ -51,12 +53,8 @@ class TimeView:
             self._stage.open()
 
     def notice(self, sentence: str) -> None:
-        text = Text(f"[bai] {plain_text(sentence)}", style="cyan")
-        if self._stage is None:
-            self._console.print(text, soft_wrap=True)
-            return
-        with self._stage.above():
-            self._console.print(text, soft_wrap=True)
+        with self._stage.above() if self._stage is not None else nullcontext():
+            self._print(f"[bai] {sentence}", "live")
 
     def show(self, job_view: JobView, news: News) -> None:
         for record in records_in(news.records):
@@ -76,18 +74,25 @@ class TimeView:
         self.close()
         result = job_view.result
         if result is not None and result.exit_code != 0:
-            self._console.print(Text(plain_text(result.sentence), style="bold red"), soft_wrap=True)
+            self._print(result.sentence, "bad")
             said = [line for line in result.last_lines or () if line and not line.startswith("[bai] ")]
             for line in said[-_LAST_LINES:]:
-                self._console.print(Text(f"  {plain_text(line)}"), soft_wrap=True)
+                self._print(f"  {line}")
             more = job_view.command("logs", job_view.job_id)
             failed = any(each.outcome == Outcome.FAILED.value for each in result.repeats or ())
             hint = "; --ignore-failure counts runs with an exit code other than 0" if failed else ""
-            self._console.print(Text(f"all that was printed: {more}{hint}", style="dim"), soft_wrap=True)
+            self._print(f"all that was printed: {more}{hint}", "soft")
 
     def close(self) -> None:
         if self._stage is not None:
             self._stage.close()
+
+    @property
+    def _screen(self) -> Screen:
+        return Screen(width=self._console.width, unicode=self._unicode)
+
+    def _print(self, text: str, tone: Tone = "") -> None:
+        self._console.print(self._screen.text(text, tone), soft_wrap=True)
 
     def _draw(self) -> RenderableType:
         job_view = self._picture
@@ -105,11 +110,11 @@ class TimeView:
 
     def _so_far(self, name: str, walls: Sequence[float]) -> Text:
         """Return the mean of a command's wall times, and its interval."""
-        text = Text(f"   {plain_text(name)}" if name else "  ")
+        text = self._screen.text(f"   {name}" if name else "  ")
         text.append(f" {duration(mean_of(walls))}", style="bold")
         if len(walls) > 1:
-            plus = "±" if self._unicode else "+-"
-            text.append(f" {plus} {duration(half_width(walls), like=mean_of(walls))}", style="dim")
+            half = duration(half_width(walls), like=mean_of(walls))
+            text.append_text(self._screen.text(f" ± {half}", "soft"))
         return text
 
 
