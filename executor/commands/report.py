@@ -72,8 +72,8 @@ def report(
         _tell(output, open_=open_)
         return
     made = report_of(record, now=now_ms(), prices=options.settings.prices)
-    if made.malformed.count:
-        say(made.malformed.sentence(f"the metrics of {record.job_id}"))
+    if made.points.malformed.count:
+        say(made.points.malformed.sentence(f"the metrics of {record.job_id}"))
     file = _file(output, kind, record.job_id)
     _write(made, kind, file)
     _tell(file, open_=open_)

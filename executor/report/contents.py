@@ -35,12 +35,14 @@ from executor.records.counted_values import failed_of, floor_of, memory_floor
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
 from executor.records.points import HOST, RUN, Points, PointSeries, read_points
-from executor.records.reading import MalformedLines, result_of
+from executor.records.reading import result_of
 from executor.report.lines import Line, line_of, with_superseded
 from executor.report.timeline import Lane, lane_of
 
 _HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
 _GPU = re.compile(r"gpu(\d+)_(.+)")
+_LINES = 60
+"""Last lines of the output."""
 _TAIL = 2**16
 """Bytes of a node's output that are read for its last lines."""
 
@@ -101,10 +103,8 @@ class Report:
     host: list[MetricPart]
     facts: dict[str, list[tuple[str, float, str]]]
     """Measurements of the run as a whole: for each fact its label, value and units on each node."""
-    records: int
-    late: int
-    beyond: int
-    malformed: MalformedLines
+    points: Points
+    """All records of the job, with their counts."""
     unseen: list[str]
     """Metrics of the descriptor without a value."""
     environments: list[NodeEnvironment]
@@ -213,10 +213,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
         metrics=parts.metrics,
         host=parts.host,
         facts=parts.facts,
-        records=points.records,
-        late=points.late,
-        beyond=points.beyond,
-        malformed=points.malformed,
+        points=points,
         unseen=[metric.name for metric in job.metrics if metric.name not in seen],
         environments=machines,
         outcomes=node_outcomes(record) if job.strategy.nodes > 1 else [],
@@ -406,6 +403,3 @@ def _tail(record: JobRecord, rank: int) -> LogTail | None:
     if start and len(lines) > 1:
         del lines[0]
     return LogTail(rank=rank, lines=lines[-_LINES:], all_of_it=not start and len(lines) <= _LINES)
-
-
-_LINES = 60

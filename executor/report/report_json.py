@@ -81,7 +81,11 @@ def _table(report: Report) -> dict[str, Any]:
         "cost": cost_of(report),
         "warnings": report.warnings,
         "environments": [each.as_table() for each in report.environments],
-        "records": {"count": report.records, "late": report.late, "malformed": report.malformed.count},
+        "records": {
+            "count": report.points.records,
+            "late": report.points.late,
+            "malformed": report.points.malformed.count,
+        },
         "unseen": report.unseen,
         "facts": {
             name: [{"label": label, "value": value, "units": units} for label, value, units in found]

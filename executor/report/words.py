@@ -171,13 +171,14 @@ def _generation_seconds(each: GenerationOutcome) -> float:
 def counts(report: Report) -> list[tuple[str, int, str]]:
     """Return counts of records and lines: name, number and note."""
     kafka = report.result.kafka if report.result is not None else None
-    found = [("metric records", report.records, "")]
+    points = report.points
+    found = [("metric records", points.records, "")]
     if report.extracted is not None:
         found += _extracted_counts(report.extracted)
     found += [
-        ("late", report.late, "read after a restart, so that their times are those of the reading"),
-        (f"beyond {LIMIT:g}", report.beyond, "values that are in the record and in no figure"),
-        ("malformed", report.malformed.count, "lines of the record that are no metric records"),
+        ("late", points.late, "read after a restart, so that their times are those of the reading"),
+        (f"beyond {LIMIT:g}", points.beyond, "values that are in the record and in no figure"),
+        ("malformed", points.malformed.count, "lines of the record that are no metric records"),
     ]
     if kafka is not None:
         found += [
