@@ -71,7 +71,7 @@ class Commands:
             code, text, value = self._carry_out(entry)
             outbox.keep(ANSWER, lambda: self._writer.command_response(entry.event, code, text, value))
         answer = outbox.post(ANSWER)
-        self._counters.command(int(answer.table["payload"]["return_code"]))
+        self._counters.commands.labels(str(answer.table["payload"]["return_code"])).inc()
         self._entries.close(entry)
 
     def _carry_out(self, entry: Entry) -> tuple[ReturnCode, str, Any]:

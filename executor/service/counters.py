@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -18,49 +19,33 @@ class ServiceCounters:
         self._clock = clock
         self._polled_at: float | None = None
         self._registry = registry = CollectorRegistry()
-        self._events = Counter(
-            "bai_serve_events", "Messages read, by result.", ["kind", "taken"], registry=registry
-        )
-        self._answers = Counter(
-            "bai_serve_answers", "Requests answered, by status.", ["status"], registry=registry
-        )
-        self._refusals = Counter(
-            "bai_serve_refusals", "Requests refused, by reason.", ["reason"], registry=registry
-        )
-        self._commands = Counter(
-            "bai_serve_commands", "Commands answered, by code.", ["code"], registry=registry
-        )
-        self._retries = Counter("bai_serve_retries", "Pieces of work put off.", registry=registry)
-        self._launch_s = Histogram(
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        self.events = counter("bai_serve_events", "Messages read, by result.", ["kind", "taken"])
+        self.answers = counter("bai_serve_answers", "Requests answered, by status.", ["status"])
+        self.refusals = counter("bai_serve_refusals", "Requests refused, by reason.", ["reason"])
+        self.commands = counter("bai_serve_commands", "Commands answered, by code.", ["code"])
+        self.retries = counter("bai_serve_retries", "Pieces of work put off.")
+        self.answer_seconds = Histogram(
             "bai_serve_answer_seconds",
             "From the event's acceptance to its answer.",
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 300, 1800),
             registry=registry,
         )
-        self._open = Gauge(
-            "bai_serve_open_entries", "Accepted events without a final answer.", registry=registry
+        self.open_entries = gauge("bai_serve_open_entries", "Accepted events without a final answer.")
+        self.waiting = gauge("bai_serve_waiting", "Pieces of work that are not done.", ["kind"])
+        self.statuses = counter(
+            "bai_serve_statuses", "Statuses of launched jobs that were sent.", ["status"]
         )
-        self._waiting = Gauge(
-            "bai_serve_waiting", "Pieces of work that are not done.", ["kind"], registry=registry
+        self.jobs = gauge("bai_serve_jobs", "Launched jobs that are looked after here.")
+        self.reaped = counter("bai_serve_reaped", "Machines terminated because their time was up.")
+        self.instance_events = counter(
+            "bai_serve_instance_events", "Messages of the queue of EC2's events.", ["kind"]
         )
-        self._statuses = Counter(
-            "bai_serve_statuses", "Statuses of launched jobs that were sent.", ["status"], registry=registry
-        )
-        self._jobs = Gauge("bai_serve_jobs", "Launched jobs that are looked after here.", registry=registry)
-        self._reaped = Counter(
-            "bai_serve_reaped", "Machines terminated because their time was up.", registry=registry
-        )
-        self._instance_events = Counter(
-            "bai_serve_instance_events", "Messages of the queue of EC2's events.", ["kind"], registry=registry
-        )
-        self._queue_failures = Counter(
-            "bai_serve_queue_failures", "Times that this queue could not be read.", registry=registry
-        )
-        self._lag = Gauge("bai_serve_consumer_lag", "Messages still to be read.", registry=registry)
-        self._assignments = Counter(
+        self.queue_failures = counter("bai_serve_queue_failures", "Times that this queue could not be read.")
+        self.lag = gauge("bai_serve_consumer_lag", "Messages still to be read.")
+        self.assignments = counter(
             "bai_serve_assignments",
             "Times that partitions were given to this replica: once, and after each rebalance.",
-            registry=registry,
         )
 
     def text(self) -> bytes:
@@ -79,46 +64,9 @@ class ServiceCounters:
     def disconnected(self) -> None:
         self._polled_at = None
 
-    def assigned(self) -> None:
-        self._assignments.inc()
-
-    def event(self, kind: str, taken: str) -> None:
-        self._events.labels(kind, taken).inc()
-
     def answer(self, status: str, seconds: float) -> None:
-        self._answers.labels(status).inc()
-        self._launch_s.observe(max(0.0, seconds))
-
-    def refusal(self, reason: str) -> None:
-        self._refusals.labels(reason).inc()
-
-    def command(self, code: int) -> None:
-        self._commands.labels(str(code)).inc()
-
-    def retry(self) -> None:
-        self._retries.inc()
-
-    def open_entries(self, count: int) -> None:
-        self._open.set(count)
-
-    def waiting(self, kind: str, count: int) -> None:
-        self._waiting.labels(kind).set(count)
+        self.answers.labels(status).inc()
+        self.answer_seconds.observe(max(0.0, seconds))
 
     def status(self, status: str) -> None:
-        self._statuses.labels(status).inc()
-
-    def jobs(self, count: int) -> None:
-        self._jobs.set(count)
-
-    def reaped(self) -> None:
-        self._reaped.inc()
-
-    def instance_event(self, kind: str) -> None:
-        self._instance_events.labels(kind).inc()
-
-    def queue_failure(self) -> None:
-        self._queue_failures.inc()
-
-    def lag(self, messages: int | None) -> None:
-        if messages is not None:
-            self._lag.set(messages)
+        self.statuses.labels(status).inc()

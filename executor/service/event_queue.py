@@ -79,7 +79,7 @@ class EventQueue:
             except Exception:
                 # The queue is read again even after a defect.
                 log.exception("the queue of EC2's events failed by a defect")
-            self._counters.queue_failure()
+            self._counters.queue_failures.inc()
             self._stopping.wait(backoff.next())
 
     def _take(self) -> None:
@@ -122,11 +122,11 @@ class EventQueue:
             event = read_instance_event(body)
         except UnreadableInstanceEventError as error:
             log.warning("a message of %s cannot be read: %s; it is deleted", self._url, error)
-            self._counters.instance_event("unreadable")
+            self._counters.instance_events.labels("unreadable").inc()
             return None
         if event is None:
             log.info("a message of %s is about something else; it is deleted", self._url)
-        self._counters.instance_event(event.kind if event is not None else "foreign")
+        self._counters.instance_events.labels(event.kind if event is not None else "foreign").inc()
         return event
 
 

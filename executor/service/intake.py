@@ -152,38 +152,37 @@ class Intake:
         try:
             while not stopping.is_set():
                 try:
-                    make_topics(self._kafka, self._table)
-                    rebalance = Rebalance(assigned=self._counters.assigned)
-                    consumer = open_consumer(self._kafka, self._table, rebalance)
-                except ConnectError as error:
-                    self._counters.disconnected()
-                    log.warning("%s", error)
-                    stopping.wait(backoff.next())
+                    self._poll(stopping, backoff)
                     continue
-                try:
-                    try:
-                        while not stopping.is_set():
-                            self._round(consumer)
-                            waiting_s = rebalance.seconds
-                            if waiting_s is None:
-                                self._counters.polled()
-                                backoff.reset()
-                            elif waiting_s > _LONGEST_REBALANCE_S:
-                                log.warning("Kafka: the rebalance does not end; connecting again")
-                                break
-                    finally:
-                        consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
+                except ConnectError as error:
+                    log.warning("%s", error)
                 except KafkaError as error:
-                    self._counters.disconnected()
                     log.warning("Kafka: %s; connecting again", error)
-                    stopping.wait(backoff.next())
                 except Exception:
                     # A defect, ours or the library's, must not end the service.
-                    self._counters.disconnected()
                     log.exception("the poll loop failed by a defect; connecting again")
-                    stopping.wait(backoff.next())
+                self._counters.disconnected()
+                stopping.wait(backoff.next())
         finally:
             self._sender.close()
+
+    def _poll(self, stopping: threading.Event, backoff: Backoff) -> None:
+        """Take events by a new consumer, until `stopping` or a rebalance that does not end. Raises ConnectError, KafkaError."""
+        make_topics(self._kafka, self._table)
+        rebalance = Rebalance(assigned=self._counters.assignments.inc)
+        consumer = open_consumer(self._kafka, self._table, rebalance)
+        try:
+            while not stopping.is_set():
+                self._round(consumer)
+                waiting_s = rebalance.seconds
+                if waiting_s is None:
+                    self._counters.polled()
+                    backoff.reset()
+                elif waiting_s > _LONGEST_REBALANCE_S:
+                    log.warning("Kafka: the rebalance does not end; connecting again")
+                    return
+        finally:
+            consumer.close(autocommit=False, timeout_ms=_CLOSE_MS)
 
     def _round(self, consumer: KafkaConsumer) -> None:
         self._pause_or_resume(consumer)
@@ -196,7 +195,8 @@ class Intake:
         self._share.update(held, len(consumer.partitions_for_topic(topic) or ()) if held else 0)
         if time.monotonic() > self._lag_at:
             self._lag_at = time.monotonic() + _LAG_EVERY_S
-            self._counters.lag(consumer_lag(consumer, list(consumer.assignment())))
+            if (behind := consumer_lag(consumer, list(consumer.assignment()))) is not None:
+                self._counters.lag.set(behind)
 
     @property
     def _is_holding(self) -> bool:
@@ -255,23 +255,23 @@ class Intake:
             event = read_event(record.value)
             wanted = is_ours(event, self._table.engine_ids) if of_fetcher else _is_command(event)
         except UnreadableEventError as error:
-            self._counters.event(kind.value, "unreadable")
+            self._counters.events.labels(kind.value, "unreadable").inc()
             log.warning("%s[%d] at %d: %s", record.topic, record.partition, record.offset, error)
             self._keep_letter(record, error)
             return
         if not wanted:
-            self._counters.event(kind.value, "ignored")
+            self._counters.events.labels(kind.value, "ignored").inc()
             return
         with about_action(event.action_id):
             try:
                 name = self._entries.accept(kind, event, received_ms=self._now_ms(), size=len(record.value))
             except RecordError as error:
                 # The store's object will not change, so waiting would only delay all later messages.
-                self._counters.event(kind.value, "unreadable")
+                self._counters.events.labels(kind.value, "unreadable").inc()
                 log.warning("%s", error)
                 self._keep_letter(record, error)
                 return
-            self._counters.event(kind.value, "accepted")
+            self._counters.events.labels(kind.value, "accepted").inc()
             log.info("accepted from %s as %s", record.topic, name)
         self._accepted(name, kind, event.client_id)
 

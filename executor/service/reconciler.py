@@ -160,7 +160,7 @@ class Reconciler:
         _keep_only(names, self._unlaunched)
         # A job that has moved to another replica is read again if it comes back.
         _keep_only(mine, self._jobs)
-        self._counters.jobs(len(self._jobs))
+        self._counters.jobs.set(len(self._jobs))
         self.describe_instances()
         return [name for name in mine if self._is_due(name, now)]
 
@@ -412,7 +412,7 @@ class Reconciler:
         if reaped.trouble:
             log.warning("%s: %s: %s", reaped.instance.id, reaped.why, reaped.trouble)
             return
-        self._counters.reaped()
+        self._counters.reaped.inc()
         log.info("%s was terminated: %s", reaped.instance.id, reaped.why)
 
 

@@ -152,9 +152,9 @@ class Service:
         self._lanes[kind].add(client_id, name)
 
     def _looked(self, open_entries: int) -> None:
-        self._counters.open_entries(open_entries)
+        self._counters.open_entries.set(open_entries)
         for kind, lanes in self._lanes.items():
-            self._counters.waiting(kind.value, lanes.waiting)
+            self._counters.waiting.labels(kind.value).set(lanes.waiting)
 
     def _work(self, kind: Kind, name: str) -> None:
         """Do everything that is due for an entry. Raises LaterError."""
@@ -169,13 +169,13 @@ class Service:
                 self._supervisor.launched(name, entry.owner.client_id)
         except LaterError as error:
             if error.after_s is None:
-                self._counters.retry()
+                self._counters.retries.inc()
             raise
         except BaiError as error:
             if isinstance(error, (StoreError, SendError, ConnectError)) and not isinstance(
                 error, RecordError
             ):
-                self._counters.retry()
+                self._counters.retries.inc()
                 raise LaterError(str(error)) from error
             log.error("%s: %s; it is left as it is", name, error)  # noqa: TRY400 - a sentence says it
             self._recovery.settle(name)

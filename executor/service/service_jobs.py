@@ -163,10 +163,10 @@ class Jobs:
                     ),
                 )
                 return
-            self._counters.refusal(error.outcome.value.lower())
+            self._counters.refusals.labels(error.outcome.value.lower()).inc()
             sentence = str(error)
         except RefusedError as error:
-            self._counters.refusal("request")
+            self._counters.refusals.labels("request").inc()
             sentence = str(error)
         else:
             launched = outbox.keep(EXECUTOR, lambda: self._writer.executor_event(event, job))
