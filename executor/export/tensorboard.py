@@ -4,9 +4,7 @@ process."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,20 +40,16 @@ def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
             )
         folder.mkdir(parents=True, exist_ok=True)
         # A reader of the folder sees the old export or the new one, never half of one.
-        fresh = Path(tempfile.mkdtemp(prefix=f".{facts.job.job.id}.", dir=folder))
-        try:
-            fresh.chmod(0o777 & ~_umask())
+        with tempfile.TemporaryDirectory(
+            prefix=f".{facts.job.job.id}.", dir=folder, ignore_cleanup_errors=True
+        ) as draft:
+            fresh = Path(draft) / "new"
+            fresh.mkdir()
             _write(facts, fresh, SummaryWriter)
             (fresh / _MARK).write_text(json.dumps({"job_id": facts.job.job.id}) + "\n")
             if place.exists():
-                old = Path(tempfile.mkdtemp(prefix=f".{facts.job.job.id}.", dir=folder))
-                place.rename(old / "old")
-                fresh.rename(place)
-                shutil.rmtree(old)
-            else:
-                fresh.rename(place)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+                place.rename(Path(draft) / "old")
+            fresh.rename(place)
     except OSError as error:
         raise ExportError(f"{place} cannot be written: {error.strerror or error}") from error
     return place
@@ -122,9 +116,3 @@ def _tag(key: SeriesKey) -> str:
 
 def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
