@@ -69,8 +69,8 @@ def read_request(event: Event, bounds: Bounds, *, region: str | None) -> Service
     """
     contents = _without_nulls(_contents(event))
     # Neither a descriptor nor an answer can contain lone surrogates, and large integers break calculations.
-    for unusable in (_half_characters(event.payload, "payload"), _large_integers(contents, "")):
-        if problems := list(unusable):
+    for problems in (_half_characters(event.payload), _large_integers(contents)):
+        if problems:
             raise RefusedError(_sentence(problems))
     pulls = read_pulls(event.payload, contents)
     problems = [
@@ -182,30 +182,33 @@ def _without_nulls(node: Any) -> Any:
     return [_without_nulls(each) for each in node] if isinstance(node, list) else node
 
 
-def _half_characters(node: Any, where: str) -> Iterator[str]:
-    """Yield texts and keys with lone surrogates, which are possible in JSON but not in UTF-8."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            if not is_utf8(str(key)):
-                yield f"{where}: a key holds half a character; write it as UTF-8"
-            yield from _half_characters(value, f"{where}.{key}")
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from _half_characters(value, f"{where}[{index}]")
-    elif isinstance(node, str) and not is_utf8(node):
-        yield f"{where} holds half a character; write it as UTF-8"
+def _half_characters(payload: Mapping[str, Any]) -> list[str]:
+    """Return the mistakes in texts and keys with lone surrogates, which are possible in JSON but not in UTF-8."""
+    texts = ((place, text) for place, text in _leaves(payload, "payload") if isinstance(text, str))
+    return [f"{place} holds half a character; write it as UTF-8" for place, text in texts if not is_utf8(text)]
 
 
-def _large_integers(node: Any, where: str) -> Iterator[str]:
-    """Yield integers of a descriptor that do not fit into 64 bits, although TOML allows them."""
+def _large_integers(contents: Mapping[str, Any]) -> list[str]:
+    """Return the mistakes in integers of a descriptor that do not fit into 64 bits, although TOML allows them."""
+    numbers = ((place, number) for place, number in _leaves(contents) if type(number) is int)
+    return [
+        f"{place}: an integer must fit into 64 bits"
+        for place, number in numbers
+        if not -(2**63) <= number < 2**63
+    ]
+
+
+def _leaves(node: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the keys and the single values of a tree of tables and lists, each with its place."""
     if isinstance(node, Mapping):
         for key, value in node.items():
-            yield from _large_integers(value, f"{where}.{key}" if where else str(key))
+            yield f"{where}: a key", key
+            yield from _leaves(value, f"{where}.{key}" if where else str(key))
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            yield from _large_integers(value, f"{where}[{index}]")
-    elif type(node) is int and not -(2**63) <= node < 2**63:
-        yield f"{where}: an integer must fit into 64 bits"
+            yield from _leaves(value, f"{where}[{index}]")
+    else:
+        yield where, node
 
 
 def _finding_text(finding: Finding) -> str:
