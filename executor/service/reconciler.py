@@ -133,7 +133,9 @@ class Reconciler:
         """The jobs' machines at the last look; None if EC2 could not be asked."""
         self._called: set[str] = set()
         """Jobs of an event, which are checked at once, even if they belong to another replica."""
-        self._aws = cache(lambda region: aws_session(settings, region=region))
+        self._aws: Callable[[str | None], AwsSession] = cache(
+            lambda region: aws_session(settings, region=region)
+        )
         # Machines are launched for requests only, whose senders the configuration bounds.
         self._looks = BucketLook(
             settings=settings,
@@ -228,7 +230,7 @@ class Reconciler:
         if not ids:
             return {}
         try:
-            found = instances_by_id(self._aws_in(region).quick_client(), sorted(ids))
+            found = instances_by_id(self._aws(region).quick_client(), sorted(ids))
         except BaiError as error:
             log.warning(
                 "the jobs of changed instances in %s are not known until the next look: %s", region, error
@@ -245,12 +247,8 @@ class Reconciler:
                 regions.setdefault(job.region, {})[name] = job.launched
         found: dict[str, list[Instance] | None] = {}
         for region, jobs in regions.items():
-            found.update(find_job_instances(self._aws_in, region, jobs))
+            found.update(find_job_instances(self._aws, region, jobs))
         return found
-
-    def _aws_in(self, region: str | None) -> AwsSession:
-        session: AwsSession = self._aws(region)
-        return session
 
     def _begin(self, name: str, *, called: bool) -> _Job | None:
         """Adopt a launched job, if it is ours or an event is about it. Raises BaiError."""
@@ -269,7 +267,7 @@ class Reconciler:
         is_there = record.exists()
         if not is_there:
             write_result(record, Outcome.LOST, "The job's record is gone from the bucket.")
-        monitor = JobMonitor(record, self._aws_in, replacer=self._replacer(record, entry))
+        monitor = JobMonitor(record, self._aws, replacer=self._replacer(record, entry))
         job = _Job(
             store=store,
             record=record,
