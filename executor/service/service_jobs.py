@@ -9,7 +9,7 @@ and its wait is reported (`00-waiting-…`) once for each kind of refusal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -89,16 +89,11 @@ class Jobs:
             self._entries.forget(entry.name)
             return
         self._check_due(entry)
-        event = entry.event
-        about = None if entry.too_large else event.table
         outbox.post(
-            PENDING,
-            lambda: self._writer.status(
-                event, AppStatus.PENDING, "Processing benchmark submission request...", about=about
-            ),
+            PENDING, self._status(entry, AppStatus.PENDING, "Processing benchmark submission request...")
         )
         if not outbox.is_kept(ANSWER):
-            self._decide(entry, outbox, about)
+            self._decide(entry, outbox)
         answer = outbox.post(ANSWER)
         if outbox.is_kept(EXECUTOR) and answer.table["payload"]["status"] == AppStatus.SUCCEEDED.value:
             outbox.post(EXECUTOR)
@@ -127,29 +122,29 @@ class Jobs:
         if self._left(wait) > 0:
             raise _WaitsError(wait)
 
-    def _report_wait(
-        self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None, wait: CapacityWait
-    ) -> LaterError:
+    def _status(self, entry: Entry, status: AppStatus, text: str) -> Callable[[], Message]:
+        """Return what makes a status of a request, which repeats its event unless that is too large."""
+        about = None if entry.too_large else entry.event.table
+        return partial(self._writer.status, entry.event, status, text, about=about)
+
+    def _report_wait(self, entry: Entry, outbox: Outbox, wait: CapacityWait) -> LaterError:
         """Report that a request waits for capacity; return the error that postpones it. Raises StoreError,
         SendError."""
         text = answerable(f"Waiting for capacity {wait.bound}: {wait.sentence}.")
-        outbox.post(
-            f"{_WAITING}-{wait.key}",
-            lambda: self._writer.status(entry.event, AppStatus.PENDING, text, about=about),
-        )
+        outbox.post(f"{_WAITING}-{wait.key}", self._status(entry, AppStatus.PENDING, text))
         left = max(0.0, self._left(wait))
         log.info("%s; asked again in %.0f s", wait.sentence, left)
         self._answered_ms[entry.name] = self._now_ms()
         self._waits[entry.name] = wait
         return LaterError(wait.sentence, after_s=min(left, _CANCEL_LOOK_S))
 
-    def _decide(self, entry: Entry, outbox: Outbox, about: Mapping[str, Any] | None) -> None:
+    def _decide(self, entry: Entry, outbox: Outbox) -> None:
         """Launch the job, and keep the answer or the reason of the refusal."""
         event = entry.event
         try:
             job = self._launch(entry)
         except _WaitsError as error:
-            raise self._report_wait(entry, outbox, about, error.wait) from error
+            raise self._report_wait(entry, outbox, error.wait) from error
         except LaunchError as error:
             if error.outcome is Outcome.CANCELLED:
                 # A command has cancelled it since our look. Its success is reported before the end.
@@ -157,10 +152,7 @@ class Jobs:
                 if beside.is_kept(CANCELLED):
                     beside.post(CANCELLED)
                 outbox.keep(
-                    ANSWER,
-                    lambda: self._writer.status(
-                        event, AppStatus.CANCELED, "Benchmark cancelled - watch ended", about=about
-                    ),
+                    ANSWER, self._status(entry, AppStatus.CANCELED, "Benchmark cancelled - watch ended")
                 )
                 return
             self._counters.refusals.labels(error.outcome.value.lower()).inc()
@@ -170,16 +162,15 @@ class Jobs:
             sentence = str(error)
         else:
             launched = outbox.keep(EXECUTOR, lambda: self._writer.executor_event(event, job))
-            outbox.keep(
-                ANSWER,
-                lambda: self._writer.status(
-                    event, AppStatus.SUCCEEDED, "Benchmark successfully created...", about=launched.table
-                ),
+            text = "Benchmark successfully created..."
+            made = partial(
+                self._writer.status, event, AppStatus.SUCCEEDED, text, about=launched.table
             )
+            outbox.keep(ANSWER, made)
             return
         text = answerable(f"{sentence.rstrip('.')}.")
         log.info("refused: %s", text)
-        outbox.keep(ANSWER, lambda: self._writer.status(event, AppStatus.ERROR, text, about=about))
+        outbox.keep(ANSWER, self._status(entry, AppStatus.ERROR, text))
 
     def _launch(self, entry: Entry) -> dict[str, Any]:
         """Return the launched job in the form of the service. Raises LaunchError, RefusedError, _WaitsError, LaterError, StoreError."""
