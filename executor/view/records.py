@@ -7,7 +7,9 @@ import io
 import json
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -29,6 +31,7 @@ from executor.records.series_lines import (
     RANK_LABELS,
     TAIL,
     RecordLines,
+    Row,
     labelled,
     numbers,
     record_like,
@@ -61,7 +64,26 @@ def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> Malform
     return MalformedLines()
 
 
-class NamedRecords:
+class _ChosenRecords(ABC):
+    """Lets some records through alone."""
+
+    def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
+        """Yield the lines of these records; lines that are not records are kept, so that they can be counted."""
+        for content, rank in lines:
+            whole, rows = content.splitlines(keepends=True), rows_in(content)
+            wanted = self._are_wanted(rows) if rows is not None else list(map(self._is_wanted, whole))
+            yield RecordLines(b"".join(compress(whole, wanted)), rank)
+
+    @abstractmethod
+    def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
+        """Return whether each row is let through."""
+
+    @abstractmethod
+    def _is_wanted(self, line: bytes) -> bool:
+        """Return the same of any line."""
+
+
+class NamedRecords(_ChosenRecords):
     """Lets through the records of some metrics alone."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -73,18 +95,9 @@ class NamedRecords:
         """The names that no record had."""
         return sorted(self.names - self._seen)
 
-    def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
-        """Yield the lines of these metrics; lines that are not records are kept, so that they can be
-        counted."""
-        for content, rank in lines:
-            rows = rows_in(content)
-            if rows is None:
-                wanted = [line for line in content.splitlines(keepends=True) if self._is_wanted(line)]
-            else:
-                whole = content.splitlines(keepends=True)
-                names = {name: self._is_name_wanted(json.loads(name)) for name in {row[NAME] for row in rows}}
-                wanted = [line for line, row in zip(whole, rows, strict=True) if names[row[NAME]]]
-            yield RecordLines(b"".join(wanted), rank)
+    def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
+        names = {name: self._is_name_wanted(json.loads(name)) for name in {row[NAME] for row in rows}}
+        return [names[row[NAME]] for row in rows]
 
     def _is_wanted(self, line: bytes) -> bool:
         try:
@@ -99,7 +112,7 @@ class NamedRecords:
         return name in self.names
 
 
-class GenerationRecords:
+class GenerationRecords(_ChosenRecords):
     """Lets through the records of one generation alone."""
 
     def __init__(self, number: int) -> None:
@@ -107,19 +120,11 @@ class GenerationRecords:
         self.has_seen = False
         """Whether there was a record of it."""
 
-    def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
-        """Yield the lines of the generation; lines that are not records are kept, so that they can be
-        counted."""
+    def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
         end = b',"generation":%d' % self.number
-        for content, rank in lines:
-            rows = rows_in(content)
-            whole = content.splitlines(keepends=True)
-            if rows is None:
-                wanted = list(filter(self._is_wanted, whole))
-            else:
-                wanted = [line for line, row in zip(whole, rows, strict=True) if row[TAIL].endswith(end)]
-                self.has_seen = self.has_seen or bool(wanted)
-            yield RecordLines(b"".join(wanted), rank)
+        wanted = [row[TAIL].endswith(end) for row in rows]
+        self.has_seen = self.has_seen or any(wanted)
+        return wanted
 
     def _is_wanted(self, line: bytes) -> bool:
         records = list(records_in(line))
