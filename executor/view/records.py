@@ -18,11 +18,10 @@ from bai_agent.decode import parse_json
 from bai_agent.errors import RecordError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.job_headlines import arm_of
-from executor.documents.document import Block, Column, Paragraph, Phrase, Table
+from executor.documents.document import Block, Column, Paragraph, Phrase, Table, quantity_phrase
 from executor.documents.metrics import metric_notes, metric_table
 from executor.documents.screen import Screen, show_blocks
 from executor.documents.text import speaks_unicode, spreadsheet_cell, visible_bytes
-from executor.quantities import quantity
 from executor.records.counted_values import LEAST
 from executor.records.over_ranks import current_rows
 from executor.records.reading import MalformedLines, records_in
@@ -267,9 +266,5 @@ def _blocks(measurements: Measurements, *, rows: int) -> Iterator[Block]:
 
 def _run_facts(every: Sequence[Series]) -> Table:
     """Return measurements of the run as a whole, one value each."""
-    rows = []
-    for series in every:
-        value, units = quantity(series.last, series.units, floor=series.floor)
-        rows.append([Phrase(series.name), Phrase(value), Phrase(units, "soft")])
-    columns = [Column(""), Column("", number=False), Column("", number=False)]
-    return Table(columns, rows)
+    rows = [[Phrase(each.name), quantity_phrase(each.last, each.units, floor=each.floor)] for each in every]
+    return Table([Column(""), Column("", number=False)], rows)
