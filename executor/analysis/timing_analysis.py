@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Any
 
-from bai_agent.job.figures import deviation, half_width, mean_of
+from bai_agent.job.figures import deviation, half_width, mean_of, median_of
 from bai_agent.job.record_types import JobResult, RepeatOutcome
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.measured_runs import SUCCEEDED
@@ -43,7 +42,7 @@ class CommandTimes:
 
     @property
     def median(self) -> float:
-        return median(self.walls)
+        return median_of(self.walls)
 
     @property
     def half_width(self) -> float:
@@ -75,7 +74,7 @@ class CommandTimes:
         if len(self.walls) < _FEWEST:
             return ()
         middle = self.median
-        spread = median([abs(each - middle) for each in self.walls])
+        spread = median_of([abs(each - middle) for each in self.walls])
         # If all times but one are equal, a difference of a microsecond is not an outlier.
         bound = OUTLIER * max(spread, RESOLUTION / 20)
         return tuple(i for i, each in enumerate(self.walls) if abs(each - middle) > bound)
