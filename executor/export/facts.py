@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bai_agent.job.descriptor import Arm, Job
 from bai_agent.job.job_headlines import LastGenerations, arm_of
@@ -198,9 +198,10 @@ def headline_key(key: SeriesKey) -> SeriesKey:
     return dataclasses.replace(key, generation=None)
 
 
-def unique(wanted: str, taken: Container[str]) -> str:
-    """Return `wanted`, followed by a number if the name is taken."""
+def unique(wanted: str, taken: set[str]) -> str:
+    """Return `wanted`, followed by a number if the name is taken; the result is taken then."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
+    taken.add(name)
     return name

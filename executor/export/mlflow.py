@@ -128,7 +128,6 @@ def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run:
     taken: set[str] = set()
     for each in run.series:
         key = _metric_key(each.key, taken)
-        taken.add(key)
         have = len(client.get_metric_history(run_id, key)) if key in there else 0
         points = zip(each.values, each.timestamps, steps_of(each), strict=True)
         for value, timestamp, step in islice(points, have, None):
@@ -136,7 +135,6 @@ def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run:
     for each in run.series:
         if each.key in run.headlines:
             key = _metric_key(headline_key(each.key), taken, front=_HEADLINE)
-            taken.add(key)
             if key not in there:
                 yield Metric(key, run.headlines[each.key], each.timestamps[-1], 0)
 

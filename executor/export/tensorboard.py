@@ -87,12 +87,10 @@ def _write_run(
     taken: set[str] = set()
     for series in headlines:
         tag = unique(f"headline/{_tag(series.key)}", taken)
-        taken.add(tag)
         at = series.timestamps[-1] / 1000
         writer.add_scalar(tag, run.headlines[series.key], 0, walltime=at, summary_description=series.units)
     for series in of_folder:
         tag = unique(_tag(series.key), taken)
-        taken.add(tag)
         points = zip(series.values, steps_of(series), series.timestamps, strict=True)
         for value, step, timestamp in points:
             writer.add_scalar(tag, value, step, walltime=timestamp / 1000, summary_description=series.units)
