@@ -26,7 +26,7 @@ from bai_agent.decode import decode
 from bai_agent.errors import MissingObjectError, RecordError
 from bai_agent.job.record_types import Count, Moment
 from bai_agent.job.store import JobStore
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import asdict, dataclass
 from executor.errors import UnreadableEventError
 from executor.service.events.event import ENVELOPE, MAX_ID, Event, read_event
 from executor.service.events.requests import action_job_id
@@ -144,8 +144,8 @@ class Entries:
 
     def close(self, entry: Entry) -> None:
         """Close the entry of an event after its last message."""
-        owner = {"client_id": entry.owner.client_id, "action_id": entry.owner.action_id}
-        self.store.put(f"{place(entry.name)}/closed.json", json.dumps(owner).encode() + b"\n", if_absent=True)
+        content = json.dumps(asdict(entry.owner)).encode() + b"\n"
+        self.store.put(f"{place(entry.name)}/closed.json", content, if_absent=True)
         self.forget(entry.name)
 
     def forget(self, name: str) -> None:

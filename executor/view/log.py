@@ -25,7 +25,8 @@ would be kept for ever."""
 class Scroll:
     """Takes output in any pieces and returns lines safe for a terminal. Counts what it drops."""
 
-    def __init__(self, *, keep: int = 400) -> None:
+    def __init__(self, *, keep: int = _KEEP) -> None:
+        """keep: number of newest lines that are kept until they are taken."""
         self._lines: deque[bytes] = deque(maxlen=keep)
         self._rest = b""
         self._passed = 0
@@ -90,7 +91,7 @@ class LogView:
     def feed(self, piece: bytes, rank: int = 0) -> None:
         if not self._follow and rank not in self._scrolls:
             self.print_rests()
-        scroll = self._scrolls.setdefault(rank, Scroll(keep=_KEEP))
+        scroll = self._scrolls.setdefault(rank, Scroll())
         scroll.feed(piece)
         lines = scroll.take()[1]
         if lines:

@@ -25,8 +25,6 @@ from executor.records.follower import TRUNCATED, News
 from executor.view.log import Scroll
 
 _SUMMARY_WIDTH = 80
-_KEEP = 2**20
-"""Greatest number of lines of one piece of output, which has no more bytes than that."""
 
 
 class PlainView:
@@ -36,7 +34,7 @@ class PlainView:
     """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
-        self._scroll = Scroll(keep=_KEEP) if stream is None and sys.stdout.isatty() else None
+        self._scroll = Scroll() if stream is None and sys.stdout.isatty() else None
         self._stream = stream if stream is not None else sys.stdout.buffer
         self._within_line = False
 
