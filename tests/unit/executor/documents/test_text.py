@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.documents.text import plain_text, safe_line, sparkline, speaks_unicode
-from executor.quantities import aligned, number, quantity, seconds, size
+from executor.quantities import aligned, counted, listed, number, percent, quantity, seconds, size
 from executor.view.log import Scroll
 
 
@@ -68,6 +68,20 @@ def test_durations_are_formatted_in_suitable_units(value: float, text: str) -> N
 )
 def test_sizes_are_formatted_in_suitable_units(value: int, text: str) -> None:
     assert size(value) == text
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 runs"), (1, "1 run"), (2000, "2,000 runs")])
+def test_only_one_thing_is_singular(count: int, text: str) -> None:
+    assert counted(count, "run") == text
+
+
+def test_long_lists_are_shortened() -> None:
+    assert listed(["a", "b", "c"], 3) == "a, b, c"
+    assert listed(["a", "b", "c", "d"], 2) == "a, b and 2 more"
+
+
+def test_shares_read_well() -> None:
+    assert [percent(0.1254), percent(-0.05, "+.0f"), percent(12.0, ",.0f")] == ["12.5 %", "-5 %", "1,200 %"]
 
 
 def test_colours_are_kept_and_cursor_movements_removed() -> None:
