@@ -16,8 +16,8 @@ from bai_agent.job.record_types import JobResult, RepeatOutcome
 from bai_agent.light_dataclass import dataclass, replace
 from executor.analysis.steady import series_unsteady
 from executor.quantities import counted
-from executor.records.figures import measured, metric_of, start_of
 from executor.records.counted_values import floor_of, memory_floor
+from executor.records.figures import measured, metric_of, start_of
 from executor.records.points import Points, PointSeries
 
 SUCCEEDED = "succeeded"
@@ -157,9 +157,13 @@ def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size
     if wanted is not None and wanted != nodes:
         sentences.append(f"it has no generation on {counted(wanted, 'node')}")
     if len(taken) < len(sizes):
-        others = ", ".join(f"{number} on {counted(size, 'node')}" for number, size in sizes.items() if size != nodes)
+        others = ", ".join(
+            f"{number} on {counted(size, 'node')}" for number, size in sizes.items() if size != nodes
+        )
         listed = ", ".join(map(str, taken))
-        sentences.append(f"compared are values of generation {listed} on {counted(nodes, 'node')}; left out: {others}")
+        sentences.append(
+            f"compared are values of generation {listed} on {counted(nodes, 'node')}; left out: {others}"
+        )
     sentence = f"{job_id}: {'; '.join(sentences)}" if sentences else ""
     return _Size(nodes=nodes, generations=frozenset(taken), sentence=sentence)
 

@@ -179,10 +179,10 @@ def status(
     from executor.jobs.job_group import GroupNamedError
     from executor.jobs.job_list import last_values, measurements_of
     from executor.jobs.wait import wait_for_end
-    from executor.records.machine_facts import SUMMARY_NODES, environments
     from executor.records.generation_status import last_hints, size_status
     from executor.records.generations import generations_of
     from executor.records.job_status import unknown_status
+    from executor.records.machine_facts import SUMMARY_NODES, environments
     from executor.records.node_status import with_nodes
     from executor.records.reading import result_of
 
@@ -409,8 +409,8 @@ def metrics(
 
     from executor.jobs.extract import chosen_set, stream_of
     from executor.jobs.stream import record_lines
-    from executor.records.follower import benchmark_starts
     from executor.records.counted_values import failed_runs, memory_floor_in
+    from executor.records.follower import benchmark_starts
     from executor.records.nodes import NodeListing
     from executor.view.records import GenerationRecords, print_csv, print_jsonl, print_statistics
 

@@ -24,8 +24,8 @@ from executor.documents.document import Phrase
 from executor.documents.text import place
 from executor.program import command
 from executor.quantities import seconds
-from executor.records.machine_facts import MachineWarning
 from executor.records.follower import News
+from executor.records.machine_facts import MachineWarning
 from executor.records.run_state import PHASES, RunState, neighbour_sentence
 from executor.records.statistics import Measurements
 

@@ -12,6 +12,7 @@ from typing import Any
 from bai_agent.job.record_types import OwnUsage, ProcessUsage
 from executor.documents.document import Column, Fact, Phrase, Table
 from executor.quantities import counted, percent, quantity, seconds, size
+from executor.records.counted_values import memory_floor
 from executor.records.machine_facts import (
     LINES,
     TABLES,
@@ -22,7 +23,6 @@ from executor.records.machine_facts import (
     tables_at,
     times,
 )
-from executor.records.counted_values import memory_floor
 from executor.records.series import Series
 
 _CHARACTERS = 1000

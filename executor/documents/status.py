@@ -33,9 +33,9 @@ from executor.documents.summary import (
 )
 from executor.program import command
 from executor.quantities import clock, counted, seconds
-from executor.records.machine_facts import NodeEnvironment, machine_warnings
 from executor.records.generation_status import GenerationStatus, SizeStatus
 from executor.records.job_status import DIED, GOES_ON, JobStatus, NodeStatus, is_over
+from executor.records.machine_facts import NodeEnvironment, machine_warnings
 from executor.records.statistics import Measurements
 
 if TYPE_CHECKING:

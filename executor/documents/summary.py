@@ -37,8 +37,8 @@ from executor.documents.machines import node_table, peak_words, warning_facts
 from executor.documents.metrics import metric_notes, metric_table, over_runs_table, spread_table, unseen_notes
 from executor.documents.screen import Screen
 from executor.quantities import amount, counted, seconds, size
-from executor.records.generations import RUNNING, change_seconds, headline_names
 from executor.records.counted_values import headline_floors
+from executor.records.generations import RUNNING, change_seconds, headline_names
 from executor.records.over_ranks import over_ranks, spreads
 from executor.records.series import Series
 

@@ -19,8 +19,8 @@ from executor.analysis.measured_runs import SUCCEEDED, JobRuns, Run, RunValue, r
 from executor.errors import UsageError
 from executor.jobs.job_lookup import job_ids, started_of
 from executor.planning.rerun_record import REQUEST
-from executor.records.machine_facts import environments, table_in
 from executor.records.follower import benchmark_starts
+from executor.records.machine_facts import environments, table_in
 from executor.records.points import read_points
 from executor.records.reading import result_of
 from executor.records.series import labelled_name

@@ -38,9 +38,9 @@ from executor.backends.local.folder_store import check_own
 from executor.errors import ExtractError, UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
 from executor.planning.job_toml import job_toml
+from executor.records.counted_values import repeat_lines
 from executor.records.generations import generations_in
 from executor.records.reading import events_of, node_result, result_of
-from executor.records.counted_values import repeat_lines
 
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"

@@ -21,13 +21,13 @@ from executor.jobs.ended_jobs import StartedJob
 from executor.jobs.job_lookup import job_ids, job_names, newest_first, place_of
 from executor.jobs.stream import record_lines
 from executor.planning.request import MATRIX, group_of
+from executor.records.counted_values import failed_runs, headline_floors, memory_floor_in
 from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import UNREADABLE, JobStatus
-from executor.records.counted_values import failed_runs, headline_floors, memory_floor_in
 from executor.records.nodes import arms_of_runs, has_ranks, node_records
 from executor.records.reading import records_in, result_of
-from executor.records.series_lines import labelled
 from executor.records.series import labelled_name, with_arm
+from executor.records.series_lines import labelled
 from executor.records.statistics import Measurements
 
 _AT_ONCE = 16

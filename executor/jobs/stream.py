@@ -14,11 +14,11 @@ from executor.backends import Backends
 from executor.backends.backend import Backend
 from executor.errors import DeadAgentError, NextStep, NoResultError, UsageError
 from executor.jobs.wait import RetryWindow
+from executor.records.counted_values import repeats_of
 from executor.records.follower import Lead, LeadingNodes, was_truncated
 from executor.records.job_status import DIED, NO_RESULT
 from executor.records.nodes import has_ranks
 from executor.records.reading import LONGEST_LINE, PIECE, result_of
-from executor.records.counted_values import repeats_of
 from executor.records.series_lines import RecordLines
 
 _PAUSE_S, _FAR_PAUSE_S = 0.2, 2.0

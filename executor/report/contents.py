@@ -28,10 +28,10 @@ from executor.jobs.compared import ComparedJob
 from executor.jobs.compared_pair import ComparedPair, compared_arms
 from executor.planning.job_toml import shown_job_toml
 from executor.planning.rerun_record import REQUEST
-from executor.records.machine_facts import NodeEnvironment, environments, table_in
+from executor.records.counted_values import failed_of, floor_of, memory_floor
 from executor.records.follower import benchmark_starts
 from executor.records.generations import generations_of
-from executor.records.counted_values import failed_of, floor_of, memory_floor
+from executor.records.machine_facts import NodeEnvironment, environments, table_in
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
 from executor.records.points import HOST, RUN, Points, PointSeries, read_points

@@ -33,9 +33,7 @@ class ServiceCounters:
         )
         self.open_entries = gauge("bai_serve_open_entries", "Accepted events without a final answer.")
         self.waiting = gauge("bai_serve_waiting", "Pieces of work that are not done.", ["kind"])
-        self.statuses = counter(
-            "bai_serve_statuses", "Statuses of launched jobs that were sent.", ["status"]
-        )
+        self.statuses = counter("bai_serve_statuses", "Statuses of launched jobs that were sent.", ["status"])
         self.jobs = gauge("bai_serve_jobs", "Launched jobs that are looked after here.")
         self.reaped = counter("bai_serve_reaped", "Machines terminated because their time was up.")
         self.instance_events = counter(

@@ -163,9 +163,7 @@ class Jobs:
         else:
             launched = outbox.keep(EXECUTOR, lambda: self._writer.executor_event(event, job))
             text = "Benchmark successfully created..."
-            made = partial(
-                self._writer.status, event, AppStatus.SUCCEEDED, text, about=launched.table
-            )
+            made = partial(self._writer.status, event, AppStatus.SUCCEEDED, text, about=launched.table)
             outbox.keep(ANSWER, made)
             return
         text = answerable(f"{sentence.rstrip('.')}.")

@@ -25,6 +25,7 @@ from executor.documents.text import speaks_unicode, spreadsheet_cell, visible_by
 from executor.records.counted_values import LEAST
 from executor.records.over_ranks import current_rows
 from executor.records.reading import MalformedLines, records_in
+from executor.records.series import Series
 from executor.records.series_lines import (
     NAME,
     RANK_LABELS,
@@ -37,7 +38,6 @@ from executor.records.series_lines import (
     rows_in,
     shared_text,
 )
-from executor.records.series import Series
 from executor.records.statistics import Measurements
 from executor.view.stage import DrawnTerminal
 
@@ -199,6 +199,7 @@ def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
             is_text = not isinstance(value, (int, float, type(None)))
             row[column] = spreadsheet_cell(str(value)) if is_text else value
     return row
+
 
 def print_statistics(
     job: Job,

@@ -18,10 +18,10 @@ from bai_agent.job.record_types import JobResult
 from executor.backends.backend import Watcher
 from executor.documents.job_view import JobView
 from executor.jobs.wait import RetryWindow
-from executor.records.machine_facts import SUMMARY_NODES, environments, machine_warnings
+from executor.records.counted_values import failed_of, memory_floor
 from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
-from executor.records.counted_values import failed_of, memory_floor
+from executor.records.machine_facts import SUMMARY_NODES, environments, machine_warnings
 from executor.records.nodes import NodeListing
 
 if TYPE_CHECKING:

@@ -185,7 +185,9 @@ def _without_nulls(node: Any) -> Any:
 def _half_characters(payload: Mapping[str, Any]) -> list[str]:
     """Return the mistakes in texts and keys with lone surrogates, which are possible in JSON but not in UTF-8."""
     texts = ((place, text) for place, text in _leaves(payload, "payload") if isinstance(text, str))
-    return [f"{place} holds half a character; write it as UTF-8" for place, text in texts if not is_utf8(text)]
+    return [
+        f"{place} holds half a character; write it as UTF-8" for place, text in texts if not is_utf8(text)
+    ]
 
 
 def _large_integers(contents: Mapping[str, Any]) -> list[str]:

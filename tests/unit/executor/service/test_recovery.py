@@ -11,9 +11,9 @@ from service_events import cancel_event, encoded, fetcher_event
 from bai_agent.errors import StoreError
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
+from executor.service.broker import PartitionOwnership, client_partition
 from executor.service.entries import Entries, Kind
 from executor.service.events.event import read_event
-from executor.service.broker import PartitionOwnership, client_partition
 from executor.service.service import Recovery
 
 OURS, THEIRS = (

@@ -23,13 +23,13 @@ from bai_agent.job.store.directory import DirectoryStore
 from executor.configuration.config import Settings
 from executor.configuration.service_config import Topics
 from executor.planning.job_toml import job_toml
+from executor.service.broker import PartitionOwnership
 from executor.service.counters import ServiceCounters
 from executor.service.entries import Entries, Kind
 from executor.service.events.ec2_events import InstanceEvent
 from executor.service.events.event import read_event
 from executor.service.events.messages import AppStatus, Message, MessageWriter
 from executor.service.outbox import Outbox
-from executor.service.broker import PartitionOwnership
 from executor.service.reconciler import Reconciler
 from executor.service.service_jobs import EXECUTOR
 from executor.service.status_reporter import StatusReporter
