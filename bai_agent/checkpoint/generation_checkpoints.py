@@ -48,7 +48,7 @@ from bai_agent.job.run_directory import write_json
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.nodes.members_file import members_of
 from bai_agent.run.run_context import RunContext
-from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.runtime.stop import RunEndedError
 
 if TYPE_CHECKING:
     # A job of one node does not load it.
@@ -92,8 +92,7 @@ def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
     elastic.waits_to_launch = True
     elastic.look_now()
     while elastic.launched < generation:
-        if reason := ctx.watch.reason():
-            raise RunEndedError(reason)
+        ctx.watch.raise_reason()
         ctx.clock.sleep(_TICK_S)
     elastic.waits_to_launch = False
 
@@ -163,12 +162,12 @@ def _plain_errors(ctx: RunContext, folder: Path) -> Iterator[None]:
     except OSError as error:
         raise _failed(f"{error.filename or folder}: {error.strerror or error}") from error
     except NoSpaceError as error:
-        raise RunEndedError(StopReason(Outcome.DISK_FULL, str(error))) from error
+        raise RunEndedError.of(Outcome.DISK_FULL, str(error)) from error
     except PullStopped:
-        raise RunEndedError(ctx.watch.reason() or _stopped()) from None
+        ctx.watch.raise_reason()
+        raise RunEndedError.of(Outcome.INTERRUPTED, "The restore of the checkpoint was stopped.") from None
     except (PullError, CheckpointError) as error:
-        if reason := ctx.watch.reason():
-            raise RunEndedError(reason) from error
+        ctx.watch.raise_reason()
         raise _failed(str(error)) from error
 
 
@@ -227,8 +226,7 @@ def wait_until_kept(ctx: RunContext) -> None:
 
 def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
     """Return the resources that this node's checkpoints used."""
-    kept = [each for each in ctx.events.seen if isinstance(each, CheckpointEvent)]
-    restores = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
+    kept, restores = ctx.events.of(CheckpointEvent), ctx.events.of(RestoreEvent)
     # An agent that was started again restores again.
     restored = {each.generation: each for each in restores if each.name is not None}.values()
     return CheckpointSummary(
@@ -256,7 +254,7 @@ def _user(ctx: RunContext) -> User | None:
     try:
         return find_user(ctx.job.benchmark.user)
     except SetupError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
 
 
 def _is_first(ctx: RunContext) -> bool:
@@ -405,8 +403,7 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     give_up_at = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
     while True:
-        if reason := ctx.watch.reason():
-            raise RunEndedError(reason)
+        ctx.watch.raise_reason()
         try:
             return ask()
         except StoreError as error:
@@ -417,9 +414,8 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
 
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:
     generation = ctx.rundir.generation
-    told = [each for each in ctx.events.seen if isinstance(each, RestoreEvent)]
     # A missing checkpoint is reported once. A job begins with another job's alone.
-    if not ctx.resumed and (generation == 0 or told):
+    if not ctx.resumed and (generation == 0 or ctx.events.of(RestoreEvent)):
         return
     marker = ctx.restored
     ctx.events.add(
@@ -434,12 +430,8 @@ def _tell(ctx: RunContext, size: int, seconds: float) -> None:
 
 
 def _failed(why: str) -> RunEndedError:
-    return RunEndedError(StopReason(Outcome.PULL_FAILED, f"The checkpoint could not be restored: {why}."))
+    return RunEndedError.of(Outcome.PULL_FAILED, f"The checkpoint could not be restored: {why}.")
 
 
 def _bad(message: str) -> RunEndedError:
-    return RunEndedError(StopReason(Outcome.PREPARE_FAILED, message))
-
-
-def _stopped() -> StopReason:
-    return StopReason(Outcome.INTERRUPTED, "The restore of the checkpoint was stopped.")
+    return RunEndedError.of(Outcome.PREPARE_FAILED, message)

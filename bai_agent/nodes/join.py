@@ -100,9 +100,9 @@ def join(ctx: RunContext) -> None:
         )
         members = meeting.members()
         if isinstance(strategy, SetsUp) and (mismatch := strategy.mismatch(members.peers)) is not None:
-            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, mismatch))
+            raise RunEndedError.of(Outcome.JOIN_FAILED, mismatch)
         if (why := unreachable(me, members.peers)) is not None:
-            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, why))
+            raise RunEndedError.of(Outcome.JOIN_FAILED, why)
     write_members(ctx.rundir, members)
 
 
@@ -151,7 +151,7 @@ class Meeting:
                 if isinstance(error, StoreError) and not isinstance(error, RecordError):
                     self._wait(error)
                     continue
-                raise RunEndedError(StopReason(Outcome.JOIN_FAILED, f"{error}.")) from error
+                raise RunEndedError.of(Outcome.JOIN_FAILED, f"{error}.") from error
             self._wait()
 
     def _gather(self) -> Members | None:
@@ -171,7 +171,7 @@ class Meeting:
         members = Members(peers=tuple(self._said[rank][1] for rank in sorted(joined)), key=new_key())
         if (why := self._unreachable(members.peers)) is not None:
             # Nobody has started anything yet.
-            raise RunEndedError(StopReason(Outcome.JOIN_FAILED, why))
+            raise RunEndedError.of(Outcome.JOIN_FAILED, why)
         return members if self._attempt.write_members(members) else self._settled()
 
     def _read(self, joined: Mapping[int, tuple[Version, str]]) -> None:
@@ -222,12 +222,10 @@ class Meeting:
         if silent:
             self._monitor.give_up(silent)
             which = f"Node {silent[0]}" if len(silent) == 1 else f"Nodes {', '.join(map(str, silent))}"
-            raise RunEndedError(
-                StopReason(
-                    Outcome.JOIN_FAILED,
-                    f"{which} gave no sign of life for limits.join ({format_duration(self._limit)}), while node "
-                    f"{self._me.rank} waited.",
-                )
+            raise RunEndedError.of(
+                Outcome.JOIN_FAILED,
+                f"{which} gave no sign of life for limits.join ({format_duration(self._limit)}), while node "
+                f"{self._me.rank} waited.",
             )
 
     def _wait(self, error: StoreError | None = None) -> None:
@@ -256,11 +254,10 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
             stopping=ctx.watch.stopping,
         )
     except SetupError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
     except Stopped:
-        reason = ctx.watch.reason()
-        assert reason is not None  # it stays
-        raise RunEndedError(reason) from None
+        ctx.watch.raise_reason()
+        raise  # not reached: a reason stays
 
 
 def _address(ctx: RunContext, strategy: Strategy) -> str:
@@ -277,8 +274,8 @@ def _address(ctx: RunContext, strategy: Strategy) -> str:
     try:
         return imds.read("local-ipv4", environment=os.environ).strip()
     except MetadataError as error:
-        raise RunEndedError(
-            StopReason(Outcome.JOIN_FAILED, f"This node does not know its address: {error}.")
+        raise RunEndedError.of(
+            Outcome.JOIN_FAILED, f"This node does not know its address: {error}."
         ) from error
 
 
@@ -307,12 +304,10 @@ def _slots(ctx: RunContext) -> int:
         return int(strategy.processes_per_node)
     found, by = _gpus(ctx)
     if strategy.gpus is not None and found != strategy.gpus:
-        raise RunEndedError(
-            StopReason(
-                Outcome.PREPARE_FAILED,
-                f"Node {ctx.node.rank} has {found} GPUs, counted by {by}, and its instance type has {strategy.gpus}: "
-                "on another machine the job may run; else write how many processes each starts.",
-            )
+        raise RunEndedError.of(
+            Outcome.PREPARE_FAILED,
+            f"Node {ctx.node.rank} has {found} GPUs, counted by {by}, and its instance type has {strategy.gpus}: "
+            "on another machine the job may run; else write how many processes each starts.",
         )
     return max(1, found)
 

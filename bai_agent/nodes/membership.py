@@ -25,7 +25,7 @@ from bai_agent.nodes.members_file import members_of, peers_of, write_members
 from bai_agent.peers.elastic_monitor import ElasticMonitor, Newest
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.clock import Clock
-from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.runtime.stop import RunEndedError
 from bai_agent.strategy import role_of
 from bai_agent.strategy.launch import Role
 
@@ -104,8 +104,7 @@ def next_membership(
     elastic.end_here()
     words = _Words(elastic, me, ended, find_problem=find_problem, keeps=keeps, clock=ctx.clock)
     while True:
-        if reason := ctx.watch.reason():
-            raise RunEndedError(reason)
+        ctx.watch.raise_reason()
         ctx.tell_checkpoints()
         if elastic.key is not None:
             answer_others(ctx, elastic, key=elastic.key)
@@ -233,7 +232,7 @@ def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 def _tell(ctx: RunContext, newest: Newest) -> None:
     """Record once the end of the previous generation, and the members of the next one."""
-    if any(isinstance(each, RestartEvent) and each.generation == newest.number for each in ctx.events.seen):
+    if any(each.generation == newest.number for each in ctx.events.of(RestartEvent)):
         return
     word = newest.word
     ctx.events.add(
@@ -254,16 +253,16 @@ def _require_part(newest: Newest, at: int | None) -> None:
         return
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
-        raise RunEndedError(StopReason(outcome, "This node waited for a generation until the job was over."))
+        raise RunEndedError.of(outcome, "This node waited for a generation until the job was over.")
     # These outcomes happen on all nodes. A failure is another node's.
     is_shared = outcome in (Outcome.CANCELLED, Outcome.MAX_RUNTIME, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
-    raise RunEndedError(StopReason(outcome if is_shared else Outcome.PEER_FAILED, newest.word.sentence))
+    raise RunEndedError.of(outcome if is_shared else Outcome.PEER_FAILED, newest.word.sentence)
 
 
 def _require_place(newest: Newest, *, node: int) -> None:
     """Raise RunEndedError if this node was scaled away: its part of the job is over."""
     if newest.word.why == Change.SCALED.value and node in newest.word.nodes:
-        raise RunEndedError(StopReason(Outcome.SUCCEEDED, "This node left because the job was scaled down."))
+        raise RunEndedError.of(Outcome.SUCCEEDED, "This node left because the job was scaled down.")
 
 
 def _not_launched(me: Peer, problem: str) -> GenerationEnd:

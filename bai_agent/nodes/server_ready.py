@@ -14,7 +14,7 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.runtime.clock import call_with_deadline
-from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.runtime.stop import RunEndedError
 
 if TYPE_CHECKING:
     from bai_agent.run.run_context import RunContext
@@ -47,11 +47,9 @@ def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
             return
         words = problem or f"it answered {successes} of {wanted} times in a row"
         _pause(ctx, period_s, deadline)
-    raise RunEndedError(
-        StopReason(
-            Outcome.JOIN_FAILED,
-            f"The server of node {peer.node} was not ready within limits.join ({format_duration(limit)}): {what}: {words}.",
-        )
+    raise RunEndedError.of(
+        Outcome.JOIN_FAILED,
+        f"The server of node {peer.node} was not ready within limits.join ({format_duration(limit)}): {what}: {words}.",
     )
 
 
@@ -59,8 +57,7 @@ def _pause(ctx: RunContext, seconds: float, deadline: float) -> None:
     """Wait; at most until a moment after the deadline. Raises RunEndedError."""
     until = min(ctx.clock.monotonic() + seconds, deadline + _TICK_S)
     while True:
-        if reason := ctx.watch.reason():
-            raise RunEndedError(reason)
+        ctx.watch.raise_reason()
         left = until - ctx.clock.monotonic()
         if left <= 0:
             return

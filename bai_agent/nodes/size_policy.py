@@ -204,7 +204,7 @@ def new_size_look(
 def _is_reported(ctx: RunContext, warning: str) -> bool:
     """Return whether a warning with the same beginning was reported before, by any agent of this node."""
     kind = warning.partition(" (")[0]
-    return any(isinstance(each, WarningEvent) and each.message.startswith(kind) for each in ctx.events.seen)
+    return any(each.message.startswith(kind) for each in ctx.events.of(WarningEvent))
 
 
 def _nodes_wanted(ctx: RunContext, question: Question) -> int:

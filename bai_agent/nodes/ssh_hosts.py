@@ -11,7 +11,7 @@ from bai_agent.errors import NoAnswerError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.run.run_context import RunContext
-from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.runtime.stop import RunEndedError
 
 _ANSWER_SECONDS = 60.0
 """Seconds for all nodes to start their sshd and accept our login."""
@@ -42,18 +42,15 @@ def wait_for_hosts(ctx: RunContext, order: Order) -> None:
         tries = {peer.rank: pool.submit(reach, peer) for peer in order.hosts}
         try:
             while wait(tries.values(), timeout=_PAUSE_SECONDS).not_done:
-                if reason := ctx.watch.reason():
-                    raise RunEndedError(reason)
+                ctx.watch.raise_reason()
         finally:
             over.set()
     for peer in order.hosts:
         if (words := tries[peer.rank].result()) is not None:
-            raise RunEndedError(
-                StopReason(
-                    Outcome.JOIN_FAILED,
-                    f"{peer.title} did not let node {ctx.node.rank} in by SSH at port {peer.port} within {_ANSWER_SECONDS:.0f} s: "
-                    f"{words}. Nodes must reach each other on all ports.",
-                )
+            raise RunEndedError.of(
+                Outcome.JOIN_FAILED,
+                f"{peer.title} did not let node {ctx.node.rank} in by SSH at port {peer.port} within {_ANSWER_SECONDS:.0f} s: "
+                f"{words}. Nodes must reach each other on all ports.",
             )
 
 

@@ -31,7 +31,6 @@ from bai_agent.job.record_types import (
     RunEnd,
     StopEvent,
     TruncationEvent,
-    WarningEvent,
 )
 from bai_agent.job.reserved_space import make_room
 from bai_agent.job.run_directory import RunDir, make_folder, write_atomic, write_json
@@ -103,8 +102,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
     with closing(OpenFile(ctx.rundir.kept_output)) as output:
         output.stat()  # before it can be deleted
         if is_unstarted(ctx):
-            if reason := ctx.watch.reason():
-                raise RunEndedError(reason)
+            ctx.watch.raise_reason()
             if ctx.probe is not None and _is_first(ctx.rundir):
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
@@ -186,9 +184,8 @@ def start_followers(ctx: RunContext) -> None:
 
 def is_unstarted(ctx: RunContext) -> bool:
     """Return whether no agent has started this generation. Its events count if its files are gone: it must not start twice."""
-    return state(ctx.rundir) is State.NOT_STARTED and not any(
-        isinstance(event, BenchmarkStartEvent) and event.generation == ctx.rundir.generation
-        for event in ctx.events.seen
+    return state(ctx.rundir) is State.NOT_STARTED and all(
+        each.generation != ctx.rundir.generation for each in ctx.events.of(BenchmarkStartEvent)
     )
 
 
@@ -222,7 +219,7 @@ def _launch(ctx: RunContext) -> None:
             wait_for_server(ctx, job.server, order.server)
         launch(order, ctx.rundir, ctx.prepared_shim)
     except (SecretError, SetupError, ShimError) as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
     started = wait_started(ctx.rundir, timeout_s=30)
     if started is not None:
         ctx.events.add(
@@ -399,7 +396,4 @@ def _warn_of_missing(ctx: RunContext, path: Path) -> bool:
     """Warn once of a file that the benchmark deleted or renamed; return whether this call warned."""
     name = path.relative_to(ctx.rundir.path).as_posix()
     message = f"{name} was deleted or renamed in the run directory while the benchmark ran; a part of its content may be missing."
-    if any(isinstance(event, WarningEvent) and event.message == message for event in ctx.events.seen):
-        return False
-    ctx.warn(message)
-    return True
+    return ctx.warn_once(message)

@@ -22,7 +22,7 @@ from bai_agent.job.reserved_space import reserve_space
 from bai_agent.job.run_directory import boot_id, make_folder, now_ms, write_json
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.clock import call_with_deadline
-from bai_agent.runtime.stop import RunEndedError, StopReason
+from bai_agent.runtime.stop import RunEndedError
 from bai_agent.strategy import strategy_of
 
 _CLAIM_SECONDS = 120.0
@@ -67,9 +67,9 @@ def prepare(ctx: RunContext) -> None:
         if state(rundir) is State.NOT_STARTED:
             secrets_of(ctx)
     except SecretError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
     except BaiError as error:
-        raise RunEndedError(StopReason(Outcome.BAD_DESCRIPTOR, str(error))) from error
+        raise RunEndedError.of(Outcome.BAD_DESCRIPTOR, str(error)) from error
     if ctx.node.instance_id is not None:
         _wait_for_machine(ctx)
     write_json(rundir.ready, identity)
@@ -112,7 +112,7 @@ def _let_user_in(ctx: RunContext) -> None:
                     give_all_to(user, each)
                 require_access(user, folders)
     except SetupError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
 
 
 def _link(file: Path, link: Path) -> None:
@@ -127,7 +127,7 @@ def _link(file: Path, link: Path) -> None:
             f"The run directory cannot be in {file.parent}: its file system has no hard links ({error.strerror}); "
             "name a folder on another one with --store, or --dir of bai-agent."
         )
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, message)) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, message) from error
 
 
 def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
@@ -154,15 +154,14 @@ def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
                 name="claim",
             )
         except ClaimedError as error:
-            raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+            raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
         except StoreError as error:
             message = str(error)
-            raise RunEndedError(
-                StopReason(Outcome.STORE_FAILED, f"{message[0].upper()}{message[1:]}.")
-            ) from error
+            raise RunEndedError.of(Outcome.STORE_FAILED, f"{message[0].upper()}{message[1:]}.") from error
         if not claimed:
+            ctx.watch.raise_reason()
             late = f"The job store {node_store.record.store.url} did not answer within {seconds:.0f} s."
-            raise RunEndedError(ctx.watch.reason() or StopReason(Outcome.STORE_FAILED, late))
+            raise RunEndedError.of(Outcome.STORE_FAILED, late)
         write_json(ctx.rundir.store_offset, {})
     start_uploader(ctx)
 
@@ -176,8 +175,8 @@ def _require_job(ctx: RunContext) -> None:
     except StoreError:
         return  # the claim asks again
     if is_over:
-        raise RunEndedError(
-            StopReason(Outcome.SUCCEEDED, "The job was over before this machine could take part in it.")
+        raise RunEndedError.of(
+            Outcome.SUCCEEDED, "The job was over before this machine could take part in it."
         )
 
 
@@ -211,9 +210,8 @@ def _wait_for_machine(ctx: RunContext) -> None:
         for warning in ctx.wait_for_machine(ctx.watch.stopping, ctx.clock):
             ctx.warn(warning)
     except NotReadyError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
-    if reason := ctx.watch.reason():
-        raise RunEndedError(reason)
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
+    ctx.watch.raise_reason()
 
 
 def secrets_of(ctx: RunContext) -> dict[str, str]:

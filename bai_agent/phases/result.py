@@ -167,7 +167,7 @@ def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
 def _own_usage(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd | None) -> OwnUsage:
     """Return the resources that our own programs used, as each reports them."""
     # The usage of a killed agent is unknown.
-    agents = sum(isinstance(event, AgentEvent) for event in ctx.events.seen)
+    agents = len(ctx.events.of(AgentEvent))
     extractor = extracted.own_usage if extracted is not None else None
     if extracted is None:
         from bai_agent.metrics.checkpoint import usage_so_far
@@ -244,7 +244,7 @@ def _judge_end(
 
 def _ran_out_of_time(ctx: RunContext) -> bool:
     """Return whether the extractor worked until its deadline."""
-    ends = [event for event in ctx.events.seen if isinstance(event, ExtractionEvent)]
+    ends = ctx.events.of(ExtractionEvent)
     return bool(ends) and not ends[-1].stalled
 
 
@@ -307,15 +307,15 @@ def _is_at_end(elastic: ElasticMonitor) -> bool:
 
 
 def _kafka(ctx: RunContext) -> dict[str, Any] | None:
-    for event in reversed(ctx.events.seen):
-        if isinstance(event, DeliveryEvent) and event.sink == "Kafka":
+    for event in reversed(ctx.events.of(DeliveryEvent)):
+        if event.sink == "Kafka":
             return {"delivered": event.delivered, "undelivered": event.undelivered, "error": event.error}
     return None
 
 
 def _warnings(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd) -> list[str]:
-    warnings = [event.message for event in ctx.events.seen if isinstance(event, WarningEvent)]
-    warnings += neighbour_warnings([event for event in ctx.events.seen if isinstance(event, NeighbourEvent)])
+    warnings = [each.message for each in ctx.events.of(WarningEvent)]
+    warnings += neighbour_warnings(ctx.events.of(NeighbourEvent))
     if ended.oom and ended.code == 0:
         warnings.append(
             "The kernel killed a process of the benchmark because memory ran out, though the benchmark ended well."

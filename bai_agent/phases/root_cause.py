@@ -15,7 +15,7 @@ from bai_agent.benchmark.state import read_started
 from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import peer_of
-from bai_agent.job.record_types import RunEnd, StopEvent
+from bai_agent.job.record_types import RunEnd
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.repeats import RepeatedRun, RepeatedRuns, read_repeats
 from bai_agent.metrics.search.terminal import visible
@@ -70,7 +70,7 @@ def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, s
     """Return the outcome and sentence, completed with the agent's reason to end the benchmark, if it ended
     it."""
     outcome, sentence, cause = classify_end(ctx, left, quote=quote)
-    stops = [event for event in ctx.events_of_generation() if isinstance(event, StopEvent)]
+    stops = ctx.stops_of_generation()
     if left.stop is not None and outcome is not Outcome.OOM and cause is None:
         return outcome, stops[0].message if stops else sentence, None
     if ctx.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED, Outcome.KILLED):
@@ -101,7 +101,7 @@ def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None =
 
 def stopped_at(ctx: RunContext) -> int | None:
     """Return when the run was first told to end (ms UTC); None if it was not."""
-    return next((event.time for event in ctx.events_of_generation() if isinstance(event, StopEvent)), None)
+    return next((each.time for each in ctx.stops_of_generation()), None)
 
 
 def read_end(

@@ -280,8 +280,7 @@ def _wait_until_alone(ctx: RunContext) -> None:
     if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
         return
     ctx.alone = wait_until_alone(_me(ctx), tell=ctx.events.add, stopping=ctx.watch.stopping, clock=ctx.clock)
-    if reason := ctx.watch.reason():
-        raise RunEndedError(reason)
+    ctx.watch.raise_reason()
 
 
 @contextmanager
@@ -323,9 +322,8 @@ def _mount(ctx: RunContext) -> None:
     try:
         mount_all(ctx.job.mounts, ctx.rundir.mounts, stopping=ctx.watch.stopping)
     except SetupError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
-    if reason := ctx.watch.reason():
-        raise RunEndedError(reason)
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
+    ctx.watch.raise_reason()
 
 
 def _unmount(job: Job, rundir: RunDir) -> None:
@@ -378,11 +376,10 @@ def _pull(ctx: RunContext) -> None:
     except (PullStopped, Stopped):
         pass
     except NoSpaceError as error:
-        raise RunEndedError(StopReason(Outcome.DISK_FULL, str(error))) from error
+        raise RunEndedError.of(Outcome.DISK_FULL, str(error)) from error
     except (PullError, SetupError) as error:
-        raise RunEndedError(StopReason(Outcome.PULL_FAILED, str(error))) from error
-    if reason := ctx.watch.reason():
-        raise RunEndedError(reason)
+        raise RunEndedError.of(Outcome.PULL_FAILED, str(error)) from error
+    ctx.watch.raise_reason()
     checkpoint = ctx.job.checkpoint
     if checkpoint is not None and checkpoint.origin is not None and newest_begun(ctx) is None:
         from bai_agent.checkpoint.generation_checkpoints import restore_origin
@@ -401,7 +398,7 @@ def _bring_image(ctx: RunContext, deadline: float) -> None:
             ctx.job, ctx.rundir, deadline=deadline, stopping=ctx.watch.stopping, on_instance=on_instance
         )
     except SetupError as error:
-        raise RunEndedError(StopReason(Outcome.PREPARE_FAILED, str(error))) from error
+        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:

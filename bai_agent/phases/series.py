@@ -149,7 +149,7 @@ class RepeatProgress:
     def __init__(self, ctx: RunContext) -> None:
         self._ctx = ctx
         self._runs = RepeatsFile(ctx.rundir.repeats)
-        told = [each.run for each in ctx.events.seen if isinstance(each, RepeatEvent)]
+        told = (each.run for each in ctx.events.of(RepeatEvent))
         self._told = max(told, default=-1)
         self._next = 0.0
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bai_agent.files.user_rights import folder_owner, user_rights
-from bai_agent.job.record_types import TransportEvent, WarningEvent
+from bai_agent.job.record_types import TransportEvent
 from bai_agent.light_dataclass import dataclass
 from bai_agent.run.run_context import RunContext
 
@@ -176,11 +176,9 @@ class TransportLook:
             f"EFA was requested, but {library} uses sockets ({', '.join(sockets)}), which are many times slower: "
             "the image lacks EFA's software or the library's plugin for it; see EFA in docs/many-nodes.md."
         )
-        events = self._ctx.events.seen
-        if not any(isinstance(event, WarningEvent) and event.message == message for event in events):
-            self._ctx.warn(message)
+        self._ctx.warn_once(message)
 
 
 def transports_in(ctx: RunContext) -> Mapping[str, list[str]]:
     """Return the networks in the run's events, by library; the last event of each library counts."""
-    return {event.library: event.uses for event in ctx.events.seen if isinstance(event, TransportEvent)}
+    return {each.library: each.uses for each in ctx.events.of(TransportEvent)}

@@ -12,7 +12,14 @@ from bai_agent.benchmark.environment import scripts_folder
 from bai_agent.job.descriptor import Job, Power
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import AgentEvent, PhaseEvent, RestartEvent, RunEvent, WarningEvent
+from bai_agent.job.record_types import (
+    AgentEvent,
+    PhaseEvent,
+    RestartEvent,
+    RunEvent,
+    StopEvent,
+    WarningEvent,
+)
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir, boot_id
 from bai_agent.job.store.directory import DirectoryStore
@@ -193,19 +200,15 @@ class RunContext:
             self.prepared_shim = None
         self.watch.begin_generation(rundir)
 
-    def events_of_generation(self) -> Iterator[RunEvent]:
-        """Yield the events since the decision for this generation; for the first generation all events."""
-        seen, number = self.events.seen, self.rundir.generation
-        yield from seen[
-            max(
-                (
-                    place
-                    for place, each in enumerate(seen)
-                    if isinstance(each, RestartEvent) and 0 < each.generation <= number
-                ),
-                default=0,
-            ) :
-        ]
+    def stops_of_generation(self) -> list[StopEvent]:
+        """Return the events of stops since the decision for this generation; for the first generation all of them."""
+        found: list[StopEvent] = []
+        for each in self.events.seen:
+            if isinstance(each, StopEvent):
+                found.append(each)
+            elif isinstance(each, RestartEvent) and 0 < each.generation <= self.rundir.generation:
+                found = []
+        return found
 
     def tell_checkpoints(self) -> None:
         """Add the events of the checkpoint thread to the run's events."""
@@ -218,6 +221,13 @@ class RunContext:
         if self.supervisor is not None:
             for warning in self.supervisor.take_warnings():
                 self.warn(warning)
+
+    def warn_once(self, message: str) -> bool:
+        """Warn unless this agent or an earlier one did; return whether this call warned."""
+        is_new = all(each.message != message for each in self.events.of(WarningEvent))
+        if is_new:
+            self.warn(message)
+        return is_new
 
     def warn(self, message: str) -> None:
         self.events.add(WarningEvent(message=message))

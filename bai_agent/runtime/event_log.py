@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bai_agent.decode import parse_json
 from bai_agent.errors import RecordError
@@ -18,6 +18,8 @@ from bai_agent.job.record_types import PhaseEvent, RunEvent, UnknownEvent, event
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import append_line, now_ms, open_append
+
+E = TypeVar("E", bound=RunEvent)
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +58,14 @@ class EventLog:
                 raise
             log.warning("there is no space for the event %s", event.type)
 
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of this kind."""
+        return [each for each in self.seen if isinstance(each, kind)]
+
     def finished_phases(self) -> dict[str, float]:
         """Return the finished phases with their durations (seconds)."""
-        return {
-            event.phase: event.seconds or 0.0
-            for event in self.seen
-            if isinstance(event, PhaseEvent) and event.state == "finished"
-        }
+        finished = (each for each in self.of(PhaseEvent) if each.state == "finished")
+        return {each.phase: each.seconds or 0.0 for each in finished}
 
     def close(self) -> None:
         os.close(self._descriptor)

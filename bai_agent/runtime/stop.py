@@ -34,6 +34,11 @@ class RunEndedError(Exception):
         super().__init__(reason.message)
         self.reason = reason
 
+    @classmethod
+    def of(cls, outcome: Outcome, message: str) -> RunEndedError:
+        """Return the end with this reason."""
+        return cls(StopReason(outcome, message))
+
 
 class StopSource(Protocol):
     """A source that may ask a run to end."""
@@ -72,6 +77,11 @@ class StopMonitor:
         if self._reason is None:
             self._reason = next(self._reasons(running_s), None)
         return self._reason
+
+    def raise_reason(self) -> None:
+        """Raise RunEndedError if there is a reason to end the run."""
+        if reason := self.reason():
+            raise RunEndedError(reason)
 
     def end_generation(self) -> None:
         """Forget the reason that ended a generation: the next one is judged separately."""

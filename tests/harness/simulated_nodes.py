@@ -129,6 +129,11 @@ class MemoryStore:
         return False if kind == "own_412" else found
 
 
+def _raise_reason(monitor: ElasticMonitor) -> None:
+    if (reason := monitor.reason(None)) is not None:
+        raise RunEndedError(reason)
+
+
 class _Monitor(ElasticMonitor):
     """Waits in the time of the simulation."""
 
@@ -282,7 +287,9 @@ class SimulatedNode:
 
     def _context(self, monitor: ElasticMonitor) -> SimpleNamespace:
         return SimpleNamespace(
-            watch=SimpleNamespace(reason=lambda: monitor.reason(None)),
+            watch=SimpleNamespace(
+                reason=lambda: monitor.reason(None), raise_reason=lambda: _raise_reason(monitor)
+            ),
             clock=SimpleNamespace(monotonic=lambda: self.world.now, sleep=lambda _: self._pass(TICK_S)),
             signals=SimpleNamespace(received=False),
             job=SimpleNamespace(limits=self.world.limits, job=SimpleNamespace(id="job"), metrics=[]),
