@@ -12,36 +12,22 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
-from bai_agent.benchmark.state import State, read_exit, read_started, seconds_since_first, state
+from bai_agent.benchmark.state import State, read_exit, seconds_since_first, state
 from bai_agent.decode import checked
-from bai_agent.errors import BaiError, SecretError, StoreError
-from bai_agent.generations.decision import (
-    MAY_GET_BETTER,
-    EndJob,
-    Pause,
-    StartGeneration,
-    Why,
-    decide,
-)
-from bai_agent.generations.decision_file import read_ledger, read_members, write_decision
+from bai_agent.errors import SecretError, StoreError
+from bai_agent.generations.decision import MAY_GET_BETTER, EndJob, Pause, StartGeneration, Why, decide
+from bai_agent.generations.decision_file import read_ledger, write_decision
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
 from bai_agent.generations.policy import Policy, backoff_s
-from bai_agent.job.descriptor import Restart
-from bai_agent.job.generation_records import GenerationEnd, Ledger, NextGeneration
+from bai_agent.job.generation_records import GenerationEnd, Ledger
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.record_types import (
-    BenchmarkStartEvent,
-    GenerationOutcome,
-    RestartEvent,
-    RunEnd,
-    Text,
-    as_table,
-)
+from bai_agent.job.record_types import RestartEvent, RunEnd, Text, as_table
 from bai_agent.job.reserved_space import FULL, reserve_space
-from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_json, write_json
+from bai_agent.job.run_directory import make_folder, now_ms, read_json, write_json
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass
 from bai_agent.phases.benchmark_phase import is_unstarted, run_generation
+from bai_agent.phases.generation_history import has_run
 from bai_agent.phases.prepare import secrets_of
 from bai_agent.phases.root_cause import failed_at, judge_end, stopped_at
 from bai_agent.run.run_context import RunContext
@@ -80,17 +66,6 @@ def run_benchmark(ctx: RunContext) -> None:
         _run(ctx)
     while _begin_next(ctx):
         _run(ctx)
-
-
-def has_run(ctx: RunContext) -> bool:
-    """Return whether this node has started the benchmark in any generation."""
-    return any(state(each) is not State.NOT_STARTED for each in _begun(ctx))
-
-
-def _begun(ctx: RunContext) -> list[RunDir]:
-    """Return the run directory of each generation so far, in order. This node may not have been a member of all."""
-    numbers = {0, *ctx.rundir.generations(), ctx.rundir.generation}
-    return [ctx.rundir.of_generation(each) for each in sorted(numbers)]
 
 
 def _run(ctx: RunContext) -> None:
@@ -141,19 +116,6 @@ def wait_for_checkpoint(ctx: RunContext) -> None:
         wait_until_kept(ctx)
 
 
-def newest_started(ctx: RunContext) -> RunDir:
-    """Return the run directory of the newest generation, by its files or the run's events."""
-    told = [each.generation for each in ctx.events.seen if isinstance(each, BenchmarkStartEvent)]
-    return ctx.rundir.of_generation(max([*told, ctx.rundir.newest_generation().generation]))
-
-
-def newest_begun(ctx: RunContext) -> int | None:
-    """Return the newest generation that this node started, even if its files are gone; None if there is none."""
-    started = [each.generation for each in _begun(ctx) if state(each) is not State.NOT_STARTED]
-    told = [each.generation for each in ctx.events.seen if isinstance(each, BenchmarkStartEvent)]
-    return max([*started, *told], default=None)
-
-
 def end_generations(ctx: RunContext) -> None:
     """Record that no further generation begins: followers of the output end then."""
     if not ctx.job.has_generations or not has_run(ctx):
@@ -172,57 +134,6 @@ def end_generations(ctx: RunContext) -> None:
         if error.errno not in FULL:
             raise
         log.warning("there is no space for %s", ctx.rundir.end)
-
-
-def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutcome]:
-    """Return the outcomes of all started generations, in order, without secrets. quote: as for `judge_end`."""
-    return [
-        _generation_outcome(ctx, each, quote=quote)
-        for each in _begun(ctx)
-        if state(each) is not State.NOT_STARTED
-    ]
-
-
-def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
-    started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
-    # The end as the node has reported it. The last one was not reported.
-    told = next((each for each in _restarts(ctx) if each.generation > rundir.generation), None)
-    if told is not None:
-        outcome, sentence = told.outcome, told.message
-    else:
-        judged, sentence, _ = judge_end(ctx, ended, quote=quote)
-        # The sentence names the command, which may contain expanded secrets.
-        sentence = judged.sentence if ended.exec_error and not quote else ctx.redactor.redact(sentence)
-        outcome = judged.value
-    return GenerationOutcome(
-        generation=rundir.generation,
-        outcome=outcome,
-        sentence=sentence,
-        code=ended.code,
-        signal=ended.signal,
-        started=started.time if started is not None else None,
-        ended=ended.time,
-        wall_seconds=ended.wall_seconds,
-        output_begin=started.output_bytes if started is not None else 0,
-        output_end=ended.output_bytes,
-        members=_members(ctx, rundir),
-    )
-
-
-def _members(ctx: RunContext, rundir: RunDir) -> list[int]:
-    """Return a generation's nodes, in the order of their group ranks."""
-    if (decided := read_members(rundir)) is not None:
-        return decided
-    if ctx.job.strategy.nodes == 1:
-        return [ctx.node.rank]
-    # Imported here: a run of one node starts sooner without it.
-    from bai_agent.nodes.members_file import peers_of
-
-    try:
-        return [each.node for each in peers_of(rundir)]
-    except BaiError as error:
-        log.warning("the members of generation %d are not known: %s", rundir.generation, error)
-        return []
 
 
 def _begin_next(ctx: RunContext) -> bool:
@@ -311,7 +222,7 @@ def _next_generation(ctx: RunContext) -> StartGeneration | None:
     while True:
         decision = decide(_observation(ctx, end, ledger), Policy(restart=policy))
         if isinstance(decision, (StartGeneration, Pause)):
-            _tell(ctx, end.outcome, sentence, policy, ledger)
+            _tell(ctx, end.outcome.value, sentence, backoff_s(policy, restarts=ledger.restarts))
         if isinstance(decision, StartGeneration):
             return decision
         if isinstance(decision, EndJob):
@@ -355,7 +266,7 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
                 ctx.warn(decision.sentence)
             return None
         if decision is not None:
-            _tell_of(ctx, decision)
+            _tell(ctx, decision.outcome, decision.sentence, decision.backoff_seconds)
         if decision is not None and members is not None:
             write_members(ctx.rundir.of_generation(ctx.rundir.generation + 1), members)
             ctx.port = port
@@ -436,30 +347,16 @@ def _stop(ctx: RunContext, reason: StopReason) -> NoReturn:
     raise RunEndedError(reason)
 
 
-def _restarts(ctx: RunContext) -> list[RestartEvent]:
-    return [each for each in ctx.events.seen if isinstance(each, RestartEvent)]
-
-
-def _tell(ctx: RunContext, outcome: Outcome, sentence: str, policy: Restart, ledger: Ledger) -> None:
+def _tell(ctx: RunContext, outcome: str, message: str, pause_s: float) -> None:
     """Record once that the benchmark failed and will be restarted."""
-    pause_s = backoff_s(policy, restarts=ledger.restarts)
-    _add_restart(ctx, outcome=outcome.value, message=sentence, backoff_s=pause_s)
-
-
-def _tell_of(ctx: RunContext, decision: NextGeneration) -> None:
-    """Record the coordinator's decision of the same."""
-    _add_restart(ctx, outcome=decision.outcome, message=decision.sentence, backoff_s=decision.backoff_seconds)
-
-
-def _add_restart(ctx: RunContext, *, outcome: str, message: str, backoff_s: float) -> None:
     generation = ctx.rundir.generation + 1
-    if any(each.generation == generation for each in _restarts(ctx)):
+    if any(each.generation == generation for each in ctx.events.of(RestartEvent)):
         return
     ctx.events.add(
         RestartEvent(
             generation=generation,
             max_restarts=ctx.job.restart_policy.max_restarts,
-            backoff_seconds=backoff_s,
+            backoff_seconds=pause_s,
             outcome=outcome,
             message=message,
         )

@@ -43,7 +43,7 @@ from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.colocated_jobs import neighbour_warnings
 from bai_agent.nodes.members_file import peers_of
 from bai_agent.phases.artifacts import ArtifactSummary, keep_artifacts
-from bai_agent.phases.generation_loop import generation_outcomes, has_run
+from bai_agent.phases.generation_history import generation_outcomes, has_run
 from bai_agent.phases.prepare import secrets_of
 from bai_agent.phases.root_cause import failed_at, generation_begin, judge_end, read_end, stopped_at
 from bai_agent.phases.series import repeat_here, repeat_outcomes, series_end, series_warnings

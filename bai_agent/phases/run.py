@@ -46,14 +46,8 @@ from bai_agent.nodes.held_ports import answer_others, hold_agent_port
 from bai_agent.nodes.join import join
 from bai_agent.nodes.members_file import members_of
 from bai_agent.phases.benchmark_phase import begin_environment, start_followers
-from bai_agent.phases.generation_loop import (
-    end_generations,
-    has_run,
-    newest_begun,
-    newest_started,
-    run_benchmark,
-    wait_for_checkpoint,
-)
+from bai_agent.phases.generation_history import has_run, newest_begun, newest_started
+from bai_agent.phases.generation_loop import end_generations, run_benchmark, wait_for_checkpoint
 from bai_agent.phases.prepare import missing_dependencies, prepare, start_monitor, start_uploader
 from bai_agent.run.run_context import RunContext, new_uploader
 from bai_agent.runtime.clock import CLOCK
