@@ -9,20 +9,17 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from bai_agent import __version__
-from bai_agent.benchmark.children import Stopped
-from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.environment import workspaces
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.stopping import end_without_order
-from bai_agent.errors import NoSpaceError, PullError, PullStopped, SetupError
 from bai_agent.generations.decision_file import read_ledger
-from bai_agent.job.descriptor import Job, Source, SourceKind
+from bai_agent.job.descriptor import Job
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import peer_of
 from bai_agent.job.record import JobRecord
@@ -31,13 +28,11 @@ from bai_agent.job.record_types import (
     DeliveryEvent,
     ExtractionEvent,
     PhaseEvent,
-    PullEvent,
-    RequirementsEvent,
     StopEvent,
 )
 from bai_agent.job.reserved_space import FULL, make_room
 from bai_agent.job.run_directory import RunDir, boot_id, read_json
-from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.light_dataclass import dataclass
 from bai_agent.machine.colocated_jobs import colocated_jobs_reported, wait_until_alone
 from bai_agent.machine.job_sockets import ThisJob
 from bai_agent.machine.probe import counters_now
@@ -49,6 +44,7 @@ from bai_agent.phases.benchmark_phase import begin_environment, start_followers
 from bai_agent.phases.generation_history import has_run, newest_begun, newest_started
 from bai_agent.phases.generation_loop import end_generations, run_benchmark, wait_for_checkpoint
 from bai_agent.phases.prepare import missing_dependencies, prepare, start_monitor, start_uploader
+from bai_agent.phases.pull_phase import bring, mount_file_systems, unmount_file_systems
 from bai_agent.run.run_context import RunContext, new_uploader
 from bai_agent.runtime.clock import CLOCK
 from bai_agent.runtime.poller import Poller
@@ -61,7 +57,6 @@ if TYPE_CHECKING:
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.node_monitor import NodeMonitor
     from bai_agent.peers.peer_monitor import PeerMonitor
-    from bai_agent.pull import PullProgress
     from bai_agent.sinks.job_store.node_store import NodeStore
 
 log = logging.getLogger(__name__)
@@ -87,7 +82,7 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
         start_monitor(ctx)
         _wait_until_alone(ctx)
         begin_environment(ctx)
-        _mount(ctx)
+        mount_file_systems(ctx)
         _do(ctx, "pull", phases.pull)
         _do(ctx, "join", phases.join)
         if ctx.monitor is not None:
@@ -131,7 +126,7 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
     publish_result(
         ctx.job, ctx.rundir, ctx.record, ctx.uploader, rank=ctx.node.rank, deadline=ctx.drain_deadline()
     )
-    _unmount(ctx.job, ctx.rundir)
+    unmount_file_systems(ctx.job, ctx.rundir)
     if ctx.node_store is None:
         _tidy(ctx.job, ctx.rundir, ctx.outcome)
     return ctx.outcome
@@ -158,7 +153,7 @@ def finish_publishing(
         uploader.start()
     deadline = CLOCK.monotonic() + job.limits.drain.total_seconds()
     publish_result(job, rundir, record, uploader, rank=rank, deadline=deadline)
-    _unmount(job, rundir)
+    unmount_file_systems(job, rundir)
     if node_store is None:
         _tidy(job, rundir, outcome)
 
@@ -303,133 +298,6 @@ def _begin(ctx: RunContext) -> None:
         ctx.warn(sentence)
 
 
-def _mount(ctx: RunContext) -> None:
-    """Mount the job's network file systems, unless an earlier agent has in this boot. Raises RunEndedError.
-
-    Nodes that share a machine leave it to its first one, and wait for that one in `join`.
-    """
-    if not ctx.job.mounts or not _is_first_here(ctx) or "run" in ctx.events.finished_phases():
-        return
-    # Imported here, as in `_unmount`: most jobs have none.
-    from bai_agent.machine.network_mounts import mount_all
-
-    try:
-        mount_all(ctx.job.mounts, ctx.rundir.mounts, stopping=ctx.watch.stopping)
-    except SetupError as error:
-        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
-    ctx.watch.raise_reason()
-
-
-def _unmount(job: Job, rundir: RunDir) -> None:
-    """Unmount what an agent has mounted for this node: after the artifacts and the result, which may be read from there."""
-    if job.mounts:
-        from bai_agent.machine.network_mounts import unmount_all
-
-        unmount_all(rundir.mounts)
-
-
-def _is_first_here(ctx: RunContext) -> bool:
-    """Return whether no other node of the job on this machine comes before this one."""
-    return ctx.node.rank == 0 or ctx.node.instance_id is not None
-
-
-def _pull(ctx: RunContext) -> None:
-    """Pull data and scripts, and install the scripts' requirements."""
-    deadline = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
-    homes = workspaces(ctx.job, ctx.rundir)
-
-    def report(progress: PullProgress) -> None:
-        ctx.events.add(PullEvent(**vars(progress)))
-
-    try:
-        if ctx.job.benchmark.container is not None:
-            _bring_image(ctx, deadline)
-        user = find_user(ctx.job.benchmark.user)
-        if sources := _sources(ctx):
-            from bai_agent.pull import pull
-
-            pull(
-                sources,
-                folders=_folders(*homes[0]),
-                manifest=ctx.rundir.pulled,
-                deadline=deadline,
-                report=report,
-                stopping=ctx.watch.stopping,
-                user=user,
-            )
-        for job, rundir in homes:
-            if (required := job.benchmark.requirements) is not None:
-                from bai_agent.requirements.python_env import install_requirements
-                from bai_agent.requirements.venv_cache import venv_cache
-
-                ctx.events.add(RequirementsEvent(path=required, done=False))
-                # An instance is gone after its one job.
-                cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
-                install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
-                ctx.events.add(RequirementsEvent(path=required, done=True))
-    except (PullStopped, Stopped):
-        pass
-    except NoSpaceError as error:
-        raise RunEndedError.of(Outcome.DISK_FULL, str(error)) from error
-    except (PullError, SetupError) as error:
-        raise RunEndedError.of(Outcome.PULL_FAILED, str(error)) from error
-    ctx.watch.raise_reason()
-    checkpoint = ctx.job.checkpoint
-    if checkpoint is not None and checkpoint.origin is not None and newest_begun(ctx) is None:
-        from bai_agent.checkpoint.generation_checkpoints import restore_origin
-
-        restore_origin(ctx)
-
-
-def _bring_image(ctx: RunContext, deadline: float) -> None:
-    """Bring the image of the benchmark's container, before the nodes meet. Raises RunEndedError, Stopped."""
-    # Imported here: most jobs have no container.
-    from bai_agent.benchmark.container import bring_image
-
-    on_instance = ctx.node.instance_id is not None
-    try:
-        bring_image(
-            ctx.job, ctx.rundir, deadline=deadline, stopping=ctx.watch.stopping, on_instance=on_instance
-        )
-    except SetupError as error:
-        raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
-
-
-def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
-    """Return where relative paths start; for data this is the folder in which the benchmark starts."""
-    start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
-    return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
-
-
-def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return the sources that this node pulls. Absolute paths on a shared machine are pulled by its first node alone, and paths on
-    a shared file system by the job's.
-
-    If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
-    """
-    found: dict[Source, None] = {}
-    for job, rundir in workspaces(ctx.job, ctx.rundir):
-        folders = _folders(job, rundir)
-        for source in job.sources:
-            if not _is_pulled_by(ctx, source):
-                continue
-            if rundir.arm is not None:
-                slash = "/" if source.path.endswith("/") else ""
-                source = replace(source, path=f"{folders[source.kind] / source.path}{slash}")
-            found[source] = None
-    return list(found)
-
-
-def _is_pulled_by(ctx: RunContext, source: Source) -> bool:
-    """Return whether no other node pulls the source for this one."""
-    # A server and its client have different sources.
-    if ctx.node.rank == 0 or ctx.job.server is not None:
-        return True
-    if Path(source.path).is_absolute() and not _is_first_here(ctx):
-        return False
-    return not any(mount.contains(source.path) for mount in ctx.job.mounts)
-
-
 def _drain(ctx: RunContext) -> None:
     """Let the extractor and the sinks finish."""
     start_followers(ctx)
@@ -495,7 +363,7 @@ class Phases:
     """The phases of a run, in this order."""
 
     prepare: Phase = prepare
-    pull: Phase = _pull
+    pull: Phase = bring
     join: Phase = join
     run: Phase = run_benchmark
     drain: Phase = _drain

@@ -174,6 +174,11 @@ class RunContext:
         return self.monitor or self.elastic
 
     @property
+    def is_first_here(self) -> bool:
+        """Whether no other node of the job on this machine comes before this one."""
+        return self.node.rank == 0 or self.node.instance_id is not None
+
+    @property
     def has_part(self) -> bool:
         """Whether this machine is a node of the job: it has claimed its part of the store."""
         return self.node_store is None or self.uploader is not None

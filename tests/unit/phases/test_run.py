@@ -23,6 +23,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.readiness import Node
+from bai_agent.phases import pull_phase
 from bai_agent.phases import run as phases_run
 from bai_agent.phases.run import Phases, finish_publishing, run
 from bai_agent.run.extractor import ExtractorProcess
@@ -309,7 +310,7 @@ def test_data_on_a_shared_mount_is_pulled_only_by_the_first_node(rundir: RunDir)
     def pulled(rank: int, **tables: Any) -> list[str]:
         tables = {"mounts": (mount,), "sources": sources, **tables}
         node = Node(rank=rank, instance_id="i-1")
-        return [each.path for each in phases_run._sources(make_context(rundir, tables=tables, node=node))]
+        return [each.path for each in pull_phase._sources(make_context(rundir, tables=tables, node=node))]
 
     assert pulled(0) == ["/shared", "/shared/a", "/shared-not", "own"]
     assert pulled(1) == ["/shared-not", "own"]
