@@ -213,8 +213,8 @@ class AttemptRecord:
         return {int(name[1]) for name in names if name is not None and int(name[2]) == generation}
 
     def generation_end(self, generation: int, rank: int) -> GenerationEnd:
-        """Return the reported end of a generation on a node; an unreadable report counts as an agent's error.
-        Raises StoreError."""
+        """Return the reported end of a generation on a node; an unreadable report, or an outcome of another version, counts as an
+        agent's error. Raises StoreError."""
         key = self.key(f"ended/{rank}-{generation}.json")
         where = self._url(key)
         try:
@@ -224,7 +224,7 @@ class AttemptRecord:
             return GenerationEnd(
                 rank=rank, outcome=Outcome.AGENT_ERROR.value, sentence=f"{_UNUSABLE}: {error}."
             )
-        return end
+        return end if end.outcome in OUTCOMES else replace(end, outcome=Outcome.AGENT_ERROR.value)
 
     def settle_generation(self, number: int, word: NextGeneration) -> NextGeneration:
         """Settle the decision about generation `number`; return the settled one. Raises StoreError, RecordError."""

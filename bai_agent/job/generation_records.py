@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from bai_agent.decode import Rule, checked, shown_value, wrong_value
 from bai_agent.job.outcome import OUTCOMES, Outcome
 from bai_agent.job.peers import Members, Peer, members_table, read_members
-from bai_agent.job.record_types import Count, Counts, Moment, Seconds, Text, Texts, Truth
+from bai_agent.job.record_types import Count, Counts, Moment, NodeOutcome, Seconds, Text, Texts, Truth
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -194,6 +194,18 @@ class GenerationEnd:
     keeps: Truth = False
     """Whether the node still keeps the last checkpoint of the generation. When it is kept, this object is
     written again."""
+
+    @property
+    def of_node(self) -> NodeOutcome:
+        """It as the end of the node's part, to be compared with the ends of others."""
+        return NodeOutcome(
+            rank=self.rank,
+            outcome=self.outcome,
+            sentence=self.sentence,
+            failed=self.failed,
+            ended=self.ended,
+            serves=self.serves,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

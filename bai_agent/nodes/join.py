@@ -19,7 +19,6 @@ from bai_agent.errors import BaiError, MetadataError, RecordError, SetupError, S
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord, Version
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import INTERFACE, Members, Peer
-from bai_agent.job.schema.durations import format_duration
 from bai_agent.machine.gpu import Gpus
 from bai_agent.machine.readiness import count_gpus
 from bai_agent.nodes.held_ports import hold_agent_port, hold_port
@@ -208,7 +207,7 @@ class Meeting:
 
     def _give_up(self, ranks: Sequence[int]) -> None:
         """Raise RunEndedError if one of these nodes has given no sign of life for the whole time."""
-        from bai_agent.peers.node_monitor import FRESH_SECONDS
+        from bai_agent.peers.node_monitor import FRESH_SECONDS, never_joined
 
         for rank in ranks:
             age_s = self._monitor.age_s(rank)
@@ -221,11 +220,9 @@ class Meeting:
         ]
         if silent:
             self._monitor.give_up(silent)
-            which = f"Node {silent[0]}" if len(silent) == 1 else f"Nodes {', '.join(map(str, silent))}"
             raise RunEndedError.of(
                 Outcome.JOIN_FAILED,
-                f"{which} gave no sign of life for limits.join ({format_duration(self._limit)}), while node "
-                f"{self._me.rank} waited.",
+                f"{never_joined(silent, self._limit)}, while node {self._me.rank} waited.",
             )
 
     def _wait(self, error: StoreError | None = None) -> None:

@@ -227,7 +227,7 @@ def meet(ctx: RunContext, elastic: ElasticMonitor) -> None:
     members = members_of(ctx.rundir)
     ctx.role = role_of(ctx.job, peer_of(members.peers, ctx.node.rank), members.peers)
     elastic.serves = ctx.role is Role.SERVE
-    elastic.meet(members.peers, key=members.key)
+    elastic.met(members.peers, key=members.key)
 
 
 def _tell(ctx: RunContext, newest: Newest) -> None:

@@ -121,28 +121,6 @@ def wake_all(peers: Iterable[Peer], key: bytes) -> None:
         threading.Thread(target=wake_them, name="wake", daemon=True).start()
 
 
-def is_refused(address: str, port: int, *, timeout_s: float = ANSWER_SECONDS) -> bool:
-    """Return whether a machine reports that nothing listens on a port. False if nothing is known."""
-    try:
-        socket.create_connection((address, port), timeout=timeout_s).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
-    """Return the numbers of the nodes whose machine reports that nothing listens on this port; all are asked
-    at the same time."""
-    asked = list(ports)
-    if not asked:
-        return set()
-    with ThreadPoolExecutor(min(_ASKED_AT_ONCE, len(asked))) as pool:
-        refused = pool.map(lambda each: is_refused(each[0].address, each[1]), asked)
-        return {peer.node for (peer, _), each in zip(asked, refused, strict=True) if each}
-
-
 def ask_all(
     peers: Iterable[Peer], ask_one: Callable[[Peer], PeerAnswer | None]
 ) -> dict[int, PeerAnswer | None]:

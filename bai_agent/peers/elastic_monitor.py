@@ -32,11 +32,11 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, replace
-from bai_agent.peers.direct_question import PeerAnswer, ask
+from bai_agent.peers.direct_question import PeerAnswer, ask, ask_all
 from bai_agent.peers.leader import Leader
-from bai_agent.peers.node_monitor import CHANGE_SECONDS, FRESH_SECONDS, SIGN_SECONDS, NodeMonitor, SignAges
-from bai_agent.peers.node_reports import TOGETHER_S, LeaderContext
-from bai_agent.peers.suspects import find_lost
+from bai_agent.peers.node_monitor import FRESH_SECONDS, NodeMonitor, SignAges
+from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext
+from bai_agent.peers.reachability import find_lost
 from bai_agent.runtime.stop import StopReason
 
 log = logging.getLogger(__name__)
@@ -48,12 +48,9 @@ _FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Newest:
-    """The newest decision about generations."""
+class Newest(Decided):
+    """The newest decision about generations, as this node knows it."""
 
-    number: int
-    word: NextGeneration
-    decided: Version
     seen_s: float
     """Time at which this node read it (seconds of its own clock)."""
     stop_s: float
@@ -83,15 +80,10 @@ class ElasticMonitor(NodeMonitor):
     ) -> None:
         """desired: number of nodes that the job begins with. find_serving: returns the nodes that end only
         when told to."""
-        super().__init__(
-            attempt, rank=node, limits=limits, clock=clock, ask=ask, pause_s=lambda: self._until_next_s()
-        )
-        self._watched_from = clock()
+        super().__init__(attempt, rank=node, limits=limits, clock=clock, ask=ask)
         self.absorbs = policy.absorbs
         """Whether the benchmark takes in nodes, and goes on without them, by itself."""
         self._leaders = SignAges(clock=clock)
-        self._answered: dict[int, float] = {}
-        """Time at which a silent node last reached the store, by its own answer."""
         self.newest: Newest | None = None
         self.begun: tuple[int, Beginning] | None = None
         """The newest generation that has begun, with its members."""
@@ -217,11 +209,6 @@ class ElasticMonitor(NodeMonitor):
         self._runs = False
         self.look_now()
 
-    def meet(self, peers: Sequence[Peer], *, key: bytes | None) -> None:
-        """Note the members of the generation that begins, and their key for direct questions."""
-        self._peers, self._key = tuple(peers), key
-        self.absence.met(self._peers)
-
     def say_joined(self, me: Peer, *, after: int | None, boot: str) -> None:
         """Publish this node's address, and that nothing runs on it. Raises StoreError."""
         self.attempt.join(me, after=after, boot=boot)
@@ -287,10 +274,8 @@ class ElasticMonitor(NodeMonitor):
         self._silence_s = silence_s
         return self.leads and self._all_silent
 
-    def look_for_store(self) -> None:
-        """If this node does not reach the store, ask the leader whether it does; as the leader, ask all
-        members."""
-        self.absence.look(self._ask_directly, ended=self.leader.ended_nodes)
+    def _ended_nodes(self) -> Collection[int]:
+        return self.leader.ended_nodes
 
     def observe(self) -> None:
         self._requests_seen = _changed_at(self._requests)
@@ -423,13 +408,10 @@ class ElasticMonitor(NodeMonitor):
         self.attempt.order_stop(StopOrder(finished=True))
         self.wake(self.leader.peers)
 
-    def _until_next_s(self) -> float:
+    def _is_change_near(self) -> bool:
         newest = self.newest
-        is_soon = self.has_joined if newest is None else self._is_change_near(newest)
-        return CHANGE_SECONDS if is_soon else SIGN_SECONDS
-
-    def _is_change_near(self, newest: Newest) -> bool:
-        """Return whether something that this node waits for will probably happen soon."""
+        if newest is None:
+            return self.has_joined
         if (self.leads and self.leader.waits) or newest.stop_s > self._clock():
             return True
         is_due = newest.number != self.at or not self._runs or self.waits_to_launch
@@ -461,18 +443,18 @@ class ElasticMonitor(NodeMonitor):
             log.warning("generation %d cannot begin: %s", newest.number, error)
             self._unreadable = newest.number
 
-    def _take(self, number: int, word: NextGeneration, decided: Version) -> None:
+    def _take(self, number: int, word: NextGeneration, put: Version) -> None:
         now = self._clock()
         stop_s = now
         if word.planned and word.runs and self._runs:
             stop_s += TOGETHER_S
             try:
                 signed = self.attempt.sign_time(self._rank)
-                stop_s -= max(0, (signed or 0) - decided[0]) / 1000
+                stop_s -= max(0, (signed or 0) - put[0]) / 1000
             except StoreError as error:
                 log.info("%s", error)
         log.info("generation %d: %s, members %s: %s", number, word.kind.value, word.members, word.sentence)
-        self.newest = Newest(number=number, word=word, decided=decided, seen_s=now, stop_s=stop_s)
+        self.newest = Newest(number=number, word=word, put=put, seen_s=now, stop_s=stop_s)
 
     def _is_leader(self) -> bool:
         """Return whether this node decides now."""
@@ -516,13 +498,9 @@ class ElasticMonitor(NodeMonitor):
     def _leader_silent_s(self, node: int) -> float:
         """Return for how long the node that should decide has neither given a sign as the leader nor answered
         directly (seconds)."""
-        now = self._clock()
-        age_s = self._leaders.age_s(node)
-        if age_s is None:
-            age_s = now - self.newest.seen_s if self.newest is not None else now - self._watching_since
-        answered = self._answered.get(node)
-        silent_s = min(age_s, now - self._watching_since)
-        return silent_s if answered is None else min(silent_s, now - answered)
+        since_s = self.newest.seen_s if self.newest is not None else self._watching_since
+        silent_s = self._quiet_s(node, self._leaders, since_s=since_s)
+        return min(silent_s, self._clock() - self._watching_since)
 
     def _answers_as_leader(self, node: int) -> bool:
         """Ask a silent leader directly, before it is given up."""
@@ -532,10 +510,14 @@ class ElasticMonitor(NodeMonitor):
     def _answering(self, peers: Sequence[Peer]) -> set[int]:
         """Return the silent nodes among these that answer that they reach the store."""
         now = self._clock()
-        answers = self._answers(peers)
-        found = {node for node, store_s in answers.items() if store_s <= self._silence_limit}
-        self._answered.update({node: now - answers[node] for node in found})
-        return found
+        answers = ask_all(peers, self._ask_directly)
+        found = {
+            node: each.store_s
+            for node, each in answers.items()
+            if each is not None and each.store_s <= self._silence_limit
+        }
+        self._answered.update({node: now - store_s for node, store_s in found.items()})
+        return set(found)
 
     def _order(self) -> list[int]:
         """Return the nodes in the order in which they decide."""
@@ -552,10 +534,9 @@ class ElasticMonitor(NodeMonitor):
         if newest is not None and newest.is_end:
             self.leader.see_ends(control)
             return
-        decided = (newest.number, newest.word, newest.decided) if newest is not None else None
-        begun = self.begun if newest is not None and self.begun and self.begun[0] == newest.number else None
+        begun = self.begun[1] if newest and self.begun and self.begun[0] == newest.number else None
         settled = self.leader.look(
-            control, seen, decided, begun, signed_s=self._signed_s, cancelled=self.cancelled
+            control, seen, newest, begun, signed_s=self._signed_s, cancelled=self.cancelled
         )
         if settled is not None or self.leader.has_begun:
             # A put whose answer was lost may have failed: the object in the store counts.
@@ -571,16 +552,6 @@ class ElasticMonitor(NodeMonitor):
         self.wake(self.leader.waited_for)
         if any(each.node == self._rank for each in self.leader.waited_for):
             self.when_woken()
-
-    def _silent_s(self, node: int) -> float:
-        """Return for how long a node has neither given a sign of life nor answered directly (seconds)."""
-        return min(self._unheard_s(node), self._clock() - self._watching_since)
-
-    def _unheard_s(self, node: int) -> float:
-        """Return that time, also counting the time in which this node could not look."""
-        age_s, answered = 0.0 if node == self._rank else self._ages.age_s(node), self._answered.get(node)
-        unheard_s = self._clock() - self._watched_from if age_s is None else age_s
-        return unheard_s if answered is None else min(unheard_s, self._clock() - answered)
 
 
 def _changed_at(folder: Path | None) -> int:

@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from bai_agent.errors import RecordError
-from bai_agent.generations.decision import (
-    Decision,
-    EndJob,
-    GoOn,
-    decide,
-)
+from bai_agent.generations.decision import Decision, EndJob, GoOn, decide
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
 from bai_agent.generations.policy import Policy, backoff_s
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord, Control
@@ -132,7 +127,7 @@ class GenerationControl:
         for rank in self._attempt.generation_ended(at.generation) - at.ends.keys():
             at.ends[rank] = self._attempt.generation_end(at.generation, rank)
         if at.decision is None:
-            cause = first_failure(_outcome(each) for each in at.ends.values())
+            cause = first_failure(each.of_node for each in at.ends.values())
             if self._waits_for_others(at, cause):
                 return
             word = self._next(at, decide(self._observation(at, cause), Policy(restart=self._policy)), cause)
@@ -219,17 +214,6 @@ class _Place:
         """Time at which the coordinator learned of a failure, by its own clock."""
         self.decided_s: float | None = None
         """Time at which the coordinator learned that another generation follows, by its own clock."""
-
-
-def _outcome(end: GenerationEnd) -> NodeOutcome:
-    return NodeOutcome(
-        rank=end.rank,
-        outcome=end.outcome,
-        sentence=end.sentence,
-        failed=end.failed,
-        ended=end.ended,
-        serves=end.serves,
-    )
 
 
 def _member_end(at: _Place, rank: int, cause: NodeOutcome | None) -> MemberEnd | None:

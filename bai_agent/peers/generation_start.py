@@ -31,12 +31,12 @@ class GenerationStart:
             self._let_stop(newest, control)
             self._begin(newest, signs, control)
         elif self._ctx.checkpoint is not None:
-            self._launch(newest[0], control)
+            self._launch(newest.number, control)
 
     def _let_stop(self, newest: Decided, control: Control) -> None:
         """Let all members of the previous generation stop, after each has seen a planned decision. Raises
         BaiError."""
-        number, word, _ = newest
+        number, word = newest.number, newest.word
         before = self._reports.decisions.get(number - 1)
         if not word.planned or before is None or not before.runs or number in control.seen_by_all:
             return
@@ -48,9 +48,9 @@ class GenerationStart:
     def _begin(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
         """Let a generation begin when all its members are ready, and nothing else is waited for. Raises
         BaiError."""
-        number, word, decided = newest
+        number, word = newest.number, newest.word
         is_ready = all(self._reports.is_ready(each, number) for each in word.members)
-        is_due = is_ready and self._reports.age_s(decided) >= word.backoff_seconds
+        is_due = is_ready and self._reports.age_s(newest.put) >= word.backoff_seconds
         if not is_due or self._waits_for_checkpoint(signs, control):
             return
         peers = [self._peer(node, rank, number) for rank, node in enumerate(word.members)]

@@ -15,7 +15,7 @@ from bai_agent.job.peers import Peer
 from bai_agent.light_dataclass import replace
 from bai_agent.peers.node_monitor import FRESH_SECONDS
 from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
-from bai_agent.peers.suspects import find_lost
+from bai_agent.peers.reachability import find_lost
 
 _A_LITTLE_S = 0.001
 
@@ -46,7 +46,7 @@ class JobObserver:
         """Return what is known of all nodes now. Raises BaiError."""
         self.waited_for = ()
         number, word = (
-            (newest[0], newest[1]) if newest is not None else (-1, NextGeneration(kind=DecisionKind.RUN))
+            (newest.number, newest.word) if newest is not None else (-1, NextGeneration(kind=DecisionKind.RUN))
         )
         stage, ledger, limit = self._stage(newest), word.ledger, self._ctx.limits.max_runtime
         self._ask_silent(word.members)
@@ -75,7 +75,7 @@ class JobObserver:
 
     def _is_scaled(self, newest: Decided | None) -> bool:
         """Return whether a request for another number of nodes is newer than the newest decision."""
-        return newest is not None and self._reports.requested_ms > newest[2][0]
+        return newest is not None and self._reports.requested_ms > newest.put[0]
 
     def _launched_s(self, generation: int, control: Control) -> float:
         """Return the seconds since a generation was launched. 0 if it was not."""
@@ -88,7 +88,7 @@ class JobObserver:
     def _stage(self, newest: Decided | None) -> Stage:
         if newest is None:
             return Stage.GATHERING
-        if newest[1].kind is DecisionKind.PARK:
+        if newest.word.kind is DecisionKind.PARK:
             return Stage.PARKED
         return Stage.CHANGING if self._reports.begun is None else Stage.RUNNING
 
@@ -170,7 +170,7 @@ class JobObserver:
         leaving = self._reports.leaving(node, signs)
         stopping_s = None
         if stage is Stage.CHANGING and newest is not None and not self._reports.is_ready(node, number):
-            stopping_s = max(0.0, self._reports.age_s(newest[2]) - (TOGETHER_S if newest[1].planned else 0.0))
+            stopping_s = max(0.0, self._reports.age_s(newest.put) - (TOGETHER_S if newest.word.planned else 0.0))
         return Member(
             node=node,
             end=end,
@@ -189,7 +189,7 @@ class JobObserver:
         # Both times are by the node's own clock.
         late_ms = max(0, (end.ended or 0) - end.failed) if end.failed is not None else 0
         return MemberEnd(
-            outcome=known_outcome(end.outcome),
+            outcome=Outcome(end.outcome),
             code=end.code,
             signal=end.signal,
             ended_s=self._reports.local_s(put[0] - late_ms),
@@ -286,11 +286,3 @@ def failures(members: Iterable[Member]) -> list[MemberEnd]:
         for each in ends
         if each is not None and each.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
     ]
-
-
-def known_outcome(outcome: str) -> Outcome:
-    """Return an outcome by its name; a name that another version wrote counts as AGENT_ERROR."""
-    try:
-        return Outcome(outcome)
-    except ValueError:
-        return Outcome.AGENT_ERROR

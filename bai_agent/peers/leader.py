@@ -6,18 +6,43 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from bai_agent.errors import RecordError
-from bai_agent.generations.decision import JOIN_SETTLE_S, EndNode, decide
+from bai_agent.generations.decision import (
+    JOIN_SETTLE_S,
+    Decision,
+    EndJob,
+    EndNode,
+    Park,
+    StartGeneration,
+    Why,
+    decide,
+)
 from bai_agent.generations.observation import GenerationObservation, Stage
 from bai_agent.job.attempt import Control, SignsSeen
-from bai_agent.job.generation_records import Beginning, NextGeneration, ScaleRequest, stand_in
+from bai_agent.job.generation_records import (
+    Beginning,
+    Change,
+    DecisionKind,
+    NextGeneration,
+    ScaleRequest,
+    stand_in,
+)
+from bai_agent.job.job_result import first_failure, sentence_of_node
+from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
+from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import replace
-from bai_agent.peers.decision_writer import DecisionWriter
 from bai_agent.peers.generation_start import GenerationStart
 from bai_agent.peers.job_observer import JobObserver, failures
+from bai_agent.peers.node_monitor import never_joined
 from bai_agent.peers.node_reports import Decided, LeaderContext, NodeReports
+
+
+_NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
+"""Reasons of changes without a lost node."""
+_TOLD = (Change.BROKE, Change.NOT_RESTORED)
+"""Changes for which a node may have said more."""
 
 
 class Leader:
@@ -27,7 +52,6 @@ class Leader:
         self._ctx = ctx
         self._reports = NodeReports(ctx)
         self._observer = JobObserver(self._reports, ctx)
-        self._writer = DecisionWriter(self._reports, ctx)
         self._start = GenerationStart(self._reports, ctx)
         self.waits = False
         """Whether a reason for a decision is known, but the leader still waits for more."""
@@ -86,7 +110,7 @@ class Leader:
         control: Control,
         signs: SignsSeen,
         newest: Decided | None,
-        begun: tuple[int, Beginning] | None,
+        begun: Beginning | None,
         *,
         signed_s: float,
         cancelled: bool,
@@ -104,8 +128,8 @@ class Leader:
         ends = self._ctx.attempt.ends_seen()
         self._reports.read(control, ends)
         self._reports.read_proposals(signs)
-        self._reports.begun = begun[1] if begun is not None else None
-        if newest is not None and newest[1].runs and begun is None and newest[0] in control.begun:
+        self._reports.begun = begun
+        if newest is not None and newest.word.runs and begun is None and newest.number in control.begun:
             return self._begin_anew(newest)
         seen = self._observer.observe(control, signs, newest, cancelled=cancelled)
         self.waited_for = self._observer.waited_for
@@ -114,10 +138,10 @@ class Leader:
         if isinstance(decision, EndNode):
             self._observer.dismissed.add(decision.node)
             return None
-        word = self._writer.word(decision, seen)
+        word = self._publishable(decision, seen)
         if word is not None:
-            return self._ctx.attempt.settle_generation(0 if newest is None else newest[0] + 1, word)
-        if newest is not None and newest[1].runs:
+            return self._ctx.attempt.settle_generation(0 if newest is None else newest.number + 1, word)
+        if newest is not None and newest.word.runs:
             self._start.go_on(newest, signs, control)
         return None
 
@@ -132,7 +156,7 @@ class Leader:
 
     def _begin_anew(self, newest: Decided) -> NextGeneration | None:
         """Settle another generation with the same members if the beginning of the newest one cannot be read. Raises BaiError."""
-        number, word, _ = newest
+        number, word = newest.number, newest.word
         try:
             self._ctx.attempt.beginning(number, members=word.members)
         except RecordError as error:
@@ -158,3 +182,78 @@ class Leader:
             return False
         others = [each.node for each in self._reports.begun.members.peers if each.node != self._ctx.node]
         return all(self._ctx.attempt.silent_s(each) >= silence_s for each in others)
+
+    def _publishable(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
+        """Return a decision as it is published to all nodes; None if it is not published."""
+        if isinstance(decision, EndJob):
+            outcome, sentence = self._end_of_job(decision, seen)
+            members, ledger = tuple(each.node for each in seen.members), seen.ledger
+        elif isinstance(decision, (StartGeneration, Park)):
+            outcome, sentence = self._end_of_generation(decision, seen)
+            members, ledger = decision.members, decision.ledger
+        else:
+            return None
+        word = NextGeneration(
+            kind=DecisionKind.END if isinstance(decision, EndJob) else DecisionKind.PARK,
+            members=list(members),
+            why=decision.why.value,
+            nodes=list(decision.nodes),
+            ledger=ledger,
+            outcome=outcome.value,
+            sentence=sentence,
+            time=now_ms(),
+        )
+        if not isinstance(decision, StartGeneration):
+            return word
+        return replace(
+            word, kind=DecisionKind.RUN, planned=decision.planned, backoff_seconds=decision.backoff_s
+        )
+
+    def _end_of_generation(
+        self, decision: StartGeneration | Park, seen: GenerationObservation
+    ) -> tuple[Outcome, str]:
+        """Return the outcome of the previous generation, and a sentence about it."""
+        cause = self._cause(seen, decision.nodes) if decision.why in (Change.FAILED, *_TOLD) else None
+        if cause is not None and decision.why is Change.FAILED:
+            return _verdict(cause)
+        sentence = decision.why.sentence(decision.nodes)
+        more = f": {cause.sentence}" if cause is not None and cause.sentence else "."
+        outcome = Outcome.INTERRUPTED if decision.why in _NO_LOSS else Outcome.PEER_LOST
+        return outcome, f"{sentence[0].upper()}{sentence[1:]}{more}"
+
+    def _end_of_job(self, decision: EndJob, seen: GenerationObservation) -> tuple[Outcome, str]:
+        """Return the outcome of the job, and a sentence about it."""
+        known = {
+            Why.SUCCEEDED: (Outcome.SUCCEEDED, ""),
+            Why.CANCELLED: (Outcome.CANCELLED, "The job was cancelled."),
+            Why.TOO_FEW: (Outcome.PEER_LOST, decision.sentence),
+        }
+        if decision.why in known:
+            return known[decision.why]
+        if decision.why is Why.MAX_RUNTIME:
+            limit = self._ctx.limits.max_runtime
+            shown = format_duration(limit) if limit is not None else ""
+            return Outcome.MAX_RUNTIME, f"The job ran longer than limits.max_runtime ({shown}) and was ended."
+        if decision.why is Why.NOT_JOINED:
+            joined = {each.node for each in seen.waiting}
+            missing = [each for each in range(self._ctx.desired) if each not in joined]
+            return Outcome.JOIN_FAILED, f"{never_joined(missing, self._ctx.limits.join)}."
+        cause = self._cause(seen, decision.nodes)
+        return (Outcome.PEER_FAILED, "All nodes were ended.") if cause is None else _verdict(cause)
+
+    def _cause(self, seen: GenerationObservation, nodes: Collection[int]) -> NodeOutcome | None:
+        """Return the failure of the first of these nodes; of all nodes of the newest generation if none is
+        named."""
+        found = []
+        for node in nodes or [each.node for each in seen.members]:
+            put = self._reports.ends.get((node, seen.generation))
+            if put is not None:
+                found.append(put[1].of_node)
+            elif node in self._reports.outcomes:
+                found.append(self._reports.outcomes[node][1])
+        return first_failure(found)
+
+
+def _verdict(cause: NodeOutcome) -> tuple[Outcome, str]:
+    outcome = Outcome(cause.outcome)
+    return outcome, sentence_of_node(cause.rank, outcome, cause.sentence)

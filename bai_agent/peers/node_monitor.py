@@ -1,19 +1,20 @@
-"""Signs of life of a node and its view of the others: the common part of fixed and elastic jobs."""
+"""Signs of life of a node, its view of the others, and for how long it has not reached the job store: the common part of fixed and
+elastic jobs."""
 
 from __future__ import annotations
 
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from bai_agent.aws.s3_client import RetryPolicy
 from bai_agent.job.attempt import AttemptRecord, Version
 from bai_agent.job.descriptor import Limits
 from bai_agent.job.peers import Peer
+from bai_agent.job.schema.durations import format_duration
 from bai_agent.peers.direct_question import PeerAnswer, ask_all, wake_all
-from bai_agent.peers.store_absence import StoreAbsence
 from bai_agent.runtime.poller import Poller
 from bai_agent.runtime.stop import StopReason
 
@@ -33,6 +34,11 @@ FRESH_SECONDS = 20.0
 GAP_SECONDS = 2 * SIGN_SECONDS
 """Seconds without a look, for example while no node reached the store, after which the others first get time
 for new signs."""
+MISSED_SECONDS = 10.0
+"""Seconds without a stored sign of life after which the store counts as unreachable: two signs are given
+within that time."""
+_ASK_SECONDS = 5.0
+"""Seconds between two questions whether the others reach the store."""
 
 
 class SignAges:
@@ -66,6 +72,81 @@ class SignAges:
         return self._clock() - self._seen[rank][1] if rank in self._seen else None
 
 
+class StoreAbsence:
+    """For how long one node has not reached the job store, and whether the others do not reach it either.
+
+    While no node reaches it, no node is given up, and the job continues. If only one node does not reach the store, the others give
+    it up, and it ends itself after `limits.peer_silence`: two sets of processes must not write into one folder. A worker asks only
+    the coordinator, so that a check costs the same for any number of nodes.
+    """
+
+    def __init__(self, *, rank: int, limits: Limits, clock: Callable[[], float]) -> None:
+        self._rank, self._clock = rank, clock
+        self._alone_limit = limits.peer_silence
+        self._limit = max(limits.store_away, limits.peer_silence)
+        self._reached = self._excused = clock()
+        """Time at which the store was last reached, and time at which the others were last known not to reach
+        it either."""
+        self._peers: Sequence[Peer] = ()
+
+    def reached(self) -> None:
+        """Note that the store has accepted a request of this node."""
+        self._reached = self._clock()
+
+    def met(self, peers: Sequence[Peer]) -> None:
+        """Note the other nodes, which may now give this node up."""
+        self._peers = peers
+        self._excused = max(self._excused, self._clock())
+
+    def answer(self) -> PeerAnswer:
+        """Return this node's answer to direct questions of others."""
+        now = self._clock()
+        alone_s = now - max(self._reached, self._excused)
+        return PeerAnswer(rank=self._rank, store_s=max(0.0, now - self._reached), alone_s=max(0.0, alone_s))
+
+    def too_long(self) -> str | None:
+        """Return a sentence that says why this node must end itself; None if it need not."""
+        return self.given_up() or self.away_too_long()
+
+    def given_up(self) -> str | None:
+        """Return a sentence if the other nodes reach the store and have given this one up; else None."""
+        limit = self._alone_limit.total_seconds()
+        if not self._peers or self._clock() - max(self._reached, self._excused) <= limit:
+            return None
+        return f"Node {self._rank} could not reach the job store for {limit:.0f} s: the other nodes have given it up."
+
+    def away_too_long(self) -> str | None:
+        """Return a sentence if the store has been unreachable for longer than the job allows; else None."""
+        if self._clock() - self._reached <= self._limit.total_seconds():
+            return None
+        return (
+            f"No node reached the job store for {format_duration(self._limit)} (limits.store_away), as far as "
+            f"node {self._rank} knows."
+            if self._peers
+            else f"Node {self._rank} could not reach the job store for limits.store_away ({format_duration(self._limit)})."
+        )
+
+    def look(self, ask: Callable[[Peer], PeerAnswer | None], *, ended: Collection[int] = ()) -> None:
+        """If this node does not reach the store, ask the others. ended: ranks that are no longer waited
+        for."""
+        asked_at = self._clock()
+        if not self._peers or asked_at - self._reached <= MISSED_SECONDS:
+            return
+        if self._peers[0].node != self._rank:
+            answer = ask(self._peers[0])
+            if answer is not None and answer.store_s > MISSED_SECONDS:
+                # The coordinator has asked all nodes; its knowledge has this age.
+                self._excuse(asked_at - answer.alone_s)
+            return
+        others = [each for each in self._peers if each.node != self._rank and each.node not in ended]
+        answers = ask_all(others, ask).values()
+        if all(each is not None and each.store_s > MISSED_SECONDS for each in answers):
+            self._excuse(asked_at)
+
+    def _excuse(self, at: float) -> None:
+        self._excused = max(self._excused, at)
+
+
 class NodeMonitor(Poller, ABC):
     """Gives this node's sign of life, and reads those of the others. A `StopSource`."""
 
@@ -77,14 +158,13 @@ class NodeMonitor(Poller, ABC):
         limits: Limits,
         clock: Callable[[], float],
         ask: Callable[[Peer, bytes], PeerAnswer | None],
-        pause_s: Callable[[], float] = lambda: SIGN_SECONDS,
     ) -> None:
-        """rank: the node's number. pause_s: approximate seconds between two looks."""
+        """rank: the node's number."""
         super().__init__(
             self._observe_and_tell,
             name="peers",
             # Random each time, so that the nodes of a job do not ask together.
-            pause_s=lambda: pause_s() * random.uniform(0.8, 1.2),  # noqa: S311
+            pause_s=lambda: self._until_next_s() * random.uniform(0.8, 1.2),  # noqa: S311
             failure="cannot look after the other nodes",
         )
         self.attempt = attempt
@@ -98,7 +178,11 @@ class NodeMonitor(Poller, ABC):
         self._ask = ask
         self._key: bytes | None = None
         """Key of the job's nodes for direct questions to each other. None: they ask none."""
+        self._answered: dict[int, float] = {}
+        """Time at which a silent node last reached the store, by its own answer."""
         self._peers: tuple[Peer, ...] = ()
+        self._watched_from = clock()
+        """Since when a node without any sign is silent."""
         self._watching_since = self._looked = clock()
         """Since when the others were checked without a gap, and the time of the last check."""
         self.when_woken: Callable[[], None] = lambda: None
@@ -125,12 +209,34 @@ class NodeMonitor(Poller, ABC):
         for so long."""
 
     @abstractmethod
-    def look_for_store(self) -> None:
-        """If this node does not reach the store, ask the other nodes whether they do."""
+    def _ended_nodes(self) -> Collection[int]:
+        """Return the nodes whose part of the job has ended, as far as this one knows."""
+
+    @abstractmethod
+    def _is_change_near(self) -> bool:
+        """Return whether something that this node waits for will probably happen soon."""
 
     @abstractmethod
     def observe(self) -> None:
         """Give a sign of life and look once. Raises BaiError if the store cannot be reached, or its content cannot be read."""
+
+    def look_for_store(self) -> None:
+        """If this node does not reach the store, ask the other nodes whether they do."""
+        self.absence.look(self._ask_directly, ended=self._ended_nodes())
+
+    def start_looking_for_store(self) -> None:
+        """Do so regularly, on a thread of its own, because a sign of life may hang as long as the network."""
+        Poller(
+            self.look_for_store,
+            name="store absence",
+            pause_s=lambda: _ASK_SECONDS,
+            failure="the other nodes could not be asked for the job store",
+        ).start()
+
+    def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
+        """Note the nodes that work together from now on. key: authenticates direct questions to each other."""
+        self._peers, self._key = tuple(peers), key
+        self.absence.met(self._peers)
 
     def wait_for_change(self) -> None:
         """Return after the next look, within a second."""
@@ -164,10 +270,32 @@ class NodeMonitor(Poller, ABC):
         self._looked = now
         self._ages.observe(signs, own=own, signed_s=signed_s)
 
+    def _until_next_s(self) -> float:
+        return CHANGE_SECONDS if self._is_change_near() else SIGN_SECONDS
+
+    def _unheard_s(self, node: int) -> float:
+        """Return for how long a node has neither given a sign of life nor answered directly (seconds)."""
+        return self._quiet_s(node, self._ages, since_s=self._watched_from)
+
+    def _silent_s(self, node: int) -> float:
+        """Return that time without the time in which this node could not look."""
+        return min(self._unheard_s(node), self._clock() - self._watching_since)
+
+    def _quiet_s(self, node: int, ages: SignAges, *, since_s: float) -> float:
+        """Return for how long a node has neither given one of these signs nor answered directly (seconds). since_s: since when a node
+        without any sign is silent."""
+        if node == self._rank:
+            return 0.0
+        now = self._clock()
+        age_s, answered = ages.age_s(node), self._answered.get(node)
+        unheard_s = now - since_s if age_s is None else age_s
+        return unheard_s if answered is None else min(unheard_s, now - answered)
+
     def _ask_directly(self, peer: Peer) -> PeerAnswer | None:
         return self._ask(peer, self._key) if self._key is not None else None
 
-    def _answers(self, peers: Iterable[Peer]) -> dict[int, float]:
-        """Return for how many seconds each of these nodes that answers directly has not reached the store."""
-        answers = ask_all(peers, self._ask_directly)
-        return {node: each.store_s for node, each in answers.items() if each is not None}
+
+def never_joined(nodes: Sequence[int], limit: timedelta) -> str:
+    """Return a phrase about nodes that were waited for in vain."""
+    who = f"Node {nodes[0]}" if len(nodes) == 1 else f"Nodes {', '.join(map(str, nodes))}"
+    return f"{who} gave no sign of life for limits.join ({format_duration(limit)})"

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeAlias
 
 from bai_agent.errors import RecordError
 from bai_agent.generations.decision import desired_nodes
@@ -31,8 +30,6 @@ from bai_agent.peers.direct_question import PeerAnswer
 log = logging.getLogger(__name__)
 
 _NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
-Decided: TypeAlias = tuple[int, NextGeneration, Version]
-"""The number of a decision, its content, and the time at which it was written."""
 TOGETHER_S = 8.0
 """Seconds after a planned decision, by the store's clock, after which members stop even if not all are known
 to have seen it."""
@@ -61,6 +58,16 @@ class LeaderContext:
     """Asks silent nodes directly; returns those that answer."""
     ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None
     """Asks one node directly; returns None without an answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """A settled decision about generations."""
+
+    number: int
+    word: NextGeneration
+    put: Version
+    """Time at which it was written."""
 
 
 class NodeReports:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from bai_agent.errors import BaiError, RecordError
@@ -23,7 +23,7 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.peers.direct_question import PeerAnswer, ask, ask_all
 from bai_agent.peers.generation_control import GenerationControl
-from bai_agent.peers.node_monitor import CHANGE_SECONDS, SIGN_SECONDS, NodeMonitor
+from bai_agent.peers.node_monitor import NodeMonitor
 from bai_agent.runtime.stop import StopReason
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,7 @@ class PeerMonitor(NodeMonitor):
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
-        super().__init__(
-            attempt, rank=rank, limits=limits, clock=clock, ask=ask, pause_s=lambda: self._until_next_s()
-        )
+        super().__init__(attempt, rank=rank, limits=limits, clock=clock, ask=ask)
         self.generations = (
             GenerationControl(
                 attempt,
@@ -64,11 +62,8 @@ class PeerMonitor(NodeMonitor):
         )
         """Agreement of the nodes about generations; None without restarts."""
         self._nodes = nodes
-        self._answered: dict[int, float] = {}
-        """Time at which a silent node last reached the store, by its own answer."""
         self._cut_off: dict[int, float] = {}
         """Time at which a silent node answered that it cannot reach the store."""
-        self._met_at = clock()
         self._reason: StopReason | None = None
         self._lost_coordinator = False
         self._unsaid: StopOrder | None = None
@@ -111,17 +106,13 @@ class PeerMonitor(NodeMonitor):
             return self.generations.reason()
         return self._reason
 
-    def met(self, peers: tuple[Peer, ...], *, key: bytes | None = None) -> None:
-        """Note the nodes of the job, and start to watch for silent ones. key: authenticates direct
-        questions."""
-        self._peers, self._key = peers, key
-        self._met_at = self._clock()
-        self.absence.met(peers)
+    def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
+        """Note the nodes of the job, and start to watch for silent ones."""
+        super().met(peers, key=key)
+        self._watched_from = self._clock()
 
-    def look_for_store(self) -> None:
-        """Ask the other nodes whether they miss the store, if this node does."""
-        ended = {rank for rank in self.outcomes if self._is_complete(rank)}
-        self.absence.look(self._ask_directly, ended=ended)
+    def _ended_nodes(self) -> Collection[int]:
+        return {rank for rank in self.outcomes if self._is_complete(rank)}
 
     def age_s(self, rank: int) -> float | None:
         """Return the age of a node's last sign (seconds); None if it gave none. A worker knows the coordinator's alone."""
@@ -203,10 +194,8 @@ class PeerMonitor(NodeMonitor):
             self._decide(Outcome.PEER_LOST if lost else Outcome.PEER_FAILED, sentence)
             self.stop_others(StopOrder(rank=first.rank, outcome=first.outcome, sentence=sentence))
 
-    def _until_next_s(self) -> float:
-        return (
-            CHANGE_SECONDS if self.generations is not None and self.generations.is_changing else SIGN_SECONDS
-        )
+    def _is_change_near(self) -> bool:
+        return self.generations is not None and self.generations.is_changing
 
     def _is_all_silent(self, silence_s: float) -> bool:
         """Return whether the benchmark runs on some node, and is silent on all of them."""
@@ -250,7 +239,7 @@ class PeerMonitor(NodeMonitor):
             return
         log.warning("%s", sentence)
         # Lost at its last sign: benchmarks that failed because of the loss failed later, so they are not the cause.
-        failed = now_ms() - round(1000 * self._silent_s(peer.rank))
+        failed = now_ms() - round(1000 * self._unheard_s(peer.rank))
         self.outcomes[peer.rank] = NodeOutcome(
             rank=peer.rank, outcome=Outcome.PEER_LOST.value, sentence=sentence, failed=failed, ended=now_ms()
         )
@@ -285,10 +274,8 @@ class PeerMonitor(NodeMonitor):
         They are asked after half of the limit, because a node that is cut off ends itself at the limit and cannot answer then.
         """
         now, half_s = self._clock(), self._silence_limit / 2
-        silent = [peer for peer in nodes if self._is_silent(peer.rank)]
-        early = [
-            peer for peer in nodes if min(self._silent_s(peer.rank), now - self._watching_since) > half_s
-        ]
+        silent = [each for each in nodes if self._silent_s(each.rank) > self._silence_limit]
+        early = [each for each in nodes if self._silent_s(each.rank) > half_s]
         for rank, answer in ask_all(
             dict.fromkeys([*silent, *early[:_ASKED_EARLY]]), self._ask_directly
         ).items():
@@ -296,7 +283,7 @@ class PeerMonitor(NodeMonitor):
                 self._answered[rank] = now - answer.store_s
                 if answer.store_s > half_s:
                     self._cut_off[rank] = now
-        return [peer for peer in silent if self._is_silent(peer.rank)]
+        return [each for each in silent if self._silent_s(each.rank) > self._silence_limit]
 
     def _silence(self, peer: Peer) -> str:
         who = f"{peer.title}, the coordinator," if peer.rank == COORDINATOR else peer.title
@@ -304,19 +291,9 @@ class PeerMonitor(NodeMonitor):
         did = "lived, but did not reach the job store" if was_cut_off else "gave no sign of life"
         return f"{who} {did} for {self._silence_limit:.0f} s."
 
-    def _is_silent(self, rank: int) -> bool:
-        return min(self._silent_s(rank), self._clock() - self._watching_since) > self._silence_limit
-
-    def _silent_s(self, rank: int) -> float:
-        """Return how long a node has neither given a sign of life nor answered (seconds)."""
-        age_s = self._ages.age_s(rank)
-        silent_s = self._clock() - self._met_at if age_s is None else age_s
-        answered = self._answered.get(rank)
-        return silent_s if answered is None else min(silent_s, self._clock() - answered)
-
     def _signed(self, rank: int) -> float:
         """Return when a node was last known to be alive, by this node's clock."""
-        return self._clock() - (0.0 if rank == self._rank else self._silent_s(rank))
+        return self._clock() - self._unheard_s(rank)
 
     def _decide(self, outcome: Outcome, sentence: str) -> None:
         if self._reason is None:

@@ -1,16 +1,16 @@
-"""Whether the nodes of a job reach each other, tried right after they have met.
-
-A launcher that cannot reach another node fails only after minutes (torchrun after ten), and hardly says why.
-"""
+"""What connections to the ports of other nodes tell: whether the nodes reach each other, and whether a member of an elastic job is lost."""
 
 from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
+from bai_agent.errors import BaiError
+from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.peers import Peer
+from bai_agent.peers.direct_question import ANSWER_SECONDS, PeerAnswer, ask_all
 
 CONNECT_SECONDS = 5.0
 """By this time the kernel has tried three times: again after 1 s and 3 s."""
@@ -24,7 +24,8 @@ def unreachable(
     """Return a sentence that says why this node cannot reach another one on a port that it holds; None if it
     reaches all.
 
-    A port that refuses counts as reached: its holder does not listen yet. started: whether nodes may already
+    Tried right after the nodes have met: a launcher that cannot reach another node fails only after minutes (torchrun after ten), and
+    hardly says why. A port that refuses counts as reached: its holder does not listen yet. started: whether nodes may already
     have started their programs, which listen on ports of their own and should not get test connections: then
     only the agents' ports are tried.
     """
@@ -69,3 +70,58 @@ def _try(me: Peer, peer: Peer, port: int, *, timeout_s: float) -> str | None:
         else "A firewall must let the nodes' machines in from each other on all ports"
     )
     return f"{me.title} cannot reach {peer.mention} on port {port}: {why}. {fix}."
+
+
+def find_lost(
+    attempt: AttemptRecord,
+    suspects: Iterable[Peer],
+    *,
+    generation: int,
+    failed: bool,
+    is_overdue: Callable[[int], bool],
+    ask: Callable[[Peer], PeerAnswer | None],
+) -> set[int]:
+    """Return the numbers of the members of a generation that are lost, of those `suspects`.
+
+    - No process of a node is left if its machine refuses connections to its agent and to the shim of its benchmark, which listens as
+      long as it lives. An agent that died alone is not a loss: it is restarted, and adopts its benchmark.
+    - If an agent neither answers nor refuses, it hangs, or its machine does. If the benchmark of another member has failed, half of the
+      time is enough to assume that.
+
+    failed: whether the benchmark of a member has failed. is_overdue: whether a node has been silent for half of the time.
+    """
+    asked = [each for each in suspects if each.agent_port and (failed or is_overdue(each.node))]
+    died = find_refused((each, each.agent_port) for each in asked)
+    ports = ((each, _shim_port(attempt, each.node, generation)) for each in asked if each.node in died)
+    gone = find_refused((peer, port) for peer, port in ports if port)
+    hung = [each for each in asked if failed and each.node not in died and is_overdue(each.node)]
+    return gone | {node for node, answer in ask_all(hung, ask).items() if answer is None}
+
+
+def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
+    """Return the port of this generation's shim in a node's last sign of life; 0 if it names none."""
+    try:
+        sign = attempt.last_sign(node)
+    except BaiError:
+        return 0
+    return sign.shim_port if sign.generation == generation else 0
+
+
+def is_refused(address: str, port: int) -> bool:
+    """Return whether a machine reports that nothing listens on a port. False if nothing is known."""
+    try:
+        socket.create_connection((address, port), timeout=ANSWER_SECONDS).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)
+    return False
+
+
+def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
+    """Return the numbers of the nodes whose machine reports that nothing listens on this port; all are asked
+    at the same time."""
+    asked = list(ports)
+    if not asked:
+        return set()
+    with ThreadPoolExecutor(min(_AT_ONCE, len(asked))) as pool:
+        refused = pool.map(lambda each: is_refused(each[0].address, each[1]), asked)
+        return {peer.node for (peer, _), each in zip(asked, refused, strict=True) if each}

@@ -47,7 +47,6 @@ from bai_agent.phases.prepare import missing_dependencies, prepare, start_monito
 from bai_agent.phases.pull_phase import bring, mount_file_systems, unmount_file_systems
 from bai_agent.run.run_context import RunContext, new_uploader
 from bai_agent.runtime.clock import CLOCK
-from bai_agent.runtime.poller import Poller
 from bai_agent.runtime.stop import RunEndedError, StopReason
 from bai_agent.strategy import role_of
 from bai_agent.strategy.launch import Role
@@ -246,21 +245,13 @@ def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
     """Answer the other nodes' questions, and ask them if this node misses the store."""
-    from bai_agent.peers.store_absence import LOOK_SECONDS
-
     me = peer_of(members.peers, ctx.node.rank)
     if ctx.agent_port is None and me.agent_port:
         # A killed agent announced this port to the other nodes.
         ctx.agent_port = hold_agent_port(me.address, me.agent_port)
     if members.key is not None:
         answer_others(ctx, others, key=members.key)
-    # On a thread of its own, because a sign of life may hang as long as the network.
-    Poller(
-        others.look_for_store,
-        name="store absence",
-        pause_s=lambda: LOOK_SECONDS,
-        failure="the other nodes could not be asked for the job store",
-    ).start()
+    others.start_looking_for_store()
 
 
 def _wait_until_alone(ctx: RunContext) -> None:

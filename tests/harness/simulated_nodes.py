@@ -32,7 +32,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import NodeOutcome, OwnUsage
 from bai_agent.job.store import StoredObject
 from bai_agent.nodes.membership import next_membership
-from bai_agent.peers import decision_writer, leader, node_monitor, suspects
+from bai_agent.peers import elastic_monitor, leader, node_monitor, reachability
 from bai_agent.peers.direct_question import PeerAnswer
 from bai_agent.peers.elastic_monitor import ElasticMonitor
 from bai_agent.phases import elastic_end, lost_records
@@ -236,7 +236,7 @@ class SimulatedNode:
             if self.runs is not None:
                 monitor.begin(self.runs)
                 monitor.launch(shim_port=_SHIM_PORT)
-                monitor.meet(world.met[self.runs].peers, key=world.met[self.runs].key)
+                monitor.met(world.met[self.runs].peers, key=world.met[self.runs].key)
                 self._follow(monitor)
             while True:
                 membership = next_membership(ctx, monitor, me, ended=self._end(monitor))
@@ -244,7 +244,7 @@ class SimulatedNode:
                     break
                 number, members = membership.newest.number, membership.beginning.members
                 world.met[number] = members
-                monitor.meet(members.peers, key=members.key)
+                monitor.met(members.peers, key=members.key)
                 monitor.begin(number)
                 if membership.beginning.checkpoint is not None and not self._may_launch(monitor, number):
                     continue
@@ -436,11 +436,10 @@ class World:
     def run(self) -> World:
         """Let all happen. Raises what a node's code raised."""
         with pytest.MonkeyPatch.context() as patch:
-            for room in (leader, decision_writer):
-                patch.setattr(room, "now_ms", lambda: round(1000 * self.now))
-            patch.setattr(suspects, "find_refused", self._find_refused)
+            patch.setattr(leader, "now_ms", lambda: round(1000 * self.now))
+            patch.setattr(reachability, "find_refused", self._find_refused)
             patch.setattr(node_monitor, "wake_all", self._wake)
-            for room in (node_monitor, suspects):
+            for room in (node_monitor, elastic_monitor, reachability):
                 patch.setattr(room, "ask_all", lambda peers, ask: {each.node: ask(each) for each in peers})
             patch.setattr(lost_records, "outcomes_of_lost", lambda *_, **__: ())
             for each in self.nodes:

@@ -26,7 +26,7 @@ from bai_agent.errors import BusyError, ShimError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import is_locked
 from bai_agent.light_dataclass import replace
-from bai_agent.peers.direct_question import is_refused
+from bai_agent.peers.reachability import is_refused
 from bai_agent.shim import shim
 from bai_agent.shim.proc import boot_id, read_process
 from bai_agent.shim.spawn import SHORT_SLICE_NS

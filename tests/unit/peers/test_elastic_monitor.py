@@ -73,7 +73,7 @@ def test_members_wake_their_leader_after_a_write(
     attempt.settle_generation(0, NextGeneration(kind=DecisionKind.RUN, members=[0, 1]))
     it = monitor(attempt, 1)
     it.observe()
-    it.meet([peer, Peer(rank=1, address="127.0.0.1")], key=KEY)
+    it.met([peer, Peer(rank=1, address="127.0.0.1")], key=KEY)
     it.begin(0)
     assert not woken.is_set()
 

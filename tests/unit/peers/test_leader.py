@@ -73,14 +73,14 @@ class Gathering:
             control,
             signs,
             newest,
-            (newest[0], begun) if newest is not None and begun is not None else None,
+            begun,
             signed_s=self.now if signed_s is None else signed_s,
             cancelled=False,
         )
 
     def decide(self, number: int, word: NextGeneration) -> Decided:
         self.attempt.settle_generation(number, word)
-        return number, word, self.attempt.control().generations[number]
+        return Decided(number=number, word=word, put=self.attempt.control().generations[number])
 
     def begin(self, number: int, *nodes: int) -> Beginning:
         peers = tuple(Peer(rank=rank, node=node, address=f"10.0.0.{node}") for rank, node in enumerate(nodes))
@@ -214,7 +214,7 @@ def test_with_a_shared_folder_the_next_generation_waits_until_a_silent_node_has_
 
     def begins() -> bool:
         control, signs = it.attempt.control(), it.attempt.signs_seen()
-        decided = (1, second, control.generations[1])
+        decided = Decided(number=1, word=second, put=control.generations[1])
         it.leader.look(control, signs, decided, None, signed_s=signed_s, cancelled=False)
         return it.leader.has_begun
 
@@ -362,7 +362,7 @@ class Shrinking(Gathering):
     @property
     def begins(self) -> bool:
         control, signs = self.attempt.control(), self.attempt.signs_seen()
-        decided = (1, self.second, control.generations[1])
+        decided = Decided(number=1, word=self.second, put=control.generations[1])
         self.leader.look(control, signs, decided, None, signed_s=self.signed_s, cancelled=False)
         return 1 in self.attempt.control().begun
 
@@ -420,13 +420,13 @@ class Changing(Gathering):
         """Return whether a generation begins `after_s` after the last sign of life of node 0. decided_s: time from the decision to that sign."""
         key, (put, size) = (
             self.attempt.key(f"control/generation-{number:06}.json"),
-            self.decide(number, word)[2],
+            self.decide(number, word).put,
         )
         # Not the time of this put, which is some milliseconds later, or seconds on a busy machine.
         then = self.attempt.signs_seen().nodes[0][0] / 1000 - decided_s
         os.utime(self.folder / key, (then, then))
         signed_s, self.now = self.now, self.now + after_s
-        self.look((number, word, (round(1000 * then), size)), signed_s=signed_s)
+        self.look(Decided(number=number, word=word, put=(round(1000 * then), size)), signed_s=signed_s)
         self.now = signed_s
         os.utime(self.folder / key, (put / 1000, put / 1000))
         return number in self.attempt.control().begun

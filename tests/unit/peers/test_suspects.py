@@ -15,7 +15,7 @@ from bai_agent.job.peers import Peer
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.peers.direct_question import PeerAnswer
-from bai_agent.peers.suspects import find_lost
+from bai_agent.peers.reachability import find_lost
 
 GENERATION = 3
 LIVES = PeerAnswer(rank=1, store_s=0.0, alone_s=0.0)
