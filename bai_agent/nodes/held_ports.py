@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def hold_port(port: int = 0) -> socket.socket:
+def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
     """Return a socket that holds a port until a process of this node uses it, after the nodes have met: the
     kernel gives the port to no other process.
 
-    port: a certain one. Raises OSError. It does not listen, so that a server with SO_REUSEADDR can, such as
+    port: a certain one. address: "": any of this machine. Raises OSError. It does not listen, so that a server with SO_REUSEADDR can, such as
     sshd and PyTorch's store: socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind(("", port))
+        held.bind((address, port))
     except OSError:
         held.close()
         raise
@@ -35,17 +35,13 @@ def hold_agent_port(address: str, port: int = 0) -> socket.socket | None:
 
     port: the port that an earlier agent of this node has published.
     """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((address, port))
+        return hold_port(port, address=address)
     except OSError as error:
-        held.close()
         log.warning(
             "the other nodes cannot send direct questions to this one: %s:%d: %s", address, port, error
         )
         return None
-    return held
 
 
 def answer_others(ctx: RunContext, others: NodeMonitor, *, key: bytes) -> None:

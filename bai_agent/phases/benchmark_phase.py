@@ -38,7 +38,6 @@ from bai_agent.light_dataclass import replace
 from bai_agent.machine.probe import OWN_LEVELS, EnvironmentProbe
 from bai_agent.nodes.members_file import members_of, peers_of
 from bai_agent.nodes.run_barrier import run_barrier
-from bai_agent.nodes.ssh_hosts import wait_for_hosts
 from bai_agent.phases.held_shim import NO_DESCRIPTOR, HeldShim
 from bai_agent.phases.prepare import secrets_of
 from bai_agent.phases.series import RepeatDecision, RepeatProgress
@@ -210,13 +209,14 @@ def _launch(ctx: RunContext) -> None:
         )
         if ctx.elastic is not None:
             order = replace(order, listens_at=me.address)
-        if order.hosts:
-            wait_for_hosts(ctx, order)
-        if job.server is not None and order.server is not None:
-            # Imported here: most jobs have no server.
-            from bai_agent.nodes.server_ready import wait_for_server
+        if order.hosts or order.server is not None:
+            # Imported here: most jobs need no other node for their launch.
+            from bai_agent.nodes.peer_services import wait_for_hosts, wait_for_server
 
-            wait_for_server(ctx, job.server, order.server)
+            if order.hosts:
+                wait_for_hosts(ctx, order)
+            if job.server is not None and order.server is not None:
+                wait_for_server(ctx, job.server, order.server)
         launch(order, ctx.rundir, ctx.prepared_shim)
     except (SecretError, SetupError, ShimError) as error:
         raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error

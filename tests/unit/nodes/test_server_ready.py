@@ -20,7 +20,7 @@ from bai_agent.job.descriptor import Limits, ReadinessProbe, Server
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir
-from bai_agent.nodes.server_ready import wait_for_server
+from bai_agent.nodes.peer_services import wait_for_server
 from bai_agent.runtime.stop import RunEndedError, StopReason
 
 PEER = Peer(rank=1, address="127.0.0.1")

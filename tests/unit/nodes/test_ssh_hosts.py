@@ -14,7 +14,7 @@ from bai_agent.benchmark.start import Order
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir
-from bai_agent.nodes.ssh_hosts import wait_for_hosts
+from bai_agent.nodes.peer_services import wait_for_hosts
 from bai_agent.runtime.stop import RunEndedError, StopReason
 
 HOSTS = tuple(Peer(rank=rank, address=f"10.0.0.{rank}", port=4000 + rank) for rank in (1, 2))

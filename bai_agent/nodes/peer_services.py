@@ -1,24 +1,29 @@
-"""Waits until the server of a job answers its client's machine: its readiness probe, or else a connection to its first port."""
+"""Waits for services of other nodes without which a launch would fail: SSH logins, and the server of a job."""
 
 from __future__ import annotations
 
-import http.client
 import socket
-import ssl
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING
 
+from bai_agent.benchmark.programs import ask
+from bai_agent.benchmark.start import Order
+from bai_agent.errors import NoAnswerError
 from bai_agent.job.descriptor import ReadinessProbe, Server
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.schema.durations import format_duration
+from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.clock import call_with_deadline
 from bai_agent.runtime.stop import RunEndedError
 
-if TYPE_CHECKING:
-    from bai_agent.run.run_context import RunContext
-
+_LOGIN_S = 60.0
+"""Seconds for all nodes to start their sshd and accept our login."""
+_LOGIN_TRY_S = 20.0
+_LOGINS_AT_ONCE = 32
+_LOGIN_PAUSE_S = 0.2
 _CONNECTION_TIMEOUT_S = 5.0
 """Longest time of a connection without a probe (seconds)."""
 _CONNECTION_PERIOD_S = 1.0
@@ -27,6 +32,55 @@ _TICK_S = 0.1
 _READY = range(200, 400)
 """Statuses of a server that is ready, as Kubernetes has them:
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/"""
+
+
+def wait_for_hosts(ctx: RunContext, order: Order) -> None:
+    """Return after `ssh` of the order's environment has run a command on each of its hosts. Raises
+    RunEndedError."""
+    deadline = ctx.clock.monotonic() + _LOGIN_S
+    over = threading.Event()
+
+    def late() -> bool:
+        return over.is_set() or ctx.clock.monotonic() > deadline
+
+    def reach(peer: Peer) -> str | None:
+        """Return why the node could not be reached; None if it was reached."""
+        while (words := _log_in(order, peer)) is not None and not late():
+            over.wait(_LOGIN_PAUSE_S)
+        return words
+
+    with ThreadPoolExecutor(max_workers=_LOGINS_AT_ONCE, thread_name_prefix="ssh") as pool:
+        tries = {peer.rank: pool.submit(reach, peer) for peer in order.hosts}
+        try:
+            while wait(tries.values(), timeout=_LOGIN_PAUSE_S).not_done:
+                ctx.watch.raise_reason()
+        finally:
+            over.set()
+    for peer in order.hosts:
+        if (words := tries[peer.rank].result()) is not None:
+            raise RunEndedError.of(
+                Outcome.JOIN_FAILED,
+                f"{peer.title} did not let node {ctx.node.rank} in by SSH at port {peer.port} within {_LOGIN_S:.0f} s: "
+                f"{words}. Nodes must reach each other on all ports.",
+            )
+
+
+def _log_in(order: Order, peer: Peer) -> str | None:
+    """Return why a command could not be run on a node; None if it was run."""
+    try:
+        answer = ask(
+            ["ssh", peer.address, "true"],
+            env=order.env,
+            user=order.user,
+            timeout_s=_LOGIN_TRY_S,
+            with_stderr=True,
+        )
+    except NoAnswerError as error:
+        return str(error)
+    if not answer.code:
+        return None
+    said = answer.lines[-1] if answer.lines else ""
+    return said.rstrip(".")[:300] or f"ssh exited with code {answer.code}"
 
 
 def wait_for_server(ctx: RunContext, server: Server, peer: Peer) -> None:
@@ -99,6 +153,10 @@ def _connect(address: str, port: int, timeout_s: float) -> str:
 
 
 def _get(probe: ReadinessProbe, address: str, port: int, path: str, timeout_s: float) -> str:
+    # Imported here: most jobs have no server.
+    import http.client
+    import ssl
+
     connection: http.client.HTTPConnection
     if probe.scheme.lower() == "https":
         # As Kubernetes: a server under test has a certificate of its own.
