@@ -1,24 +1,19 @@
-"""The checkpoints of a run: the actions before the launch of each generation, while it runs, and at its end.
+"""Which checkpoint a generation of a run continues from, and its restore before the launch.
 
-`restore` is called on each member before a launch, and `follow` after it. `wait_until_kept` is called when no
-process of the benchmark is left, before the next generation begins or the job ends.
+Each member restores before it launches a generation; then `periodic.py` keeps checkpoints of it.
 """
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from bai_agent.backoff import Backoff
-from bai_agent.benchmark.environment import expand, find_user, scripts_folder, working_folder
-from bai_agent.benchmark.state import read_started
-from bai_agent.checkpoint.keep import Keeper
-from bai_agent.checkpoint.periodic import CheckpointThread
+from bai_agent.benchmark.environment import expand, find_user, working_folder
+from bai_agent.checkpoint.keep import ask_patiently
 from bai_agent.checkpoint.restore import Restorer
 from bai_agent.checkpoint.snapshot import STAGING
 from bai_agent.errors import (
@@ -29,7 +24,6 @@ from bai_agent.errors import (
     RecordError,
     SetupError,
     StoreError,
-    StoreRefusedError,
 )
 from bai_agent.files.user_rights import User, user_rights, writable_folder
 from bai_agent.generations.checkpoint_marker import (
@@ -43,10 +37,10 @@ from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import CheckpointEvent, CheckpointSummary, RestoreEvent
+from bai_agent.job.record_types import RestoreEvent
 from bai_agent.job.run_directory import write_json
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.nodes.members_file import members_of
+from bai_agent.nodes.members_file import is_first_member
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import RunEndedError
 
@@ -60,7 +54,6 @@ _TICK_S = 0.05
 _TRIED = 3 * SLOTS
 """Number of checkpoints before the newest that are tried: the files of earlier ones have been overwritten.
 Number of earlier folders that are named, if the folder is shared."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 
 
 def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
@@ -73,7 +66,10 @@ def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
     """Return the variables that tell the benchmark where its checkpoints are."""
     if ctx.job.checkpoint is None:
         return {}
-    variables = {"BAI_CHECKPOINT_DIR": str(_folder(ctx, ctx.job.checkpoint)), "BAI_RESUMED": ctx.resumed}
+    variables = {
+        "BAI_CHECKPOINT_DIR": str(checkpoint_folder(ctx, ctx.job.checkpoint)),
+        "BAI_RESUMED": ctx.resumed,
+    }
     if ctx.job.checkpoint.shared:
         variables["BAI_CHECKPOINTS"] = ":".join(ctx.shared_checkpoints)
     return variables
@@ -132,8 +128,8 @@ def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
         return
-    folder = _folder(ctx, checkpoint)
-    user = _user(ctx)
+    folder = checkpoint_folder(ctx, checkpoint)
+    user = benchmark_user(ctx)
     begun = ctx.clock.monotonic()
     ctx.resumed, ctx.restored, ctx.shared_checkpoints = "", None, ()
     bytes_brought = 0
@@ -171,103 +167,22 @@ def _plain_errors(ctx: RunContext, folder: Path) -> Iterator[None]:
         raise _failed(str(error)) from error
 
 
-def follow(ctx: RunContext) -> None:
-    """Begin to store checkpoints of this generation, if this node has group rank 0."""
-    checkpoint, generation = ctx.job.checkpoint, ctx.rundir.generation
-    if checkpoint is None or checkpoint.shared or not _is_first(ctx):
-        return
-    if ctx.checkpoints is not None and ctx.checkpoints.generation == generation:
-        return
-    started = read_started(ctx.rundir)
-    if started is not None and not started.of_this_boot:
-        # The benchmark's last writes before the machine's shutdown may not be on the disk.
-        return
-    keeper = Keeper(
-        record=checkpoint_record(ctx),
-        node=ctx.node.rank,
-        generation=generation,
-        patience=ctx.job.limits.drain,
-    )
-    ctx.checkpoints = CheckpointThread(
-        _folder(ctx, checkpoint),
-        keeper,
-        user=_user(ctx),
-        place=ctx.rundir.checkpoint_held,
-        every_s=checkpoint.every.total_seconds() if checkpoint.every is not None else None,
-        last=ctx.restored,
-        before=ctx.checkpoints,
-        before_s=ctx.job.limits.pull_timeout.total_seconds(),
-    )
-    ctx.checkpoints.start()
-
-
-def wait_until_kept(ctx: RunContext) -> None:
-    """Wait until the last checkpoint of this generation is kept, or no time is left for it."""
-    if ctx.began("drain") is None:
-        # An agent before this one may have been killed while it waited.
-        follow(ctx)
-    thread = ctx.checkpoints
-    if thread is None:
-        return
-    thread.end()
-    limit_s = ctx.job.limits.pull_timeout.total_seconds()
-    hurry = math.inf
-    while thread.is_alive():
-        if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
-            # Computed once: half of the remaining time would never be over.
-            hurry = min(hurry, ctx.drain_deadline())
-        if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
-            thread.give_up()
-            break
-        ctx.tell_checkpoints()
-        ctx.clock.sleep(_TICK_S)
-    ctx.tell_checkpoints()
-
-
-def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
-    """Return the resources that this node's checkpoints used."""
-    kept, restores = ctx.events.of(CheckpointEvent), ctx.events.of(RestoreEvent)
-    # An agent that was started again restores again.
-    restored = {each.generation: each for each in restores if each.name is not None}.values()
-    return CheckpointSummary(
-        kept=len(kept),
-        newest=kept[-1].name if kept else None,
-        restored=len(restored),
-        restored_bytes=sum(each.bytes for each in restored),
-        bytes=sum(each.bytes for each in kept),
-        seconds=_seconds(kept),
-        restore_seconds=_seconds(restored),
-    )
-
-
-def _seconds(events: Iterable[CheckpointEvent | RestoreEvent]) -> float:
-    return round(sum(each.seconds for each in events), 3)
-
-
-def _folder(ctx: RunContext, checkpoint: Checkpoint) -> Path:
-    working = working_folder(ctx.job, ctx.rundir, scripts=scripts_folder(ctx.job, ctx.rundir))
+def checkpoint_folder(ctx: RunContext, checkpoint: Checkpoint) -> Path:
+    working = working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
     folder = working / expand(checkpoint.path, {"BAI_JOB_ID": ctx.job.job.id})
     return folder / f"g{ctx.rundir.generation}" if checkpoint.shared else folder
 
 
-def _user(ctx: RunContext) -> User | None:
+def benchmark_user(ctx: RunContext) -> User | None:
     try:
         return find_user(ctx.job.benchmark.user)
     except SetupError as error:
         raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
 
 
-def _is_first(ctx: RunContext) -> bool:
-    if ctx.job.strategy.nodes == 1:
-        return True
-    if not ctx.rundir.of_generation(0).peers.exists() and not ctx.rundir.peers.exists():
-        return ctx.node.rank == 0  # the nodes have not met yet
-    return members_of(ctx.rundir).peers[0].node == ctx.node.rank
-
-
 def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
     """Make the folder if it does not exist. Raises RunEndedError, OSError."""
-    working = working_folder(ctx.job, ctx.rundir, scripts=scripts_folder(ctx.job, ctx.rundir))
+    working = working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
     is_absolute = Path(checkpoint.path).is_absolute()
     if not is_absolute and not working.is_dir():
         return  # starting the benchmark reports the error
@@ -284,7 +199,7 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
         # Nobody but root can exchange a name on the way.
         folder.mkdir(parents=True, exist_ok=True)
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
-    if is_absolute and _is_first(ctx):
+    if is_absolute and is_first_member(ctx):
         _require_own(ctx, checkpoint, folder, user)
 
 
@@ -297,12 +212,9 @@ def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: Us
             )
         return
     note = ctx.rundir.checkpoint_folder
-    store = ctx.record.store if ctx.record is not None else None
-    if isinstance(store, DirectoryStore):
+    if ctx.record is not None and isinstance(store := ctx.record.store, DirectoryStore):
         # Nodes of one machine share the folder.
-        note = store.folder / AttemptRecord(JobRecord(store, ctx.job.job.id), ctx.job.job.attempt).key(
-            note.name
-        )
+        note = store.folder / checkpoint_record(ctx).attempt.key(note.name)
     if note.exists():
         return
     if _has_files(folder, user):
@@ -382,7 +294,7 @@ def _is_restored_by_first(ctx: RunContext) -> bool:
     """Return whether the first node restores the folder, because several nodes share the machine and the folder."""
     assert ctx.job.checkpoint is not None
     is_shared = Path(ctx.job.checkpoint.path).is_absolute() and ctx.node.instance_id is None
-    return is_shared and not _is_first(ctx)
+    return is_shared and not is_first_member(ctx)
 
 
 def _restorer(ctx: RunContext, folder: Path, user: User | None, record: CheckpointRecord) -> Restorer:
@@ -398,18 +310,13 @@ def _restorer(ctx: RunContext, folder: Path, user: User | None, record: Checkpoi
 
 
 def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
-    """Return the answer of the job store; requests to an unreachable one are retried within
-    `limits.pull_timeout`. Raises RunEndedError."""
-    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-    give_up_at = ctx.clock.monotonic() + ctx.job.limits.pull_timeout.total_seconds()
-    while True:
-        ctx.watch.raise_reason()
-        try:
-            return ask()
-        except StoreError as error:
-            if isinstance(error, StoreRefusedError) or ctx.clock.monotonic() >= give_up_at:
-                raise _failed(str(error)) from error
-        ctx.clock.sleep(backoff.next())
+    """Return the answer of the job store; requests to an unreachable one are retried within `limits.pull_timeout`. Raises RunEndedError."""
+    try:
+        return ask_patiently(
+            ask, patience=ctx.job.limits.pull_timeout, check=ctx.watch.raise_reason, clock=ctx.clock
+        )
+    except StoreError as error:
+        raise _failed(str(error)) from error
 
 
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:

@@ -25,6 +25,7 @@ from bai_agent.job.record import LARGEST_OBJECT
 from bai_agent.job.reserved_space import FULL
 from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.run.stop_sources import LOW_DISK_BYTES, free_bytes
+from bai_agent.runtime.clock import CLOCK, Clock
 
 T = TypeVar("T")
 
@@ -119,19 +120,30 @@ class Keeper:
 
     def _insist(self, work: Callable[[], T], over: Callable[[], bool]) -> T:
         """Return what `work` returns. Errors of the store are retried for a while. Raises CheckpointError."""
-        backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        give_up_at = time.monotonic() + self.patience.total_seconds()
-        while True:
-            require_time(over)
-            try:
-                return work()
-            except StoreError as error:
-                is_final = isinstance(error, StoreRefusedError) or _is_full(error)
-                if is_final or time.monotonic() >= give_up_at:
-                    raise CheckpointError(str(error)) from error
-            except OSError as error:
-                raise CheckpointError(f"{error.filename}: {error.strerror or error}") from error
-            time.sleep(backoff.next())
+        try:
+            return ask_patiently(work, patience=self.patience, check=lambda: require_time(over))
+        except StoreError as error:
+            raise CheckpointError(str(error)) from error
+        except OSError as error:
+            raise CheckpointError(f"{error.filename}: {error.strerror or error}") from error
+
+
+def ask_patiently(
+    work: Callable[[], T], *, patience: timedelta, check: Callable[[], None], clock: Clock = CLOCK
+) -> T:
+    """Return what `work` returns. Errors of the store that may pass are retried within `patience`. Raises StoreError, and what `check`
+    raises before a try."""
+    backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    give_up_at = clock.monotonic() + patience.total_seconds()
+    while True:
+        check()
+        try:
+            return work()
+        except StoreError as error:
+            is_final = isinstance(error, StoreRefusedError) or _is_full(error)
+            if is_final or clock.monotonic() >= give_up_at:
+                raise
+        clock.sleep(backoff.next())
 
 
 def _require_readable(marker: CheckpointMarker) -> None:

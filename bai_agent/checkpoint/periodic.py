@@ -1,29 +1,117 @@
 """Keeps a checkpoint periodically while a generation runs, and the last one at its end, on a thread of its
-own."""
+own.
+
+`follow` is called after a launch, and `wait_until_kept` when no process of the benchmark is left, before the next generation begins or
+the job ends.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from bai_agent.benchmark.state import read_started
+from bai_agent.checkpoint.generation_checkpoints import benchmark_user, checkpoint_folder, checkpoint_record
 from bai_agent.checkpoint.keep import Keeper
 from bai_agent.checkpoint.snapshot import FolderListing, Snapshot, list_folder, take_snapshot
 from bai_agent.errors import CheckpointError
 from bai_agent.files.user_rights import User
 from bai_agent.generations.checkpoint_marker import CheckpointMarker
-from bai_agent.job.record_types import CheckpointEvent, RunEvent, WarningEvent
-from bai_agent.run.run_context import KeepsCheckpoints
+from bai_agent.job.record_types import (
+    CheckpointEvent,
+    CheckpointSummary,
+    RestoreEvent,
+    RunEvent,
+    WarningEvent,
+)
+from bai_agent.nodes.members_file import is_first_member
+from bai_agent.run.run_context import KeepsCheckpoints, RunContext
 
 log = logging.getLogger(__name__)
 
+_TICK_S = 0.05
 _SETTLE_S = 10.0
 """Seconds to wait for a moment without writes to the folder before this checkpoint is skipped."""
 _SKIPPED = 5
 """Largest number of names in a warning."""
+
+
+def follow(ctx: RunContext) -> None:
+    """Begin to store checkpoints of this generation, if this node has group rank 0."""
+    checkpoint, generation = ctx.job.checkpoint, ctx.rundir.generation
+    if checkpoint is None or checkpoint.shared or not is_first_member(ctx):
+        return
+    if ctx.checkpoints is not None and ctx.checkpoints.generation == generation:
+        return
+    started = read_started(ctx.rundir)
+    if started is not None and not started.of_this_boot:
+        # The benchmark's last writes before the machine's shutdown may not be on the disk.
+        return
+    keeper = Keeper(
+        record=checkpoint_record(ctx),
+        node=ctx.node.rank,
+        generation=generation,
+        patience=ctx.job.limits.drain,
+    )
+    ctx.checkpoints = CheckpointThread(
+        checkpoint_folder(ctx, checkpoint),
+        keeper,
+        user=benchmark_user(ctx),
+        place=ctx.rundir.checkpoint_held,
+        every_s=checkpoint.every.total_seconds() if checkpoint.every is not None else None,
+        last=ctx.restored,
+        before=ctx.checkpoints,
+        before_s=ctx.job.limits.pull_timeout.total_seconds(),
+    )
+    ctx.checkpoints.start()
+
+
+def wait_until_kept(ctx: RunContext) -> None:
+    """Wait until the last checkpoint of this generation is kept, or no time is left for it."""
+    if ctx.began("drain") is None:
+        # An agent before this one may have been killed while it waited.
+        follow(ctx)
+    thread = ctx.checkpoints
+    if thread is None:
+        return
+    thread.end()
+    limit_s = ctx.job.limits.pull_timeout.total_seconds()
+    hurry = math.inf
+    while thread.is_alive():
+        if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
+            # Computed once: half of the remaining time would never be over.
+            hurry = min(hurry, ctx.drain_deadline())
+        if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
+            thread.give_up()
+            break
+        ctx.tell_checkpoints()
+        ctx.clock.sleep(_TICK_S)
+    ctx.tell_checkpoints()
+
+
+def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
+    """Return the resources that this node's checkpoints used."""
+    kept, restores = ctx.events.of(CheckpointEvent), ctx.events.of(RestoreEvent)
+    # An agent that was started again restores again.
+    restored = {each.generation: each for each in restores if each.name is not None}.values()
+    return CheckpointSummary(
+        kept=len(kept),
+        newest=kept[-1].name if kept else None,
+        restored=len(restored),
+        restored_bytes=sum(each.bytes for each in restored),
+        bytes=sum(each.bytes for each in kept),
+        seconds=_seconds(kept),
+        restore_seconds=_seconds(restored),
+    )
+
+
+def _seconds(events: Iterable[CheckpointEvent | RestoreEvent]) -> float:
+    return round(sum(each.seconds for each in events), 3)
 
 
 class CheckpointThread(threading.Thread):

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from bai_agent.job.peers import Members, Peer, members_table, read_members
 from bai_agent.job.run_directory import RunDir, make_folder, read_json, write_atomic, write_json
+
+if TYPE_CHECKING:
+    from bai_agent.run.run_context import RunContext
+
+
+def is_first_member(ctx: RunContext) -> bool:
+    """Return whether this node has group rank 0 in its generation; before the nodes have met, whether it is the job's first one.
+    Raises BaiError."""
+    if ctx.job.strategy.nodes == 1:
+        return True
+    if not ctx.rundir.of_generation(0).peers.exists() and not ctx.rundir.peers.exists():
+        return ctx.node.rank == 0
+    return peers_of(ctx.rundir)[0].node == ctx.node.rank
 
 
 def peers_of(rundir: RunDir) -> tuple[Peer, ...]:

@@ -102,7 +102,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         output.stat()  # before it can be deleted
         if is_unstarted(ctx):
             ctx.watch.raise_reason()
-            if ctx.probe is not None and _is_first(ctx.rundir):
+            if ctx.probe is not None and _is_first_generation(ctx.rundir):
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
         # Read once: the benchmark may delete the file, and only it has the shim's pid.
@@ -116,9 +116,9 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         ctx.when_started(ctx)
         if ctx.job.checkpoint is not None:
             # Imported here, as below: most jobs have no checkpoints.
-            from bai_agent.checkpoint import generation_checkpoints
+            from bai_agent.checkpoint.periodic import follow
 
-            generation_checkpoints.follow(ctx)
+            follow(ctx)
         look_for_transport = TransportLook(ctx)
         with run_barrier(ctx):
             _follow(ctx, started, output, look_for_transport, earlier_s=earlier_s)
@@ -153,7 +153,7 @@ def _supervise(ctx: RunContext) -> None:
     ctx.supervisor.begin(ctx.rundir.generation, peers_of(ctx.rundir))
 
 
-def _is_first(rundir: RunDir) -> bool:
+def _is_first_generation(rundir: RunDir) -> bool:
     """Return whether this is the node's first generation; it may have joined an elastic job late."""
     if not rundir.generation:
         return True

@@ -111,7 +111,7 @@ def _keeps_checkpoint(ctx: RunContext) -> Callable[[], bool]:
 def wait_for_checkpoint(ctx: RunContext) -> None:
     """Wait until the last checkpoint of an ended generation is uploaded, or no time is left."""
     if ctx.job.checkpoint is not None and state(ctx.rundir) is not State.NOT_STARTED:
-        from bai_agent.checkpoint.generation_checkpoints import wait_until_kept
+        from bai_agent.checkpoint.periodic import wait_until_kept
 
         wait_until_kept(ctx)
 

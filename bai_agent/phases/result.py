@@ -41,7 +41,7 @@ from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_job_re
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.colocated_jobs import neighbour_warnings
-from bai_agent.nodes.members_file import peers_of
+from bai_agent.nodes.members_file import is_first_member
 from bai_agent.phases.artifacts import ArtifactSummary, keep_artifacts
 from bai_agent.phases.generation_history import generation_outcomes, has_run
 from bai_agent.phases.prepare import secrets_of
@@ -147,7 +147,7 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
             for each in generation_outcomes(ctx, quote=hidden is None)
         ]
     if ctx.job.checkpoint is not None:
-        from bai_agent.checkpoint.generation_checkpoints import checkpoint_summary
+        from bai_agent.checkpoint.periodic import checkpoint_summary
 
         redacted["checkpoints"] = as_table(checkpoint_summary(ctx))
     redacted["own_usage"] = as_table(_own_usage(ctx, ended or RunEnd(), extracted))
@@ -290,13 +290,10 @@ def _artifacts_prefix(ctx: RunContext) -> str:
     """Return the key prefix of this node's artifacts. Each of several nodes has its own folder."""
     prefix = "artifacts/" if ctx.record is None else ctx.record.key("artifacts/")
     if ctx.elastic is not None:
-        return prefix if _is_first(ctx, ctx.elastic) else f"{prefix}node-{ctx.node.rank}/"
+        # Those of the first member of the last generation are the job's.
+        is_of_job = _is_at_end(ctx.elastic) and is_first_member(ctx)
+        return prefix if is_of_job else f"{prefix}node-{ctx.node.rank}/"
     return prefix if ctx.job.strategy.nodes == 1 else f"{prefix}rank-{ctx.node.rank}/"
-
-
-def _is_first(ctx: RunContext, elastic: ElasticMonitor) -> bool:
-    """Return whether this node is the first member of the last generation, whose artifacts are the job's."""
-    return _is_at_end(elastic) and peers_of(ctx.rundir)[0].node == ctx.node.rank
 
 
 def _is_at_end(elastic: ElasticMonitor) -> bool:

@@ -384,7 +384,7 @@ def test_an_absolute_checkpoint_folder_is_created_for_the_job(tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedAgent]:
     only_with_checkpoints = (
-        "bai_agent.checkpoint.generation_checkpoints",
+        "bai_agent.checkpoint.periodic",
         "bai_agent.job.store.s3",
     )
     with forked_agent(tmp_path_factory.mktemp("agent"), *only_with_checkpoints) as agent:
