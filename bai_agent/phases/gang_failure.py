@@ -1,16 +1,22 @@
-"""Ends all nodes when one fails: each reports its failure at once, and the job's result is made from the ends of all."""
+"""The end of a job of several nodes: each reports its end at once, so that a failure ends all or leads to another generation, and the
+job's result is made from the ends of all.
+
+In a fixed job the coordinator makes the result, in an elastic one the leader, only after it has read the decision that ends the job.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from bai_agent.benchmark.state import read_exit
-from bai_agent.errors import StoreError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.attempt import COORDINATOR, StopOrder
-from bai_agent.job.job_result import sentence_of_node
+from bai_agent.job.elastic_result import elastic_result
+from bai_agent.job.job_result import job_result, sentence_of_node
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.record_types import NodeOutcome
+from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.nodes.members_file import peers_of
 from bai_agent.phases.root_cause import classify_end, failed_at, stopped_at
@@ -19,23 +25,35 @@ from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import StopReason
 from bai_agent.strategy.launch import Role
 
+if TYPE_CHECKING:
+    # A job has one of them.
+    from bai_agent.peers.elastic_monitor import ElasticMonitor
+    from bai_agent.peers.peer_monitor import PeerMonitor
+
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 0.5
 """Seconds between two tries to write to an unreachable store."""
-TELL_SECONDS = 10.0
+_TELL_SECONDS = 10.0
 
 
 def tell_others(ctx: RunContext) -> None:
-    """Report this node's end before its pending records are sent, so that the others end at once after a failure."""
-    monitor = ctx.monitor
-    if monitor is None or monitor.is_cut_off:
+    """Report this node's end before its pending records are sent, so that the others end at once after a failure, or continue without
+    it."""
+    if ctx.monitor is not None:
+        _tell_all(ctx, ctx.monitor)
+    elif ctx.elastic is not None and ctx.has_part:
+        _tell_leader(ctx, ctx.elastic)
+
+
+def _tell_all(ctx: RunContext, monitor: PeerMonitor) -> None:
+    if monitor.is_cut_off:
         # They have given this node up.
         return
-    found = own_failure(ctx)
+    found = _own_failure(ctx)
     if found is None:
         if monitor.is_coordinator and ctx.is_served:
-            insist(ctx, lambda: monitor.stop_others(StopOrder(finished=True)), patience_s=TELL_SECONDS)
+            _insist(ctx, lambda: monitor.stop_others(StopOrder(finished=True)), patience_s=_TELL_SECONDS)
         return
     failure, failed = found
     if monitor.is_coordinator:
@@ -44,33 +62,59 @@ def tell_others(ctx: RunContext) -> None:
             outcome=failure.outcome.value,
             sentence=sentence_of_node(COORDINATOR, failure.outcome, ctx.redactor.redact(failure.message)),
         )
-        insist(ctx, lambda: monitor.stop_others(order), patience_s=TELL_SECONDS)
+        _insist(ctx, lambda: monitor.stop_others(order), patience_s=_TELL_SECONDS)
         return
-    message = ctx.redactor.redact(failure.message)
-    early = NodeOutcome(
+    early = _early_outcome(ctx, failure, failed)
+    _insist(ctx, lambda: monitor.attempt.end(early), patience_s=_TELL_SECONDS)
+
+
+def _tell_leader(ctx: RunContext, elastic: ElasticMonitor) -> None:
+    elastic.end_here()
+    found = _own_failure(ctx)
+    if ctx.reason is not None and ctx.reason.outcome is Outcome.CANCELLED:
+        elastic.cancelled = True
+        elastic.tell()
+    if found is None or elastic.is_over or elastic.is_away:
+        return
+    early = _early_outcome(ctx, *found)
+    patience_s = 0.0 if ctx.signals.received else _TELL_SECONDS
+    _insist(ctx, lambda: elastic.attempt.end(early), patience_s=patience_s)
+    elastic.tell()
+
+
+def _early_outcome(ctx: RunContext, failure: StopReason, failed: int | None) -> NodeOutcome:
+    """Return the report of a failure before the end of this node's part."""
+    return NodeOutcome(
         rank=ctx.node.rank,
         outcome=failure.outcome.value,
-        sentence=message,
+        sentence=ctx.redactor.redact(failure.message),
         failed=failed,
         ended=now_ms(),
         serves=ctx.role is Role.SERVE,
         is_server=ctx.job.is_server(ctx.node.rank),
         complete=False,
     )
-    insist(ctx, lambda: monitor.attempt.end(early), patience_s=TELL_SECONDS)
 
 
-def outcomes_of_all(ctx: RunContext, own: NodeOutcome) -> Sequence[NodeOutcome] | None:
+def result_of_all(ctx: RunContext, own: NodeOutcome, *, git: GitCommit | None) -> JobResult | None:
+    """Report the end of this node's part; return the job's result on the node that decides for the job, else None."""
+    if ctx.monitor is not None:
+        nodes = _outcomes_of_all(ctx, ctx.monitor, own)
+        return None if nodes is None else job_result(ctx.job.job.id, nodes, git=git, lost=ctx.monitor.lost)
+    if ctx.elastic is not None and ctx.has_part:
+        return result_of_elastic_job(ctx, ctx.elastic, own, git=git)
+    return None
+
+
+def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) -> Sequence[NodeOutcome] | None:
     """Report the end of this node's part. Return the ends of all nodes on the node that decides for the job,
     else None.
 
     The coordinator waits for the others: each ends by its own limits, or is lost. A worker decides if the
     coordinator is lost. A worker whose benchmark failed because of that loss may be the first to detect it.
     """
-    monitor = ctx.monitor
-    assert monitor is not None
     patience_s = 0.0 if monitor.is_cut_off else ctx.job.limits.drain.total_seconds()
-    insist(ctx, lambda: monitor.attempt.end(own), patience_s=patience_s)
+    _insist(ctx, lambda: monitor.attempt.end(own), patience_s=patience_s)
     if not monitor.is_coordinator:
         if own.outcome != Outcome.SUCCEEDED.value:
             monitor.wait_for_coordinator(over=lambda: ctx.signals.received)
@@ -78,7 +122,7 @@ def outcomes_of_all(ctx: RunContext, own: NodeOutcome) -> Sequence[NodeOutcome] 
             return None
     others = monitor.wait_for_others(over=lambda: ctx.signals.received)
     if monitor.is_coordinator and not monitor.is_cut_off:
-        insist(ctx, lambda: monitor.stop_others(StopOrder(finished=True)), patience_s=TELL_SECONDS)
+        _insist(ctx, lambda: monitor.stop_others(StopOrder(finished=True)), patience_s=_TELL_SECONDS)
     return [own, *others, *_unheard(ctx, [own, *others])]
 
 
@@ -102,7 +146,7 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
     ]
 
 
-def own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
+def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
     """Return why this node's part did not succeed, as far as known before its output is read completely, and
     when."""
     left = read_exit(ctx.rundir)
@@ -119,7 +163,7 @@ def own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
     return StopReason(outcome, sentence), failed_at(left, cause, stopped=stopped)
 
 
-def insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> None:
+def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> None:
     """Publish an object in a store that may be unreachable for a while."""
     deadline = ctx.clock.monotonic() + patience_s
     while True:
@@ -131,3 +175,83 @@ def insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> 
                 log.exception("the other nodes could not be told")
                 return
             ctx.clock.sleep(_PAUSE_SECONDS)
+
+
+def result_of_elastic_job(
+    ctx: RunContext, elastic: ElasticMonitor, own: NodeOutcome, *, git: GitCommit | None
+) -> JobResult | None:
+    """Report the end of this node's part; return the end of the job if this node leads when it ends, else
+    None."""
+    patience_s = 0.0 if elastic.is_away else ctx.job.limits.drain.total_seconds()
+    _insist(ctx, lambda: elastic.attempt.end(own), patience_s=patience_s)
+    elastic.tell()
+    while not (_has_to_go(ctx, elastic) or elastic.is_over or _goes_on_without(ctx, elastic)):
+        elastic.wait_for_change()
+    while elastic.is_over and not (elastic.leads or elastic.is_told or _has_to_go(ctx, elastic)):
+        elastic.wait_for_change()
+    newest = elastic.newest
+    if newest is None or not (newest.is_end and elastic.leads):
+        return None
+    lost = _wait_for_others(ctx, elastic)
+    by_rank = {each.rank: each for each in elastic.leader.outcomes} | {own.rank: own}
+    outcomes = [by_rank[rank] for rank in sorted(by_rank)]
+    result = elastic_result(
+        ctx.job.job.id,
+        newest.word,
+        outcomes,
+        lost={each: elastic.leader.title(each) for each in lost},
+        seen=elastic.seen_by(lost),
+        measured=_measured_by(ctx, elastic, lost, outcomes) if lost else (),
+        replaced=_replaced(elastic),
+        git=git,
+    )
+    # Only now: if this node is lost while it reads the records of lost nodes, another one makes the result.
+    _insist(ctx, elastic.stop_others, patience_s=_TELL_SECONDS)
+    return result
+
+
+def _replaced(elastic: ElasticMonitor) -> list[int]:
+    """Return the lost nodes in whose place machines were launched, as far as the store answers."""
+    try:
+        return sorted(node for each in elastic.attempt.launches() for node in each.replaces)
+    except BaiError as error:
+        log.warning("it is unknown which nodes were replaced: %s", error)
+        return []
+
+
+def _measured_by(
+    ctx: RunContext, elastic: ElasticMonitor, lost: Iterable[int], heard: Sequence[NodeOutcome]
+) -> Sequence[NodeOutcome]:
+    """Return the values that lost nodes measured, as far as they can be read in time."""
+    # Imported here: most jobs lose no node.
+    from bai_agent.phases.lost_records import outcomes_of_lost
+
+    deadline = ctx.clock.monotonic() + ctx.job.limits.drain.total_seconds()
+    return outcomes_of_lost(
+        ctx.job,
+        [elastic.attempt.job.node(node) for node in sorted(lost)],
+        heard,
+        members=elastic.leader.members,
+        folder=ctx.rundir.path,
+        over=lambda: _has_to_go(ctx, elastic) or ctx.clock.monotonic() > deadline,
+    )
+
+
+def _has_to_go(ctx: RunContext, elastic: ElasticMonitor) -> bool:
+    return ctx.signals.received or elastic.is_away
+
+
+def _goes_on_without(ctx: RunContext, elastic: ElasticMonitor) -> bool:
+    """Return whether the job continues without this node."""
+    newest = elastic.newest
+    if newest is None:
+        return False
+    is_cancelled = ctx.reason is not None and ctx.reason.outcome is Outcome.CANCELLED
+    return not elastic.is_member(newest) and not is_cancelled
+
+
+def _wait_for_others(ctx: RunContext, elastic: ElasticMonitor) -> set[int]:
+    """Wait until the part of each living node has ended; return the lost nodes."""
+    while elastic.unfinished() and not _has_to_go(ctx, elastic):
+        elastic.wait_for_change()
+    return elastic.lost()

@@ -84,17 +84,11 @@ def write_result(ctx: RunContext) -> Outcome:
     outcome = _node_outcome(ctx)
     git = GitCommit(**vars(ctx.job.git)) if ctx.job.git else None
     result = job_result(ctx.job.job.id, [outcome], git=git, whole=ctx.others is None)
-    if ctx.monitor is not None:
+    if ctx.others is not None:
         # Imported here, as below: it would delay the end of other runs.
-        from bai_agent.phases.gang_failure import outcomes_of_all
+        from bai_agent.phases.gang_failure import result_of_all
 
-        if (nodes := outcomes_of_all(ctx, outcome)) is not None:
-            result = job_result(ctx.job.job.id, nodes, git=git, lost=ctx.monitor.lost)
-            write_json(ctx.rundir.job_result, as_table(result))
-    if ctx.elastic is not None and ctx.has_part:
-        from bai_agent.phases.elastic_end import result_of_all
-
-        if (of_all := result_of_all(ctx, ctx.elastic, outcome, git=git)) is not None:
+        if (of_all := result_of_all(ctx, outcome, git=git)) is not None:
             result = of_all
             write_json(ctx.rundir.job_result, as_table(result))
     make_room_for_result(ctx.rundir)

@@ -106,14 +106,10 @@ def run(ctx: RunContext, phases: Phases | None = None) -> Outcome:
         )
         end_without_order(ctx.rundir)
     ctx.events.lenient = True
-    if ctx.monitor is not None:
+    if ctx.others is not None:
         from bai_agent.phases.gang_failure import tell_others
 
         tell_others(ctx)
-    if ctx.elastic is not None and ctx.has_part:
-        from bai_agent.phases.elastic_end import tell_leader
-
-        tell_leader(ctx, ctx.elastic)
     end_generations(ctx)
     wait_for_checkpoint(ctx)
     if has_run(ctx):
@@ -170,8 +166,6 @@ def _import_end(ctx: RunContext) -> None:
     names = ["metrics.checkpoint", "metrics.search_limit", "metrics.search.terminal", "phases.result"]
     if ctx.others is not None:
         names.append("phases.gang_failure")
-    if ctx.elastic is not None:
-        names.append("phases.elastic_end")
     if ctx.job.repeat is not None:
         names.append("phases.enough")
     if any(own.venv.exists() for _, own in workspaces(ctx.job, ctx.rundir)):

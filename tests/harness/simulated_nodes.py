@@ -35,7 +35,7 @@ from bai_agent.nodes.membership import next_membership
 from bai_agent.peers import elastic_monitor, leader, node_monitor, reachability
 from bai_agent.peers.direct_question import PeerAnswer
 from bai_agent.peers.elastic_monitor import ElasticMonitor
-from bai_agent.phases import elastic_end, lost_records
+from bai_agent.phases import gang_failure, lost_records
 from bai_agent.runtime.stop import RunEndedError
 
 TICK_S = 0.5
@@ -266,7 +266,7 @@ class SimulatedNode:
             ended=round(1000 * world.now),
             own_usage=OwnUsage(rank=self.number),
         )
-        found = elastic_end.result_of_all(ctx, monitor, own, git=None)
+        found = gang_failure.result_of_elastic_job(ctx, monitor, own, git=None)
         if found is not None:
             content = json.dumps(
                 {

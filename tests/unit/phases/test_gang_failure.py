@@ -19,7 +19,7 @@ from bai_agent.job.run_directory import RunDir, write_json
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.readiness import Node
 from bai_agent.peers.peer_monitor import PeerMonitor
-from bai_agent.phases.gang_failure import outcomes_of_all, tell_others
+from bai_agent.phases.gang_failure import result_of_all, tell_others
 from bai_agent.run.run_context import RunContext
 from bai_agent.run.stop_sources import Signals
 from bai_agent.runtime.stop import StopReason
@@ -48,10 +48,9 @@ def ctx(rundir: RunDir, tmp_path: Path) -> Iterator[RunContext]:
 
 
 def test_a_job_does_not_succeed_if_the_end_of_a_node_is_unknown(ctx: RunContext) -> None:
-    nodes = outcomes_of_all(ctx, OWN)
+    result = result_of_all(ctx, OWN, git=None)
 
-    assert nodes is not None
-    result = job_result("job-1", nodes)
+    assert result is not None
     assert (result.outcome, result.exit_code) == ("peer_lost", 5)
     assert result.sentence == "How node 2 (10.0.0.2) ended is not known: node 0 could not wait for it."
 
@@ -59,19 +58,19 @@ def test_a_job_does_not_succeed_if_the_end_of_a_node_is_unknown(ctx: RunContext)
 def test_a_job_of_serving_nodes_succeeds_if_its_launcher_did(ctx: RunContext) -> None:
     ctx.is_served = True
 
-    nodes = outcomes_of_all(ctx, OWN)
+    result = result_of_all(ctx, OWN, git=None)
 
-    assert nodes is not None
-    assert job_result("job-1", nodes).outcome == "succeeded"
+    assert result is not None
+    assert result.outcome == "succeeded"
 
 
 def test_a_failure_is_the_cause_even_if_another_nodes_end_is_unknown(ctx: RunContext) -> None:
     failed = NodeOutcome(rank=0, outcome="failed", sentence="It failed.", ended=5)
 
-    nodes = outcomes_of_all(ctx, failed)
+    result = result_of_all(ctx, failed, git=None)
 
-    assert nodes is not None
-    assert job_result("job-1", nodes).outcome == "failed"
+    assert result is not None
+    assert result.outcome == "failed"
 
 
 def test_an_interrupted_node_counts_as_failed_from_its_notice_and_not_from_its_end(ctx: RunContext) -> None:
