@@ -9,7 +9,7 @@ from bai_agent.errors import RecordError
 from bai_agent.generations.decision import StartGeneration
 from bai_agent.job.generation_records import Ledger, Nodes
 from bai_agent.job.run_directory import RunDir, make_folder, read_json, write_json
-from bai_agent.light_dataclass import asdict, dataclass
+from bai_agent.light_dataclass import asdict, dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,11 +17,7 @@ class _Record:
     """The keys of a `StartGeneration` that are read again."""
 
     ledger: Annotated[Ledger, Rule("a ledger")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Members:
-    members: Nodes
+    members: Nodes = field(default_factory=list)
 
 
 def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
@@ -34,18 +30,19 @@ def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
 def read_ledger(rundir: RunDir) -> Ledger:
     """Return what the generations before that of `rundir` have used (restarts, losses). Without the file, the
     generation's number gives the restarts."""
-    try:
-        return checked(_Record, read_json(rundir.decision), where=str(rundir.decision)).ledger
-    except RecordError:
-        return Ledger(restarts=rundir.generation)
+    return _read(rundir).ledger
 
 
 def read_members(rundir: RunDir) -> list[int] | None:
     """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. None if no decision says so."""
+    return _read(rundir).members or None
+
+
+def _read(rundir: RunDir) -> _Record:
     try:
-        return checked(_Members, read_json(rundir.decision), where=str(rundir.decision)).members
+        return checked(_Record, read_json(rundir.decision), where=str(rundir.decision))
     except RecordError:
-        return None
+        return _Record(ledger=Ledger(restarts=rundir.generation))
 
 
 def generation_environment(rundir: RunDir) -> dict[str, str]:

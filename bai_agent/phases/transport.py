@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.job.record_types import TransportEvent
 from bai_agent.light_dataclass import dataclass
 from bai_agent.run.run_context import RunContext
+from bai_agent.strategy.process_ends import open_regular
 
 HEAD_BYTES = 4 << 20
 """Bytes of each file that are searched for transports."""
@@ -124,17 +126,10 @@ class TransportScan:
 def _piece(path: Path, start: int, size: int) -> bytes:
     """Return a piece of a file; nothing if it is gone, or not a file: the benchmark may replace it by
     anything."""
-    try:
-        with user_rights(folder_owner(path.parent)):
-            file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.pread(file, size, start)
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
+    with suppress(OSError), os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        file.seek(start)
+        return file.read(size)
+    return b""
 
 
 class TransportLook:

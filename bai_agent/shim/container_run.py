@@ -9,7 +9,6 @@ Standard library only, as the shim.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import resource
@@ -23,7 +22,7 @@ if __name__ == "__main__":
 
 from bai_agent.shim.memory_group import own_memory_group
 from bai_agent.shim.proc import Process, all_processes, descendants, send_signal
-from bai_agent.shim.spawn import REPORT, report
+from bai_agent.shim.spawn import REPORT, adopt_orphans, report
 
 PIDFILE, CIDFILE = "container.pid", "container.id"
 """Files in FOLDER to which podman writes the first process and the id of the container."""
@@ -38,7 +37,6 @@ _SETTLE_S = 2.0
 """Seconds in which the engine may put processes of a container that starts into a cgroup of its own."""
 _REMOVAL_S = 15.0
 """Seconds for the engine's monitor to remove the container and to end."""
-_PR_SET_CHILD_SUBREAPER = 36
 _HEEDED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 
 
@@ -157,7 +155,7 @@ def main() -> None:
     to_shim = int(os.environ.pop(REPORT, "-1"))
     if to_shim >= 0:
         os.set_inheritable(to_shim, False)
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     run = ContainerRun(sys.argv[1], sys.argv[2:])
     status = run.wait()
     if status in _ENGINE_FAILED and not run.started and to_shim >= 0:

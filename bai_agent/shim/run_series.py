@@ -58,9 +58,10 @@ _SUMS = (
 class RepeatRunner:
     """The runs of the order's `repeat`."""
 
-    def __init__(self, shim: Commands, order: dict[str, Any]) -> None:
+    def __init__(self, shim: Commands, order: dict[str, Any], *, none: dict[str, Any]) -> None:
+        """none: the end, with the keys of exit.json, if nothing runs."""
         self._shim = shim
-        self._order = order
+        self._order, self._none = order, none
         self._repeat: dict[str, Any] = order["repeat"]
         self._lines = LineFile(order["files"]["repeats"])
         self._ends: list[dict[str, Any]] = []
@@ -201,7 +202,8 @@ class RepeatRunner:
         """Return the first failure, else the last end, with the resources of all runs."""
         if not self._ends:
             # Stopped before the first run finished: report that it never ran.
-            return {**_NEVER_RAN, **self._stopped(), "wall_seconds": round(wall, 6)}
+            never_ran = {"output_bytes": 0, "emit_bytes": 0, "wall_seconds": round(wall, 6)}
+            return {**self._none, **self._stopped(), **never_ran}
         total = {**(self._failed or self._ends[-1])}
         if total["stop"] is None and total["stop_signal"] is None:
             total |= self._stopped()
@@ -224,22 +226,3 @@ class RepeatRunner:
 
     def _stopped(self) -> dict[str, Any]:
         return {"stop": self._shim.stop_reason, "stop_signal": self._shim.stop_signal}
-
-
-_NEVER_RAN: dict[str, Any] = {
-    "code": None,
-    "signal": None,
-    "exec_error": None,
-    "oom": False,
-    "left_behind": 0,
-    "left_behind_names": {},
-    "output_bytes": 0,
-    "emit_bytes": 0,
-    "user_seconds": 0.0,
-    "system_seconds": 0.0,
-    "peak_memory_bytes": 0,
-    "context_switches_voluntary": 0,
-    "context_switches_involuntary": 0,
-    "emit_lost_bytes": 0,
-    "lost": False,
-}

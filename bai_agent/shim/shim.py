@@ -14,7 +14,7 @@ was killed). Code 3: another shim holds this directory. Code 4: the benchmark wa
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import os
 import signal
@@ -34,23 +34,21 @@ from bai_agent.shim.proc import (
     child_pids,
     descendants,
     own_usage,
-    python_processes,
     read_process,
     send_signal,
 )
 from bai_agent.shim.run_series import RepeatRunner
-from bai_agent.shim.spawn import SHORT_SLICE_NS, Spawned, set_time_slice
-from bai_agent.shim.stacks import start_dump
+from bai_agent.shim.spawn import SHORT_SLICE_NS, Spawned, adopt_orphans, set_time_slice
+from bai_agent.shim.stacks import dump_stacks
 
 TYPE_CHECKING = False  # importing typing would be a tenth of the shim's memory
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 DONE, FAILED, NO_ORDER, BUSY, STARTED_BEFORE = 0, 1, 2, 3, 4
 
-_PR_SET_CHILD_SUBREAPER = 36
 _TICK_S = 0.2
 """Seconds between two looks for stop.json."""
 _WORD_TICK_S = 0.005
@@ -66,7 +64,6 @@ _SAME_SIGNAL_S = 0.5
 """Seconds within which a SIGTERM to the shim and one to the benchmark count as one."""
 _KILL_LIMIT_S = 10.0
 """Seconds after which processes that survive SIGKILL (in uninterruptible sleep) are given up."""
-_STACKS_LIMIT_S = 5.0
 _DISK_FULL_LIMIT_S = 5.0
 
 
@@ -105,7 +102,7 @@ class Shim:
 
     def run(self) -> None:
         """Run the benchmark, and write exit.json once all of its processes have ended. Raises OSError before it runs."""
-        _prctl_subreaper()
+        adopt_orphans()
         # A short time slice, since the benchmark's end is the time at which we see it: milliseconds late on a busy
         # machine.
         set_time_slice(SHORT_SLICE_NS)
@@ -140,7 +137,7 @@ class Shim:
             return self._ended(wall=0.0)
         if self._order.get("repeat") is None:
             return self.run_command(self._order["argv"], self._order["env"])
-        return RepeatRunner(self, self._order).run()
+        return RepeatRunner(self, self._order, none=self._ended(wall=0.0)).run()
 
     def run_command(
         self,
@@ -253,9 +250,13 @@ class Shim:
             },
         )
 
-    def _optional(self, without: str) -> _Optional:
-        """Return a context for an optional step: its failure is a warning that names the consequence."""
-        return _Optional(self._warnings, without)
+    @contextlib.contextmanager
+    def _optional(self, without: str) -> Iterator[None]:
+        """Turn the error of an optional step into a warning that names the consequence."""
+        try:
+            yield
+        except Exception as error:  # not only OSError: /proc may contain anything
+            self._warnings.append(f"{without}: {error}")
 
     def _asked_to_stop(self) -> Stop | None:
         if self._loop.signal is not None:
@@ -279,7 +280,7 @@ class Shim:
     def _end(self, stop: Stop) -> None:
         """Send SIGTERM to the benchmark's group, and begin the grace period."""
         if stop.stacks:
-            self._dump_stacks()
+            dump_stacks(self._loop, py_spy=self._order["py_spy"], user=self._order["user"], say=self.say)
         self._loop.reap()
         if self._loop.status is not None:
             return
@@ -376,32 +377,6 @@ class Shim:
         """
         return [] if self._loop.childless else [pid for pid in child_pids() if read_process(pid) is None]
 
-    def _dump_stacks(self) -> None:
-        py_spy = self._order["py_spy"]
-        pids = python_processes(os.getpid())
-        if not pids:
-            return
-        if py_spy is None:
-            self.say(
-                "no Python stacks: py-spy is not installed beside the agent or on PATH (pip install py-spy)"
-            )
-            return
-        limit = time.monotonic() + _STACKS_LIMIT_S
-        for pid in pids:
-            if time.monotonic() >= limit or self._loop.status is not None:
-                return
-            self.say(f"the Python stacks of process {pid} before it is ended:")
-            try:
-                helper = self._loop.helper = start_dump(py_spy, pid, user=self._order["user"])
-            except OSError as error:
-                self.say(f"no Python stacks: {py_spy}: {error.strerror}")
-                return
-            self._loop.pump_until(lambda: not self._loop.helper, lambda: limit, tick=0.02)
-            if self._loop.helper:
-                os.kill(helper, signal.SIGKILL)  # our child and not reaped: the pid is exact
-                self._loop.pump_until(lambda: not self._loop.helper, lambda: limit + 1, tick=0.02)
-                self.say(f"no more Python stacks: py-spy took longer than {_STACKS_LIMIT_S:g} s")
-
     def say(self, text: str) -> None:
         """Write a line into the benchmark's log. A full disk is ignored."""
         try:
@@ -454,24 +429,6 @@ class Shim:
         return {name: names.count(name) for name in list(dict.fromkeys(names))[:_MOST_NAMES]}
 
 
-class _Optional:
-    """A context that turns its error into one of `warnings`."""
-
-    def __init__(self, warnings: list[str], without: str) -> None:
-        self._warnings = warnings
-        self._without = without
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        # Not only OSError: /proc may contain anything.
-        if not isinstance(error, Exception):
-            return False
-        self._warnings.append(f"{self._without}: {error}")
-        return True
-
-
 def main() -> int:
     """Run the benchmark of the order on stdin; return one of the exit codes above."""
     try:
@@ -490,13 +447,6 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return FAILED
     return DONE
-
-
-def _prctl_subreaper() -> None:
-    """Become the parent of all orphans below this process, so that no double fork escapes."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def _listen(address: str | None) -> tuple[socket.socket | None, int]:

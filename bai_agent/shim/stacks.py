@@ -4,19 +4,53 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import struct
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
+from bai_agent.shim.proc import python_processes
 from bai_agent.shim.spawn import forget_signals
 
 TYPE_CHECKING = False  # importing typing would be a tenth of the shim's memory
 if TYPE_CHECKING:
     from typing import Any
 
+    from bai_agent.shim.loop import Loop
+
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_LIMIT_S = 5.0
+"""Seconds for all of them."""
 _PR_SET_KEEPCAPS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 8, 47, 2
 _CAPABILITY_VERSION_3, _CAP_SYS_PTRACE = 0x20080522, 19
 """include/uapi/linux/prctl.h, capability.h; capabilities(7), "Ambient"."""
+
+
+def dump_stacks(
+    loop: Loop, *, py_spy: str | None, user: Mapping[str, Any] | None, say: Callable[[str], None]
+) -> None:
+    """Write the stacks of the Pythons below this process into the benchmark's log, unless it ends meanwhile. say: adds a line to that log."""
+    pids = python_processes(os.getpid())
+    if not pids:
+        return
+    if py_spy is None:
+        say("no Python stacks: py-spy is not installed beside the agent or on PATH (pip install py-spy)")
+        return
+    limit = time.monotonic() + _LIMIT_S
+    for pid in pids:
+        if time.monotonic() >= limit or loop.status is not None:
+            return
+        say(f"the Python stacks of process {pid} before it is ended:")
+        try:
+            helper = loop.helper = start_dump(py_spy, pid, user=user)
+        except OSError as error:
+            say(f"no Python stacks: {py_spy}: {error.strerror}")
+            return
+        loop.pump_until(lambda: not loop.helper, lambda: limit, tick=0.02)
+        if loop.helper:
+            os.kill(helper, signal.SIGKILL)  # our child and not reaped: the pid is exact
+            loop.pump_until(lambda: not loop.helper, lambda: limit + 1, tick=0.02)
+            say(f"no more Python stacks: py-spy took longer than {_LIMIT_S:g} s")
 
 
 def start_dump(py_spy: str, pid: int, *, user: Mapping[str, Any] | None = None, yama: str = YAMA) -> int:
