@@ -42,28 +42,28 @@ from datetime import timedelta
 from enum import Enum
 from typing import TypeAlias
 
-from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage
-from bai_agent.generations.policy import Policy, backoff_s, doubled
+from bai_agent.generations.member_states import (
+    QUICK_SAVE_S,
+    failed_members,
+    gone_members,
+    left_members,
+    loss_of,
+    may_get_better,
+    may_lose_more,
+    own_failures,
+    runs_well,
+    saved_members,
+    takeable,
+)
+from bai_agent.generations.observation import GenerationObservation, Member, Stage
+from bai_agent.generations.policy import Policy, backoff_s
 from bai_agent.job.generation_records import Change, Ledger
-from bai_agent.job.outcome import Outcome
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
 
-MAY_GET_BETTER = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM, Outcome.NO_OUTPUT, Outcome.LOST})
-"""Failures that another try may avoid. All other failures would recur, or were requested."""
-_WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
-"""Failures of the benchmark's own, which end with a code or a signal."""
-MOST_GENERATIONS = 64
-"""Largest number of generations; after it no lost node is taken back."""
-SETTLE_S = 5.0
-"""Seconds within which several losses count as one."""
 JOIN_SETTLE_S = 3.0
 """Seconds to wait for further desired nodes after one has joined: agents that start together join one
 after the other."""
-QUICK_SAVE_S = 60.0
-"""Seconds after its start within which a generation that ends by saving is a quick one."""
-MOST_QUICK_SAVES = 3
-"""Number of quick ones in a row that are allowed; the next one is a failure."""
 LATE_LOSS_S = 25.0
 """Seconds before the last success within which a loss is ignored."""
 
@@ -190,10 +190,10 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
     if seen.is_at(Stage.GATHERING):
         unfit = tuple(each.node for each in seen.waiting if each.end is not None)
         return EndJob(why=Why.HOPELESS, nodes=unfit) if unfit else None
-    failures = _failures(seen, policy)
-    bad = [each for each in failures if not _may_get_better(each, seen, policy)] or _unrestored(seen, policy)
+    failures = failed_members(seen, policy)
+    bad = [each for each in failures if not may_get_better(each, seen, policy)] or _unrestored(seen, policy)
     # Without a failure they were all ended for another reason.
-    is_explained = failures or _gone(seen, policy) or _saved_members(seen, policy)
+    is_explained = failures or gone_members(seen, policy) or saved_members(seen, policy)
     is_over = bool(seen.members) and seen.all_ended and not is_explained
     if bad or is_over:
         return EndJob(why=Why.HOPELESS, nodes=tuple(each.node for each in bad))
@@ -202,13 +202,13 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 def _unrestored(seen: GenerationObservation, policy: Policy) -> list[Member]:
     """Return the members that could not restore the checkpoint, if the job cannot go on without them: others would fail likewise."""
-    gone = _gone(seen, policy)
+    gone = gone_members(seen, policy)
     found = [each for each in gone if each.could_not_restore]
     return [] if policy.has_enough(len(seen.members) - len(gone)) else found
 
 
 def _used_up(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    own = _own_failures(seen, policy)
+    own = own_failures(seen, policy)
     if own and seen.ledger.restarts >= policy.restart.max_restarts:
         return EndJob(why=Why.USED_UP, nodes=own)
     return None
@@ -240,41 +240,41 @@ def _gathered(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _lost(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    gone = _gone(seen, policy)
+    gone = gone_members(seen, policy)
     if not gone:
         return None
-    if _may_be_more(gone, seen, policy):
+    if may_lose_more(gone, seen, policy):
         return GoOn()
-    why = next(change for change in _LOSSES_IN_ORDER if any(_loss(each, policy) is change for each in gone))
+    why = next(change for change in _LOSSES_IN_ORDER if any(loss_of(each, policy) is change for each in gone))
     return _change(
         seen,
         policy,
         without=gone,
-        joining=_takeable(seen, policy, ends_anyway=True),
+        joining=takeable(seen, policy, ends_anyway=True),
         why=why,
         nodes=tuple(each.node for each in gone),
         planned=why is Change.LEFT,
-        is_restart=bool(_own_failures(seen, policy)),
+        is_restart=bool(own_failures(seen, policy)),
     )
 
 
 def _saved(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    saved = _saved_members(seen, policy)
-    if not saved or _failures(seen, policy):
+    saved = saved_members(seen, policy)
+    if not saved or failed_members(seen, policy):
         return None
-    joining = _takeable(seen, policy, ends_anyway=True)
+    joining = takeable(seen, policy, ends_anyway=True)
     return _change(seen, policy, joining=joining, why=Change.SAVED, nodes=saved)
 
 
 def _restarts(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    if not _failures(seen, policy):
+    if not failed_members(seen, policy):
         return None
     if policy.is_elastic:
-        own = _own_failures(seen, policy)
+        own = own_failures(seen, policy)
         return _change(seen, policy, why=Change.FAILED, nodes=own, is_restart=True) if own else GoOn()
     if not seen.all_ended:
         return EndRest()
-    failed_s = max(end.ended_s for each in _failures(seen, policy) if (end := each.end) is not None)
+    failed_s = max(end.ended_s for each in failed_members(seen, policy) if (end := each.end) is not None)
     until_s = failed_s + backoff_s(policy.restart, restarts=seen.ledger.restarts)
     if seen.now_s < until_s:
         return Pause(until_s=until_s)
@@ -287,8 +287,8 @@ def _restarts(seen: GenerationObservation, policy: Policy) -> Decision | None:
 def _refilled(seen: GenerationObservation, policy: Policy) -> Decision | None:
     if not seen.is_at(Stage.PARKED):
         return None
-    joining = _takeable(seen, policy, at_once=True)
-    if not policy.has_enough(len(_left(seen, policy)) + len(joining)):
+    joining = takeable(seen, policy, at_once=True)
+    if not policy.has_enough(len(left_members(seen, policy)) + len(joining)):
         return None
     return _change(seen, policy, joining=joining, why=Change.JOINED, nodes=joining)
 
@@ -297,7 +297,7 @@ def _waited(seen: GenerationObservation, policy: Policy) -> Decision | None:
     since = seen.ledger.waiting_since
     if not seen.is_at(Stage.PARKED) or since is None or seen.time - since < 1000 * policy.wait_s:
         return None
-    left = len(_left(seen, policy)) + len(_takeable(seen, policy, at_once=True))
+    left = len(left_members(seen, policy)) + len(takeable(seen, policy, at_once=True))
     waited = format_duration(timedelta(seconds=policy.wait_s))
     sentence = (
         f"{left} of at least {policy.min_nodes} nodes {'was' if left == 1 else 'were'} left for {waited}."
@@ -306,8 +306,8 @@ def _waited(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    joining = _takeable(seen, policy)[: max(0, seen.desired - len(seen.members))]
-    if not joining or not _runs_well(seen, policy) or policy.absorbs:
+    joining = takeable(seen, policy)[: max(0, seen.desired - len(seen.members))]
+    if not joining or not runs_well(seen, policy) or policy.absorbs:
         return None
     if len(seen.members) + len(joining) < seen.desired and _joined_now(seen, joining):
         return GoOn()
@@ -316,11 +316,11 @@ def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 def _scaled(seen: GenerationObservation, policy: Policy) -> Decision | None:
     # These may belong to the generation without being members of it.
-    joining = _takeable(seen, policy, at_once=True) if policy.absorbs and seen.is_scaled else ()
-    nodes = [*(each.node for each in _left(seen, policy)), *joining]
+    joining = takeable(seen, policy, at_once=True) if policy.absorbs and seen.is_scaled else ()
+    nodes = [*(each.node for each in left_members(seen, policy)), *joining]
     kept = set(sorted(nodes)[: seen.desired])
     dropped = tuple(each for each in nodes if each not in kept)
-    if not policy.is_elastic or not dropped or not _runs_well(seen, policy):
+    if not policy.is_elastic or not dropped or not runs_well(seen, policy):
         return None
     joining = tuple(kept.intersection(joining))
     return _change(seen, policy, joining=joining, why=Change.SCALED, nodes=dropped, planned=True)
@@ -359,10 +359,10 @@ def _change(
 ) -> StartGeneration | Park:
     """Return the next generation of an elastic job. If there were too few members, all waiting nodes join at
     once."""
-    left = [each.node for each in _left(seen, policy) if each not in without]
+    left = [each.node for each in left_members(seen, policy) if each not in without]
     members = _fill(left, seen, joining)
     if not policy.has_enough(len(members)):
-        members = _fill(left, seen, _takeable(seen, policy, at_once=True))
+        members = _fill(left, seen, takeable(seen, policy, at_once=True))
     begins = policy.has_enough(len(members))
     # The wait continues if no generation has begun since.
     waiting_since = None if seen.is_at(Stage.RUNNING) else seen.ledger.waiting_since
@@ -394,142 +394,5 @@ def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[in
     return (*(each for each in left if each in kept), *sorted(set(joining) - set(left))[:free])
 
 
-def _takeable(
-    seen: GenerationObservation, policy: Policy, *, at_once: bool = False, ends_anyway: bool = False
-) -> tuple[int, ...]:
-    """Return the nodes that may join now. at_once: ignore all pauses; ends_anyway: ignore the pauses of nodes
-    that were never lost."""
-    members = {each.node for each in seen.members}
-    found = []
-    for node in sorted(each.node for each in seen.waiting if each.end is None and each.node not in members):
-        losses = seen.ledger.losses_of(node)
-        waits_no_more = seen.generation_s >= doubled(policy.pause_s, max(0, losses - 1))
-        may_return = losses == 0 or seen.generation + 1 < MOST_GENERATIONS
-        if may_return and (at_once or waits_no_more or (ends_anyway and losses == 0)):
-            found.append(node)
-    return tuple(found)
-
-
 def _joined_now(seen: GenerationObservation, nodes: Collection[int]) -> bool:
     return any(each.node in nodes and each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
-
-
-def _left(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that can continue. A member that has succeeded is not lost, but it may have left
-    since."""
-    return [
-        each
-        for each in seen.members
-        if each.gone_s(policy, now_s=seen.now_s) is None
-        and not each.is_silent(policy)
-        and each.leaving_s is None
-    ]
-
-
-def _gone(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that are missing in the next generation."""
-    if not policy.is_elastic or not seen.is_at(Stage.RUNNING, Stage.CHANGING):
-        return []
-    gone = [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
-    return [] if _are_absorbed(gone, seen, policy) else gone
-
-
-def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether the benchmark continues without these members by itself."""
-    if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
-        return False
-    first = seen.members[0]
-    # Nodes that joined later belong to the generation without being members of it.
-    left = len(seen.members) - len(gone) + len(_takeable(seen, policy, at_once=True))
-    return first.end is None and first not in gone and policy.has_enough(left)
-
-
-def _loss(gone: Member, policy: Policy) -> Change:
-    if gone.could_not_restore:
-        return Change.NOT_RESTORED
-    if gone.was_lost:
-        return Change.BROKE
-    if gone.is_missing(policy):
-        return Change.LOST
-    if gone.late_s is not None:
-        return Change.NOT_RESTORED
-    return Change.LEFT if gone.stopping_s is None or gone.stopping_s <= policy.stop_s else Change.NOT_STOPPED
-
-
-def _may_be_more(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether another member may be lost soon enough to count in the same decision."""
-    first_s = max(each.gone_s(policy, now_s=seen.now_s) or 0.0 for each in gone)
-    if all(_loss(each, policy) is Change.LEFT for each in gone):
-        return first_s < policy.notice_s
-    others = [each for each in seen.members if each not in gone]
-    return first_s < SETTLE_S and any(each.may_be_gone_in(SETTLE_S, policy) for each in others)
-
-
-def _failures(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members whose benchmark failed, except those that were ended because of another member."""
-    if not seen.is_at(Stage.RUNNING):
-        return []
-    return [
-        each
-        for each in seen.members
-        if each.end is not None
-        and each.end.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
-        and not (policy.is_elastic and each.was_lost)
-        and not _has_saved(each, seen, policy)
-    ]
-
-
-def _saved_members(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
-    """Return the members that saved their state unasked, and are to be restarted."""
-    if not seen.is_at(Stage.RUNNING):
-        return ()
-    return tuple(each.node for each in seen.members if _has_saved(each, seen, policy))
-
-
-def _has_saved(member: Member, seen: GenerationObservation, policy: Policy) -> bool:
-    end = member.end
-    if end is None or policy.saved_code is None or end.outcome is not Outcome.FAILED:
-        return False
-    is_quick = seen.generation_s < QUICK_SAVE_S
-    return end.code == policy.saved_code and not (is_quick and seen.ledger.quick_saves >= MOST_QUICK_SAVES)
-
-
-def _own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
-    """Return the nodes whose failure no loss can explain."""
-    failures = _failures(seen, policy)
-    return tuple(each.node for each in failures if _is_own(each, seen, policy))
-
-
-def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether every member that could have caused a failure has since given a sign of life or
-    ended."""
-    if not policy.is_elastic or failed.end is None:
-        return True
-    # A sign of life is older than the observation of it.
-    since_s = failed.end.ended_s + policy.look_s
-    return not any(
-        each.lived_s(now_s=seen.now_s) <= since_s and (each.end is None or each.is_missing(policy))
-        for each in seen.members
-        if each is not failed
-    )
-
-
-def _may_get_better(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
-    end = failed.end
-    if end is None:
-        return True
-    if end.outcome not in MAY_GET_BETTER:
-        return False
-    return _is_retried(end, policy) or not _is_own(failed, seen, policy)
-
-
-def _is_retried(end: MemberEnd, policy: Policy) -> bool:
-    codes = policy.restart.exit_codes
-    return not codes or end.outcome not in _WITH_EXIT_STATUS or end.exit_status in codes
-
-
-def _runs_well(seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether the newest generation has begun, and its benchmark has ended on no node that it needs."""
-    return seen.is_at(Stage.RUNNING) and all(
-        each.end is None or (policy.absorbs and each.was_lost) for each in seen.members
-    )

@@ -86,6 +86,11 @@ class Member:
         return self.end is not None and self.end.outcome is Outcome.SUCCEEDED
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it ended without success, and not because of another member."""
+        return self.end is not None and self.end.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
+
+    @property
     def was_lost(self) -> bool:
         """Whether, by its own report, the node and not the benchmark was in trouble."""
         return self.end is not None and self.end.outcome in LOSSES

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from bai_agent.errors import RecordError
-from bai_agent.generations.decision import MAY_GET_BETTER, SETTLE_S
+from bai_agent.generations.member_states import MAY_GET_BETTER, SETTLE_S
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
 from bai_agent.job.attempt import Control, SignsSeen
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
@@ -46,7 +46,9 @@ class JobObserver:
         """Return what is known of all nodes now. Raises BaiError."""
         self.waited_for = ()
         number, word = (
-            (newest.number, newest.word) if newest is not None else (-1, NextGeneration(kind=DecisionKind.RUN))
+            (newest.number, newest.word)
+            if newest is not None
+            else (-1, NextGeneration(kind=DecisionKind.RUN))
         )
         stage, ledger, limit = self._stage(newest), word.ledger, self._ctx.limits.max_runtime
         self._ask_silent(word.members)
@@ -109,7 +111,8 @@ class JobObserver:
     def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
         """Return the members; those that are known to be lost before their time is over count as silent for
         long enough."""
-        failed_s = max((each.ended_s for each in failures(members)), default=None)
+        failed = (each.end.ended_s for each in members if each.end is not None and each.has_failed)
+        failed_s = max(failed, default=None)
         running = [each for each in members if each.end is None and each.node in self._reports.joined]
         half_s = self._ctx.policy.silence_s / 2
         suspects = [each for each in running if self._is_suspect(each, failed_s, half_s)]
@@ -170,7 +173,9 @@ class JobObserver:
         leaving = self._reports.leaving(node, signs)
         stopping_s = None
         if stage is Stage.CHANGING and newest is not None and not self._reports.is_ready(node, number):
-            stopping_s = max(0.0, self._reports.age_s(newest.put) - (TOGETHER_S if newest.word.planned else 0.0))
+            stopping_s = max(
+                0.0, self._reports.age_s(newest.put) - (TOGETHER_S if newest.word.planned else 0.0)
+            )
         return Member(
             node=node,
             end=end,
@@ -275,14 +280,3 @@ class JobObserver:
             with suppress(RecordError):
                 self._machines = self._ctx.attempt.launched_machines()
         return self._ctx.desired if self._machines is None else min(self._ctx.desired, self._machines)
-
-
-def failures(members: Iterable[Member]) -> list[MemberEnd]:
-    """Return the ends of the members whose benchmark failed, except those that were ended because of another
-    member."""
-    ends = (each.end for each in members)
-    return [
-        each
-        for each in ends
-        if each is not None and each.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
-    ]

@@ -34,10 +34,9 @@ from bai_agent.job.run_directory import now_ms
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import replace
 from bai_agent.peers.generation_start import GenerationStart
-from bai_agent.peers.job_observer import JobObserver, failures
+from bai_agent.peers.job_observer import JobObserver
 from bai_agent.peers.node_monitor import never_joined
 from bai_agent.peers.node_reports import Decided, LeaderContext, NodeReports
-
 
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
 """Reasons of changes without a lost node."""
@@ -149,7 +148,7 @@ class Leader:
         """Note the reasons for a decision, and the nodes for which it waits."""
         leaving = [each for each in seen.members if each.leaving_s is not None]
         joins = any(each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
-        self.waits = bool(leaving or joins or failures(seen.members))
+        self.waits = bool(leaving) or joins or any(each.has_failed for each in seen.members)
         if leaving and seen.stage is Stage.RUNNING:
             others = (each for each in seen.members if each not in leaving and each.end is None)
             self.waited_for = self._reports.peers_of(others)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, NoReturn
 from bai_agent.benchmark.state import State, read_exit, seconds_since_first, state
 from bai_agent.decode import checked
 from bai_agent.errors import SecretError, StoreError
-from bai_agent.generations.decision import MAY_GET_BETTER, EndJob, Pause, StartGeneration, Why, decide
+from bai_agent.generations.decision import EndJob, Pause, StartGeneration, Why, decide
 from bai_agent.generations.decision_file import read_ledger, write_decision
+from bai_agent.generations.member_states import MAY_GET_BETTER
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
 from bai_agent.generations.policy import Policy, backoff_s
 from bai_agent.job.generation_records import GenerationEnd, Ledger

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bai_agent.generations.decision import (
-    MOST_GENERATIONS,
     ROWS,
     Decision,
     EndJob,
@@ -22,6 +21,7 @@ from bai_agent.generations.decision import (
     decide,
     desired_nodes,
 )
+from bai_agent.generations.member_states import MOST_GENERATIONS
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
 from bai_agent.generations.policy import Policy
 from bai_agent.job.descriptor import Restart

@@ -1,0 +1,159 @@
+"""Which nodes failed, saved their state, are lost, can go on or may join: what an observation means by the job's policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage
+from bai_agent.generations.policy import Policy, doubled
+from bai_agent.job.generation_records import Change
+from bai_agent.job.outcome import Outcome
+
+MAY_GET_BETTER = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM, Outcome.NO_OUTPUT, Outcome.LOST})
+"""Failures that another try may avoid. All other failures would recur, or were requested."""
+_WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
+"""Failures of the benchmark's own, which end with a code or a signal."""
+MOST_GENERATIONS = 64
+"""Largest number of generations; after it no lost node is taken back."""
+SETTLE_S = 5.0
+"""Seconds within which several losses count as one."""
+QUICK_SAVE_S = 60.0
+"""Seconds after its start within which a generation that ends by saving is a quick one."""
+MOST_QUICK_SAVES = 3
+"""Number of quick ones in a row that are allowed; the next one is a failure."""
+
+
+def takeable(
+    seen: GenerationObservation, policy: Policy, *, at_once: bool = False, ends_anyway: bool = False
+) -> tuple[int, ...]:
+    """Return the nodes that may join now. at_once: ignore all pauses; ends_anyway: ignore the pauses of nodes
+    that were never lost."""
+    members = {each.node for each in seen.members}
+    found = []
+    for node in sorted(each.node for each in seen.waiting if each.end is None and each.node not in members):
+        losses = seen.ledger.losses_of(node)
+        waits_no_more = seen.generation_s >= doubled(policy.pause_s, max(0, losses - 1))
+        may_return = losses == 0 or seen.generation + 1 < MOST_GENERATIONS
+        if may_return and (at_once or waits_no_more or (ends_anyway and losses == 0)):
+            found.append(node)
+    return tuple(found)
+
+
+def left_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members that can continue. A member that has succeeded is not lost, but it may have left
+    since."""
+    return [
+        each
+        for each in seen.members
+        if each.gone_s(policy, now_s=seen.now_s) is None
+        and not each.is_silent(policy)
+        and each.leaving_s is None
+    ]
+
+
+def gone_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members that are missing in the next generation."""
+    if not policy.is_elastic or not seen.is_at(Stage.RUNNING, Stage.CHANGING):
+        return []
+    gone = [each for each in seen.members if each.gone_s(policy, now_s=seen.now_s) is not None]
+    return [] if _are_absorbed(gone, seen, policy) else gone
+
+
+def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether the benchmark continues without these members by itself."""
+    if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
+        return False
+    first = seen.members[0]
+    # Nodes that joined later belong to the generation without being members of it.
+    left = len(seen.members) - len(gone) + len(takeable(seen, policy, at_once=True))
+    return first.end is None and first not in gone and policy.has_enough(left)
+
+
+def loss_of(gone: Member, policy: Policy) -> Change:
+    if gone.could_not_restore:
+        return Change.NOT_RESTORED
+    if gone.was_lost:
+        return Change.BROKE
+    if gone.is_missing(policy):
+        return Change.LOST
+    if gone.late_s is not None:
+        return Change.NOT_RESTORED
+    return Change.LEFT if gone.stopping_s is None or gone.stopping_s <= policy.stop_s else Change.NOT_STOPPED
+
+
+def may_lose_more(gone: Sequence[Member], seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether another member may be lost soon enough to count in the same decision."""
+    first_s = max(each.gone_s(policy, now_s=seen.now_s) or 0.0 for each in gone)
+    if all(loss_of(each, policy) is Change.LEFT for each in gone):
+        return first_s < policy.notice_s
+    others = [each for each in seen.members if each not in gone]
+    return first_s < SETTLE_S and any(each.may_be_gone_in(SETTLE_S, policy) for each in others)
+
+
+def failed_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
+    """Return the members whose benchmark failed, except those that were ended because of another member."""
+    if not seen.is_at(Stage.RUNNING):
+        return []
+    return [
+        each
+        for each in seen.members
+        if each.has_failed
+        and not (policy.is_elastic and each.was_lost)
+        and not _has_saved(each, seen, policy)
+    ]
+
+
+def saved_members(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
+    """Return the members that saved their state unasked, and are to be restarted."""
+    if not seen.is_at(Stage.RUNNING):
+        return ()
+    return tuple(each.node for each in seen.members if _has_saved(each, seen, policy))
+
+
+def _has_saved(member: Member, seen: GenerationObservation, policy: Policy) -> bool:
+    end = member.end
+    if end is None or policy.saved_code is None or end.outcome is not Outcome.FAILED:
+        return False
+    is_quick = seen.generation_s < QUICK_SAVE_S
+    return end.code == policy.saved_code and not (is_quick and seen.ledger.quick_saves >= MOST_QUICK_SAVES)
+
+
+def own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
+    """Return the nodes whose failure no loss can explain."""
+    failures = failed_members(seen, policy)
+    return tuple(each.node for each in failures if _is_own(each, seen, policy))
+
+
+def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether every member that could have caused a failure has since given a sign of life or
+    ended."""
+    if not policy.is_elastic or failed.end is None:
+        return True
+    # A sign of life is older than the observation of it.
+    since_s = failed.end.ended_s + policy.look_s
+    return not any(
+        each.lived_s(now_s=seen.now_s) <= since_s and (each.end is None or each.is_missing(policy))
+        for each in seen.members
+        if each is not failed
+    )
+
+
+def may_get_better(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
+    end = failed.end
+    if end is None:
+        return True
+    if end.outcome not in MAY_GET_BETTER:
+        return False
+    return _is_retried(end, policy) or not _is_own(failed, seen, policy)
+
+
+def _is_retried(end: MemberEnd, policy: Policy) -> bool:
+    codes = policy.restart.exit_codes
+    return not codes or end.outcome not in _WITH_EXIT_STATUS or end.exit_status in codes
+
+
+def runs_well(seen: GenerationObservation, policy: Policy) -> bool:
+    """Return whether the newest generation has begun, and its benchmark has ended on no node that it needs."""
+    return seen.is_at(Stage.RUNNING) and all(
+        each.end is None or (policy.absorbs and each.was_lost) for each in seen.members
+    )
