@@ -17,7 +17,7 @@ _NEEDLESS = (
     "bai_agent.aws.s3",
     "bai_agent.benchmark.node_setup",
     "bai_agent.benchmark.openssh",
-    "bai_agent.nodes.reachability",
+    "bai_agent.nodes.peer_services",
     "bai_agent.peers",
     "bai_agent.phases.enough",
     "bai_agent.phases.gang_failure",
