@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bai_agent.errors import CheckpointError
-from bai_agent.files.new_files import NO_LINKS, link_descriptor
+from bai_agent.files.new_files import NO_DESCRIPTOR, NO_LINKS, link_descriptor
 from bai_agent.files.user_rights import User, open_as, user_rights
 from bai_agent.generations.checkpoint_marker import MOST_FILES, leads_inside
 from bai_agent.job.run_directory import make_folder
@@ -208,6 +208,6 @@ def _version(status: os.stat_result) -> FileVersion:
 def _open_error(error: OSError, path: Path) -> Exception:
     if error.errno in _GONE:
         return _ChangedError(path.name)
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if error.errno in NO_DESCRIPTOR:
         return CheckpointError(f"{path.parent} has more files than this process may hold open")
     return CheckpointError(f"{path} cannot be read: {error.strerror}")

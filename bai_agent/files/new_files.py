@@ -9,6 +9,9 @@ from pathlib import Path
 NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 """Errors of `link` on file systems without hard links: FAT, many FUSE and SMB mounts; link(2), "ERRORS"."""
 
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
+"""Errors of a process, or a machine, that has no file descriptor left."""
+
 _LONGEST = 255
 """Bytes of a name, NAME_MAX of Linux's file systems."""
 _AT_FDCWD = -100

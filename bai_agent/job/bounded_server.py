@@ -1,4 +1,4 @@
-"""A small server whose clients cannot take all threads or descriptors of its process."""
+"""A small web server whose clients cannot take all threads or descriptors of its process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socketserver
 import threading
 import time
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 MOST_CONNECTIONS = 32
@@ -58,6 +59,23 @@ class BoundedServer(socketserver.ThreadingTCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
+        return
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Gives whole answers, and logs nothing."""
+
+    timeout = 10.0
+    """Seconds without a byte after which a connection is closed."""
+
+    def answer(self, content: bytes, kind: str, *, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the library's name
         return
 
 

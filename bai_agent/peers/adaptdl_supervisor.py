@@ -17,11 +17,10 @@ import logging
 import secrets
 import threading
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler
 
 from bai_agent.decode import parse_json
 from bai_agent.errors import RecordError
-from bai_agent.job.bounded_server import BoundedServer
+from bai_agent.job.bounded_server import Answers, BoundedServer
 from bai_agent.job.generation_records import Hints
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir, now_ms, read_json, write_json
@@ -32,8 +31,7 @@ MOST_HINT_BYTES = 64 * 1024
 _HERE = "127.0.0.1"
 _HOLD_S = 10.0
 """Seconds for which a request waits for a generation."""
-_REQUEST_S = 10.0
-"""Seconds without a byte after which a connection is closed."""
+_JSON = "application/json"
 _TOKEN_BYTES = 16
 
 
@@ -142,11 +140,9 @@ def start_supervisor(rundir: RunDir, *, node: int, job_id: str) -> AdaptdlSuperv
     return supervisor
 
 
-def _handler(supervisor: AdaptdlSupervisor) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _REQUEST_S
-
-        def do_GET(self) -> None:
+def _handler(supervisor: AdaptdlSupervisor) -> type[Answers]:
+    class Handler(Answers):
+        def do_GET(self) -> None:  # noqa: N802 - the library's name
             job_key, _, restart = self._place("/discover/").rpartition("/")
             if not supervisor.is_for(job_key) or not (restart.isdecimal() and len(restart) < 7):
                 self.send_error(404, explain="no such job")
@@ -159,9 +155,9 @@ def _handler(supervisor: AdaptdlSupervisor) -> type[BaseHTTPRequestHandler]:
             if addresses is None:
                 self.send_error(408, explain="that generation has not begun; ask again")
                 return
-            self._answer(json.dumps(addresses).encode())
+            self.answer(json.dumps(addresses).encode(), _JSON)
 
-        def do_PUT(self) -> None:
+        def do_PUT(self) -> None:  # noqa: N802 - the library's name
             if not supervisor.is_for(self._place("/hints/")):
                 self.send_error(404, explain="no such job")
                 return
@@ -176,21 +172,11 @@ def _handler(supervisor: AdaptdlSupervisor) -> type[BaseHTTPRequestHandler]:
             if len(content) < int(length) or not supervisor.give_hints(content):
                 self.send_error(400, explain="the hints are not a JSON object")
                 return
-            self._answer(b"{}")
+            self.answer(b"{}", _JSON)
 
         def _place(self, prefix: str) -> str:
             """Return the path after `prefix`; "" if it is another one."""
             path = self.path.partition("?")[0]
             return path[len(prefix) :] if path.startswith(prefix) else ""
-
-        def _answer(self, content: bytes) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the library's name
-            return
 
     return Handler

@@ -22,6 +22,7 @@ from bai_agent.benchmark.state import (
 )
 from bai_agent.benchmark.stopping import end_lost, ordered_grace, request_stop, require_valid_exit
 from bai_agent.errors import SecretError, SetupError, ShimError
+from bai_agent.files.new_files import NO_DESCRIPTOR
 from bai_agent.generations.decision_file import generation_environment
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import generation_token, peer_of
@@ -38,7 +39,7 @@ from bai_agent.light_dataclass import replace
 from bai_agent.machine.probe import OWN_LEVELS, EnvironmentProbe
 from bai_agent.nodes.members_file import members_of, peers_of
 from bai_agent.nodes.run_barrier import run_barrier
-from bai_agent.phases.held_shim import NO_DESCRIPTOR, HeldShim
+from bai_agent.phases.held_shim import HeldShim
 from bai_agent.phases.prepare import secrets_of
 from bai_agent.phases.series import RepeatDecision, RepeatProgress
 from bai_agent.phases.transport import TransportLook

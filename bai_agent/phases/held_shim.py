@@ -3,19 +3,16 @@ one."""
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
 
 from bai_agent.benchmark.state import Started, find_shim, running_seconds
+from bai_agent.files.new_files import NO_DESCRIPTOR
 from bai_agent.job.record_types import StopEvent
 from bai_agent.run.run_context import RunContext
 
 log = logging.getLogger(__name__)
-
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""Errors of a process, or a machine, that has no file descriptor left."""
 
 
 class HeldShim:

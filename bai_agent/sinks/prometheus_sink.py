@@ -11,14 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler
 from urllib.error import URLError
 
 from bai_agent.aws.http_answer import Answer, send
 from bai_agent.aws.secrets import resolve
 from bai_agent.backoff import Backoff
 from bai_agent.errors import PushError, SecretError
-from bai_agent.job.bounded_server import BoundedServer
+from bai_agent.job.bounded_server import Answers, BoundedServer
 from bai_agent.job.descriptor import Job, Prometheus
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
@@ -34,8 +33,6 @@ LOOK_S = 1.0
 PUSH_S = 5.0
 """Shortest time between two pushes (seconds): Prometheus scrapes the gateway no more often."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _AGAIN_S = 1.0, 15.0, 0.5
-_REQUEST_S = 10.0
-"""Seconds that a client has to send its request and to read the answer."""
 
 
 class PrometheusSink(SinkThread):
@@ -182,23 +179,13 @@ class Endpoint:
         self._server.server_close()
 
 
-def _handler(text: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _REQUEST_S
-
-        def do_GET(self) -> None:
+def _handler(text: Callable[[], bytes]) -> type[Answers]:
+    class Handler(Answers):
+        def do_GET(self) -> None:  # noqa: N802 - the library's name
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404, explain="the metrics are at /metrics")
                 return
-            content = text()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *_: object) -> None:  # noqa: A002 - the library's name
-            return
+            self.answer(text(), CONTENT_TYPE)
 
     return Handler
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from bai_agent.decode import parse_json
 from bai_agent.errors import RecordError
+from bai_agent.files.new_files import NO_DESCRIPTOR
 from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.light_dataclass import dataclass
 
@@ -93,7 +94,7 @@ def open_regular(path: Path) -> int:
         with user_rights(folder_owner(path.parent)):
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if error.errno in NO_DESCRIPTOR:
             raise  # it probably exists
         raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

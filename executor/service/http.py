@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from http.server import BaseHTTPRequestHandler
 
-from bai_agent.job.bounded_server import BoundedServer
+from bai_agent.job.bounded_server import Answers, BoundedServer
 from executor.errors import UsageError
 from executor.service.counters import ServiceCounters
-
-log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 5.0
 
@@ -52,30 +48,18 @@ class HttpEndpoints:
         self._server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answers):
     known: ServiceCounters
     timeout = _TIMEOUT_S
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the library's name
         path = self.path.partition("?")[0]
-        if path == "/healthz":
-            self._answer(200, b"ok\n")
-        elif path == "/readyz":
-            ready = self.known.ready
-            self._answer(
-                200 if ready else 503, b"ok\n" if ready else b"no events are being taken from Kafka\n"
-            )
-        elif path == "/metrics":
-            self._answer(200, self.known.text(), "text/plain; version=0.0.4; charset=utf-8")
-        else:
-            self._answer(404, b"there are /healthz, /readyz and /metrics\n")
-
-    def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's name
-        log.debug(format, *arguments)
+        if path == "/metrics":
+            self.answer(self.known.text(), "text/plain; version=0.0.4; charset=utf-8")
+            return
+        status, text = 200, b"ok\n"
+        if path == "/readyz" and not self.known.ready:
+            status, text = 503, b"no events are being taken from Kafka\n"
+        elif path not in ("/healthz", "/readyz"):
+            status, text = 404, b"there are /healthz, /readyz and /metrics\n"
+        self.answer(text, "text/plain; charset=utf-8", status=status)
