@@ -12,11 +12,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bai_agent.files.user_rights import folder_owner, user_rights
 from bai_agent.job.record_types import TransportEvent
 from bai_agent.light_dataclass import dataclass
 from bai_agent.run.run_context import RunContext
-from bai_agent.strategy.process_ends import open_regular
+from bai_agent.strategy.process_ends import open_regular, process_logs
 
 HEAD_BYTES = 4 << 20
 """Bytes of each file that are searched for transports."""
@@ -158,9 +157,8 @@ class TransportLook:
         """Return the files that may hold such reports: the output, and that of the first processes that
         mpirun started on this node."""
         rundir = self._ctx.rundir
-        with user_rights(folder_owner(rundir.processes)):
-            logs = sorted(rundir.processes.glob("*.log"))[:_PROCESSES]
-        return [rundir.kept_output, *logs]
+        logs = process_logs(rundir.processes)[:_PROCESSES]
+        return [rundir.kept_output, *(each.path for each in logs)]
 
     def _warn(self, library: str, words: list[str]) -> None:
         strategy = self._ctx.job.strategy
