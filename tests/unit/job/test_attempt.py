@@ -291,6 +291,12 @@ def test_a_decision_to_end_is_final_despite_later_records(store: LyingStore, att
     assert attempt.decision(1, attempt.control()) == end
 
 
+def test_the_end_of_a_generation_with_an_unknown_outcome_keeps_its_port(attempt: AttemptRecord) -> None:
+    attempt.end_generation(4, GenerationEnd(rank=1, outcome="exploded", port=2001))
+
+    assert attempt.generation_end(4, 1) == GenerationEnd(rank=1, outcome="agent_error", port=2001)
+
+
 def test_an_end_of_a_generation_reports_a_checkpoint_in_progress(
     attempt: AttemptRecord,
 ) -> None:

@@ -95,6 +95,19 @@ def test_a_failure_stops_the_other_nodes_and_all_restart_together(job: Job) -> N
     assert job.nodes[2].decision.ledger.restarts == 1
 
 
+def test_an_outcome_of_another_version_is_an_agents_error_and_ends_the_job(job: Job) -> None:
+    job.nodes[1].wait()
+    job.nodes[1].end(
+        GenerationEnd(rank=1, outcome="exploded", sentence="It did.", failed=5, ended=5, port=2001)
+    )
+
+    job.look()
+
+    decision = job.nodes[0].decision
+    assert decision is not None
+    assert (decision.kind, decision.outcome) == (DecisionKind.END, "agent_error")
+
+
 def test_all_nodes_wait_for_the_pause_before_a_restart(job: Job) -> None:
     job.end(1, Outcome.FAILED)
     job.look()
