@@ -111,7 +111,7 @@ def test_a_second_launch_does_not_start_the_benchmark_again(bench: Bench) -> Non
 
     bench.launch("sh", "-c", f"echo again >> {count}")
 
-    until(count.exists, "the benchmark counts")
+    until(lambda: count.exists() and count.stat().st_size > 0, "the benchmark counts")
     assert bench.started["pid"] == pid
     assert count.read_text() == "x\n"
 
