@@ -433,12 +433,15 @@ class _Setup:
                 )
             return None
         there = before or WatcherChoices(owners=f"amazon,{setup.account}")
+        # Its own execution no longer counts as one that can be reserved.
+        why = None if before is not None and before.reserved else setup.why_unreserved()
+        if why is not None:
+            say(why)
         return WatcherChoices(
             types=given.watcher_types or there.types,
             owners=given.watcher_owners or there.owners,
             dollars_a_day=given.watcher_dollars or there.dollars_a_day,
-            # Its own execution no longer counts as one that can be reserved.
-            reserved=(before is not None and before.reserved) or setup.can_reserve(),
+            reserved=why is None,
         )
 
     def _configure(self, values: Mapping[str, Any]) -> None:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from bai_agent.errors import BaiError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.schema.durations import format_duration
-from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.clock import span, store_now
 from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.launch.launch_record import read_decision, read_launch_table
-from executor.backends.ec2.monitor.boot_failure import span
 from executor.backends.ec2.session import aws_session
 from executor.backends.ec2.watched_jobs import Look, Looker, last_looks
 from executor.configuration.config import Settings

@@ -1,10 +1,10 @@
-"""The time by the store's clock, which also dates the objects whose ages are measured."""
+"""The time by the store's clock, which also dates the objects whose ages are measured; and times and time spans."""
 
 from __future__ import annotations
 
 import os
 import time
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from urllib.error import URLError
@@ -12,7 +12,8 @@ from urllib.error import URLError
 from bai_agent.aws.http_answer import send
 from bai_agent.aws.s3_client import aws_address, endpoint_of
 from bai_agent.job.run_directory import now_ms
-from bai_agent.job.store import is_s3
+from bai_agent.job.schema.durations import format_duration
+from bai_agent.job.store import JobStore, is_s3
 
 _TIMEOUT_S = 5.0
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -33,6 +34,29 @@ def store_now(url: str) -> int:
     # The server is asked before this machine's clock is read: the answer may take seconds.
     offset = _offset(f"{base}/{bucket}")
     return offset + _since_start()
+
+
+def age_of(store: JobStore, key: str, now: int) -> timedelta | None:
+    """Return the age of an object, or of the youngest one below a key that ends with a slash; None if there is
+    none. now: the store's time (ms UTC). Raises StoreError."""
+    found = store.find(key)
+    times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
+    return elapsed(max(times), now) if times else None
+
+
+def elapsed(since: int, now: int) -> timedelta:
+    """Return the time from `since` to `now` (ms UTC); 0 if that is in the future, as by another clock."""
+    return timedelta(milliseconds=max(0, now - since))
+
+
+def moment(ms: int) -> datetime:
+    """Return a time (ms UTC)."""
+    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
+
+
+def span(age: timedelta) -> str:
+    """Return a time span in whole seconds, for a person."""
+    return format_duration(timedelta(seconds=max(0, round(age.total_seconds()))))
 
 
 def forget_clocks() -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ClientError
-
 from bai_agent.errors import BaiError
 from bai_agent.light_dataclass import dataclass, field
 from executor.backends.ec2.console import Console, read_console
-from executor.backends.ec2.session import FAILURES, aws_error, code_of
+from executor.backends.ec2.session import AwsSession, plain_errors, tolerated
+from executor.backends.ec2.tags import (
+    ATTEMPT_TAG,
+    EXPIRES_TAG,
+    FIRST_NODE_TAG,
+    JOB_TAG,
+    LAUNCH_TAG,
+    STORE_TAG,
+    parse_timestamp,
+    read_tags,
+    tag_value,
+)
 from executor.descriptor.ec2_table import ON_DEMAND
 from executor.errors import AwsError
 
@@ -21,22 +29,12 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
-JOB_TAG = "bai:job-id"
-ATTEMPT_TAG = "bai:attempt"
-CLIENT_TAG = "bai:client-id"
-EXPIRES_TAG = "bai:expires"
-STORE_TAG = "bai:store"
-LAUNCH_TAG = "bai:launch"
-"""Number of the launch of a machine that was launched while its job ran. Other instances do not have this
-tag."""
-FIRST_NODE_TAG = "bai:first-node"
-"""Number of the node on the machine with index 0 of the launch."""
-
 LIVING = ("pending", "running")
 GONE = ("terminated", "stopped")
 """States of machines that run nothing. Only a person can stop one of our machines; it is terminated then."""
 
-_NO_LATEST = frozenset({"UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue"})
+_UNKNOWN = "InvalidInstanceID.NotFound"
+_NO_LATEST = ("UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue")
 _VALUES = 200
 """Most values of one filter: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
 
@@ -88,24 +86,51 @@ class Instance:
         """Number of its launch."""
         return self.tags.get(LAUNCH_TAG, "0")
 
+    @property
+    def expires(self) -> datetime | None:
+        """Time by which it must be gone; None if its tags do not say."""
+        return parse_timestamp(self.tags.get(EXPIRES_TAG))
+
 
 def find_instances(ec2: EC2Client, job_ids: Iterable[str]) -> list[Instance]:
     """Return all instances with the tag of one of these jobs, in any state. Raises BaiError."""
-    wanted = list(job_ids)
-    found: list[Instance] = []
-    for start in range(0, len(wanted), _VALUES):
-        found += described(ec2, [{"Name": f"tag:{JOB_TAG}", "Values": wanted[start : start + _VALUES]}])
-    return found
+    return _described_by(ec2, f"tag:{JOB_TAG}", list(job_ids))
 
 
 def find_launch_instances(
     ec2: EC2Client, job_id: str, attempt: int, *, store: str, launch: int = 0
 ) -> list[Instance]:
-    """Return the instances of a launch of a job of `store`, by rank, in any state. Raises BaiError."""
-    wanted = (str(attempt), str(launch), store)
+    """Return the instances of a launch of a job of `store` (a URL), by rank, in any state. Raises BaiError."""
+    wanted = (str(attempt), str(launch), tag_value(store))
     found = find_instances(ec2, [job_id])
     mine = [each for each in found if (each.attempt, each.launch, each.tags.get(STORE_TAG)) == wanted]
     return sorted(mine, key=lambda each: each.index)
+
+
+def find_machines(ec2: EC2Client, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[Instance]]:
+    """Return the instances of jobs, by job, in any state. Raises BaiError. jobs: the ids of their launches.
+
+    Instances with a job's tag are its own. The ids find terminated instances, which lose their tags while EC2 still shows them.
+    """
+    owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
+    tagged = find_instances(ec2, jobs)
+    untagged = instances_by_id(ec2, sorted(owners.keys() - {each.id for each in tagged}))
+    found: dict[str, list[Instance]] = {each: [] for each in jobs}
+    for instance in (*tagged, *untagged):
+        mine = found.get(instance.job_id or owners.get(instance.id, ""))
+        if mine is not None:
+            mine.append(instance)
+    return found
+
+
+def find_job_instances(
+    aws: Callable[[str | None], AwsSession], region: str | None, jobs: Mapping[str, Sequence[str]]
+) -> Mapping[str, list[Instance] | None]:
+    """Return the machines of `find_machines` in a region; None for each job if EC2 cannot be asked."""
+    try:
+        return find_machines(aws(region).ec2(), jobs)
+    except BaiError:
+        return dict.fromkeys(jobs)
 
 
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
@@ -114,10 +139,7 @@ def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
     It also finds terminated instances, which lose their tags while EC2 still shows them.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
     """
-    found: list[Instance] = []
-    for start in range(0, len(ids), _VALUES):
-        found += described(ec2, [{"Name": "instance-id", "Values": list(ids[start : start + _VALUES])}])
-    return found
+    return _described_by(ec2, "instance-id", ids)
 
 
 def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance]:
@@ -132,23 +154,28 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
         ]
 
 
+def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Instance]:
+    """Return the instances that have one of any number of `values` in the filter `name`. Raises BaiError."""
+    return [
+        each
+        for start in range(0, len(values), _VALUES)
+        for each in described(ec2, [{"Name": name, "Values": list(values[start : start + _VALUES])}])
+    ]
+
+
 def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
     """Return for how long EC2 has not reached machines, by id: the instance status check, once a minute. Only
     machines for which it fails are listed. Raises BaiError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
     """
-    with plain_errors("describing the status of the instances"):
-        try:
-            answer = ec2.describe_instance_status(InstanceIds=list(ids))
-        except ClientError as error:
-            if code_of(error) != "InvalidInstanceID.NotFound":
-                raise
-            return {}
+    answer: Mapping[str, Any] = {}
+    with plain_errors("describing the status of the instances"), tolerated(_UNKNOWN):
+        answer = ec2.describe_instance_status(InstanceIds=list(ids))
     now = _answered(answer)
     return {
         each["InstanceId"]: now - check["ImpairedSince"]
-        for each in answer["InstanceStatuses"]
+        for each in answer.get("InstanceStatuses", ())
         for check in each["InstanceStatus"].get("Details", ())
         if check.get("Status") == "failed" and now is not None and check.get("ImpairedSince") is not None
     }
@@ -157,15 +184,12 @@ def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
 def fetch_console(ec2: EC2Client, instance_id: str) -> str:
     """Return an instance's console: the newest 64 KiB, or EC2's last copy if there is nothing newer. Raises
     BaiError."""
+    newest: str | None = None
     with plain_errors(f"reading the console of {instance_id}"):
-        try:
+        # Instances that are not on Nitro do not support "Latest".
+        with tolerated(*_NO_LATEST):
             # botocore decodes it, with U+FFFD for bytes that are not text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
-        except ClientError as error:
-            # Instances that are not on Nitro do not support "Latest".
-            if code_of(error) not in _NO_LATEST:
-                raise
-            newest = None
         # It is also empty if EC2's copy is the newest output, for example of a machine that has ended.
         return newest or ec2.get_console_output(InstanceId=instance_id).get("Output") or ""
 
@@ -211,25 +235,8 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
 
 def terminate_one(ec2: EC2Client, instance_id: str) -> None:
     """Terminate an instance. An instance that EC2 no longer knows is no error. Raises BaiError."""
-    with plain_errors(f"terminating {instance_id}"):
-        try:
-            ec2.terminate_instances(InstanceIds=[instance_id])
-        except ClientError as error:
-            if code_of(error) != "InvalidInstanceID.NotFound":
-                raise
-
-
-@contextmanager
-def plain_errors(doing: str) -> Iterator[None]:
-    """Turn errors of botocore into a BaiError: "<doing> failed: …"."""
-    try:
-        yield
-    except FAILURES as error:
-        raise aws_error(error, doing=doing) from error
-
-
-def read_tags(item: Mapping[str, Any]) -> dict[str, str]:
-    return {each["Key"]: each.get("Value", "") for each in item.get("Tags", ())}
+    with plain_errors(f"terminating {instance_id}"), tolerated(_UNKNOWN):
+        ec2.terminate_instances(InstanceIds=[instance_id])
 
 
 def _answered(answer: Mapping[str, Any]) -> datetime | None:

@@ -1,12 +1,15 @@
-"""Decides from a subnet's routes whether its machines reach S3."""
+"""The subnets of a launch, and whether their machines reach S3, by their routes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.session import AwsSession
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import SubnetTypeDef
 
 ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
 
@@ -18,6 +21,14 @@ class Route:
     reaches: bool
     sentence: str
     todo: str = ""
+
+
+def find_subnets(aws: AwsSession, ids: Sequence[str]) -> list[SubnetTypeDef]:
+    """Return the subnets with these ids; without any, those of the default VPC. Raises the errors of AWS's library."""
+    ec2 = aws.ec2()
+    if ids:
+        return ec2.describe_subnets(SubnetIds=list(ids))["Subnets"]
+    return ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
 
 
 def s3_routes(

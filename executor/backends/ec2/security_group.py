@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from executor.backends.ec2.instances import ATTEMPT_TAG, JOB_TAG, STORE_TAG, plain_errors, read_tags
-from executor.backends.ec2.session import code_of
+from executor.backends.ec2.session import code_of, plain_errors, tolerated
+from executor.backends.ec2.tags import JOB_TAG, attempt_tags, read_tags, tag_list
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 _DUPLICATE_RULE = "InvalidPermission.Duplicate"
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds."""
-_USED = "DependencyViolation"
-NO_GROUP = frozenset({"InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidSecurityGroupID.NotFound"})
+NO_GROUP = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidSecurityGroupID.NotFound")
 
 
 def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) -> dict[str, Any]:
@@ -37,12 +36,7 @@ def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) 
         "GroupName": f"bai {job_id} {attempt}",
         "Description": "The machines of a job reach each other",
         "VpcId": vpc,
-        "TagSpecifications": [
-            {
-                "ResourceType": "security-group",
-                "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
-            }
-        ],
+        "TagSpecifications": [{"ResourceType": "security-group", "Tags": tag_list(tags)}],
     }
 
 
@@ -77,33 +71,23 @@ def find_groups(ec2: EC2Client, filters: Iterable[FilterTypeDef]) -> dict[str, d
         return {each["GroupId"]: read_tags(each) for page in pages for each in page["SecurityGroups"]}
 
 
-def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> list[str]:
-    """Delete groups that no machine uses any more; return the deleted ones. Other groups are tried again the
-    next time."""
-    gone = []
+def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> None:
+    """Delete groups that no machine uses any more. Other groups are tried again the next time."""
     for group in groups:
         try:
-            with plain_errors(f"deleting the security group {group}"):
-                try:
-                    ec2.delete_security_group(GroupId=group)
-                except ClientError as error:
-                    if code_of(error) == _USED:
-                        continue
-                    if code_of(error) not in NO_GROUP:
-                        raise
-            gone.append(group)
+            with plain_errors(f"deleting the security group {group}"), tolerated(*NO_GROUP):
+                ec2.delete_security_group(GroupId=group)
         except BaiError as error:
             log.info("%s", error)
-    return gone
 
 
 def find_group(ec2: EC2Client, request: Mapping[str, Any]) -> str:
     """Return the id of the job's own group, which `make_group` made. Raises BaiError."""
     name, vpc = request["GroupName"], request["VpcId"]
-    wanted = read_tags(request["TagSpecifications"][0])
+    owner = attempt_tags(read_tags(request["TagSpecifications"][0]))
     there = find_groups(ec2, [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}])
     for group, tags in there.items():
-        if all(tags.get(key) == wanted.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG)):
+        if attempt_tags(tags) == owner:
             return group
     raise BaiError(
         f'{vpc} has a security group "{name}" that is not of this job; delete it, or submit with another job id'
@@ -114,13 +98,11 @@ def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
     """Ask for a rule unless it exists. It is repeated for a while, because EC2 may not know a new group everywhere yet."""
     for pause in (*_PAUSES, None):
         try:
-            ask()
+            with tolerated(_DUPLICATE_RULE):
+                ask()
+            return
         except ClientError as error:
-            if code_of(error) == _DUPLICATE_RULE:
-                return
             # The policies allow it by the group's tag, which EC2 may also not know everywhere yet.
             if code_of(error) not in (*NO_GROUP, "UnauthorizedOperation") or pause is None:
                 raise
             sleep(pause)
-        else:
-            return

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -171,6 +173,35 @@ def aws_session(settings: Settings, *, region: str | None = None) -> AwsSession:
     return AwsSession(region or settings.need_region(), settings.aws_profile)
 
 
+def aws_sessions(settings: Settings) -> Callable[[str | None], AwsSession]:
+    """Return a function that returns the configured session of AWS in a region (None: the configured one), the same one each time."""
+
+    @cache
+    def aws(region: str | None) -> AwsSession:
+        return aws_session(settings, region=region)
+
+    return aws
+
+
+@contextmanager
+def plain_errors(doing: str, *, region: str = "") -> Iterator[None]:
+    """Turn errors of AWS's library into a BaiError: "<doing> in <region> failed: …"."""
+    try:
+        yield
+    except FAILURES as error:
+        raise aws_error(error, doing=doing, region=region) from error
+
+
+@contextmanager
+def tolerated(*codes: str) -> Iterator[None]:
+    """Ignore a refusal of AWS whose code begins with one of `codes`."""
+    try:
+        yield
+    except ClientError as error:
+        if not code_of(error).startswith(codes):
+            raise
+
+
 def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
     """Return `error` as a sentence for a person. doing: "describing the image ami-1"."""
     where = f" in {region}" if region else ""
@@ -180,7 +211,6 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
         return _unusable(error)
     if isinstance(error, ClientError):
         code = code_of(error)
-        message = str(error.response.get("Error", {}).get("Message", "")).rstrip(".")
         if (clock := clock_problem(error)) is not None:
             return AwsCredentialsError(f"{clock} ({code})")
         if code in NOT_ACCEPTED:
@@ -189,9 +219,9 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
             )
         if code in DENIED:
             return AwsError(
-                f"{doing}{where} is not allowed ({code}): {message}; docs/iam.md has the policies", code=code
+                f"{doing}{where} is not allowed ({code}): {message_of(error)}; docs/iam.md has the policies", code=code
             )
-        return AwsError(f"{doing}{where} failed: {message} ({code})", code=code)
+        return AwsError(f"{doing}{where} failed: {message_of(error)} ({code})", code=code)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError)):
         return AwsError(f"{doing}{where} failed: AWS does not answer; check the network and the region")
     if isinstance(error, ResponseParserError):
@@ -237,8 +267,8 @@ def clock_problem(error: ClientError) -> str | None:
     RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which is also
     the answer to expired temporary credentials. RequestTimeTooSkewed is S3's; the others refuse the signature with a reason.
     """
-    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
-    if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message)):
+    code = code_of(error)
+    if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message_of(error))):
         return None
     date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     off = _seconds_off(date)
@@ -260,6 +290,17 @@ def _seconds_off(date: str | None) -> float | None:
 def code_of(error: ClientError) -> str:
     """Return AWS's code for an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def message_of(error: ClientError) -> str:
+    """Return AWS's sentence about an error, without its dot."""
+    return str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+
+
+def is_denied(error: Exception) -> bool:
+    """Return whether AWS refused a call for lack of rights."""
+    code = code_of(error) if isinstance(error, ClientError) else getattr(error, "code", "")
+    return code in DENIED
 
 
 DENIED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "403"})

@@ -1,4 +1,4 @@
-"""The tags by which instances and volumes of jobs are found, and ended when their time is over; and times in
+"""The tags by which instances, volumes and security groups of jobs are found, and ended when their time is over; and times in
 the format of tags and records."""
 
 from __future__ import annotations
@@ -6,14 +6,24 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
 from bai_agent.job.descriptor import Identity, Job
-from executor.backends.ec2.instances import ATTEMPT_TAG, CLIENT_TAG, EXPIRES_TAG, JOB_TAG, STORE_TAG
 
 OURS = "bai:"
-KEY_LIMIT, VALUE_LIMIT, COUNT_LIMIT = 128, 256, 50
-"""Characters, and tags: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
+JOB_TAG = "bai:job-id"
+ATTEMPT_TAG = "bai:attempt"
+CLIENT_TAG = "bai:client-id"
+EXPIRES_TAG = "bai:expires"
+STORE_TAG = "bai:store"
+LAUNCH_TAG = "bai:launch"
+"""Number of the launch of a machine that was launched while its job ran. Other instances do not have this
+tag."""
+FIRST_NODE_TAG = "bai:first-node"
+"""Number of the node on the machine with index 0 of the launch."""
 
+_KEY_LIMIT, _VALUE_LIMIT, _COUNT_LIMIT = 128, 256, 50
+"""Characters, and tags: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions"""
 _LAST_YEAR = 9999
 _FORBIDDEN = re.compile(r"[^\w \-+=.:/@]")
 """Characters that some services refuse in a tag; \\w has the letters of all scripts."""
@@ -48,13 +58,33 @@ def _service_tags(identity: Identity) -> dict[str, str]:
 
 def sanitised(tags: Mapping[str, str]) -> dict[str, str]:
     """Return `tags` as AWS accepts them: shortened, with _ for characters that are not allowed."""
-    clean = {clean_text(key)[:KEY_LIMIT]: clean_text(value)[:VALUE_LIMIT] for key, value in tags.items()}
-    return dict(list(clean.items())[:COUNT_LIMIT])
+    clean = {_FORBIDDEN.sub("_", key)[:_KEY_LIMIT]: tag_value(value) for key, value in tags.items()}
+    return dict(list(clean.items())[:_COUNT_LIMIT])
 
 
-def clean_text(text: str) -> str:
-    """Return `text` with _ for each character that a tag may not have."""
-    return _FORBIDDEN.sub("_", text)
+def tag_value(text: str) -> str:
+    """Return `text` as the value of a tag: shortened, with _ for characters that are not allowed."""
+    return _FORBIDDEN.sub("_", text)[:_VALUE_LIMIT]
+
+
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Return `tags` as EC2's API takes them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def with_tags(request: Mapping[str, Any], tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the TagSpecifications of `request` with `tags` in addition."""
+    return [{**each, "Tags": [*each["Tags"], *tag_list(tags)]} for each in request["TagSpecifications"]]
+
+
+def read_tags(item: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags in EC2's description of a resource."""
+    return {each["Key"]: each.get("Value", "") for each in item.get("Tags", ())}
+
+
+def attempt_tags(tags: Mapping[str, str]) -> tuple[str | None, ...]:
+    """Return the tags that name an attempt of a job: resources with the same ones belong together."""
+    return tuple(tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG))
 
 
 def tag_time(time: datetime) -> str:
@@ -72,3 +102,11 @@ def parse_timestamp(text: object) -> datetime | None:
     if time.year >= _LAST_YEAR:
         return None
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def need_time(text: str) -> datetime:
+    """Return the time in a text that was checked before. Raises ValueError."""
+    time = parse_timestamp(text)
+    if time is None:
+        raise ValueError(f"{text} is not a time")
+    return time

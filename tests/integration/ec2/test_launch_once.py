@@ -15,10 +15,12 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.launch.images import find_image, find_type
-from executor.backends.ec2.launch.launch import adopt, expires_at, launch
+from executor.backends.ec2.launch.launch import launch
+from executor.backends.ec2.launch.launch_decision import adopt
 from executor.backends.ec2.launch.launch_record import (
     LAUNCH_WINDOW,
     LaunchFile,
+    expires_at,
     read_decision,
     read_launch,
     write_launch,

@@ -20,7 +20,7 @@ from bai_agent.errors import BaiError, RecordError
 from bai_agent.job.record_types import UnknownEvent
 from bai_agent.job.run_directory import now_ms, read_json
 from bai_agent.runtime.event_log import read_events
-from executor.backends.ec2.launch.launch import find_refusal
+from executor.backends.ec2.launch.launch_decision import find_refusal
 from executor.backends.ec2.launch.launch_record import read_decision, read_launch, read_refusal
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.session import AwsSession

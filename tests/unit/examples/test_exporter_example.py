@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from bai_agent.job.descriptor import CloudWatch
-from executor.backends.ec2 import instances
+from executor.backends.ec2.tags import ATTEMPT_TAG, CLIENT_TAG, JOB_TAG
 
 FOLDER = Path(__file__).parents[3] / "examples" / "service"
 YACE: dict[str, Any] = yaml.safe_load((FOLDER / "yace.yml").read_text())
@@ -22,11 +22,11 @@ EC2_METRICS = {
 
 
 def test_machines_are_found_by_the_tags_that_launches_give_them() -> None:
-    tags = {instances.JOB_TAG, instances.ATTEMPT_TAG, instances.CLIENT_TAG}
+    tags = {JOB_TAG, ATTEMPT_TAG, CLIENT_TAG}
     (job,) = YACE["discovery"]["jobs"]
 
     assert set(YACE["discovery"]["exportedTagsOnMetrics"][job["type"]]) == tags
-    assert [each["key"] for each in job["searchTags"]] == [instances.JOB_TAG]
+    assert [each["key"] for each in job["searchTags"]] == [JOB_TAG]
     assert {each["name"] for each in job["metrics"]} <= EC2_METRICS
 
 

@@ -13,11 +13,10 @@ from botocore.exceptions import ClientError
 from bai_agent.errors import BaiError, StoreError
 from executor.backends.ec2.attention import look_sentence
 from executor.backends.ec2.bucket_store import bucket_store
-from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.clock import span, store_now
 from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, refused, unusable
 from executor.backends.ec2.doctor.launch_checks import launch_findings
 from executor.backends.ec2.launch.resolve import ec2_table, launch_region, named_settings
-from executor.backends.ec2.monitor.boot_failure import span
 from executor.backends.ec2.routes import s3_routes
 from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_session, code_of
 from executor.backends.ec2.watched_jobs import Look, Looker, last_looks

@@ -7,15 +7,17 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
-
-from botocore.exceptions import ClientError
+from typing import TYPE_CHECKING
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
-from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_error, code_of
+from executor.backends.ec2.session import AwsSession, is_denied, plain_errors, tolerated
 from executor.descriptor.ec2_table import CAPACITY_BLOCK, Ec2, read_market, read_reservation
-from executor.errors import UsageError
+from executor.errors import AwsError, UsageError
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import CapacityReservationTypeDef
 
 _BEFORE_END = timedelta(minutes=30)
 """Time before a block's end at which EC2 begins to terminate its machines:
@@ -56,25 +58,25 @@ def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
     if read_market(ec2.run_instances) != CAPACITY_BLOCK:
         return None
     reservation = read_reservation(ec2.run_instances)
-    doing = f"describing the capacity block {reservation}"
+    blocks: list[CapacityReservationTypeDef] = []
     try:
-        answer = aws.ec2().describe_capacity_reservations(CapacityReservationIds=[reservation])
-    except ClientError as error:
-        if code_of(error) in DENIED:
-            return CapacityBlock(reservation=reservation, end=None)
-        if code_of(error).startswith("InvalidCapacityReservationId"):
-            raise UsageError(_wrong(f"there is no {reservation} in {aws.region}")) from error
-        raise aws_error(error, doing=doing, region=aws.region) from error
-    except FAILURES as error:
-        raise aws_error(error, doing=doing, region=aws.region) from error
-    found = next(iter(answer["CapacityReservations"]), None)
-    if found is None:
+        with (
+            plain_errors(f"describing the capacity block {reservation}", region=aws.region),
+            tolerated("InvalidCapacityReservationId"),
+        ):
+            answer = aws.ec2().describe_capacity_reservations(CapacityReservationIds=[reservation])
+            blocks = answer["CapacityReservations"]
+    except AwsError as error:
+        if not is_denied(error):
+            raise
+        return CapacityBlock(reservation=reservation, end=None)
+    if not blocks:
         raise UsageError(_wrong(f"there is no {reservation} in {aws.region}"))
-    end = found.get("EndDate")
+    end = blocks[0].get("EndDate")
     block = CapacityBlock(
         reservation=reservation,
         end=None if end is None else end.astimezone(timezone.utc),
-        state=str(found.get("State", "")),
+        state=str(blocks[0].get("State", "")),
     )
     if block.state in _OVER:
         raise UsageError(_wrong(f"the capacity block {reservation} is {block.state}"))

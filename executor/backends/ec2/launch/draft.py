@@ -18,8 +18,7 @@ from executor.backends.ec2.bundle.wheels import ARCHITECTURES
 from executor.backends.ec2.launch.capacity_block import within_block
 from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, mean, not_included, price, volume_cost
 from executor.backends.ec2.launch.images import InstanceType, placeholder, unknown_names
-from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait, expires_at
 from executor.backends.ec2.launch.launch_request import (
     UserData,
     boot_limit,

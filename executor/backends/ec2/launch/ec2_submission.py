@@ -18,7 +18,8 @@ from executor.backends.ec2.bucket_store import bucket_store, name_region
 from executor.backends.ec2.launch.capacity_block import as_bounded
 from executor.backends.ec2.launch.cost import over_budget
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
-from executor.backends.ec2.launch.launch import adopt, decided_before, find_refusal, launch
+from executor.backends.ec2.launch.launch import launch
+from executor.backends.ec2.launch.launch_decision import adopt, decided_before, find_refusal
 from executor.backends.ec2.launch.launch_record import (
     LaunchFile,
     read_latest_round,

@@ -18,7 +18,7 @@ from botocore.parsers import ResponseParserError
 
 from bai_agent.job.outcome import Outcome
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.session import NOT_ACCEPTED, Failure, clock_problem
+from executor.backends.ec2.session import NOT_ACCEPTED, Failure, clock_problem, code_of, message_of
 
 
 class RetryAction(Enum):
@@ -48,8 +48,7 @@ def classify_error(error: Failure) -> ErrorClass:
     """Return the meaning of `error`, which RunInstances answered or which prevented an answer."""
     if not isinstance(error, ClientError):
         return _without_answer(error)
-    code = str(error.response.get("Error", {}).get("Code", ""))
-    message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+    code, message = code_of(error), message_of(error)
     action, outcome, meaning = _classify(error, code, message)
     answer = f"{message} ({code})"
     return ErrorClass(action, outcome, code, f"{meaning}: {answer}" if meaning else answer)

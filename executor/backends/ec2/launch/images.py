@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from botocore.exceptions import ClientError
-
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.session import FAILURES, AwsSession, aws_error, code_of
+from executor.backends.ec2.session import AwsSession, plain_errors, tolerated
 from executor.descriptor import Descriptor
 from executor.descriptor.model import Hardware
 from executor.errors import UsageError
@@ -138,19 +136,14 @@ def _deep_learning_image(kind: InstanceType) -> str:
 def find_image(reference: str, aws: AwsSession) -> Image:
     """Return the image that `reference` names. Raises UsageError, AwsError."""
     image_id = _parameter(reference.removeprefix("ssm:"), aws) if reference.startswith("ssm:") else reference
-    wrong_region = f"AMIs belong to one region: check [aws.ec2] region ({aws.region} now), and that it is shared with you"
-    try:
+    found: list[ImageTypeDef] = []
+    with plain_errors(f"describing the image {image_id}", region=aws.region), tolerated("InvalidAMIID"):
         found = aws.ec2().describe_images(ImageIds=[image_id])["Images"]
-    except ClientError as error:
-        if code_of(error).startswith("InvalidAMIID"):
-            raise UsageError(
-                f"the image {image_id} does not exist in {aws.region}; {wrong_region}"
-            ) from error
-        raise aws_error(error, doing=f"describing the image {image_id}", region=aws.region) from error
-    except FAILURES as error:
-        raise aws_error(error, doing=f"describing the image {image_id}", region=aws.region) from error
     if not found:
-        raise UsageError(f"the image {image_id} does not exist in {aws.region}; {wrong_region}")
+        raise UsageError(
+            f"the image {image_id} does not exist in {aws.region}; AMIs belong to one region: check [aws.ec2] region "
+            f"({aws.region} now), and that it is shared with you"
+        )
     return _image(found[0])
 
 
@@ -171,18 +164,14 @@ def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> 
 
 def find_type(name: str, aws: AwsSession, *, key: str = "hardware.instance_type") -> InstanceType:
     """Return EC2's description of an instance type. Raises UsageError, AwsError. key: the descriptor's key that names it."""
-    doing = f"describing the instance type {name}"
-    wrong = f'there is no instance type "{name}" in {aws.region}; correct {key}, or [aws.ec2] region'
-    try:
+    found: list[InstanceTypeInfoTypeDef] = []
+    unknown = tolerated("InvalidInstanceType", "InvalidParameterValue")
+    with plain_errors(f"describing the instance type {name}", region=aws.region), unknown:
         found = aws.ec2().describe_instance_types(InstanceTypes=[name])["InstanceTypes"]  # type: ignore[list-item]
-    except ClientError as error:
-        if code_of(error) in ("InvalidInstanceType", "InvalidParameterValue"):
-            raise UsageError(wrong) from error
-        raise aws_error(error, doing=doing, region=aws.region) from error
-    except FAILURES as error:
-        raise aws_error(error, doing=doing, region=aws.region) from error
     if not found:
-        raise UsageError(wrong)
+        raise UsageError(
+            f'there is no instance type "{name}" in {aws.region}; correct {key}, or [aws.ec2] region'
+        )
     return _type(found[0], name)
 
 
@@ -232,18 +221,16 @@ def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
 
 
 def _parameter(name: str, aws: AwsSession) -> str:
-    doing = f"reading the parameter {name}"
-    try:
+    """Return the AMI's id in a public parameter. Raises UsageError, AwsError."""
+    value: str | None = None
+    unknown = tolerated("ParameterNotFound", "ParameterVersionNotFound", "ValidationException")
+    with plain_errors(f"reading the parameter {name}", region=aws.region), unknown:
         value = aws.ssm().get_parameter(Name=name)["Parameter"].get("Value", "")
-    except ClientError as error:
-        if code_of(error) in ("ParameterNotFound", "ParameterVersionNotFound", "ValidationException"):
-            raise UsageError(
-                f"there is no parameter {name} in {aws.region}; "
-                "`aws ssm get-parameters-by-path --path /aws/service/deeplearning --recursive` lists those of AWS"
-            ) from error
-        raise aws_error(error, doing=doing, region=aws.region) from error
-    except FAILURES as error:
-        raise aws_error(error, doing=doing, region=aws.region) from error
+    if value is None:
+        raise UsageError(
+            f"there is no parameter {name} in {aws.region}; "
+            "`aws ssm get-parameters-by-path --path /aws/service/deeplearning --recursive` lists those of AWS"
+        )
     if not _AMI.fullmatch(value):
         raise UsageError(
             f"the parameter {name} does not contain an AMI's id; name one that ends in image_id or ami-id"

@@ -2,8 +2,8 @@
 
 `attempts/<n>/launch.json` holds the whole request before it is sent for the first time. A repeated launch sends that request, after
 `executor/backends/ec2/launch/repeat.py` has compared it with its own. `refused/<k>.json` records that candidate k was definitely refused,
-so that a repeated launch does not try it again after another one was accepted. `launched.json` decides: it is written once, with the
-instances or with the refusal. If the machines need a security group of their own, it is made between `launch.json` and the first request.
+so that a repeated launch does not try it again after another one was accepted. `launched.json` decides (`launch_decision.py`).
+If the machines need a security group of their own, it is made between `launch.json` and the first request.
 A job that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until `launched.json` decides.
 """
 
@@ -14,33 +14,34 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
-from bai_agent.errors import BaiError, StoreError
-from bai_agent.job.descriptor import SERVER_NODE
-from bai_agent.job.launches import launch_key
+from bai_agent.errors import StoreError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
-from bai_agent.job.run_directory import now_ms
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, replace
-from executor.backends.ec2.inferred_result import write_result
-from executor.backends.ec2.instances import Instance, find_launch_instances, terminate_one
+from executor.backends.ec2.instances import find_launch_instances
 from executor.backends.ec2.launch.error_classes import (
     ErrorClass,
     RetryAction,
     classify_error,
     is_unknown_profile,
 )
+from executor.backends.ec2.launch.launch_decision import (
+    Launched,
+    accept,
+    adopt,
+    decided_before,
+    end_surplus,
+    refuse,
+)
 from executor.backends.ec2.launch.launch_record import (
     EXPIRED,
     LAUNCH_WINDOW,
     LaunchFile,
     attempt_key,
-    candidate_table,
-    read_decision,
     read_refusal,
     round_key,
 )
@@ -50,7 +51,7 @@ from executor.backends.ec2.launch.resolve import Candidate, kind_name, named, ty
 from executor.backends.ec2.launch.waiting import NoCapacityError, no_capacity
 from executor.backends.ec2.security_group import NO_GROUP, delete_groups, make_group
 from executor.backends.ec2.session import FAILURES, AwsSession
-from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, tag_time
+from executor.backends.ec2.tags import tag_time
 from executor.errors import AwsError, LaunchError, UndecidedError
 from executor.program import command
 
@@ -71,15 +72,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LOOKS_S = (2.0, 4.0)
 """Pauses between looks for machines of a doubtful launch (seconds). EC2 shows new machines some seconds later.
 https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launched:
-    """The instances of an attempt, in the order of their ranks."""
-
-    instances: tuple[str, ...]
-    subnet: str
-    zone: str
 
 
 def launch(
@@ -154,7 +146,7 @@ class _Launcher:
                 if self._still_waits():
                     # The requests are so old that EC2 would show the machines. The rest is for the next round.
                     break
-                return self._decide(_refusal(_expired(self.file)))
+                return refuse(self.record, self.file, self.aws, _expired(self.file))
             answer = self._try(candidate, begun_before=begun_before)
             if isinstance(answer, Launched):
                 return answer
@@ -168,7 +160,7 @@ class _Launcher:
             self._keep_refusal(place, answer)
         if self._still_waits() and not _is_stopped(refusals):
             raise self._waiting(refusals)
-        return self._decide(_refusal(_verdict(self.file, refusals)))
+        return refuse(self.record, self.file, self.aws, _verdict(self.file, refusals))
 
     def _open_candidates(
         self, refusals: list[tuple[Candidate, ErrorClass]]
@@ -203,7 +195,7 @@ class _Launcher:
         if len(answer) < most:
             self.on_progress(f"EC2 had room for {len(answer):,} of {most:,} machines")
         try:
-            return self._decide(_acceptance(answer, candidate, self.file))
+            return accept(self.record, self.file, self.aws, answer, candidate)
         except StoreError as error:
             raise UndecidedError(
                 f"{', '.join(answer)} was launched, and that could not be recorded: {error}. {_may_run(self.file)}"
@@ -221,15 +213,18 @@ class _Launcher:
         answer, in_doubt = self._ask(candidate, begun_before=True, server=server)
         if not isinstance(answer, ErrorClass):
             return (*client, *answer)
-        _end_surplus(self.aws, client)
+        end_surplus(self.aws, client)
         # EC2 may have accepted it before, and shows that late.
         for pause in (0.0, *_LOOKS_S) if in_doubt or begun_before else ():
             self.sleep(pause)
-            store = clean_text(self.record.store.url)[:VALUE_LIMIT]
             found = find_launch_instances(
-                self.aws.ec2(), self.record.job_id, self.file.attempt, store=store, launch=self.file.number
+                self.aws.ec2(),
+                self.record.job_id,
+                self.file.attempt,
+                store=self.record.store.url,
+                launch=self.file.number,
             )
-            _end_surplus(self.aws, [each.id for each in found if each.living])
+            end_surplus(self.aws, [each.id for each in found if each.living])
         sentence = f"{answer.sentence.rstrip('.')} (for the server, {server['InstanceType']})"
         return replace(answer, sentence=sentence)
 
@@ -318,9 +313,6 @@ class _Launcher:
         self.record.store.put(key, json.dumps(content, ensure_ascii=False).encode() + b"\n")
         return NoCapacityError(found)
 
-    def _decide(self, wanted: dict[str, Any]) -> Launched:
-        return _decide(self.record, self.file, self.aws, wanted)
-
 
 def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
     """Return whether waiting cannot help any of the refusals."""
@@ -333,78 +325,6 @@ def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
 def _is_final(why: ErrorClass) -> bool:
     """Return whether a refusal is for every type and market. Quotas differ between them."""
     return why.next is RetryAction.STOP and why.outcome is not Outcome.QUOTA
-
-
-def find_refusal(record: JobRecord) -> LaunchError | None:
-    """Return EC2's final refusal of the job; None if there is none."""
-    decided = read_decision(record, attempt=0)
-    if decided is None or decided["instances"]:
-        return None
-    return LaunchError(str(decided["sentence"]).rstrip("."), Outcome(decided["outcome"]))
-
-
-def expires_at(start: datetime, deadman: timedelta) -> str:
-    """Return the time at which a machine submitted at `start` must be gone, in the form of a tag.
-
-    It may be launched within LAUNCH_WINDOW, and has the whole of `deadman` after that.
-    """
-    return tag_time(start + LAUNCH_WINDOW + deadman)
-
-
-def decided_before(record: JobRecord, *, attempt: int = 0, launch: int = 0) -> Launched | None:
-    """Return the instances in `launched.json`; None if nothing is decided. Raises LaunchError if the launch was refused."""
-    decided = read_decision(record, attempt=attempt, launch=launch)
-    return None if decided is None else _apply_decision(record, attempt, launch, decided)
-
-
-def refuse(record: JobRecord, file: LaunchFile, aws: AwsSession, why: ErrorClass) -> Launched:
-    """Record that nothing is launched. Raises LaunchError, unless another process has launched it meanwhile."""
-    return _decide(record, file, aws, _refusal(why))
-
-
-def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None) -> Launched | None:
-    """Return and record the instances of this launch that EC2 shows; None if it shows none. Raises BaiError.
-
-    file: the record of the launch; None: it is the first one of attempt 0.
-
-    The process that launched these instances may have died before EC2's answer. An empty answer is no proof,
-    because EC2 is eventually consistent.
-    """
-    store = clean_text(record.store.url)[:VALUE_LIMIT]
-    attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
-    found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=store, launch=number)
-    if not found:
-        return None
-    if (record.job() if file is None else file).server is not None:
-        return _adopt_with_server(record, aws, found, file)
-    # One launch has one candidate. If there are several, a living one counts, and the others are surplus.
-    candidates = {
-        each.id: Candidate(subnet="", zone=each.zone, type=each.type, market=each.market) for each in found
-    }
-    accepted = candidates[next((each.id for each in found if each.living), found[0].id)]
-    chosen = tuple(each for each, candidate in candidates.items() if candidate == accepted)
-    return _decide(record, file, aws, _acceptance(chosen, accepted, file))
-
-
-def _adopt_with_server(
-    record: JobRecord, aws: AwsSession, found: Sequence[Instance], file: LaunchFile | None
-) -> Launched | None:
-    """Return and record a client's machine with that of its server in the same zone; end one without the other."""
-    living = [each for each in found if each.living]
-    pair = _client_and_server(living or found)
-    if pair is None:
-        _end_surplus(aws, [each.id for each in living])
-        return None
-    client, server = pair
-    place = Candidate(subnet="", zone=client.zone, type=client.type, market=client.market)
-    return _decide(record, file, aws, _acceptance((client.id, server.id), place, file))
-
-
-def _client_and_server(machines: Sequence[Instance]) -> tuple[Instance, Instance] | None:
-    for client, server in product(machines, machines):
-        if (client.index, server.index) == (0, SERVER_NODE) and client.zone == server.zone:
-            return client, server
-    return None
 
 
 def _again(file: LaunchFile) -> str:
@@ -474,62 +394,6 @@ def _about(file: LaunchFile, candidate: Candidate, why: ErrorClass) -> str:
     """Return the reason of a candidate's final refusal, without its zone."""
     what = kind_name(candidate, file.candidates)
     return f"for {what}: {why.sentence}" if what else why.sentence
-
-
-def _acceptance(instances: tuple[str, ...], candidate: Candidate, file: LaunchFile | None) -> dict[str, Any]:
-    later = (
-        {"first_node": file.first_node, "replaces": list(file.replaces)}
-        if file is not None and file.number
-        else {}
-    )
-    return {"instances": list(instances), **candidate_table(candidate), **later, "time": now_ms()}
-
-
-def _refusal(why: ErrorClass) -> dict[str, Any]:
-    return {
-        "instances": [],
-        "error": {"code": why.code, "message": why.sentence},
-        "outcome": why.outcome.value,
-        "sentence": f"{why.sentence[:1].upper()}{why.sentence[1:]}.",
-        "time": now_ms(),
-    }
-
-
-def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record the launch's result, unless another process has. In that case its result counts, and our other
-    instances are terminated."""
-    attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
-    key = launch_key(record, attempt, launch, "launched.json")
-    decided = wanted
-    if not record.store.put(key, json.dumps(wanted, ensure_ascii=False).encode() + b"\n", if_absent=True):
-        decided = read_decision(record, attempt=attempt, launch=launch) or wanted
-        if surplus := sorted(set(wanted["instances"]) - set(decided["instances"])):
-            log.warning(
-                "%s was launched by another process as well; terminating %s",
-                record.job_id,
-                ", ".join(surplus),
-            )
-            _end_surplus(aws, surplus)
-    return _apply_decision(record, attempt, launch, decided)
-
-
-def _end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
-    """Terminate instances that belong to no job. If that fails, the next check of the job does it."""
-    for instance_id in surplus:
-        try:
-            terminate_one(aws.ec2(), instance_id)
-        except BaiError as error:
-            log.warning("%s; `bai status` tries it again", error)
-
-
-def _apply_decision(record: JobRecord, attempt: int, launch: int, decided: Mapping[str, Any]) -> Launched:
-    if not decided["instances"]:
-        outcome, sentence = Outcome(decided["outcome"]), str(decided["sentence"])
-        if launch == 0:
-            write_result(record, outcome, sentence, attempt=attempt)
-        raise LaunchError(sentence.rstrip("."), outcome)
-    subnet, zone = decided.get("subnet") or "", decided.get("az") or ""
-    return Launched(instances=tuple(decided["instances"]), subnet=subnet, zone=zone)
 
 
 def _read_refusal(table: Mapping[str, Any]) -> ErrorClass:

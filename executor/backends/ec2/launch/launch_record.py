@@ -25,7 +25,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, Text, Texts
 from bai_agent.light_dataclass import asdict, dataclass, field, fields, replace
 from executor.backends.ec2.launch.resolve import Candidate
-from executor.backends.ec2.tags import parse_timestamp
+from executor.backends.ec2.tags import need_time, parse_timestamp, tag_time
 
 VERSION = 1
 """Version of `launch.json`."""
@@ -36,6 +36,14 @@ EXPIRED = "Expired"
 """Code of a launch that was interrupted, and is too old to be sent."""
 _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 """Name of a round's folder."""
+
+def expires_at(start: datetime, deadman: timedelta) -> str:
+    """Return the time at which a machine submitted at `start` must be gone, in the form of a tag.
+
+    It may be launched within LAUNCH_WINDOW, and has the whole of `deadman` after that.
+    """
+    return tag_time(start + LAUNCH_WINDOW + deadman)
+
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +57,7 @@ class Wait:
 
     @property
     def until(self) -> datetime:
-        begun = parse_timestamp(self.since)
-        if begun is None:
-            raise ValueError(f"{self.since} is not a time")
-        return begun + timedelta(seconds=self.seconds)
+        return need_time(self.since) + timedelta(seconds=self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +108,15 @@ class LaunchFile:
         for name in ("number", "first_node", "replaces") if self.number == 0 else ():
             del table[name]
         return table
+
+    @property
+    def begun(self) -> datetime:
+        return need_time(self.created)
+
+    @property
+    def ends(self) -> datetime:
+        """Time by which its machines must be gone."""
+        return need_time(self.expires)
 
     @property
     def round(self) -> int:

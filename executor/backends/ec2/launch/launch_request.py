@@ -22,11 +22,10 @@ from bai_agent.job.descriptor import SERVER_NODE, Job, Source, SourceKind, Unpac
 from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, replace
 from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data
-from executor.backends.ec2.instances import FIRST_NODE_TAG
 from executor.backends.ec2.launch.images import Image, InstanceType, placeholder
 from executor.backends.ec2.launch.network import all_efas, connect
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
-from executor.backends.ec2.tags import OURS, job_tags, sanitised
+from executor.backends.ec2.tags import FIRST_NODE_TAG, OURS, job_tags, read_tags, sanitised, tag_list, with_tags
 from executor.configuration.job_volume import Volume
 from executor.descriptor.ec2_table import ON_DEMAND, Ec2, read_market
 from executor.errors import UsageError
@@ -151,7 +150,7 @@ def launch_request(
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [
-            {"ResourceType": kind, "Tags": _tag_list(job_tags(job, expires=expires))}
+            {"ResourceType": kind, "Tags": tag_list(job_tags(job, expires=expires))}
             for kind in ("instance", "volume")
         ],
     }
@@ -168,13 +167,10 @@ def launch_request(
 
 def server_request(request: Mapping[str, Any], kind: InstanceType, *, user_data: bytes) -> dict[str, Any]:
     """Return the parameters of RunInstances in which the server's request differs from its client's, `request`."""
-    node = {"Key": FIRST_NODE_TAG, "Value": str(SERVER_NODE)}
     return {
         "InstanceType": kind.name,
         "UserData": base64.b64encode(user_data).decode(),
-        "TagSpecifications": [
-            {**each, "Tags": [*each["Tags"], node]} for each in request["TagSpecifications"]
-        ],
+        "TagSpecifications": with_tags(request, {FIRST_NODE_TAG: str(SERVER_NODE)}),
     }
 
 
@@ -331,14 +327,10 @@ def _merge_devices(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[s
 
 
 def _merge_tags(ours: list[dict[str, Any]], theirs: list[Any]) -> list[dict[str, Any]]:
-    kinds = {each["ResourceType"]: {tag["Key"]: tag["Value"] for tag in each["Tags"]} for each in ours}
+    kinds = {each["ResourceType"]: read_tags(each) for each in ours}
     for specification in theirs:
         extra = {str(tag.get("Key", "")): str(tag.get("Value", "")) for tag in specification.get("Tags", [])}
         mine = kinds.setdefault(specification["ResourceType"], {})
         kept = {key: value for key, value in mine.items() if key.startswith(OURS)}
         kinds[specification["ResourceType"]] = sanitised({**mine, **extra, **kept})
-    return [{"ResourceType": kind, "Tags": _tag_list(tags)} for kind, tags in kinds.items()]
-
-
-def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": tag_list(tags)} for kind, tags in kinds.items()]

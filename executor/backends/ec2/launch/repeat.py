@@ -9,7 +9,7 @@ the file.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,7 +23,6 @@ from executor.backends.ec2.launch.launch_record import LaunchFile, attempt_key, 
 from executor.backends.ec2.launch.resolve import Candidate, resolve
 from executor.backends.ec2.launch.waiting import as_round
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.tags import parse_timestamp
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
@@ -57,18 +56,17 @@ def problem_with(
     # Only now: another version may also have written different texts, and its machines can still be looked
     # up.
     check_job_bytes(record, job)
-    begun = parse_timestamp(file.created)
     if file.region != region:
         differing = ["region"]
-    elif begun is None or begun > now + _CLOCKS:
+    elif file.begun > now + _CLOCKS:
         differing = ["created"]
     else:
         differing = differences(file, ours())
     if not differing:
         return None
     return (
-        f"{where} holds another launch than the descriptor and the configuration make now: {', '.join(differing)} "
-        f"{'differs' if len(differing) == 1 else 'differ'}. {advice}, or with the configuration that it was submitted with"
+        f"{where} holds another launch than the descriptor and the configuration make now: {differ(differing)}. {advice}, or with the "
+        "configuration that it was submitted with"
     )
 
 
@@ -76,27 +74,25 @@ def problem_with_round(
     record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
 ) -> str | None:
     """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if it is exactly the round that follows."""
-    time = parse_timestamp(file.created)
-    if file.wait is None or time is None or time > now + _CLOCKS:
+    if file.wait is None or file.begun > now + _CLOCKS:
         differing = ["created"]
     else:
-        differing = differences(file, as_round(begun, file.wait.round, now=time, deadman=deadman))
+        differing = differences(file, as_round(begun, file.wait.round, now=file.begun, deadman=deadman))
     if not differing:
         return None
     where = f"{record.store.url}/{round_key(record, file.attempt, file.round, 'launch.json')}"
-    return (
-        f"{where} does not match launch.json: {', '.join(differing)} "
-        f"{'differs' if len(differing) == 1 else 'differ'}. Nothing was sent to EC2; submit it with a new job id"
-    )
+    return f"{where} does not match launch.json: {differ(differing)}. Nothing was sent to EC2; submit it with a new job id"
+
+
+def differ(names: Sequence[str]) -> str:
+    """Return that the fields of these names differ, as part of a sentence."""
+    return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
 
 
 def redraw(
     file: LaunchFile, job: Job, descriptor: Descriptor, settings: Settings, aws: AwsSession, *, cache: Path
 ) -> LaunchPlan:
     """Return the launch of `job` as of the time when `file` was written. Raises what `draft` does."""
-    begun = parse_timestamp(file.created)
-    if begun is None:
-        raise ValueError(f"{file.created} is not a time")
     found = resolve(descriptor, settings, aws)
     named = str(file.request.get("ImageId"))
     resolved = replace(
@@ -107,7 +103,7 @@ def redraw(
         and _kinds(file.candidates) == _kinds(found.candidates)
         else found.candidates,
     )
-    return draft(job, descriptor, settings, aws, cache=cache, now=begun, resolved=resolved, exists=True)
+    return draft(job, descriptor, settings, aws, cache=cache, now=file.begun, resolved=resolved, exists=True)
 
 
 def _kinds(candidates: Iterable[Candidate]) -> list[tuple[str, str]]:

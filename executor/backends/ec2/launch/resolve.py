@@ -19,7 +19,8 @@ from executor.backends.ec2.launch.images import (
     image_reference,
     placeholder,
 )
-from executor.backends.ec2.session import FAILURES, AwsSession, aws_error
+from executor.backends.ec2.routes import find_subnets
+from executor.backends.ec2.session import AwsSession, plain_errors
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
 from executor.descriptor.ec2_table import ON_DEMAND, Ec2, read_market
@@ -228,7 +229,7 @@ def find_candidates(
     given ones in their order, else those of the default VPC by zone. Only subnets in the descriptor's zone (its name comes before its
     id), and in zones that offer the type, are candidates. server: type of a server that is launched in the same subnet.
     """
-    found = _subnets_named(subnets, aws) if subnets else _default_subnets(aws)
+    found = _find_subnets(subnets, aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
     if server is not None:
         offered = {each.zone for each in _places(server, wanted, aws)}
@@ -292,28 +293,19 @@ def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSessio
     return places
 
 
-def _subnets_named(subnets: Sequence[str], aws: AwsSession) -> list[SubnetTypeDef]:
-    doing = f"describing the subnets {', '.join(subnets)}"
-    try:
-        answer = aws.ec2().describe_subnets(SubnetIds=list(subnets))["Subnets"]
-    except FAILURES as error:
-        raise aws_error(error, doing=doing, region=aws.region) from error
-    order = {subnet: place for place, subnet in enumerate(subnets)}
-    return sorted(answer, key=lambda each: order.get(each.get("SubnetId", ""), len(order)))
-
-
-def _default_subnets(aws: AwsSession) -> list[SubnetTypeDef]:
-    try:
-        answer = aws.ec2().describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
-            "Subnets"
-        ]
-    except FAILURES as error:
-        raise aws_error(error, doing="describing the default subnets", region=aws.region) from error
-    if not answer:
+def _find_subnets(subnets: Sequence[str], aws: AwsSession) -> list[SubnetTypeDef]:
+    """Return the named subnets in their order, else those of the default VPC by zone. Raises UsageError, AwsError."""
+    what = f"subnets {', '.join(subnets)}" if subnets else "default subnets"
+    with plain_errors(f"describing the {what}", region=aws.region):
+        found = find_subnets(aws, subnets)
+    if subnets:
+        order = {subnet: place for place, subnet in enumerate(subnets)}
+        return sorted(found, key=lambda each: order.get(each.get("SubnetId", ""), len(order)))
+    if not found:
         raise UsageError(
             f"there is no default VPC in {aws.region}; name `subnets` in the configuration or in [aws.ec2]"
         )
-    return sorted(answer, key=lambda each: (each.get("AvailabilityZone", ""), each.get("SubnetId", "")))
+    return sorted(found, key=lambda each: (each.get("AvailabilityZone", ""), each.get("SubnetId", "")))
 
 
 def _in_wanted_zone(
@@ -336,11 +328,8 @@ def _in_wanted_zone(
 
 
 def _zones_offering(instance_type: str, aws: AwsSession) -> set[str]:
-    doing = f"asking where {instance_type} is offered"
-    try:
+    with plain_errors(f"asking where {instance_type} is offered", region=aws.region):
         answer = aws.ec2().describe_instance_type_offerings(
             LocationType="availability-zone", Filters=[{"Name": "instance-type", "Values": [instance_type]}]
         )
-    except FAILURES as error:
-        raise aws_error(error, doing=doing, region=aws.region) from error
     return {each.get("Location", "") for each in answer["InstanceTypeOfferings"]}

@@ -19,11 +19,10 @@ from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError
 from bai_agent.job.schema.durations import format_duration
 from executor.backends.backend import CapacityWait
-from executor.backends.ec2.instances import EXPIRES_TAG
 from executor.backends.ec2.launch.error_classes import ErrorClass
-from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LaunchFile, Wait, expires_at
 from executor.backends.ec2.launch.resolve import Candidate, named, type_names
-from executor.backends.ec2.tags import parse_timestamp, tag_time
+from executor.backends.ec2.tags import EXPIRES_TAG, need_time, tag_time
 
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(minutes=5)
@@ -51,9 +50,6 @@ def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
 
     Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not ask at once.
     """
-    begun = parse_timestamp(created)
-    if begun is None:
-        raise ValueError(f"{created} is not a time")
     first, longest = pauses(timedelta(seconds=wait.seconds))
     backoff = Backoff(first.total_seconds(), longest.total_seconds())
     for _ in range(min(wait.round, 20)):
@@ -61,21 +57,19 @@ def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
     drawn = hashlib.sha256(f"{job_id} {wait.round}".encode()).digest()[0] / 255
     # A record's times are whole seconds.
     pause = max(1.0, backoff.next() * (0.6 + 0.4 * drawn))
-    return min(begun + timedelta(seconds=pause), wait.until)
+    return min(need_time(created) + timedelta(seconds=pause), wait.until)
 
 
 def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> LaunchFile:
     """Return the launch of the round after `file`'s, which begins now."""
-    if file.wait is None:
-        raise ValueError("a launch that does not wait has one round")
-    return as_round(file, file.wait.round + 1, now=now, deadman=deadman)
+    return as_round(file, file.round + 1, now=now, deadman=deadman)
 
 
 def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta) -> LaunchFile:
     """Return round `number` of a launch that waits, begun now. Only the times and the token differ."""
     if file.wait is None:
         raise ValueError("a launch that does not wait has one round")
-    expires = tag_time(now + LAUNCH_WINDOW + deadman)
+    expires = expires_at(now, deadman)
     group = file.security_group
     return replace(
         file,

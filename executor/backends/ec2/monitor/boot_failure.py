@@ -7,45 +7,43 @@ console proves one, and after it a console with our lines stands against it. Age
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 from bai_agent.errors import BaiError
-from bai_agent.job.schema.durations import format_duration
+from executor.backends.ec2.clock import span
 from executor.backends.ec2.console import Console
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.session import DENIED
-from executor.errors import AwsError
+from executor.backends.ec2.monitor.job_observation import Observation
+from executor.backends.ec2.session import is_denied
 
 BOOT_ENDED = timedelta(minutes=15)
 """A machine is at least so old before the end of its boot, as its console shows it, counts."""
 
 
-def never_booted(
-    waiting: Sequence[Instance],
-    consoles: Mapping[str, Console],
-    unreadable: Mapping[str, BaiError],
-    limit: timedelta | None,
-) -> str | None:
-    """Return a sentence about the first of the silent machines `waiting` whose boot failed; None if each may still boot.
-
-    limit: time without a sign of life after which a machine that runs its user data has powered itself off; None if unknown.
-    """
-    for each in waiting:
+def never_booted(machines: Sequence[Instance], observation: Observation) -> str | None:
+    """Return a sentence about the first of these silent machines whose boot failed; None if each may still boot."""
+    for each in machines:
         if each.state != "running" or each.age is None:
             continue
-        late = limit is not None and each.age > limit
-        console = consoles.get(each.id)
+        late = _is_late(each, observation)
+        console = observation.consoles.get(each.id)
         if console is not None and console.others_only:
             why = _without_us(console, each.age, late=late)
         else:
-            why = _says_nothing(console, unreadable.get(each.id)) if late else None
+            why = _says_nothing(console, observation.unreadable.get(each.id)) if late else None
         if why is not None:
             return (
                 f"{each.id} was launched {span(each.age)} ago and {why}. Its AMI needs cloud-init, enabled, and must not hang; "
-                "`bai logs JOB --boot` shows the console for about an hour."
+                f"`bai logs {observation.job_id} --boot` shows the console for about an hour."
             )
     return None
+
+
+def _is_late(machine: Instance, observation: Observation) -> bool:
+    """Return whether a machine that runs its user data would have given a sign of life, or have powered itself off."""
+    limit = observation.boot_limit
+    return limit is not None and machine.age is not None and machine.age > limit
 
 
 def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
@@ -60,7 +58,7 @@ def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
 
 def _says_nothing(console: Console | None, error: BaiError | None) -> str | None:
     """Return that nothing is known of a machine past its limit; None if its console has our lines, or is read the next time."""
-    if isinstance(error, AwsError) and error.code in DENIED:
+    if error is not None and is_denied(error):
         why = f"its console cannot be read ({error})"
     elif console == Console() and not console.last_line:
         why = "its console is empty"
@@ -69,20 +67,12 @@ def _says_nothing(console: Console | None, error: BaiError | None) -> str | None
     return f"has given no sign of life, and {why}: it never ran its user data, or hangs"
 
 
-def unproven(
-    waiting: Sequence[Instance], unreadable: Mapping[str, BaiError], limit: timedelta | None
-) -> str | None:
+def unproven(observation: Observation) -> str | None:
     """Return the reason why it is not known yet whether a machine past its boot limit failed; None if there is no such machine."""
-    for each in waiting:
-        late = limit is not None and each.age is not None and each.age > limit
-        if each.state == "running" and late and each.id in unreadable:
+    for each in observation.starting:
+        if each.state == "running" and _is_late(each, observation) and each.id in observation.unreadable:
             return (
                 f"{each.id} was launched {span(each.age or timedelta())} ago and has given no sign of life; its console cannot be "
-                f"read now ({unreadable[each.id]}), and is asked for again"
+                f"read now ({observation.unreadable[each.id]}), and is asked for again"
             )
     return None
-
-
-def span(age: timedelta) -> str:
-    """Return a time span in whole seconds, for a person."""
-    return format_duration(timedelta(seconds=max(0, round(age.total_seconds()))))

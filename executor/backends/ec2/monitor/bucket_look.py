@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
+from functools import cached_property
 
 from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.record import JobRecord
@@ -20,17 +21,15 @@ from bai_agent.job.record_types import JobResult
 from bai_agent.job.store import JobStore
 from bai_agent.light_dataclass import dataclass, field
 from executor.backends.ec2.bucket_store import named_regions
-from executor.backends.ec2.clock import store_now
-from executor.backends.ec2.instances import EXPIRES_TAG, Instance
+from executor.backends.ec2.clock import elapsed, store_now
+from executor.backends.ec2.instances import Instance, find_job_instances
 from executor.backends.ec2.look_store import LookStore
-from executor.backends.ec2.monitor.ec2_job_status import find_job_instances
 from executor.backends.ec2.monitor.ended_job import end_leftovers
 from executor.backends.ec2.monitor.job_observation import CONSISTENT, Diagnosis, JobStage
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.reaper import STILL_ON, Reaped, UnattendedJobs, reap
 from executor.backends.ec2.monitor.replacer import Replacer
-from executor.backends.ec2.session import AwsSession, aws_session
-from executor.backends.ec2.tags import parse_timestamp
+from executor.backends.ec2.session import AwsSession, aws_sessions
 from executor.backends.ec2.watched_jobs import Looker, note_look, unwatch_job, watched_jobs
 from executor.configuration.config import Settings
 from executor.records.reading import result_of
@@ -84,7 +83,6 @@ class BucketLook:
     _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
     _unattended: UnattendedJobs | None = None
     """The jobs that are not watched, such as those of an earlier version; None if the store cannot be read."""
-    _sessions: dict[str | None, AwsSession] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def look(
@@ -245,12 +243,11 @@ class BucketLook:
     def _age(self, job: _WatchedJob) -> timedelta:
         """Return the time for which a job has been watched."""
         now = store_now(job.store.url)
-        return timedelta(milliseconds=max(0, now - (job.watched_ms or now)))
+        return elapsed(job.watched_ms or now, now)
 
     def _say_reaped(self, machines: Iterable[Instance], reason: str, *, trouble: str = "") -> None:
         for each in machines:
-            expires = parse_timestamp(each.tags.get(EXPIRES_TAG))
-            self._reaped(Reaped(each, expires, trouble, reason))
+            self._reaped(Reaped(each, trouble, reason))
 
     def _reaped(self, reaped: Reaped) -> None:
         with self._lock:
@@ -264,10 +261,9 @@ class BucketLook:
         with self._lock:
             self.listener.on_trouble(sentence)
 
-    def _aws(self, region: str | None) -> AwsSession:
-        if region not in self._sessions:
-            self._sessions[region] = aws_session(self.settings, region=region)
-        return self._sessions[region]
+    @cached_property
+    def _aws(self) -> Callable[[str | None], AwsSession]:
+        return aws_sessions(self.settings)
 
 
 class _Begun:

@@ -24,10 +24,11 @@ from datetime import timedelta
 
 from bai_agent.job.outcome import Outcome
 from bai_agent.light_dataclass import replace
-from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
+from executor.backends.ec2.clock import span
+from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW
-from executor.backends.ec2.monitor.boot_failure import never_booted, span, unproven
+from executor.backends.ec2.monitor.boot_failure import never_booted, unproven
 from executor.backends.ec2.monitor.elastic_rules import (
     all_left,
     boots_without_us,
@@ -126,15 +127,7 @@ def _machines_gone(observation: Observation) -> Diagnosis | None:
         causes = lost or over
     else:
         return None
-    inferred = why_gone(
-        causes,
-        observation.signs,
-        observation.consoles,
-        expires=observation.expires,
-        boot_limit=observation.boot_limit,
-        cancelled=observation.cancelled is not None,
-    )
-    return ended(inferred, observation)
+    return ended(observation.why_gone(causes), observation)
 
 
 def _machines_leave(observation: Observation) -> Diagnosis | None:
@@ -164,17 +157,16 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
         return None
     working = observation.working
     silence = max(STALE, observation.peer_silence)
-    hung = _silent_for(observation, silence + observation.patience)
+    hung = observation.silent_for(silence + observation.patience)
     if len(hung) == len(working):
         # Also because no agent may reach the store, which they wait for.
-        hung = _silent_for(observation, max(silence, observation.store_away) + observation.patience)
+        hung = observation.silent_for(max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
     first = hung[0]
     others = f", nor have {len(hung) - 1} other nodes" if len(hung) > 1 else ""
     sentence = (
-        f"Node {first.index} ({first.id}) has given no sign of life for {span(observation.signs[first.index])}{others}; "
-        f"{'their machines are' if others else 'its machine is'} terminated."
+        f"{observation.silence_of(first)}{others}; {'their machines are' if others else 'its machine is'} terminated."
     )
     if len(hung) < len(working):
         # Their agents make the result.
@@ -204,13 +196,8 @@ def _peers_end(observation: Observation) -> Diagnosis | None:
 
 
 def _boots_without_us(observation: Observation) -> Diagnosis | None:
-    failed = never_booted(
-        observation.starting, observation.consoles, observation.unreadable, observation.boot_limit
-    )
-    if failed is None:
-        return None
-    sentence = failed.replace("bai logs JOB", f"bai logs {observation.job_id}")
-    return ended(InferredOutcome(Outcome.BOOT_FAILED, sentence), observation)
+    failed = never_booted(observation.starting, observation)
+    return ended(InferredOutcome(Outcome.BOOT_FAILED, failed), observation) if failed is not None else None
 
 
 def _starts(observation: Observation) -> Diagnosis | None:
@@ -235,7 +222,7 @@ def _boots(observation: Observation) -> Diagnosis | None:
         return None
     steps = [consoles[each.id].last_step for each in waiting if each.id in consoles]
     step = next(filter(None, steps), None)
-    doubt = unproven(waiting, observation.unreadable, observation.boot_limit)
+    doubt = unproven(observation)
     if step is not None:
         sentence = f"{machines_are(waiting)} booting; last step: {step}."
     elif doubt is not None:
@@ -327,12 +314,6 @@ def _given_up(observation: Observation, lost: list[Instance]) -> bool:
     return (
         min(observation.signs.get(each.index, timedelta.max) for each in lost)
         > given_up + observation.patience
-    )
-
-
-def _silent_for(observation: Observation, limit: timedelta) -> tuple[Instance, ...]:
-    return tuple(
-        each for each in observation.working if observation.signs.get(each.index, timedelta()) > limit
     )
 
 

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
-from functools import cache
+from datetime import timedelta
 
 from bai_agent.errors import BaiError, DescriptorError, RecordError
 from bai_agent.job.descriptor import Power
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult
-from executor.backends.ec2.instances import Instance, find_instances, instances_by_id
+from executor.backends.ec2.clock import moment
+from executor.backends.ec2.instances import Instance, find_job_instances
 from executor.backends.ec2.launch.cost import price
 from executor.backends.ec2.monitor.ended_job import end_leftovers_or_say
-from executor.backends.ec2.monitor.job_observation import Diagnosis, JobStage
+from executor.backends.ec2.monitor.job_observation import Diagnosis, JobStage, is_are
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.replacer import kept_replacer
-from executor.backends.ec2.session import AwsSession, aws_session
+from executor.backends.ec2.session import aws_sessions
 from executor.configuration.config import Settings
 from executor.errors import NextStep
 from executor.records.generation_status import GenerationStatus, generation_status
@@ -43,32 +43,21 @@ _AT_ONCE = 16
 
 def make_monitor(record: JobRecord, settings: Settings) -> JobMonitor:
     """Return the monitor of this job."""
-
-    @cache
-    def aws(region: str | None) -> AwsSession:
-        return aws_session(settings, region=region)
-
-    return JobMonitor(record, aws, replacer=kept_replacer(record, settings))
+    return JobMonitor(record, aws_sessions(settings), replacer=kept_replacer(record, settings))
 
 
 def status_on_ec2(record: JobRecord, settings: Settings) -> JobStatus:
     """Do everything that is due for a job and return its status. Raises BaiError."""
-    result = result_of(record)
-    if result is not None:
-        left = end_leftovers_or_say(make_monitor(record, settings), result)
-        kept, next_step = kept_machines(record, result, settings) if left is None else (None, None)
+    monitor = make_monitor(record, settings)
+    if (result := result_of(record)) is not None:
+        left = end_leftovers_or_say(monitor, result)
+        kept, next_step = kept_machines(monitor, result, settings) if left is None else (None, None)
         machine = left or kept
         return replace(ended_status(record, result, where="ec2"), machine=machine, next_step=next_step)
-    monitor = make_monitor(record, settings)
     found = monitor.reconcile()
-    result = result_of(record)
-    if result is not None:
+    if (result := result_of(record)) is not None:
         return replace(ended_status(record, result, where="ec2"), machine=found.sentence)
     return _standing(monitor, found)
-
-
-def _is_are(machines: Sequence[Instance]) -> str:
-    return "is" if len(machines) == 1 else "are"
 
 
 def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[JobStatus]:
@@ -107,25 +96,6 @@ def _ended(record: JobRecord, result: JobResult | RecordError) -> JobStatus:
     if isinstance(result, RecordError):
         return unreadable_status(record, result, where="ec2")
     return ended_status(record, result, where="ec2")
-
-
-def find_job_instances(
-    aws: Callable[[str | None], AwsSession], region: str | None, jobs: Mapping[str, Sequence[str]]
-) -> dict[str, list[Instance] | None]:
-    """Return the instances of these jobs, by job; None for each if EC2 cannot be asked. jobs: the ids of their launches."""
-    owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
-    try:
-        ec2 = aws(region).ec2()
-        tagged = find_instances(ec2, jobs)
-        untagged = instances_by_id(ec2, sorted(owners.keys() - {each.id for each in tagged}))
-    except BaiError:
-        return dict.fromkeys(jobs)
-    found: dict[str, list[Instance] | None] = {each: [] for each in jobs}
-    for instance in (*tagged, *untagged):
-        mine = found.get(instance.job_id or owners.get(instance.id, ""))
-        if mine is not None:
-            mine.append(instance)
-    return found
 
 
 def _looked(monitor: JobMonitor, known: list[Instance] | None) -> JobStatus:
@@ -191,24 +161,23 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
 
 
 def kept_machines(
-    record: JobRecord, result: JobResult, settings: Settings
+    monitor: JobMonitor, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
     """Return a sentence about the machines that an ended job keeps, with their end and cost, and the command that releases them.
 
     None if there are none, or EC2 cannot be asked. Raises StoreError, DescriptorError.
     """
-    monitor = make_monitor(record, settings)
     there = _kept(monitor, result)
     if not there:
         return None, None
     kept = monitor.job.end.keep_time(result.exit_code)
-    which = f"{', '.join(each.id for each in there)} {_is_are(there)}"
+    which = f"{', '.join(each.id for each in there)} {is_are(there)}"
     first, aws = there[0], monitor.aws(monitor.region)
     hourly, _ = price(first.type, settings.prices, aws, operation=first.operation, tenancy=first.tenancy)
     cost = f", at about {len(there) * hourly:,.4f} USD an hour" if hourly is not None else ""
     if not kept:
         return f'{which} still there, as [end] power = "stay" has it{cost}', None
-    release = NextStep(("release", record.job_id), f"lets {'it' if len(there) == 1 else 'them'} go")
+    release = NextStep(("release", monitor.record.job_id), f"lets {'it' if len(there) == 1 else 'them'} go")
     return f"{which} kept for inspection{_until(monitor, result, kept)}{cost}", release
 
 
@@ -228,5 +197,5 @@ def _until(monitor: JobMonitor, result: JobResult, kept: timedelta) -> str:
     deadline."""
     ends = [monitor.expires] if monitor.expires is not None else []
     if result.ended is not None:
-        ends.append(datetime.fromtimestamp(result.ended / 1000, tz=timezone.utc) + kept)
+        ends.append(moment(result.ended) + kept)
     return f" until {min(ends):%Y-%m-%d %H:%M} UTC" if ends else ""

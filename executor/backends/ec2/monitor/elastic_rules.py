@@ -10,9 +10,10 @@ from datetime import timedelta
 
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.schema.durations import format_duration
-from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
+from executor.backends.ec2.clock import span
+from executor.backends.ec2.inferred_result import InferredOutcome
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.monitor.boot_failure import never_booted, span
+from executor.backends.ec2.monitor.boot_failure import never_booted
 from executor.backends.ec2.monitor.job_observation import (
     POWER_OFF,
     STALE,
@@ -35,14 +36,7 @@ def all_left(observation: Observation) -> Diagnosis | None:
         return Diagnosis(JobStage.ENDING, f"{leaving(left)}.", terminate=observation.stopped)
     if elastic.decided is not None:
         return ended(elastic.decided, observation)
-    why = why_gone(
-        left,
-        observation.signs,
-        observation.consoles,
-        expires=observation.expires,
-        boot_limit=observation.boot_limit,
-        cancelled=observation.cancelled is not None,
-    )
+    why = observation.why_gone(left)
     # A job that never ran, or whose nodes have all finished, waits for no machine.
     waits = observation.cancelled is None and (
         elastic.awaits
@@ -73,24 +67,24 @@ def nodes_hang(observation: Observation) -> Diagnosis | None:
     if elastic is None:
         return None
     silence = max(STALE, observation.peer_silence)
-    hung = _silent_for(observation, silence + observation.patience)
+    hung = observation.silent_for(silence + observation.patience)
     if len(hung) < len(observation.working):
         return _goes_on_without(hung, observation) if hung else None
     # No agent may reach the store, and too few of them wait for others.
     longest = max(silence, observation.store_away, timedelta() if elastic.replaces else elastic.wait)
-    hung = _silent_for(observation, longest + observation.patience)
+    hung = observation.silent_for(longest + observation.patience)
     if not hung or len(hung) < len(observation.working):
         return None
     if elastic.replaces:
         return _goes_on_without(hung, observation)
     first = hung[0]
     others = f", nor have {len(hung) - 1} other nodes" if len(hung) > 1 else ""
-    sentence = f"{_silence(first, observation)}{others}, and the job has no other node."
+    sentence = f"{observation.silence_of(first)}{others}, and the job has no other node."
     return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index), observation)
 
 
 def _goes_on_without(hung: tuple[Instance, ...], observation: Observation) -> Diagnosis:
-    told = "; ".join(f"{_silence(each, observation)}, and its machine is terminated" for each in hung)
+    told = "; ".join(f"{observation.silence_of(each)}, and its machine is terminated" for each in hung)
     stage = JobStage.RUNNING if len(hung) < len(observation.working) else JobStage.SILENT
     return Diagnosis(stage, f"{told}; the job goes on.", terminate=hung + observation.stopped)
 
@@ -114,12 +108,10 @@ def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
 
 def boots_without_us(observation: Observation) -> Diagnosis | None:
     """Judge machines that never ran their user data."""
-    seen = (observation.consoles, observation.unreadable, observation.boot_limit)
-    failed = [each for each in observation.starting if never_booted([each], *seen) is not None]
-    why = never_booted(failed, *seen)
-    if why is None:
+    failed = [each for each in observation.starting if never_booted([each], observation) is not None]
+    sentence = never_booted(failed, observation)
+    if sentence is None:
         return None
-    sentence = why.replace("bai logs JOB", f"bai logs {observation.job_id}")
     elastic = observation.elastic
     # If no machine has ever reported, the image is at fault, and another one would not report either.
     goes_on = elastic is not None and (elastic.awaits or (elastic.replaces and bool(observation.signs)))
@@ -136,15 +128,10 @@ def goes_on(observation: Observation) -> Diagnosis | None:
         return None
     told = [f"{machines_are(observation.living)} running"]
     told += [f"node {each.index} ({each.id}) is gone" for each in observation.left]
-    told += [_silence(each, observation).replace("N", "n", 1) for each in _silent_for(observation, STALE)]
+    told += [observation.silence_of(each).replace("N", "n", 1) for each in observation.silent_for(STALE)]
     if observation.starting:
         told.append(f"{machines_are(observation.starting)} booting")
     return Diagnosis(JobStage.RUNNING, f"{'; '.join(told)}.", terminate=observation.stopped)
-
-
-def _silence(machine: Instance, observation: Observation) -> str:
-    age = span(observation.signs[machine.index])
-    return f"Node {machine.index} ({machine.id}) has given no sign of life for {age}"
 
 
 def _fresh(observation: Observation) -> list[Instance]:
@@ -153,9 +140,3 @@ def _fresh(observation: Observation) -> list[Instance]:
         for each in observation.working
         if each.index in observation.signs and observation.signs[each.index] <= STALE
     ]
-
-
-def _silent_for(observation: Observation, limit: timedelta) -> tuple[Instance, ...]:
-    return tuple(
-        each for each in observation.working if observation.signs.get(each.index, timedelta()) > limit
-    )

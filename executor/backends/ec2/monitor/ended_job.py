@@ -8,7 +8,7 @@ machine is terminated only after minutes without a sign of life. A machine that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 
 from bai_agent.errors import BaiError
@@ -16,9 +16,9 @@ from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Power
 from bai_agent.job.record_types import JobResult
 from bai_agent.light_dataclass import dataclass, replace
+from executor.backends.ec2.clock import elapsed, moment, span
 from executor.backends.ec2.instances import Instance, terminate
-from executor.backends.ec2.monitor.boot_failure import span
-from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, STALE
+from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, STALE, is_are
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
 RETURNED = timedelta(seconds=15)
@@ -50,11 +50,11 @@ class Leftovers:
         said = []
         if self.lost:
             which = ", ".join(f"{each.id} (node {each.index})" for each in self.lost)
-            said.append(f"{which} gave no sign of life any more and {_is_are(self.lost)} being terminated")
+            said.append(f"{which} gave no sign of life any more and {is_are(self.lost)} being terminated")
         if self.hung:
             said.append(
-                f"{_ids(self.hung)} {_is_are(self.hung)} still on, {span(self.since)} after the job's end, and "
-                f"{_is_are(self.hung)} being terminated: the power-off hangs"
+                f"{_ids(self.hung)} {is_are(self.hung)} still on, {span(self.since)} after the job's end, and "
+                f"{is_are(self.hung)} being terminated: the power-off hangs"
             )
         if self.working:
             until = "" if self.expires is None else f"; the deadline is {self.expires:%Y-%m-%d %H:%M} UTC"
@@ -69,11 +69,10 @@ class Leftovers:
 def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
     """Return the machines that are left of the job that ended with `result`. Asks EC2 only if there may be any. Raises BaiError."""
     now_ms = monitor.clock(monitor.record.store.url)
-    now = datetime.fromtimestamp(now_ms / 1000, tz=timezone.utc)
     since = monitor.age(monitor.record.key("result.json"), now_ms) or timedelta()
     found = Leftovers(job_id=monitor.record.job_id, since=since, expires=monitor.expires)
     may_hang = since > POWER_OFF or result.lost
-    if not may_hang or not _is_watched(monitor, now):
+    if not may_hang or not _is_watched(monitor, moment(now_ms)):
         return found
     there = [each for each in monitor.instances() if each.living]
     if not there:
@@ -154,7 +153,7 @@ def _silence(monitor: JobMonitor, rank: int, now_ms: int) -> timedelta | None:
         # The artifacts may come from other nodes.
         return None
     if sign is not None:
-        ages.append(timedelta(milliseconds=max(0, now_ms - sign[0])))
+        ages.append(elapsed(sign[0], now_ms))
     return min(age for age in ages if age is not None)
 
 
@@ -184,7 +183,3 @@ def _hangs(
 
 def _ids(machines: Sequence[Instance]) -> str:
     return ", ".join(each.id for each in machines)
-
-
-def _is_are(machines: Sequence[Instance]) -> str:
-    return "is" if len(machines) == 1 else "are"

@@ -9,8 +9,9 @@ from enum import Enum
 
 from bai_agent.errors import BaiError
 from bai_agent.light_dataclass import dataclass, field
+from executor.backends.ec2.clock import span
 from executor.backends.ec2.console import Console
-from executor.backends.ec2.inferred_result import InferredOutcome
+from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
 from executor.backends.ec2.instances import Instance
 
 STALE = timedelta(seconds=60)
@@ -156,6 +157,26 @@ class Observation:
         """Longest silence of a node that has not ended."""
         return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
 
+    def silent_for(self, limit: timedelta) -> tuple[Instance, ...]:
+        """Return the machines whose nodes have given a sign of life, but not for longer than `limit`."""
+        return tuple(each for each in self.working if self.signs.get(each.index, timedelta()) > limit)
+
+    def silence_of(self, machine: Instance) -> str:
+        """Return the beginning of a sentence about a machine that has given signs of life."""
+        age = span(self.signs[machine.index])
+        return f"Node {machine.index} ({machine.id}) has given no sign of life for {age}"
+
+    def why_gone(self, causes: Sequence[Instance]) -> InferredOutcome:
+        """Return the end of a job without a result whose machines `causes` (not empty) are gone, or shutting down."""
+        return why_gone(
+            causes,
+            self.signs,
+            self.consoles,
+            expires=self.expires,
+            boot_limit=self.boot_limit,
+            cancelled=self.cancelled is not None,
+        )
+
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -199,7 +220,12 @@ def leaving(left: Sequence[Instance]) -> str:
 
 def machines_are(instances: Sequence[Instance]) -> str:
     """Return the beginning of a sentence about machines."""
-    return f"{machines(instances)} {'is' if len(instances) == 1 else 'are'}"
+    return f"{machines(instances)} {is_are(instances)}"
+
+
+def is_are(instances: Sequence[Instance]) -> str:
+    """Return the verb of a sentence about machines."""
+    return "is" if len(instances) == 1 else "are"
 
 
 def machines(instances: Sequence[Instance]) -> str:

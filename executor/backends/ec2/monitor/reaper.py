@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
-from functools import cache
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
@@ -22,25 +21,22 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore, is_s3
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.bucket_store import bucket_store, named_regions, open_bucket
-from executor.backends.ec2.clock import store_now
-from executor.backends.ec2.instances import (
-    ATTEMPT_TAG,
-    CLIENT_TAG,
-    EXPIRES_TAG,
-    JOB_TAG,
-    STORE_TAG,
-    Instance,
-    described,
-    find_instances,
-    terminate_one,
-)
+from executor.backends.ec2.instances import Instance, described, find_instances, terminate_one
 from executor.backends.ec2.monitor.boot_failure import BOOT_ENDED
 from executor.backends.ec2.monitor.ended_job import end_leftovers
 from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.security_group import delete_groups, find_groups
-from executor.backends.ec2.session import AwsSession, aws_session
-from executor.backends.ec2.tags import VALUE_LIMIT, clean_text, parse_timestamp
+from executor.backends.ec2.session import AwsSession, aws_sessions
+from executor.backends.ec2.tags import (
+    CLIENT_TAG,
+    EXPIRES_TAG,
+    JOB_TAG,
+    STORE_TAG,
+    attempt_tags,
+    parse_timestamp,
+    tag_value,
+)
 from executor.records.reading import result_of
 
 log = logging.getLogger(__name__)
@@ -49,26 +45,31 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
     from mypy_boto3_ec2.type_defs import FilterTypeDef
 
-    from bai_agent.job.store import JobStore
     from executor.configuration.config import Settings
 
 _AT_ONCE = 8
 """Number of regions that are processed in parallel."""
+_JOBS_AT_ONCE = 8
+"""Most jobs that are checked at the same time."""
 _STATES = ("pending", "running", "stopping", "stopped")
 """States of machines that can be terminated. Other instances are gone, or shutting down."""
+STILL_ON = "its job has ended, and it did not power itself off"
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """A machine whose time is over, and what happened to it."""
+    """A machine that must go, and what happened to it."""
 
     instance: Instance
-    expires: datetime | None
-    """Time of its tag; None if the tag is not a time."""
     trouble: str = ""
     """Reason why it still exists; empty if it was terminated, or would be."""
     reason: str = ""
     """Why it must go, if its time is not over."""
+
+    @property
+    def expires(self) -> datetime | None:
+        """Time of its tag; None if the tag is not a time."""
+        return self.instance.expires
 
     @property
     def why(self) -> str:
@@ -77,16 +78,10 @@ class Reaped:
         return self.reason or f"time was up at {since}"
 
 
-def overdue(instances: Sequence[Instance], *, now: datetime) -> list[tuple[Instance, datetime | None]]:
+def overdue(instances: Sequence[Instance], *, now: datetime) -> list[Instance]:
     """Return those of our machines whose expiry was more than `OVERDUE` ago, and those whose expiry cannot be read."""
-    found: list[tuple[Instance, datetime | None]] = []
-    for each in instances:
-        if each.state not in _STATES or not each.tags.get(JOB_TAG) or EXPIRES_TAG not in each.tags:
-            continue
-        expires = parse_timestamp(each.tags[EXPIRES_TAG])
-        if expires is None or now > expires + OVERDUE:
-            found.append((each, expires))
-    return found
+    ours = (each for each in instances if each.state in _STATES and each.job_id and EXPIRES_TAG in each.tags)
+    return [each for each in ours if each.expires is None or now > each.expires + OVERDUE]
 
 
 def reap(
@@ -110,15 +105,12 @@ def reap(
     machines = described(ec2, filters)
     late = overdue(machines, now=now)
     done = []
-    for instance, expires in late:
-        reaped = Reaped(instance, expires, _end(ec2, instance, expires, dry_run=dry_run))
+    for each in late:
+        reaped = Reaped(each, _end(ec2, each, dry_run=dry_run))
         on_reaped(reaped)
         done.append(reaped)
-    seen = {instance.id for instance, _ in late}
-    others = [each for each in machines if each.id not in seen]
-    for each in jobs.end_unneeded(others, dry_run=dry_run) if jobs is not None else ():
-        expires = parse_timestamp(each.instance.tags.get(EXPIRES_TAG))
-        reaped = Reaped(each.instance, expires, each.trouble, each.reason)
+    others = [each for each in machines if each not in late]
+    for reaped in jobs.end_unneeded(others, dry_run=dry_run) if jobs is not None else ():
         on_reaped(reaped)
         done.append(reaped)
     if not dry_run:
@@ -139,12 +131,7 @@ def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> N
 
 def _is_left(tags: Mapping[str, str], machines: Sequence[Instance], *, now: datetime) -> bool:
     """Return whether nothing will use the group with these tags any more."""
-    owner = [tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG)]
-    mine = [
-        each
-        for each in machines
-        if [each.tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG)] == owner
-    ]
+    mine = [each for each in machines if attempt_tags(each.tags) == attempt_tags(tags)]
     expires = parse_timestamp(tags.get(EXPIRES_TAG))
     late = expires is not None and now > expires + OVERDUE
     return late or (bool(mine) and all(each.state == "terminated" for each in mine))
@@ -153,7 +140,7 @@ def _is_left(tags: Mapping[str, str], machines: Sequence[Instance], *, now: date
 def _of_client(client_id: str | None) -> list[FilterTypeDef]:
     if client_id is None:
         return []
-    return [{"Name": f"tag:{CLIENT_TAG}", "Values": [clean_text(client_id)[:VALUE_LIMIT]]}]
+    return [{"Name": f"tag:{CLIENT_TAG}", "Values": [tag_value(client_id)]}]
 
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
@@ -164,34 +151,23 @@ def reap_own(settings: Settings, *, store: str | None) -> None:
     Raises UsageError, DescriptorError if the configuration is wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
-    jobs = None
+    jobs, aws = None, aws_sessions(settings)
     try:
         for bucket in _buckets(settings, store):
             regions.update(named_regions(bucket))
-            jobs = unattended_jobs(bucket, settings)
+            jobs = UnattendedJobs(store=bucket, aws=aws)
     except BaiError as error:
         log.info("the regions of other jobs are not known: %s", error)
 
     def reap_region(region: str) -> None:
         try:
-            ec2 = aws_session(settings, region=region).quick_client()
+            ec2 = aws(region).quick_client()
             reap(ec2, now=datetime.now(timezone.utc), client_id=settings.client, jobs=jobs)
         except BaiError as error:
             log.info("nothing was reaped in %s: %s", region, error)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(reap_region, sorted(regions)))
-
-
-def unattended_jobs(store: JobStore, settings: Settings, *, attended: Collection[str] = ()) -> UnattendedJobs:
-    """Return the jobs of `store` except those `attended`; their machines are described with the credentials
-    of `settings`."""
-
-    @cache
-    def aws(region: str | None) -> AwsSession:
-        return aws_session(settings, region=region)
-
-    return UnattendedJobs(store=store, aws=aws, attended=attended)
 
 
 def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
@@ -202,8 +178,9 @@ def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
         yield bucket_store(settings, quick=True)
 
 
-def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_run: bool) -> str:
-    if expires is None:
+def _end(ec2: EC2Client, instance: Instance, *, dry_run: bool) -> str:
+    """Terminate an overdue machine; return the reason if it stays."""
+    if instance.expires is None:
         return (
             f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is not a time; end it by hand'
         )
@@ -216,21 +193,6 @@ def _end(ec2: EC2Client, instance: Instance, expires: datetime | None, *, dry_ru
     return ""
 
 
-STILL_ON = "its job has ended, and it did not power itself off"
-_JOBS_AT_ONCE = 8
-"""Most jobs that are checked at the same time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unneeded:
-    """A machine that its job no longer needs, or whose job cannot be checked."""
-
-    instance: Instance
-    reason: str
-    trouble: str = ""
-    """Reason why it still exists; empty if it was terminated, or would be."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class UnattendedJobs:
     """The jobs of one store, by the tags of their machines."""
@@ -239,11 +201,10 @@ class UnattendedJobs:
     aws: Callable[[str | None], AwsSession]
     attended: Collection[str] = ()
     """Ids of jobs that are monitored anyway."""
-    clock: Callable[[str], int] = store_now
 
-    def end_unneeded(self, machines: Sequence[Instance], *, dry_run: bool = False) -> list[Unneeded]:
+    def end_unneeded(self, machines: Sequence[Instance], *, dry_run: bool = False) -> list[Reaped]:
         """Terminate the `machines` that their jobs no longer need, and return them. An error of one job does not stop the others."""
-        tag = clean_text(self.store.url)[:VALUE_LIMIT]
+        tag = tag_value(self.store.url)
         jobs: dict[str, list[Instance]] = {}
         for each in machines:
             named = each.job_id if each.tags.get(STORE_TAG) == tag else None
@@ -255,11 +216,11 @@ class UnattendedJobs:
             found = pool.map(lambda item: self._of_job(*item, dry_run=dry_run), jobs.items())
             return [each for unneeded in found for each in unneeded]
 
-    def _of_job(self, job_id: str, machines: Sequence[Instance], *, dry_run: bool) -> list[Unneeded]:
+    def _of_job(self, job_id: str, machines: Sequence[Instance], *, dry_run: bool) -> list[Reaped]:
         due: Sequence[Instance] = ()
         reason, trouble = "its job could not be looked at", ""
         try:
-            monitor = JobMonitor(JobRecord(self.store, job_id), self.aws, self.clock)
+            monitor = JobMonitor(JobRecord(self.store, job_id), self.aws)
             if (result := result_of(monitor.record)) is not None:
                 reason = STILL_ON
                 due = end_leftovers(monitor, result, dry_run=dry_run).due
@@ -268,8 +229,8 @@ class UnattendedJobs:
                 found = monitor.observe() if dry_run else monitor.reconcile()
                 due, reason, trouble = found.terminate, found.sentence.removesuffix("."), found.trouble
         except BaiError as error:
-            return [Unneeded(instance=machines[0], reason=reason, trouble=str(error))]
-        return [Unneeded(instance=each, reason=reason, trouble=trouble) for each in due]
+            return [Reaped(machines[0], str(error), reason)]
+        return [Reaped(each, trouble, reason) for each in due]
 
 
 def _has_failed_boot(monitor: JobMonitor, machines: Sequence[Instance]) -> bool:

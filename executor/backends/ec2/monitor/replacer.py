@@ -30,7 +30,8 @@ from cloud_init.user_data import Boot, user_data
 from executor.backends.ec2.instances import FIRST_NODE_TAG, LAUNCH_TAG
 from executor.backends.ec2.launch.due_machines import LEAST_TIME
 from executor.backends.ec2.launch.error_classes import ErrorClass, RetryAction
-from executor.backends.ec2.launch.launch import adopt, launch, refuse
+from executor.backends.ec2.launch.launch import launch
+from executor.backends.ec2.launch.launch_decision import adopt, refuse
 from executor.backends.ec2.launch.launch_record import (
     EXPIRED,
     LaunchFile,

@@ -6,14 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from botocore.exceptions import ClientError
-
 from bai_agent.light_dataclass import replace
 from executor.backends.ec2.bucket_store import bucket_store, named_regions
-from executor.backends.ec2.instances import JOB_TAG, Instance, described, plain_errors
-from executor.backends.ec2.session import aws_session, code_of
+from executor.backends.ec2.instances import Instance, described
+from executor.backends.ec2.session import aws_session, plain_errors, tolerated
 from executor.backends.ec2.setup.account_setup import AccountSetup
 from executor.backends.ec2.setup.templates import WATCHER
+from executor.backends.ec2.tags import JOB_TAG
 from executor.errors import AwsError, UsageError
 
 _ROLE_POLICY = "bai"
@@ -76,13 +75,10 @@ def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[
 def _detach(setup: AccountSetup, policy: str) -> None:
     """Detach a policy from all identities that have it; otherwise IAM does not delete it."""
     iam: Any = setup.aws.iam()
+    found: list[Any] = []
     with plain_errors(f"detaching the policy {policy}"):
-        try:
+        with tolerated("NoSuchEntity"):
             found = list(iam.get_paginator("list_entities_for_policy").paginate(PolicyArn=policy))
-        except ClientError as error:
-            if code_of(error) == "NoSuchEntity":
-                return
-            raise
         for kind, detach in (
             ("User", iam.detach_user_policy),
             ("Role", iam.detach_role_policy),
@@ -96,14 +92,12 @@ def _detach(setup: AccountSetup, policy: str) -> None:
 def _strip(setup: AccountSetup, role: str) -> None:
     """Detach policies from the role that are not of its stack; otherwise IAM does not delete it."""
     iam: Any = setup.aws.iam()
+    inline: list[str] = []
+    attached: list[Any] = []
     with plain_errors(f"taking policies from the role {role}"):
-        try:
+        with tolerated("NoSuchEntity"):
             inline = iam.list_role_policies(RoleName=role)["PolicyNames"]
             attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
-        except ClientError as error:
-            if code_of(error) == "NoSuchEntity":
-                return
-            raise
         for name in inline:
             if name != _ROLE_POLICY:
                 iam.delete_role_policy(RoleName=role, PolicyName=name)
@@ -117,20 +111,15 @@ def _empty(setup: AccountSetup, bucket: str) -> None:
     """Delete all that is in a bucket: objects with their versions, and unfinished uploads."""
     s3: Any = setup.aws.s3()
     count = 0
-    with plain_errors(f"emptying the bucket {bucket}"):
-        try:
-            for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
-                objects = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
-                count += len(objects)
-                _delete(s3, bucket, objects)
-            for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
-                for each in page.get("Uploads", ()):
-                    s3.abort_multipart_upload(Bucket=bucket, Key=each["Key"], UploadId=each["UploadId"])
-        except ClientError as error:
-            if code_of(error) == "NoSuchBucket":
-                return
-            raise
-    setup.say(f"deleted {count:,} objects of {bucket}")
+    with plain_errors(f"emptying the bucket {bucket}"), tolerated("NoSuchBucket"):
+        for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
+            objects = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+            count += len(objects)
+            _delete(s3, bucket, objects)
+        for page in s3.get_paginator("list_multipart_uploads").paginate(Bucket=bucket):
+            for each in page.get("Uploads", ()):
+                s3.abort_multipart_upload(Bucket=bucket, Key=each["Key"], UploadId=each["UploadId"])
+        setup.say(f"deleted {count:,} objects of {bucket}")
 
 
 def _delete(s3: Any, bucket: str, objects: Sequence[Mapping[str, Any]]) -> None:

@@ -17,13 +17,13 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from bai_agent.light_dataclass import dataclass, replace
-from executor.backends.ec2.instances import EXPIRES_TAG, JOB_TAG, plain_errors
-from executor.backends.ec2.routes import route_table, s3_routes
-from executor.backends.ec2.session import FAILURES, AwsSession, aws_session, code_of
+from executor.backends.ec2.launch.error_classes import classify_error, is_unknown_profile
+from executor.backends.ec2.routes import find_subnets, route_table, s3_routes
+from executor.backends.ec2.session import FAILURES, AwsSession, aws_session, code_of, plain_errors
 from executor.backends.ec2.setup.stacks import StackChange, Stacks
 from executor.backends.ec2.setup.templates import TEMPLATES, WATCHER, template
 from executor.backends.ec2.staging_bucket import staging_bucket
-from executor.backends.ec2.tags import tag_time
+from executor.backends.ec2.tags import EXPIRES_TAG, JOB_TAG, tag_list, tag_time
 from executor.backends.ec2.watcher.archive import WatcherArchive
 from executor.configuration.config import Settings
 from executor.errors import AwsError
@@ -203,13 +203,8 @@ class AccountSetup:
     def network(self) -> Network:
         """Examine the network of the instances."""
         ec2: Any = self.aws.ec2()
-        subnets = (
-            {"SubnetIds": list(self.settings.subnets)}
-            if self.settings.subnets
-            else {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-        )
         with plain_errors("describing the subnets"):
-            found = ec2.describe_subnets(**subnets)["Subnets"]
+            found = find_subnets(self.aws, self.settings.subnets)
             vpcs = {each["VpcId"] for each in found}
             if len(vpcs) != 1:
                 return Network()
@@ -288,22 +283,19 @@ class AccountSetup:
             "watcher up again, with its limits"
         )
 
-    def can_reserve(self) -> bool:
-        """Return whether the account can reserve an execution for a watcher. If not, or if that is unknown, say so:
-        then two may run at a time, which costs nothing and launches nothing twice."""
+    def why_unreserved(self) -> str | None:
+        """Return why no execution can be reserved for a watcher, so that two may run at a time, which costs nothing and launches
+        nothing twice; None if one can be reserved."""
         why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]
             free = limits["UnreservedConcurrentExecutions"]
             if free > _UNRESERVED:
-                return True
+                return None
             why = f"{why}, and {free:,} are not reserved"
         except FAILURES as error:
             why = f"{why}, and whether there are more is unknown ({error})"
-        self.say(
-            f"no execution is reserved for the watcher, so two may run at a time, which is harmless: {why}"
-        )
-        return False
+        return f"no execution is reserved for the watcher, so two may run at a time, which is harmless: {why}"
 
     def remove_watcher(self) -> bool:
         """Delete the watcher; return whether there was one."""
@@ -338,7 +330,7 @@ class AccountSetup:
             self.say(f"whether EC2 knows the instance profile {profile} could not be tried: {error}")
             return
         while (refusal := self._refusal(profile, image)) is not None:
-            if code_of(refusal) != "InvalidParameterValue" or "profile" not in str(refusal).lower():
+            if not is_unknown_profile(classify_error(refusal)):
                 self.say(f"whether EC2 knows the instance profile {profile} could not be tried: {refusal}")
                 return
             if self.clock() > deadline:
@@ -347,14 +339,15 @@ class AccountSetup:
 
     def _refusal(self, profile: str, image: str) -> ClientError | None:
         tags = {JOB_TAG: "setup", EXPIRES_TAG: tag_time(datetime.now(timezone.utc) + timedelta(hours=1))}
-        named = [{"Key": key, "Value": value} for key, value in tags.items()]
         request: dict[str, Any] = {
             "ImageId": image,
             "InstanceType": _TRIED_TYPE,
             "MinCount": 1,
             "MaxCount": 1,
             "IamInstanceProfile": {"Name": profile},
-            "TagSpecifications": [{"ResourceType": each, "Tags": named} for each in ("instance", "volume")],
+            "TagSpecifications": [
+                {"ResourceType": each, "Tags": tag_list(tags)} for each in ("instance", "volume")
+            ],
             **({"SubnetId": self.settings.subnets[0]} if self.settings.subnets else {}),
         }
         with plain_errors("trying the instance profile"):

@@ -16,8 +16,7 @@ from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
 from bai_agent.light_dataclass import dataclass, field
-from executor.backends.ec2.instances import plain_errors
-from executor.backends.ec2.session import DENIED, code_of
+from executor.backends.ec2.session import code_of, is_denied, plain_errors
 from executor.errors import AwsError
 
 DEADLINE_S = 1200.0
@@ -225,7 +224,7 @@ class Stacks:
 
 def lacks_rights(error: BaiError) -> bool:
     """Return whether an error is for lack of rights."""
-    return isinstance(error, DeniedError) or (isinstance(error, AwsError) and error.code in DENIED)
+    return isinstance(error, DeniedError) or is_denied(error)
 
 
 def _error(sentence: str) -> AwsError:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.instances import JOB_TAG, STORE_TAG, plain_errors, read_tags
 from executor.backends.ec2.launch.launch_record import LaunchFile
-from executor.backends.ec2.tags import sanitised
+from executor.backends.ec2.session import plain_errors
+from executor.backends.ec2.tags import JOB_TAG, STORE_TAG, read_tags, sanitised
 from executor.errors import UsageError
 
 if TYPE_CHECKING:

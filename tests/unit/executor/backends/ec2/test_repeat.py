@@ -14,8 +14,7 @@ import pytest
 from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
-from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_record import LaunchFile
+from executor.backends.ec2.launch.launch_record import LaunchFile, expires_at
 from executor.backends.ec2.launch.repeat import problem_with
 from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.tags import tag_time

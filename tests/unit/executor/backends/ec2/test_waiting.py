@@ -8,9 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from bai_agent.job.outcome import Outcome
-from executor.backends.ec2.instances import EXPIRES_TAG
-from executor.backends.ec2.launch.launch import expires_at
-from executor.backends.ec2.launch.launch_record import LaunchFile, Wait
+from executor.backends.ec2.launch.launch_record import LaunchFile, Wait, expires_at
 from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.launch.waiting import (
     LONGEST_PAUSE,
@@ -21,7 +19,7 @@ from executor.backends.ec2.launch.waiting import (
 )
 from executor.backends.ec2.monitor.diagnosis import diagnose
 from executor.backends.ec2.monitor.job_observation import JobStage, Observation
-from executor.backends.ec2.tags import parse_timestamp, tag_time
+from executor.backends.ec2.tags import EXPIRES_TAG, parse_timestamp, tag_time
 
 NOW = datetime(2026, 11, 20, 22, 0, tzinfo=timezone.utc)
 DEADMAN = timedelta(hours=2)
