@@ -29,9 +29,9 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import replace
 from executor.backends.ec2.bucket_store import bucket_store
-from executor.backends.ec2.launch.due_machines import LEAST_TIME
 from executor.backends.ec2.monitor.ec2_job_status import make_monitor
 from executor.backends.ec2.monitor.ec2_watcher import EVERY, InstanceWatcher
+from executor.backends.ec2.monitor.machine_needs import LEAST_TIME
 from executor.backends.ec2.tags import parse_timestamp
 from executor.configuration.config import read_settings
 from executor.owned_folders import cache_folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +20,19 @@ from bai_agent.job.generation_records import DecisionKind
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
-from executor.backends.ec2.clock import store_now
+from executor.backends.ec2.clock import age_of, elapsed, moment, store_now
 from executor.backends.ec2.inferred_result import InferredOutcome, write_result
 from executor.backends.ec2.instances import (
     Instance,
     failing_checks,
     fetch_console,
-    find_instances,
+    find_machines,
     instances_by_id,
     read_consoles,
     terminate,
 )
-from executor.backends.ec2.launch.due_machines import enlarged_by
-from executor.backends.ec2.launch.launch_record import (
-    attempt_key,
-    latest_round,
-    read_decision,
-    read_launch_table,
-    read_waiting,
-)
 from executor.backends.ec2.monitor.diagnosis import diagnose
+from executor.backends.ec2.monitor.job_launches import JobLaunches, LaunchReader
 from executor.backends.ec2.monitor.job_observation import (
     POWER_OFF,
     STALE,
@@ -49,12 +42,7 @@ from executor.backends.ec2.monitor.job_observation import (
     JobStage,
     Observation,
 )
-from executor.backends.ec2.monitor.later_launches import (
-    JobLaunches,
-    LaunchReader,
-    MachineNeeds,
-    machine_needs,
-)
+from executor.backends.ec2.monitor.machine_needs import MachineNeeds, enlarged_by, machine_needs
 from executor.backends.ec2.monitor.replacer import Replacer
 from executor.backends.ec2.tags import parse_timestamp
 from executor.errors import AwsError
@@ -80,8 +68,6 @@ class JobMonitor:
     """Returns the session of AWS in a region; None: the configured region."""
     clock: Callable[[str], int] = store_now
     """Returns the time (ms UTC) by the clock of the store at a URL."""
-    _kept: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
-    """Objects that are written once, and have been read."""
     replacer: Replacer | None = field(default=None, repr=False, compare=False)
     """Launches the machines that the job lacks. None if there is none."""
 
@@ -128,7 +114,7 @@ class JobMonitor:
             )
         elif needs is not None and self.replacer is not None and result_of(self.record) is None:
             # A look may take long, also because this machine slept meanwhile.
-            now = _time(self.clock(self.record.store.url))
+            now = moment(self.clock(self.record.store.url))
             said = self.replacer.do_due(self.job, needs, lambda: self.aws(self.region), now=now)
             return replace(found, sentence=f"{found.sentence} {said}", unlaunched=said) if said else found
         return found
@@ -159,11 +145,9 @@ class JobMonitor:
 
     def instances(self) -> list[Instance]:
         """Return the machines of the current attempt in any state, by rank. Raises BaiError."""
-        ec2 = self.aws(self.region).ec2()
-        found = {each.id: each for each in find_instances(ec2, [self.record.job_id])}
-        ids = [each for each in self.launched_ids if each not in found]
-        found.update({each.id: each for each in instances_by_id(ec2, ids if found or ids else self._named())})
-        return self._of_attempt(found.values())
+        ec2, job_id, launched = self.aws(self.region).ec2(), self.record.job_id, self.launched_ids
+        found = find_machines(ec2, {job_id: launched})[job_id]
+        return self._of_attempt(found if found or launched else instances_by_id(ec2, self._named()))
 
     def _named(self) -> list[str]:
         """Return the ids that agents report of their machines: a machine that was launched by hand has no tags of ours."""
@@ -201,40 +185,12 @@ class JobMonitor:
 
         If the job waits for capacity, it is the record of the latest round.
         """
-        name, last = "launch.json", "rounds/launch.json"
-        if last in self._kept:
-            return self._kept[last]
-        if name not in self._kept and (found := self._launch_table(0)) is not None:
-            self._kept[name] = found
-        first = self._kept.get(name)
-        if first is None or first.get("wait") is None:
-            return first
-        decided = bool(self._decision())
-        number = latest_round(self.record, attempt=self.attempt)
-        latest = self._launch_table(number) or first
-        if decided:
-            self._kept[last] = latest
-        return latest
-
-    def _launch_table(self, number: int) -> Mapping[str, Any] | None:
-        # The request holds the user data, which is most of the record, and a service monitors many jobs.
-        table = read_launch_table(self.record, attempt=self.attempt, number=number)
-        return None if table is None else {key: each for key, each in table.items() if key != "request"}
-
-    def _waiting(self) -> str | None:
-        """Return the reason and the end of the wait; None if the job does not wait, or its first round is under way. Raises StoreError."""
-        if (self.launch or {}).get("wait") is None or self._decision():
-            return None
-        told = read_waiting(self.record, attempt=self.attempt)
-        until = None if told is None else parse_timestamp(told["until"])
-        return (
-            None if told is None or until is None else f"{told['sentence']}; until {until:%Y-%m-%d %H:%M} UTC"
-        )
+        return self._launches.launch
 
     @property
     def launched_ids(self) -> list[str]:
         """Ids of the current attempt's machines, as far as their launches are recorded. Raises StoreError, RecordError."""
-        decided = self._decision().get("instances", ())
+        decided = self._launches.decision.get("instances", ())
         later = self._launches.read().later if self.is_elastic else ()
         ids = [*decided, *(each.instance for each in later if each.instance is not None)]
         return [each for each in ids if _INSTANCE.fullmatch(each)]
@@ -242,13 +198,6 @@ class JobMonitor:
     @cached_property
     def _launches(self) -> LaunchReader:
         return LaunchReader(self.record, self.attempt)
-
-    def _decision(self) -> Mapping[str, Any]:
-        """Return `launched.json`; an empty table if it is not written yet."""
-        name = "launched.json"
-        if name not in self._kept and (found := read_decision(self.record, attempt=self.attempt)) is not None:
-            self._kept[name] = found
-        return self._kept.get(name, {})
 
     @property
     def region(self) -> str | None:
@@ -277,22 +226,22 @@ class JobMonitor:
     ) -> tuple[Observation, str, MachineNeeds | None]:
         """Return the observation, the reason why EC2 could not be asked, and what an elastic job needs if it was."""
         now = self.clock(self.record.store.url)
-        launched, is_elastic = self._decision(), self.is_elastic
+        launched, is_elastic = self._launches.decision, self.is_elastic
         launches = self._launches.read() if is_elastic else JobLaunches()
         # There may have been room for fewer, and others may have been launched since.
         numbers = sorted(launches.nodes.values()) or range(self.job.strategy.nodes)
         nodes = len(numbers)
         signs = {rank: age for rank in numbers if (age := self._sign(rank, now)) is not None}
         observation = Observation(
-            now=_time(now),
+            now=moment(now),
             job_id=self.record.job_id,
             nodes=nodes,
             elastic=self._elastic_state(),
             written=self.age(self.record.key("job.toml"), now),
-            launch_age=self._launch_age(now),
+            launch_age=self._launches.age(now),
             accepted=bool(launched.get("instances")),
             refusal=_refusal(launched),
-            waiting=self._waiting(),
+            waiting=self._launches.waiting(),
             expires=self.expires,
             instances=None,
             signs=signs,
@@ -352,7 +301,7 @@ class JobMonitor:
         except ValueError:  # an outcome of a later version
             return elastic
         since = None if word is None else word.ledger.waiting_since
-        waiting = None if since is None else timedelta(milliseconds=max(0, now - since))
+        waiting = None if since is None else elapsed(since, now)
         return replace(elastic, waiting=waiting)
 
     def _is_kept(self, node: int, now: int) -> bool:
@@ -371,22 +320,6 @@ class JobMonitor:
         ended = self.age(self.record.node(node, attempt=self.attempt).key("result.json"), now) or timedelta()
         return ended <= kept + POWER_OFF
 
-    def _launch_age(self, now: int) -> timedelta | None:
-        if self.launch is None:
-            return None
-        if "launch_ended" in self._kept:
-            return timedelta(milliseconds=max(0, now - self._kept["launch_ended"]["time"]))
-        # Each refusal of a zone, each round of a waiting job, and the decision show that the launch was still going on.
-        names = ["launch.json", "refused/", "launched.json"]
-        if self.launch.get("wait") is not None:
-            names += ["rounds/", "waiting.json"]
-        ages = [self.age(attempt_key(self.record, self.attempt, name), now) for name in names]
-        age = min((age for age in ages if age is not None), default=timedelta())
-        if self._decision():
-            # No process works on it any more.
-            self._kept["launch_ended"] = {"time": now - age // timedelta(milliseconds=1)}
-        return age
-
     def _sign(self, rank: int, now: int) -> timedelta | None:
         """Return the age of a node's last sign of life; None if there is none."""
         node = self.record.node(rank, attempt=self.attempt)
@@ -397,10 +330,8 @@ class JobMonitor:
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:
-        """Return the age of an object, or of the youngest one below a key that ends with a slash; None if there is none."""
-        found = self.record.store.find(key)
-        times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
-        return timedelta(milliseconds=max(0, now - max(times))) if times else None
+        """Return the age of an object of the store, as `age_of`."""
+        return age_of(self.record.store, key, now)
 
     def _has(self, name: str, rank: int) -> bool:
         return bool(self.record.store.find(self.record.node(rank, attempt=self.attempt).key(name)))
@@ -466,10 +397,6 @@ def _with_machines(
     known = {str(each) for each in decided}
     surplus = tuple(each for each in found if each not in mine and each.launch in known)
     return replace(observation, instances=mine, surplus=surplus)
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
 
 
 def _refusal(launched: Mapping[str, Any]) -> InferredOutcome | None:

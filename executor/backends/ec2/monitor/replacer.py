@@ -27,8 +27,6 @@ from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from cloud_init.user_data import Boot, user_data
-from executor.backends.ec2.instances import FIRST_NODE_TAG, LAUNCH_TAG
-from executor.backends.ec2.launch.due_machines import LEAST_TIME
 from executor.backends.ec2.launch.error_classes import ErrorClass, RetryAction
 from executor.backends.ec2.launch.launch import launch
 from executor.backends.ec2.launch.launch_decision import adopt, refuse
@@ -41,13 +39,14 @@ from executor.backends.ec2.launch.launch_record import (
     write_launch,
 )
 from executor.backends.ec2.launch.network import in_group
-from executor.backends.ec2.launch.repeat import check_job_bytes, differences, redraw
+from executor.backends.ec2.launch.repeat import check_job_bytes, differ, differences, redraw
 from executor.backends.ec2.launch.resolve import Candidate
 from executor.backends.ec2.launch.waiting import as_round
-from executor.backends.ec2.monitor.later_launches import KnownLaunch, MachineNeeds
+from executor.backends.ec2.monitor.job_launches import KnownLaunch
+from executor.backends.ec2.monitor.machine_needs import LEAST_TIME, MachineNeeds
 from executor.backends.ec2.security_group import find_group
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.tags import parse_timestamp, tag_time
+from executor.backends.ec2.tags import FIRST_NODE_TAG, LAUNCH_TAG, need_time, tag_time, with_tags
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
 from executor.descriptor.ec2_table import ON_DEMAND
@@ -151,12 +150,11 @@ class Replacer:
                 expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
                 refuse(self.record, file, aws, expired)
             return
-        created = parse_timestamp(file.created)
         ours = self._draw(
             base, aws, number=begun.number, node=file.first_node, replaces=file.replaces, created=file.created
         )
         differing = differences(file, ours)
-        if created is None or begun.begun - created > LATE:
+        if begun.begun - file.begun > LATE:
             # An earlier time gives its machine a later deadline, and the store knows when it was written.
             differing = [*differing, "created"]
         if differing:
@@ -189,6 +187,20 @@ class Replacer:
         decision = read_decision(self.record, attempt=job.job.attempt)
         if file is None or decision is None:
             raise UsageError("its first launch is not recorded")
+        boot, differing = self._compare(job, file, aws)
+        accepted = read_latest_round(self.record, file)
+        if not differing and accepted is not file:
+            ours = as_round(file, accepted.round, now=accepted.begun, deadman=boot.deadman)
+            differing = differences(accepted, ours)
+        if differing:
+            raise UsageError(
+                f"descriptor and configuration no longer make its first launch: {differ(differing)}"
+            )
+        return FirstLaunch(file=accepted, candidates=_candidates(accepted, decision), boot=boot)
+
+    def _compare(self, job: Job, file: LaunchFile, aws: AwsSession) -> tuple[Boot, list[str]]:
+        """Return the inputs of the user data of the stored first launch, and the fields in which the one that is made now differs.
+        Raises BaiError."""
         if file.bai != __version__:
             raise UsageError(
                 f"version {json.dumps(file.bai)} of `bai` launched it, and this is {__version__}: only the same version can "
@@ -196,25 +208,7 @@ class Replacer:
             )
         check_job_bytes(self.record, job)
         plan = redraw(file, job, self.descriptor(), self.settings, aws, cache=cache_folder(os.environ))
-        return self._first_launch(file, decision, plan.user_data.boot, differences(file, plan.launch_file()))
-
-    def _first_launch(
-        self, file: LaunchFile, decision: dict[str, object], boot: Boot, differing: Sequence[str]
-    ) -> FirstLaunch:
-        """Return the launch that EC2 accepted. differing: the fields that differ in `file`. Raises
-        UsageError, StoreError."""
-        accepted = read_latest_round(self.record, file)
-        if not differing and accepted is not file:
-            created = parse_timestamp(accepted.created)
-            longest = timedelta(seconds=boot.deadman.total_seconds())
-            ours = as_round(file, accepted.round, now=created, deadman=longest) if created else file
-            differing = differences(accepted, ours)
-        if differing:
-            raise UsageError(
-                f"descriptor and configuration no longer make its first launch: {', '.join(differing)} "
-                f"{'differs' if len(differing) == 1 else 'differ'}"
-            )
-        return FirstLaunch(file=accepted, candidates=_candidates(accepted, decision), boot=boot)
+        return plan.user_data.boot, differences(file, plan.launch_file())
 
     def _draw(
         self,
@@ -227,21 +221,17 @@ class Replacer:
         created: str,
     ) -> LaunchFile:
         """Return a later launch of one machine. Raises BaiError."""
-        expires, begun = parse_timestamp(base.file.expires), parse_timestamp(created)
-        if expires is None or begun is None:
-            raise ValueError(f"{base.file.expires} or {created} is not a time")
-        boot = replace(base.boot, deadman=expires - begun, launch=number, first_node=node)
+        boot = replace(
+            base.boot, deadman=base.file.ends - need_time(created), launch=number, first_node=node
+        )
         request = dict(base.file.request)
         if base.file.security_group is not None:
             request = in_group(request, find_group(aws.ec2(), base.file.security_group))
-        ours = [{"Key": LAUNCH_TAG, "Value": str(number)}, {"Key": FIRST_NODE_TAG, "Value": str(node)}]
         request |= {
             "MinCount": 1,
             "MaxCount": 1,
             "UserData": base64.b64encode(user_data(boot)).decode(),
-            "TagSpecifications": [
-                {**each, "Tags": [*each["Tags"], *ours]} for each in request["TagSpecifications"]
-            ],
+            "TagSpecifications": with_tags(request, {LAUNCH_TAG: str(number), FIRST_NODE_TAG: str(node)}),
         }
         return replace(
             base.file,

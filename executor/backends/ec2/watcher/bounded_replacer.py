@@ -20,13 +20,12 @@ from bai_agent.light_dataclass import dataclass
 from cloud_init.user_data import Boot, Bundle
 from executor.backends.ec2.launch.cost import price, volume_cost
 from executor.backends.ec2.launch.images import find_image
-from executor.backends.ec2.launch.launch_record import LaunchFile, read_decision, read_launch
+from executor.backends.ec2.launch.launch_record import LaunchFile
 from executor.backends.ec2.launch.launch_request import make_user_data
 from executor.backends.ec2.launch.repeat import check_job_bytes
 from executor.backends.ec2.launch.resolve import ec2_table
-from executor.backends.ec2.monitor.replacer import FirstLaunch, Replacer
+from executor.backends.ec2.monitor.replacer import Replacer
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.tags import parse_timestamp
 from executor.backends.ec2.watched_jobs import watched_token
 from executor.backends.ec2.watcher.day_ledger import DayLedger
 from executor.backends.ec2.watcher.launch_limits import LaunchLimits
@@ -36,21 +35,16 @@ _READABLE = 2**20
 """Most bytes of unpacked user data."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BoundedReplacer(Replacer):
     """Launches the machines that one job lacks, within limits."""
 
-    limits: LaunchLimits | None = None
-    ledger: DayLedger | None = None
+    limits: LaunchLimits
+    ledger: DayLedger
 
-    def _render(self, job: Job, aws: AwsSession) -> FirstLaunch:
-        file = read_launch(self.record, attempt=job.job.attempt)
-        decision = read_decision(self.record, attempt=job.job.attempt)
-        if file is None or decision is None or self.limits is None:
-            raise UsageError("its first launch is not recorded")
+    def _compare(self, job: Job, file: LaunchFile, aws: AwsSession) -> tuple[Boot, list[str]]:
         if (
-            not file.token
-            or file.token not in (watched_token(self.record.store, self.record.job_id),)
+            file.token != watched_token(self.record.store, self.record.job_id)
             or file.sealed().token != file.token
         ):
             raise UsageError("its launch.json differs from the submitted one")
@@ -60,8 +54,7 @@ class BoundedReplacer(Replacer):
             )
         check_job_bytes(self.record, job)
         self.limits.check(file, aws.ec2(), store=self.record.store.url)
-        boot = self._boot(job, file)
-        return self._first_launch(file, decision, boot, [])
+        return self._boot(job, file), []
 
     def _boot(self, job: Job, file: LaunchFile) -> Boot:
         """Return the inputs of the stored user data. Raises UsageError if `bai` does not make the same from
@@ -81,10 +74,7 @@ class BoundedReplacer(Replacer):
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
         """Reserve the cost of a launch until its machine must be gone. Raises UsageError if the cost is too
         high, or unknown."""
-        ends = parse_timestamp(file.expires)
-        if self.ledger is None or ends is None:
-            raise UsageError(f'it ends at "{file.expires}", which is not a time')
-        hours = max(0.0, (ends - now).total_seconds() / 3600)
+        hours = max(0.0, (file.ends - now).total_seconds() / 3600)
         self.ledger.reserve(self._name(file), hours * self._hourly(file, aws), now=now)
 
     def _hourly(self, file: LaunchFile, aws: AwsSession) -> float:
@@ -114,8 +104,7 @@ class BoundedReplacer(Replacer):
         try:
             super()._launch(job, file, aws, now=now, begun_before=begun_before)
         except LaunchError:
-            if self.ledger is not None:
-                self.ledger.give_back(self._name(file), now=now)
+            self.ledger.give_back(self._name(file), now=now)
             raise
 
     def _name(self, file: LaunchFile) -> str:

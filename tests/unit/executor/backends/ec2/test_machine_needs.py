@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.light_dataclass import replace
-from executor.backends.ec2.launch.due_machines import (
+from executor.backends.ec2.monitor.machine_needs import (
     FIRST_PAUSE,
     LEAST_TIME,
     LONGEST_PAUSE,

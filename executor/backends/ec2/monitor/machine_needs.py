@@ -1,163 +1,110 @@
-"""The machines of a running job: those that it lacks, those that are being launched, and those that are
-due."""
+"""The machines that a running job lacks, and how many of them may be launched now."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from collections.abc import Collection, Sequence
+from datetime import datetime, timedelta
 
 from bai_agent.errors import RecordError
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job
-from bai_agent.job.launches import LaunchSeen, launches_seen
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.backends.ec2.instances import Instance
-from executor.backends.ec2.launch.due_machines import (
-    MOST_REFUSALS,
-    DueMachines,
-    MachinesSeen,
-    enlarged_by,
-    machines_due,
-    pause,
-)
-from executor.backends.ec2.launch.launch_record import EXPIRED, read_decision, read_launch_table
-from executor.backends.ec2.monitor.job_observation import CONSISTENT
+from executor.backends.ec2.monitor.job_launches import JobLaunches, KnownLaunch
 from executor.records.generation_status import is_ending, requested_nodes
 
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
+"""Time after a failed launch until the next one. It doubles with each further consecutive failure."""
+LEAST_TIME = timedelta(minutes=10)
+"""Time for which a machine can run at least, apart from the job's grace and drain: else it is not launched."""
+MOST_REFUSALS = 3
+"""Refusals in a row that only a person can change, such as terms of the Marketplace to be accepted, until nothing is asked any more."""
+
+_USED_UP = "all replacements are used"
+_TOO_LATE = "too little time is left"
 _OF_CALLER = "UnauthorizedOperation"
 """Code of a refusal for the process that tried; another one, such as the watcher, may launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownLaunch:
-    """A launch after the first one, as it is recorded."""
+class MachinesSeen:
+    """The known facts about a job's machines."""
 
-    number: int
-    node: int
-    replaces: tuple[int, ...] = ()
-    """The lost node in whose place it is; empty if the job was enlarged."""
-    begun: datetime
-    decided: datetime | None = None
-    """None if it has no answer yet."""
-    instance: str | None = None
-    """Its machine. None if there is none, or none yet."""
+    desired: int
+    """Number of nodes that the job should have now."""
+    living: int
+    """Machines that exist, or that EC2 has just accepted, in whatever state their nodes are."""
+    coming: int = 0
+    """Machines of launches without an answer."""
+    launched: int
+    """Machines that EC2 ever accepted for the job, and those of launches without an answer."""
+    wanted: int
+    """Machines that are not replacements: those of the first launch, and those by which the job was enlarged
+    since."""
+    replacements: int = 0
+    """Machines that may be launched in place of lost ones."""
+    is_over: bool = False
+    """Whether the job has ended, or is about to, or is cancelled."""
+    left: timedelta
+    """Time until all machines of the job must be gone."""
+    needed: timedelta = timedelta()
+    """Time that the job's agents need to end it."""
+    failures: int = 0
+    """Consecutive launches, up to now, that EC2 refused, or whose machine never became a node."""
+    since_failure: timedelta = timedelta()
+    """Time since the last of these launches."""
     refusal: str = ""
-    """Code of EC2's refusal; empty if there is none."""
-    lasting: str = ""
-    """Reason of a refusal that only a person can change, in a sentence without its dot; empty for others, such as no room."""
-
-    @property
-    def is_open(self) -> bool:
-        return self.decided is None
+    """Reason why EC2 would refuse any other launch; empty if it may accept one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobLaunches:
-    """All launches of a job."""
+class DueMachines:
+    """What follows."""
 
-    first: tuple[str, ...] = ()
-    """Ids of the first launch's machines, by node."""
-    first_nodes: int = 0
-    """Nodes that the first one asked for: their numbers are taken."""
-    first_decided: datetime | None = None
-    later: tuple[KnownLaunch, ...] = ()
-
-    @property
-    def nodes(self) -> dict[str, int]:
-        """The node of each machine."""
-        later = {each.instance: each.node for each in self.later if each.instance is not None}
-        return {**{instance: node for node, instance in enumerate(self.first)}, **later}
+    count: int = 0
+    """Machines that are to be launched now."""
+    wait: timedelta | None = None
+    """Time until they are requested. Time until the next launch; None if none is due, or if it is due now."""
+    why: str = ""
+    """Reason why none are launched although nodes are missing; empty if the job has no replacements at all."""
 
     @property
-    def open_numbers(self) -> Collection[int]:
-        return [each.number for each in self.later if each.is_open]
-
-    @property
-    def decided_numbers(self) -> Collection[int]:
-        """Launches whose machines are known, if the first one's are."""
-        return [0, *(each.number for each in self.later if not each.is_open)]
-
-    @property
-    def next_node(self) -> int:
-        return max((self.first_nodes, *(each.node + 1 for each in self.later)))
-
-    @property
-    def next_number(self) -> int:
-        return max((1, *(each.number + 1 for each in self.later)))
-
-    @property
-    def replaced(self) -> set[int]:
-        """Lost nodes with a launched or requested replacement."""
-        return {node for each in self.later if not each.refusal for node in each.replaces}
-
-    def shown_late(self, now: datetime) -> set[str]:
-        """Return the machines that EC2 accepted so recently that it may not show them yet."""
-        found = {each.instance for each in self.later if each.decided and now - each.decided < CONSISTENT}
-        if self.first_decided is not None and now - self.first_decided < CONSISTENT:
-            found.update(self.first)
-        return {each for each in found if each is not None}
+    def any(self) -> bool:
+        """Whether a machine is launched now or later."""
+        return self.count > 0 or self.wait is not None
 
 
-class LaunchReader:
-    """Reads the launches of one job repeatedly; decided ones are read only once."""
+def machines_due(seen: MachinesSeen) -> DueMachines:
+    """Return how many machines are to be launched."""
+    missing = seen.desired - seen.living - seen.coming
+    allowed = seen.wanted + seen.replacements - seen.launched
+    count = max(0, min(missing, allowed))
+    if missing <= 0 or seen.is_over:
+        return DueMachines()
+    if count == 0:
+        return DueMachines(why=_USED_UP if seen.replacements else "")
+    if seen.refusal:
+        return DueMachines(why=seen.refusal)
+    wait = pause(seen.failures) - seen.since_failure if seen.failures else timedelta()
+    if seen.left - max(wait, timedelta()) < seen.needed + LEAST_TIME:
+        return DueMachines(why=_TOO_LATE)
+    return DueMachines(wait=wait) if wait > timedelta() else DueMachines(count=count)
 
-    def __init__(self, record: JobRecord, attempt: int) -> None:
-        self._record, self._attempt = record, attempt
-        self._known: dict[int, KnownLaunch] = {}
-        self._first: JobLaunches | None = None
 
-    def read(self) -> JobLaunches:
-        """Return all launches. Raises StoreError, RecordError."""
-        seen = {each.number: each for each in launches_seen(self._record, self._attempt)}
-        if self._first is None:
-            self._first = self._read_first(seen.pop(0, None))
-        seen.pop(0, None)
-        for number, each in seen.items():
-            if number not in self._known or self._known[number].is_open:
-                self._known[number] = self._read_later(each)
-        first = self._first
-        if not first.first:
-            self._first = None
-        return JobLaunches(
-            first=first.first,
-            first_nodes=first.first_nodes,
-            first_decided=first.first_decided,
-            later=tuple(self._known[number] for number in sorted(seen)),
-        )
+def pause(failures: int) -> timedelta:
+    """Return the time between the last of this number of failed launches and the next one."""
+    return min(FIRST_PAUSE * float(2 ** min(failures - 1, 10)), LONGEST_PAUSE)
 
-    def _read_first(self, seen: LaunchSeen | None) -> JobLaunches:
-        if seen is None or seen.decided is None:
-            return JobLaunches()
-        decision = read_decision(self._record, attempt=self._attempt) or {}
-        table = read_launch_table(self._record, attempt=self._attempt) or {}
-        return JobLaunches(
-            first=tuple(decision.get("instances", ())),
-            first_nodes=int(table.get("request", {}).get("MaxCount", 0)),
-            first_decided=_time(seen.decided),
-        )
 
-    def _read_later(self, seen: LaunchSeen) -> KnownLaunch:
-        record, attempt, number = self._record, self._attempt, seen.number
-        table: Mapping[str, Any] = read_launch_table(record, attempt=attempt, launch=number) or {}
-        begun = KnownLaunch(
-            number=number,
-            node=table.get("first_node", 0),
-            replaces=tuple(table.get("replaces", ())),
-            begun=_time(seen.begun),
-        )
-        decision = read_decision(record, attempt=attempt, launch=number) if seen.is_decided else None
-        if decision is None or seen.decided is None:
-            return begun
-        if instances := decision["instances"]:
-            return replace(begun, decided=_time(seen.decided), instance=instances[0])
-        error = decision.get("error") or {}
-        code = str(error.get("code") or "refused")
-        is_lasting = decision["outcome"] == Outcome.LAUNCH_FAILED.value and code != EXPIRED
-        lasting = str(error.get("message") or decision["sentence"]).removesuffix(".") if is_lasting else ""
-        return replace(begun, decided=_time(seen.decided), refusal=code, lasting=lasting)
+def enlarged_by(first: int, requested: list[int]) -> int:
+    """Return by how many machines a job of `first` ones was enlarged by these requests, in their order."""
+    found, before = 0, first
+    for desired in requested:
+        found += max(0, desired - before)
+        before = desired
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,7 +258,3 @@ def _lasting_refusal(failed: Sequence[KnownLaunch]) -> str:
     if len(last) < MOST_REFUSALS or not all(each.lasting and each.refusal != _OF_CALLER for each in last):
         return ""
     return f"EC2 has refused it {MOST_REFUSALS} times ({last[-1].lasting})"
-
-
-def _time(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
