@@ -9,6 +9,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding
+from executor.backends.ec2.launch.network import group_ids
 from executor.backends.ec2.security_group import find_groups
 from executor.backends.ec2.session import DENIED, AwsSession, code_of
 
@@ -62,9 +63,7 @@ def group_rules(
     aws: AwsSession, request: Mapping[str, Any], subnets: Sequence[Mapping[str, Any]], *, has_efa: bool
 ) -> HealthFinding:
     """Check whether the configured groups let their members reach each other."""
-    interfaces = request.get("NetworkInterfaces") or [{}]
-    of_interfaces = (group for each in interfaces for group in each.get("Groups", ()))
-    ids = sorted({*request.get("SecurityGroupIds", ()), *of_interfaces})
+    ids = sorted(set(group_ids(request)))
     if not ids:
         return HealthFinding("group rules", Health.UNKNOWN, "the groups are named by their names, not by ids")
     groups: Sequence[Any] = aws.ec2().describe_security_groups(GroupIds=ids)["SecurityGroups"]

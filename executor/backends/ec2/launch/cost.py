@@ -208,9 +208,14 @@ def not_included(
     bought = request.get("CreditSpecification", {}).get("CpuCredits")
     if bought == "unlimited" or (instance_type.startswith(_UNLIMITED) and bought != "standard"):
         found.append(_credits(instance_type, vcpus))
-    if request.get("Placement", {}).get("Tenancy") == "dedicated":
+    if read_tenancy(request) == "dedicated":
         found.append("the region's fee for dedicated instances")
     return tuple(found)
+
+
+def read_tenancy(request: Mapping[str, Any]) -> str:
+    """Return the tenancy in RunInstances' parameters, or in `[aws.ec2.run_instances]`."""
+    return str(request.get("Placement", {}).get("Tenancy", "default"))
 
 
 def _credits(instance_type: str, vcpus: int | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,16 @@ from cloud_init.user_data import Boot, Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES
 from executor.backends.ec2.launch.capacity_block import within_block
-from executor.backends.ec2.launch.cost import Cost, dearest, is_bound, mean, not_included, price, volume_cost
+from executor.backends.ec2.launch.cost import (
+    Cost,
+    dearest,
+    is_bound,
+    mean,
+    not_included,
+    price,
+    read_tenancy,
+    volume_cost,
+)
 from executor.backends.ec2.launch.images import InstanceType, placeholder, unknown_names
 from executor.backends.ec2.launch.launch_record import LAUNCH_WINDOW, LaunchFile, Wait, expires_at
 from executor.backends.ec2.launch.launch_request import (
@@ -62,17 +71,8 @@ class LaunchPlan:
     bundle: BuiltBundle | None
     """Bundle of the agent; None if it is made at submission."""
     user_data: UserData
-    request: dict[str, Any]
-    """RunInstances' parameters without subnet and token."""
-    security_group: dict[str, Any] | None
-    """CreateSecurityGroup's parameters; None if the machines need no group of their own."""
-    server: dict[str, Any] | None
-    """Parameters in which the server's request differs; None if the job has no server."""
-    expires: str
-    created: str
-    boot_limit: timedelta
-    wait: Wait | None
-    """Wait for capacity; None if the job does not wait."""
+    file: LaunchFile
+    """The launch as it is recorded."""
     max_cost: float | None = None
     """Most that the job may cost (USD); None without a bound."""
     shortened: str | None = None
@@ -80,26 +80,9 @@ class LaunchPlan:
     may_hang: bool = False
     """Whether it has several GPU machines, but no limit of its run time or silence."""
 
-    def launch_file(self) -> LaunchFile:
-        """Return the content of `launch.json`, with its token."""
-        return LaunchFile(
-            job_id=self.job.job.id,
-            attempt=self.job.job.attempt,
-            region=self.resolved.region,
-            candidates=self.resolved.candidates,
-            request=self.request,
-            server=self.server,
-            security_group=self.security_group,
-            expires=self.expires,
-            created=self.created,
-            boot_limit=round(self.boot_limit.total_seconds()),
-            wait=self.wait,
-        ).sealed()
-
     def cost(self, settings: Settings, aws: AwsSession | None) -> Cost:
         """Return its cost with the dearest of its types; asks AWS's price list if the configuration has no price."""
-        image = self.resolved.image
-        tenancy = str(self.request.get("Placement", {}).get("Tenancy", "default"))
+        image, request = self.resolved.image, self.file.request
         longest = deadman(self.job)
         if self.job.is_elastic:
             # A machine that is launched later, in place of an earlier one, may be on until the `expires` of
@@ -109,15 +92,17 @@ class LaunchPlan:
 
         def cost(kind: InstanceType) -> Cost:
             name = kind.name
-            excluded = not_included(name, self.request, vcpus=kind.vcpus)
-            hourly, origin = price(name, settings.prices, aws, operation=image.operation, tenancy=tenancy)
+            excluded = not_included(name, request, vcpus=kind.vcpus)
+            hourly, origin = price(
+                name, settings.prices, aws, operation=image.operation, tenancy=read_tenancy(request)
+            )
             return Cost(
                 # `bai scale` may enlarge the job.
                 instances=self.job.strategy.nodes if server is None else 1,
                 longest=longest,
                 replacements=self.job.elastic.replacements,
                 hourly=hourly,
-                volumes=volume_cost(self.request).hourly,
+                volumes=volume_cost(request).hourly,
                 origin=f"{name}: {origin}" if self.resolved.other_kinds or server is not None else origin,
                 bound=name not in settings.prices and is_bound(image, excluded),
                 excluded=excluded,
@@ -200,18 +185,25 @@ def draft(
     if resolved.block is not None and resolved.block.last is not None:
         expires = min(expires, tag_time(resolved.block.last))
     request = launch_request(job, resolved, ec2, user_data=user_data.content, expires=expires)
+    file = LaunchFile(
+        job_id=job.job.id,
+        attempt=job.job.attempt,
+        region=resolved.region,
+        candidates=resolved.candidates,
+        request=request,
+        server=_server_request(job, resolved, ec2, request, user_data.boot),
+        security_group=own_group(job, resolved, request, expires=expires),
+        expires=expires,
+        created=tag_time(now),
+        boot_limit=round(boot_limit(ec2).total_seconds()),
+        wait=wait_for_capacity(descriptor, settings, since=tag_time(now)),
+    )
     return LaunchPlan(
         job=job,
         resolved=resolved,
         bundle=bundle,
         user_data=user_data,
-        request=request,
-        security_group=own_group(job, resolved, request, expires=expires),
-        server=_server_request(job, resolved, ec2, request, user_data.boot),
-        expires=expires,
-        created=tag_time(now),
-        boot_limit=boot_limit(ec2),
-        wait=wait_for_capacity(descriptor, settings, since=tag_time(now)),
+        file=file.sealed(),
         max_cost=descriptor.limits.max_cost or settings.limits.max_cost,
         shortened=shortened,
         may_hang=_may_hang(job, descriptor, settings, resolved),
@@ -261,6 +253,12 @@ def bundle_upload(bundle: BuiltBundle) -> Upload:
     )
 
 
+def unknown_words(descriptor: Descriptor, settings: Settings) -> list[str]:
+    """Return a warning for each instance type and region of `descriptor` that boto3 does not know. Raises UsageError."""
+    types = {**server_type(descriptor), **instance_types(descriptor)}
+    return unknown_names(types, launch_region(descriptor, settings))
+
+
 def preflight(
     job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, cache: Path, now: datetime
 ) -> list[Finding]:
@@ -287,10 +285,8 @@ def preflight(
     attempt(lambda: check_run_instances(ec2_table(descriptor).run_instances))
     attempt(draw)
     if not found:
-        unknown = unknown_names(
-            {**server_type(descriptor), **instance_types(descriptor)}, launch_region(descriptor, settings)
-        )
         file = str(job_request.file)
+        unknown = unknown_words(descriptor, settings)
         found += [Finding(file=file, problem=each, fix="", severity=Severity.WARNING) for each in unknown]
     return found
 

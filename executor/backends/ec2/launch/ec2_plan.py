@@ -1,4 +1,4 @@
-"""The launch on EC2 as `bai plan` shows it."""
+"""A launch on EC2 for people: as `bai plan` shows it, and the notice before its request."""
 
 from __future__ import annotations
 
@@ -15,19 +15,13 @@ from bai_agent.job.descriptor_file import job_table
 from bai_agent.light_dataclass import dataclass
 from cloud_init.user_data import LIMIT, readable
 from executor.backends.ec2.launch.cost import Cost, hang_warning, over_budget
-from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job
-from executor.backends.ec2.launch.images import unknown_names
+from executor.backends.ec2.launch.draft import LaunchPlan, draft, planned_job, unknown_words
 from executor.backends.ec2.launch.launch_record import candidate_table
 from executor.backends.ec2.launch.launch_request import data_size, machines_in_words
-from executor.backends.ec2.launch.resolve import (
-    Candidate,
-    instance_types,
-    kind_name,
-    launch_region,
-    server_type,
-)
+from executor.backends.ec2.launch.resolve import Candidate, kind_name, launch_region, type_names
 from executor.backends.ec2.launch.waiting import plan_sentence
-from executor.backends.ec2.session import AwsSession
+from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, find_subnets, without_s3
+from executor.backends.ec2.session import FAILURES, AwsSession
 from executor.backends.ec2.staging_bucket import Upload
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
@@ -75,20 +69,20 @@ class Ec2Plan:
         return over_budget(self.cost, self.launch.max_cost)
 
     def table(self) -> dict[str, Any]:
-        launch, cost = self.launch, self.cost
+        launch, file, cost = self.launch, self.launch.file, self.cost
         boot = launch.user_data.boot
         return {
             "job": job_table(launch.job),
             "region": launch.resolved.region,
             "candidates": [candidate_table(each) for each in launch.resolved.candidates],
-            "request": launch.request,
-            "server": launch.server,
-            "security_group": launch.security_group,
+            "request": file.request,
+            "server": file.server,
+            "security_group": file.security_group,
             "user_data": readable(boot),
             "user_data_bytes": len(launch.user_data.content),
             "user_data_limit": LIMIT,
-            "expires": launch.expires,
-            "wait_for_capacity": None if launch.wait is None else launch.wait.seconds,
+            "expires": file.expires,
+            "wait_for_capacity": None if file.wait is None else file.wait.seconds,
             "vcpus": launch.vcpus,
             "bundle": {"url": boot.bundle.url, "bytes": boot.bundle.size},
             "uploads": [{"key": each.key, "bytes": each.size, "what": each.what} for each in self.uploads],
@@ -127,14 +121,14 @@ class Ec2Plan:
         launch = self.launch
         yield from self._summary()
         yield ""
-        if launch.security_group is not None:
-            yield f'# CreateSecurityGroup "{launch.security_group["GroupName"]}" in {launch.security_group["VpcId"]}: all traffic from itself'
+        if (group := launch.file.security_group) is not None:
+            yield f'# CreateSecurityGroup "{group["GroupName"]}" in {group["VpcId"]}: all traffic from itself'
         yield from self._asked_in_turn()
-        yield json.dumps({**launch.request, "UserData": "<see below>"}, indent=2, ensure_ascii=False)
+        yield json.dumps({**launch.file.request, "UserData": "<see below>"}, indent=2, ensure_ascii=False)
         yield ""
-        if launch.server is not None:
+        if (server := launch.file.server) is not None:
             yield (
-                f"# Then RunInstances for the server in the same subnet, with InstanceType {launch.server['InstanceType']}; both or none "
+                f"# Then RunInstances for the server in the same subnet, with InstanceType {server['InstanceType']}; both or none "
                 "are launched."
             )
         yield "# Uploaded to the bucket unless it is there already:"
@@ -154,22 +148,22 @@ class Ec2Plan:
 
     def _summary(self) -> Iterator[str]:
         """Yield the first lines: the machines, their cost, and their share of the quota."""
-        launch, cost = self.launch, self.cost
+        launch, file, cost = self.launch, self.launch.file, self.cost
         first = launch.resolved.candidates[0]
-        image = launch.request.get("ImageId", "")
+        image = file.request.get("ImageId", "")
         yield f"# Launches {launch.machines(first.type)} in {launch.resolved.region} from the image {image}."
         yield f"# Costs {cost.sentence()}."
         if (vcpus := launch.vcpus) is not None:
             nodes, each = launch.job.desired_nodes, launch.resolved.kind.vcpus or 0
-            shares = f"{nodes:,} × {each}" if launch.server is None else f"{each} + {vcpus - each}"
+            shares = f"{nodes:,} × {each}" if file.server is None else f"{each} + {vcpus - each}"
             yield f"# Takes {vcpus:,} vCPUs of the account's quota ({shares}); `bai doctor FILE` compares them."
-        if launch.wait is not None:
-            yield f"# {plan_sentence(launch.wait)}."
+        if file.wait is not None:
+            yield f"# {plan_sentence(file.wait)}."
 
     def _asked_in_turn(self) -> Iterator[str]:
         """Yield the candidates: one line for each type on each market."""
         resolved = self.launch.resolved
-        machines = "1" if self.launch.server is not None else machines_in_words(self.launch.job)
+        machines = "1" if self.launch.file.server is not None else machines_in_words(self.launch.job)
         groups: dict[tuple[str, str], list[Candidate]] = {}
         for each in resolved.candidates:
             groups.setdefault(each.kind, []).append(each)
@@ -180,6 +174,61 @@ class Ec2Plan:
             places = ", then ".join(f"{each.subnet} ({each.zone})" for each in candidates)
             yield f"{begin}: {machines} × {what} in {resolved.region}, in {places}{':' if number == len(groups) else ','}"
             begin = "#   then"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """The `LaunchNotice` of EC2."""
+
+    launch: LaunchPlan
+    settings: Settings
+    aws: AwsSession
+
+    def sentence(self, *, cost: bool) -> str:
+        launch = self.launch
+        kinds = type_names(launch.resolved.candidates)
+        what = f"{launch.machines(kinds)} in {launch.resolved.region}"
+        price = f": {self.all_costs.sentence()}" if cost else ""
+        return f"launching {what}{price}"
+
+    def cost(self) -> float | None:
+        return self.all_costs.dollars
+
+    def hourly(self) -> float | None:
+        costs = self.all_costs
+        return None if costs.hourly is None else costs.instances * (costs.hourly + costs.volumes)
+
+    def warnings(self) -> list[str]:
+        found = [hang_warning(self.all_costs)] if self.launch.may_hang else []
+        bucket, machines = self.settings.region, self.launch.resolved.region
+        if bucket is not None and bucket != machines:
+            found.append(
+                f"the machines are in {machines} and the bucket is in {bucket}: each GB between them is paid for, and an S3 "
+                f"endpoint of {machines} does not lead to it; `bai doctor FILE` looks at their way to it"
+            )
+        if self.launch.shortened is not None:
+            found.append(self.launch.shortened)
+        return [*found, *self._interface_warnings()]
+
+    def _interface_warnings(self) -> list[str]:
+        """Check whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
+        interfaces = len(self.launch.file.request.get("NetworkInterfaces", ()))
+        if interfaces < 2:
+            return []
+        ids = list(dict.fromkeys(each.subnet for each in self.launch.resolved.candidates))
+        try:
+            subnets = find_subnets(self.aws, ids)
+            cut_off = without_s3(self.aws, subnets, bucket_region=self.settings.region or self.aws.region)
+        except FAILURES:
+            return [
+                f"a machine with {interfaces} network interfaces gets no public address, and these credentials could not look at its "
+                "subnets' way to S3: they need a gateway endpoint for S3, or a NAT gateway"
+            ]
+        return [f"{cut_off_sentence(cut_off, interfaces=interfaces)}; {ENDPOINT_ADVICE}"] if cut_off else []
+
+    @cached_property
+    def all_costs(self) -> Cost:
+        return self.launch.cost(self.settings, self.aws)
 
 
 @contextmanager
@@ -199,9 +248,7 @@ def planned_launch(
     aws = _aws_if_there(descriptor, settings, on_progress)
     if aws is None:
         # Otherwise AWS's message is better.
-        for warning in unknown_names(
-            {**server_type(descriptor), **instance_types(descriptor)}, launch_region(descriptor, settings)
-        ):
+        for warning in unknown_words(descriptor, settings):
             on_progress(warning)
     with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
         now, cache = datetime.now(timezone.utc), cache_folder(os.environ)

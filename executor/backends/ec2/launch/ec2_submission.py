@@ -18,6 +18,7 @@ from executor.backends.ec2.bucket_store import bucket_store, name_region
 from executor.backends.ec2.launch.capacity_block import as_bounded
 from executor.backends.ec2.launch.cost import over_budget
 from executor.backends.ec2.launch.draft import LaunchPlan, bundle_upload, draft, planned_job
+from executor.backends.ec2.launch.ec2_plan import Notice
 from executor.backends.ec2.launch.launch import launch
 from executor.backends.ec2.launch.launch_decision import adopt, decided_before, find_refusal
 from executor.backends.ec2.launch.launch_record import (
@@ -27,7 +28,6 @@ from executor.backends.ec2.launch.launch_record import (
     write_launch,
 )
 from executor.backends.ec2.launch.launch_request import deadman
-from executor.backends.ec2.launch.notice import Notice
 from executor.backends.ec2.launch.repeat import (
     check_job_bytes,
     problem_with,
@@ -194,7 +194,7 @@ class _Submission:
                 self.job_request,
                 scripts or find_archive(self.job_request, self.descriptor),
             )
-        self.there, ours = drawing.job, drawing.launch_file()
+        self.there, ours = drawing.job, drawing.file
         self.file = write_launch(self.record, ours)
         return _Stage.WRITTEN if self.file == ours else _Stage.BEGUN
 
@@ -212,7 +212,7 @@ class _Submission:
                 self.settings,
                 self.aws,
                 cache=cache_folder(os.environ),
-            ).launch_file(),
+            ).file,
             region=self.aws.region,
             now=self.now(),
         )

@@ -74,11 +74,15 @@ def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
         interfaces[0].setdefault("AssociatePublicIpAddress", public_ip)
 
 
+def group_ids(request: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the security groups that a request names, those of its interfaces too."""
+    of_interfaces = (group for each in request.get("NetworkInterfaces", ()) for group in each.get("Groups", ()))
+    return [*request.get("SecurityGroupIds", ()), *of_interfaces]
+
+
 def names_groups(request: Mapping[str, Any]) -> bool:
     """Return whether a request names security groups."""
-    interfaces = request.get("NetworkInterfaces", ())
-    beside = any(request.get(key) for key in ("SecurityGroupIds", "SecurityGroups"))
-    return beside or any(each.get("Groups") for each in interfaces)
+    return bool(group_ids(request) or request.get("SecurityGroups"))
 
 
 def in_group(request: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -208,7 +208,7 @@ class Replacer:
             )
         check_job_bytes(self.record, job)
         plan = redraw(file, job, self.descriptor(), self.settings, aws, cache=cache_folder(os.environ))
-        return plan.user_data.boot, differences(file, plan.launch_file())
+        return plan.user_data.boot, differences(file, plan.file)
 
     def _draw(
         self,

@@ -18,7 +18,7 @@ from bai_agent import __version__
 from bai_agent.job.descriptor import Job
 from bai_agent.light_dataclass import dataclass
 from cloud_init.user_data import Boot, Bundle
-from executor.backends.ec2.launch.cost import price, volume_cost
+from executor.backends.ec2.launch.cost import price, read_tenancy, volume_cost
 from executor.backends.ec2.launch.images import find_image
 from executor.backends.ec2.launch.launch_record import LaunchFile
 from executor.backends.ec2.launch.launch_request import make_user_data
@@ -80,7 +80,7 @@ class BoundedReplacer(Replacer):
     def _hourly(self, file: LaunchFile, aws: AwsSession) -> float:
         """Return the most that an hour of a machine costs (USD). Raises UsageError if that is unknown."""
         image, volumes = find_image(str(file.request.get("ImageId")), aws), volume_cost(file.request)
-        tenancy = str(file.request.get("Placement", {}).get("Tenancy", "default"))
+        tenancy = read_tenancy(file.request)
         known, unknown = [], [f"not in the price list: {each}" for each in volumes.unknown]
         for name in {each.type or str(file.request["InstanceType"]) for each in file.candidates}:
             hourly, origin = price(

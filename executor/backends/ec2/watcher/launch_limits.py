@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.launch.launch_record import LaunchFile
+from executor.backends.ec2.launch.network import group_ids
 from executor.backends.ec2.session import plain_errors
 from executor.backends.ec2.tags import JOB_TAG, STORE_TAG, read_tags, sanitised
 from executor.errors import UsageError
@@ -59,17 +60,13 @@ class LaunchLimits:
         profile = request.get("IamInstanceProfile", {})
         name = str(profile.get("Name") or profile.get("Arn", "")).rpartition("/")[2]
         interfaces = request.get("NetworkInterfaces", ())
-        groups = [
-            *request.get("SecurityGroupIds", ()),
-            *(group for each in interfaces for group in each.get("Groups", ())),
-        ]
         subnets = [each["SubnetId"] for each in interfaces if each.get("SubnetId")]
         # An existing interface may be in any subnet and any group.
         there = [each["NetworkInterfaceId"] for each in interfaces if each.get("NetworkInterfaceId")]
         return [
             *([f'the instance profile "{name}"'] if name not in ("", self.profile) else []),
             *(["security groups by name"] if request.get("SecurityGroups") else []),
-            *(f"the security group {each}" for each in groups if each not in self.groups),
+            *(f"the security group {each}" for each in group_ids(request) if each not in self.groups),
             *(f"the subnet {each}" for each in subnets if each not in self.subnets),
             *(f"the existing network interface {each}" for each in there),
         ]
