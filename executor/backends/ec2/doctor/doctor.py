@@ -14,11 +14,29 @@ from bai_agent.errors import BaiError, StoreError
 from executor.backends.ec2.attention import look_sentence
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.clock import span, store_now
-from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, refused, unusable
+from executor.backends.ec2.doctor.doctor_findings import (
+    Health,
+    HealthFinding,
+    failed,
+    guarded,
+    passed,
+    refused,
+    unknown,
+    unusable,
+    warned,
+)
 from executor.backends.ec2.doctor.launch_checks import launch_findings
 from executor.backends.ec2.launch.resolve import ec2_table, launch_region, named_settings
-from executor.backends.ec2.routes import s3_routes
-from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_session, code_of
+from executor.backends.ec2.routes import find_subnets, s3_routes
+from executor.backends.ec2.session import (
+    DENIED,
+    FAILURES,
+    AwsSession,
+    Failure,
+    aws_session,
+    code_of,
+    tolerated,
+)
 from executor.backends.ec2.watched_jobs import Look, Looker, last_looks
 from executor.configuration.config import Settings, config_file
 from executor.planning.job_defaults import with_defaults
@@ -35,7 +53,7 @@ def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterat
         yield unusable("region", error)
         yield from _brokers(settings)
         return
-    credentials = _credentials(aws)
+    credentials = guarded("credentials", lambda: _credentials(aws))
     yield credentials
     yield from _brokers(settings)
     if credentials.health is Health.FAILED:
@@ -52,7 +70,7 @@ def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterat
     yield from bucket_findings(settings, aws, instances=there.region)
     if settings.bucket:
         yield guarded("looks", lambda: _look_finding(settings))
-    yield guarded("profile", lambda: _instance_profile(launched, aws))
+    yield _instance_profile(launched, aws)
     yield from _network(launched, there, bucket_region=aws.region)
     yield from launch_findings(settings, aws, job_request)
 
@@ -63,13 +81,13 @@ def _look_finding(settings: Settings) -> HealthFinding:
         store = bucket_store(settings, quick=True)
         looks = last_looks(store, store_now(store.url))
     except StoreError as error:
-        return HealthFinding("looks", Health.UNKNOWN, str(error))
+        return unknown("looks", str(error))
     if late := [each for each in looks if each.kind is Looker.WATCHER and not each.goes_on]:
         return _late_watcher(late[0], settings)
     if found := [each for each in looks if each.goes_on]:
-        return HealthFinding("looks", Health.OK, look_sentence(found[0], "all jobs"))
+        return passed("looks", look_sentence(found[0], "all jobs"))
     said = "nothing checks unattended jobs: a machine that hangs stays on until a command checks it"
-    return HealthFinding("looks", Health.OK, said, "`bai setup --watcher` or `bai reap --every 1m` do")
+    return passed("looks", said, "`bai setup --watcher` or `bai reap --every 1m` do")
 
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
@@ -77,7 +95,7 @@ def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
     # The names of a setup's role and function begin with the same text.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
     todo = f"its log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs it, or removes it with --no-watcher"
-    return HealthFinding("looks", Health.WARNING, said, todo)
+    return warned("looks", said, todo)
 
 
 def _as_launched(settings: Settings, job_request: JobRequest | None) -> Settings:
@@ -95,89 +113,62 @@ def _as_launched(settings: Settings, job_request: JobRequest | None) -> Settings
 
 
 def _credentials(aws: AwsSession) -> HealthFinding:
-    def look() -> HealthFinding:
-        who = aws.sts().get_caller_identity()
-        return HealthFinding(
-            "credentials", Health.OK, f"{who['Arn']}" + (f", profile {aws.profile}" if aws.profile else "")
-        )
-
-    return guarded("credentials", look)
+    who = aws.sts().get_caller_identity()
+    return passed("credentials", f"{who['Arn']}" + (f", profile {aws.profile}" if aws.profile else ""))
 
 
 def _region(aws: AwsSession) -> HealthFinding:
     zones = aws.ec2().describe_availability_zones()["AvailabilityZones"]
     usable = [each for each in zones if each.get("State") == "available"]
-    return HealthFinding("region", Health.OK, f"{aws.region}, {len(usable)} availability zones")
+    return passed("region", f"{aws.region}, {len(usable)} availability zones")
 
 
 def _instance_profile(settings: Settings, aws: AwsSession) -> HealthFinding:
     if not settings.instance_profile:
-        return HealthFinding(
+        return failed(
             "profile",
-            Health.FAILED,
             "no instance_profile is configured; without one an instance cannot fetch its agent",
             "`bai setup` makes one; or make it with the policy in docs/iam.md, and configure its name",
             configuration=True,
         )
     name = settings.instance_profile.rpartition("/")[2]
-    try:
+    denied = f"{name}: these credentials may not look at it (iam:GetInstanceProfile)"
+    return guarded("profile", lambda: _role(name, aws), denied=denied)
+
+
+def _role(name: str, aws: AwsSession) -> HealthFinding:
+    """Check whether the instance profile `name` exists and has a role."""
+    profile: Any = None
+    with tolerated("NoSuchEntity"):
         profile = aws.iam().get_instance_profile(InstanceProfileName=name)["InstanceProfile"]
-    except ClientError as error:
-        if code_of(error) == "NoSuchEntity":
-            return HealthFinding(
-                "profile", Health.FAILED, f"{name} does not exist", "correct instance_profile, or make it"
-            )
-        if code_of(error) in DENIED:
-            return HealthFinding(
-                "profile",
-                Health.UNKNOWN,
-                f"{name}: these credentials may not look at it (iam:GetInstanceProfile)",
-            )
-        raise
+    if profile is None:
+        return failed("profile", f"{name} does not exist", "correct instance_profile, or make it")
     roles = [each["RoleName"] for each in profile.get("Roles", ())]
-    if not roles:
-        return HealthFinding(
-            "profile",
-            Health.FAILED,
-            f"{name} has no role",
-            f"aws iam add-role-to-instance-profile --instance-profile-name {name} --role-name ROLE",
-        )
-    return HealthFinding("profile", Health.OK, f"{name}, role {roles[0]}")
+    if roles:
+        return passed("profile", f"{name}, role {roles[0]}")
+    todo = f"aws iam add-role-to-instance-profile --instance-profile-name {name} --role-name ROLE"
+    return failed("profile", f"{name} has no role", todo)
 
 
 def _network(settings: Settings, aws: AwsSession, *, bucket_region: str) -> Iterator[HealthFinding]:
-    ec2: Any = aws.ec2()
     try:
-        if settings.subnets:
-            subnets = ec2.describe_subnets(SubnetIds=list(settings.subnets))["Subnets"]
-        else:
-            subnets = ec2.describe_subnets(Filters=[{"Name": "default-for-az", "Values": ["true"]}])[
-                "Subnets"
-            ]
+        subnets: Any = find_subnets(aws, settings.subnets)
         routes = s3_routes(aws, subnets, public_ip=settings.public_ip, bucket_region=bucket_region)
     except FAILURES as error:
         yield refused("subnets", error)
         return
     if not subnets:
-        yield HealthFinding(
-            "subnets", Health.FAILED, f"there is no default VPC in {aws.region}", "configure `subnets`"
-        )
+        yield failed("subnets", f"there is no default VPC in {aws.region}", "configure `subnets`")
         return
     for subnet, route in zip(subnets, routes, strict=True):
         name = f"{subnet['SubnetId']} ({subnet['AvailabilityZone']})"
         if not subnet.get("AvailableIpAddressCount", 1):
-            yield HealthFinding(
-                "subnets", Health.FAILED, f"{name} has no free address", "name another subnet"
-            )
-        else:
-            yield HealthFinding(
-                "subnets",
-                Health.FAILED if not route.reaches else Health.WARNING if route.todo else Health.OK,
-                f"{name} {route.sentence}",
-                route.todo,
-            )
+            yield failed("subnets", f"{name} has no free address", "name another subnet")
+            continue
+        health = Health.FAILED if not route.reaches else Health.WARNING if route.todo else Health.OK
+        yield HealthFinding("subnets", health, f"{name} {route.sentence}", route.todo)
     vpcs = sorted({each["VpcId"] for each in subnets})
-    yield guarded("groups", lambda: _groups(settings, ec2, vpcs))
+    yield guarded("groups", lambda: _groups(settings, aws.ec2(), vpcs))
 
 
 def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
@@ -186,37 +177,31 @@ def _groups(settings: Settings, ec2: Any, vpcs: list[str]) -> HealthFinding:
     groups = ec2.describe_security_groups(GroupIds=list(settings.security_groups))["SecurityGroups"]
     foreign = [each["GroupId"] for each in groups if each.get("VpcId") not in vpcs]
     if foreign:
-        return HealthFinding(
-            "groups",
-            Health.FAILED,
-            f"{', '.join(foreign)} belongs to another VPC than the subnets",
-            "name groups of their VPC",
-            configuration=True,
-        )
-    closed = [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
+        said = f"{', '.join(foreign)} belongs to another VPC than the subnets"
+        return failed("groups", said, "name groups of their VPC", configuration=True)
+    closed = _closed(groups)
     if len(closed) == len(groups):
-        return HealthFinding(
-            "groups",
-            Health.FAILED,
-            f"{', '.join(closed)} lets nothing out",
-            "allow outgoing TCP 443, and Kafka's port",
-        )
-    return HealthFinding("groups", Health.OK, ", ".join(each["GroupId"] for each in groups))
+        said = f"{', '.join(closed)} lets nothing out"
+        return failed("groups", said, "allow outgoing TCP 443, and Kafka's port")
+    return passed("groups", ", ".join(each["GroupId"] for each in groups))
 
 
 def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
     """Check whether the default groups of these VPCs let traffic out, because hardened accounts close them."""
     filters = [{"Name": "vpc-id", "Values": vpcs}, {"Name": "group-name", "Values": ["default"]}]
-    groups = ec2.describe_security_groups(Filters=filters)["SecurityGroups"]
-    closed = [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
+    closed = _closed(ec2.describe_security_groups(Filters=filters)["SecurityGroups"])
     if closed:
-        return HealthFinding(
+        return failed(
             "groups",
-            Health.FAILED,
             f"none is configured, and the default group blocks outgoing traffic: {', '.join(closed)}",
             "configure `security_groups`, one that allows outgoing TCP 443, and Kafka's port",
         )
-    return HealthFinding("groups", Health.OK, "none is configured: the VPC's default group is used")
+    return passed("groups", "none is configured: the VPC's default group is used")
+
+
+def _closed(groups: list[Any]) -> list[str]:
+    """Return the ids of those of `groups` that let nothing out."""
+    return [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
 
 
 def _brokers(settings: Settings) -> Iterator[HealthFinding]:
@@ -224,18 +209,11 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
         host, _, port = broker.rpartition(":")
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_BROKER_TIMEOUT_S):
-                yield HealthFinding(
-                    "kafka",
-                    Health.OK,
-                    f"{broker} answers here; only the instances can tell whether it also answers there",
-                )
+                said = f"{broker} answers here; only the instances can tell whether it also answers there"
+                yield passed("kafka", said)
         except OSError as error:
-            yield HealthFinding(
-                "kafka",
-                Health.WARNING,
-                f"{broker} does not answer from here ({error.strerror or error})",
-                "that may be right if it is in the instances' VPC",
-            )
+            said = f"{broker} does not answer from here ({error.strerror or error})"
+            yield warned("kafka", said, "that may be right if it is in the instances' VPC")
 
 
 _PROBE = "jobs/.doctor/probe.json"
@@ -246,76 +224,57 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
     """Yield the findings about the configured bucket. instances: the region of the machines that will use
     it."""
     if not settings.bucket:
-        yield HealthFinding(
-            "bucket",
-            Health.FAILED,
-            "none is configured",
-            f'write bucket = "…" into {config_file(os.environ)}',
-            configuration=True,
-        )
+        todo = f'write bucket = "…" into {config_file(os.environ)}'
+        yield failed("bucket", "none is configured", todo, configuration=True)
         return
-    bucket = settings.bucket
-    s3 = aws.s3()
+    bucket, s3 = settings.bucket, aws.s3()
     try:
         headers = s3.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]
-    except ClientError as error:
-        code = code_of(error)
-        if code in ("404", "NoSuchBucket"):
-            yield HealthFinding(
-                "bucket",
-                Health.FAILED,
-                f"{bucket} does not exist",
-                f"make it: aws s3 mb s3://{bucket} --region {aws.region}",
-            )
-        elif code in ("301", "PermanentRedirect"):
-            yield HealthFinding(
-                "bucket",
-                Health.FAILED,
-                f"{bucket} is in another region than {aws.region}",
-                "configure its region",
-                configuration=True,
-            )
-        elif code in ("403", *DENIED):
-            yield HealthFinding(
-                "bucket",
-                Health.FAILED,
-                f"{bucket} may not be used",
-                "it belongs to another account, or the policy lacks s3:ListBucket",
-            )
-        else:
-            yield refused("bucket", error)
-        return
     except FAILURES as error:
-        yield refused("bucket", error)
+        yield _unusable_bucket(bucket, aws.region, error)
         return
     there = headers.get("x-amz-bucket-region") or aws.region
     if there != aws.region:
         # S3 refuses requests that are signed for another region, and jobs use the configured one.
-        yield HealthFinding(
+        yield failed(
             "bucket",
-            Health.FAILED,
             f"{bucket} lies in {there}, and the configured region is {aws.region}",
             f'write region = "{there}" into the configuration (a descriptor\'s [aws.ec2] region may name another one for the '
             "instances), or take a bucket of the region",
         )
         return
-    yield HealthFinding("bucket", Health.OK, f"{bucket} in {there}")
+    yield passed("bucket", f"{bucket} in {there}")
     if instances != aws.region:
-        yield HealthFinding(
+        yield warned(
             "bucket",
-            Health.WARNING,
             f"{bucket} lies in {there}, and the machines will be in {instances}: each GB between them is paid for, and a gateway "
             f"endpoint of {instances} does not lead to it",
             f"take a bucket in {instances}, or machines in {there}",
         )
     yield guarded("bucket list", lambda: _listable(s3, bucket))
     yield guarded("bucket write", lambda: _conditional(s3, bucket))
-    yield guarded("bucket versions", lambda: _versions(s3, bucket))
+    denied = "these credentials may not look at them (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)"
+    yield guarded("bucket versions", lambda: _versions(s3, bucket), denied=denied)
+
+
+def _unusable_bucket(bucket: str, region: str, error: Failure) -> HealthFinding:
+    """Return the finding about a bucket that could not be asked for."""
+    code = code_of(error) if isinstance(error, ClientError) else ""
+    if code in ("404", "NoSuchBucket"):
+        todo = f"make it: aws s3 mb s3://{bucket} --region {region}"
+        return failed("bucket", f"{bucket} does not exist", todo)
+    if code in ("301", "PermanentRedirect"):
+        said = f"{bucket} is in another region than {region}"
+        return failed("bucket", said, "configure its region", configuration=True)
+    if code in DENIED:
+        todo = "it belongs to another account, or the policy lacks s3:ListBucket"
+        return failed("bucket", f"{bucket} may not be used", todo)
+    return refused("bucket", error)
 
 
 def _listable(s3: Any, bucket: str) -> HealthFinding:
     s3.list_objects_v2(Bucket=bucket, Prefix="jobs/", MaxKeys=1)
-    return HealthFinding("bucket list", Health.OK, "jobs/ can be listed")
+    return passed("bucket list", "jobs/ can be listed")
 
 
 def _conditional(s3: Any, bucket: str) -> HealthFinding:
@@ -327,50 +286,25 @@ def _conditional(s3: Any, bucket: str) -> HealthFinding:
                 Bucket=bucket, Key=_PROBE, Body=b"{}\n", IfNoneMatch="*", ChecksumAlgorithm="SHA256"
             )
         except ClientError as error:
-            if code_of(error) in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
-                return HealthFinding(
-                    "bucket write",
-                    Health.OK,
-                    "objects can be written on the condition that they do not exist",
-                )
-            raise
-    return HealthFinding(
-        "bucket write",
-        Health.FAILED,
-        "the server ignores If-None-Match, so a job could be launched twice",
-        "use Amazon S3, or a server that knows conditional writes",
-    )
+            if code_of(error) not in ("PreconditionFailed", "412", "ConditionalRequestConflict"):
+                raise
+            return passed("bucket write", "objects can be written on the condition that they do not exist")
+    said = "the server ignores If-None-Match, so a job could be launched twice"
+    return failed("bucket write", said, "use Amazon S3, or a server that knows conditional writes")
 
 
 def _versions(s3: Any, bucket: str) -> HealthFinding:
     """Check whether old versions of objects, which a versioned bucket keeps and charges for, are ever
     deleted."""
-    try:
-        if s3.get_bucket_versioning(Bucket=bucket).get("Status") != "Enabled":
-            return HealthFinding("bucket versions", Health.OK, "none are kept")
-        rules = _lifecycle_rules(s3, bucket)
-    except ClientError as error:
-        if code_of(error) in DENIED:
-            return HealthFinding(
-                "bucket versions",
-                Health.UNKNOWN,
-                "these credentials may not look at them (s3:GetBucketVersioning, s3:GetLifecycleConfiguration)",
-            )
-        raise
+    if s3.get_bucket_versioning(Bucket=bucket).get("Status") != "Enabled":
+        return passed("bucket versions", "none are kept")
+    rules: list[Any] = []
+    with tolerated("NoSuchLifecycleConfiguration"):
+        rules = s3.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", [])
     if any(each.get("Status") == "Enabled" and "NoncurrentVersionExpiration" in each for each in rules):
-        return HealthFinding("bucket versions", Health.OK, "kept, and a lifecycle rule removes old ones")
-    return HealthFinding(
+        return passed("bucket versions", "kept, and a lifecycle rule removes old ones")
+    return warned(
         "bucket versions",
-        Health.WARNING,
         "all are kept for ever and paid for, even of deleted objects: no lifecycle rule deletes them",
         f"add one with NoncurrentVersionExpiration: aws s3api put-bucket-lifecycle-configuration --bucket {bucket}",
     )
-
-
-def _lifecycle_rules(s3: Any, bucket: str) -> list[dict[str, Any]]:
-    try:
-        return list(s3.get_bucket_lifecycle_configuration(Bucket=bucket).get("Rules", ()))
-    except ClientError as error:
-        if code_of(error) == "NoSuchLifecycleConfiguration":
-            return []
-        raise

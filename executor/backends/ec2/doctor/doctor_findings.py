@@ -7,7 +7,7 @@ from enum import Enum
 
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.session import FAILURES, Failure, aws_error
+from executor.backends.ec2.session import FAILURES, Failure, aws_error, is_denied
 from executor.errors import PlanError, UsageError
 
 
@@ -41,10 +41,26 @@ class HealthFinding:
         }
 
 
+def passed(check: str, sentence: str, todo: str = "") -> HealthFinding:
+    return HealthFinding(check, Health.OK, sentence, todo)
+
+
+def warned(check: str, sentence: str, todo: str = "") -> HealthFinding:
+    return HealthFinding(check, Health.WARNING, sentence, todo)
+
+
+def failed(check: str, sentence: str, todo: str = "", *, configuration: bool = False) -> HealthFinding:
+    return HealthFinding(check, Health.FAILED, sentence, todo, configuration=configuration)
+
+
+def unknown(check: str, sentence: str, todo: str = "") -> HealthFinding:
+    return HealthFinding(check, Health.UNKNOWN, sentence, todo)
+
+
 def unusable(check: str, error: BaiError) -> HealthFinding:
     """Return the finding that something cannot be used, for a reason in our own words."""
     wrong = isinstance(error, (UsageError, DescriptorError, PlanError))
-    return HealthFinding(check, Health.FAILED, str(error), configuration=wrong)
+    return failed(check, str(error), configuration=wrong)
 
 
 def refused(check: str, error: Failure) -> HealthFinding:
@@ -52,11 +68,14 @@ def refused(check: str, error: Failure) -> HealthFinding:
     return unusable(check, aws_error(error, doing="looking at it"))
 
 
-def guarded(check: str, look: Callable[[], HealthFinding]) -> HealthFinding:
-    """Return the finding of `look`. A refusal of AWS, or no answer, is also a finding."""
+def guarded(check: str, look: Callable[[], HealthFinding], *, denied: str = "") -> HealthFinding:
+    """Return the finding of `look`. A refusal of AWS, or no answer, is also a finding.
+
+    denied: what is said if the credentials lack the right to look, which may not matter; empty: a failure as any other.
+    """
     try:
         return look()
     except FAILURES as error:
-        return refused(check, error)
+        return unknown(check, denied) if denied and is_denied(error) else refused(check, error)
     except BaiError as error:
         return unusable(check, error)

@@ -8,10 +8,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding
+from executor.backends.ec2.doctor.doctor_findings import HealthFinding, failed, passed, unknown, warned
 from executor.backends.ec2.launch.network import group_ids
 from executor.backends.ec2.security_group import find_groups
-from executor.backends.ec2.session import DENIED, AwsSession, code_of
+from executor.backends.ec2.session import AwsSession, is_denied, tolerated
 
 _ALL = "-1"
 _TOPMOST_PORT = 65535
@@ -41,22 +41,20 @@ def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding
     denied = []
     for name, call in calls.items():
         try:
-            call()
+            with tolerated("DryRunOperation"):
+                call()
         except ClientError as error:
-            if code_of(error) in DENIED:
-                denied.append(f"ec2:{name}")
-            elif code_of(error) != "DryRunOperation":
+            if not is_denied(error):
                 raise
+            denied.append(f"ec2:{name}")
     if denied:
-        return HealthFinding(
+        return failed(
             "group rights",
-            Health.FAILED,
             f"several machines need a security group of their own, and {', '.join(denied)} is not allowed",
             "docs/iam.md has the policies; or configure `security_groups`",
         )
     untried = "" if earlier else "; the rights to change and delete it are unknown until a group exists"
-    vpc = own_group["VpcId"]
-    return HealthFinding("group rights", Health.OK, f"a group for the job may be made in {vpc}{untried}")
+    return passed("group rights", f"a group for the job may be made in {own_group['VpcId']}{untried}")
 
 
 def group_rules(
@@ -65,20 +63,19 @@ def group_rules(
     """Check whether the configured groups let their members reach each other."""
     ids = sorted(set(group_ids(request)))
     if not ids:
-        return HealthFinding("group rules", Health.UNKNOWN, "the groups are named by their names, not by ids")
+        return unknown("group rules", "the groups are named by their names, not by ids")
     groups: Sequence[Any] = aws.ec2().describe_security_groups(GroupIds=ids)["SecurityGroups"]
     missing = _missing_directions(groups, ids, subnets, has_efa=has_efa)
     names = ", ".join(ids)
     if not missing:
-        return HealthFinding("group rules", Health.OK, f"{names}: members reach each other")
+        return passed("group rules", f"{names}: members reach each other")
     rule = f"IpProtocol=-1,UserIdGroupPairs=[{{GroupId={ids[0]}}}]"
     todo = " and ".join(
         f"aws ec2 authorize-security-group-{_DIRECTIONS[each]} --group-id {ids[0]} --ip-permissions '{rule}'"
         for each in missing
     )
-    return HealthFinding(
+    return warned(
         "group rules",
-        Health.WARNING,
         f"{names}: no rule lets all traffic of members {' and '.join(missing)}, and the machines of a job must reach each other",
         todo,
     )

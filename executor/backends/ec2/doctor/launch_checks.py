@@ -14,15 +14,23 @@ from bai_agent.job.descriptor import Benchmark, Identity, Job, Server, StrategyT
 from bai_agent.light_dataclass import replace
 from executor.backends.ec2.bundle.bundle import build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES
-from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, unusable
+from executor.backends.ec2.doctor.doctor_findings import (
+    HealthFinding,
+    failed,
+    guarded,
+    passed,
+    unknown,
+    unusable,
+    warned,
+)
 from executor.backends.ec2.doctor.node_checks import node_findings
-from executor.backends.ec2.launch.cost import price
-from executor.backends.ec2.launch.draft import own_group
+from executor.backends.ec2.launch.cost import price, read_tenancy
+from executor.backends.ec2.launch.draft import bundle_upload, own_group
 from executor.backends.ec2.launch.error_classes import classify_error
 from executor.backends.ec2.launch.launch_request import for_candidate, launch_request, server_request
 from executor.backends.ec2.launch.resolve import Resolved, ec2_table, launch_region, resolve, type_names
 from executor.backends.ec2.session import AwsSession, aws_session, code_of
-from executor.backends.ec2.staging_bucket import Upload, missing, staging_bucket
+from executor.backends.ec2.staging_bucket import missing, staging_bucket
 from executor.backends.ec2.tags import tag_time
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
@@ -42,12 +50,12 @@ def launch_findings(
     if job_request is None:
         for architecture in ARCHITECTURES:
             yield _bundle(settings, architecture)
-        yield HealthFinding("launch", Health.UNKNOWN, "not tried", _UNCHECKED)
+        yield unknown("launch", "not tried", _UNCHECKED)
         return
     try:
         descriptor = with_defaults(read_request(job_request)[0], settings)
     except BaiError as error:
-        yield HealthFinding("descriptor", Health.FAILED, str(error), configuration=True)
+        yield failed("descriptor", str(error), configuration=True)
         return
     try:
         there = aws_session(settings, region=launch_region(descriptor, settings))
@@ -56,16 +64,12 @@ def launch_findings(
         yield unusable("image", error)
         return
     zones = ", ".join(dict.fromkeys(each.zone for each in resolved.candidates))
-    yield HealthFinding(
-        "image",
-        Health.OK,
-        f"{resolved.image.id} ({resolved.image.architecture}) for {type_names(resolved.candidates)} in {zones}",
-    )
-    yield _bundle(settings, linux_architecture(resolved.image.architecture))
-    placement = ec2_table(descriptor).run_instances.get("Placement", {})
+    image, types = resolved.image, type_names(resolved.candidates)
+    yield passed("image", f"{image.id} ({image.architecture}) for {types} in {zones}")
+    yield _bundle(settings, linux_architecture(image.architecture))
+    tenancy = read_tenancy(ec2_table(descriptor).run_instances)
     for kind in resolved.kinds_of_image:
-        tenancy = str(placement.get("Tenancy", "default"))
-        yield _price(settings, there, kind.name, operation=resolved.image.operation, tenancy=tenancy)
+        yield _price(settings, there, kind.name, operation=image.operation, tenancy=tenancy)
     yield from request_findings(descriptor, resolved, there, bucket_region=aws.region)
 
 
@@ -86,12 +90,9 @@ def request_findings(
     except BaiError as error:
         yield unusable("launch", error)
         return
-    if resolved.block is not None:
-        yield HealthFinding(
-            "capacity block",
-            Health.UNKNOWN if resolved.block.end is None else Health.OK,
-            resolved.block.sentence(),
-        )
+    if (block := resolved.block) is not None:
+        finding = passed if block.end is not None else unknown
+        yield finding("capacity block", block.sentence())
     yield from node_findings(aws, resolved, request, group, bucket_region=bucket_region)
     yield guarded("launch", lambda: _dry_run(request, resolved, aws))
     if resolved.server is not None:
@@ -104,29 +105,22 @@ def _bundle(settings: Settings, architecture: str) -> HealthFinding:
     check = f"agent {architecture}"
     try:
         built = build(architecture, cache=cache_folder(os.environ), download=False)
-        absent = missing(
-            staging_bucket(settings),
-            [Upload(key=built.key, path=built.path, size=built.size, what="the agent")],
-        )
+        absent = missing(staging_bucket(settings), [bundle_upload(built)])
     except WheelError:
-        return HealthFinding(check, Health.WARNING, "its bundle was not built on this machine yet", todo)
+        return warned(check, "its bundle was not built on this machine yet", todo)
     except BaiError as error:
         return unusable(check, error)
     if absent:
-        return HealthFinding(check, Health.WARNING, f"its bundle is not in the bucket ({built.key})", todo)
-    return HealthFinding(check, Health.OK, f"{built.key} is in the bucket")
+        return warned(check, f"its bundle is not in the bucket ({built.key})", todo)
+    return passed(check, f"{built.key} is in the bucket")
 
 
 def _price(settings: Settings, aws: AwsSession, name: str, *, operation: str, tenancy: str) -> HealthFinding:
     hourly, origin = price(name, settings.prices, aws, operation=operation, tenancy=tenancy)
     if hourly is None:
-        return HealthFinding(
-            "price",
-            Health.WARNING,
-            f"that of {name} is unknown: {origin}",
-            f'write it under [prices] in the configuration: "{name}" = 1.23',
-        )
-    return HealthFinding("price", Health.OK, f"{name}: {hourly:,.4f} USD an hour, {origin}")
+        todo = f'write it under [prices] in the configuration: "{name}" = 1.23'
+        return warned("price", f"that of {name} is unknown: {origin}", todo)
+    return passed("price", f"{name}: {hourly:,.4f} USD an hour, {origin}")
 
 
 def _dry_run(
@@ -151,10 +145,8 @@ def _dry_run(
     try:
         aws.no_retry_client().run_instances(**for_candidate(request, candidate, "doctor"), DryRun=True)
     except ClientError as error:
-        if code_of(error) == "DryRunOperation":
-            what = "it" if nodes == 1 else f"{nodes:,} machines"
-            return HealthFinding(
-                "launch", Health.OK, f"a dry run of {what} in {candidate.zone} was accepted{of_server}"
-            )
-        return HealthFinding("launch", Health.FAILED, f"{classify_error(error).sentence}{of_server}")
-    return HealthFinding("launch", Health.UNKNOWN, "the server does not say whether it would have launched")
+        if code_of(error) != "DryRunOperation":
+            return failed("launch", f"{classify_error(error).sentence}{of_server}")
+        what = "it" if nodes == 1 else f"{nodes:,} machines"
+        return passed("launch", f"a dry run of {what} in {candidate.zone} was accepted{of_server}")
+    return unknown("launch", "the server does not say whether it would have launched")

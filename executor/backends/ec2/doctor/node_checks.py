@@ -7,15 +7,23 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from botocore.exceptions import ClientError
-
+from bai_agent.errors import BaiError
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.doctor.doctor_findings import Health, HealthFinding, guarded, refused
+from executor.backends.ec2.doctor.doctor_findings import (
+    HealthFinding,
+    failed,
+    guarded,
+    passed,
+    refused,
+    unknown,
+    warned,
+)
 from executor.backends.ec2.doctor.groups import group_rights, group_rules
+from executor.backends.ec2.instances import LIVING, described
 from executor.backends.ec2.launch.images import InstanceType
 from executor.backends.ec2.launch.resolve import Resolved
-from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, without_s3
-from executor.backends.ec2.session import DENIED, FAILURES, AwsSession, aws_error, code_of
+from executor.backends.ec2.routes import ENDPOINT_ADVICE, cut_off_sentence, find_subnets, without_s3
+from executor.backends.ec2.session import FAILURES, AwsSession, is_denied, plain_errors, tolerated
 from executor.descriptor.ec2_table import ON_DEMAND, efa_interfaces
 
 _MARKETS = {
@@ -59,14 +67,16 @@ def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) 
 
 
 def vcpu_quota(aws: AwsSession, instance_type: str, *, spot: bool) -> VcpuQuota | None:
-    """Return the account's quota that a type counts against; None if there is none. Raises the errors of AWS's library."""
+    """Return the account's quota that a type counts against; None if there is none. Raises BaiError."""
     limits: dict[str, float] = {}
-    for page in aws.service_quotas().get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
-        limits |= {each["QuotaName"]: each["Value"] for each in page["Quotas"]}
+    with plain_errors("reading the quotas"):
+        for page in aws.service_quotas().get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
+            limits |= {each["QuotaName"]: each["Value"] for each in page["Quotas"]}
     name = quota_name(instance_type, limits, spot=spot)
     if name is None:
         return None
-    running = _running(aws, spot=spot)
+    there = described(aws.ec2(), [{"Name": "instance-state-name", "Values": list(LIVING)}])
+    running = Counter(each.type for each in there if (each.market == "spot") == spot)
     counted = [kind for kind in running if quota_name(kind, limits, spot=spot) == name]
     vcpus = _vcpus(aws, counted)
     return VcpuQuota(
@@ -74,26 +84,14 @@ def vcpu_quota(aws: AwsSession, instance_type: str, *, spot: bool) -> VcpuQuota 
     )
 
 
-def _running(aws: AwsSession, *, spot: bool) -> Counter[str]:
-    """Return the number of instances of each type that count against the quota now."""
-    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    pages = aws.ec2().get_paginator("describe_instances").paginate(Filters=states)  # type: ignore[arg-type]
-    return Counter(
-        str(each.get("InstanceType", ""))
-        for page in pages
-        for reservation in page["Reservations"]
-        for each in reservation.get("Instances", ())
-        if (each.get("InstanceLifecycle") == "spot") == spot
-    )
-
-
 def _vcpus(aws: AwsSession, kinds: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for start in range(0, len(kinds), _TYPES_AT_ONCE):
-        wanted = kinds[start : start + _TYPES_AT_ONCE]
-        answer = aws.ec2().describe_instance_types(InstanceTypes=wanted)  # type: ignore[arg-type]
-        for each in answer["InstanceTypes"]:
-            found[str(each.get("InstanceType"))] = each.get("VCpuInfo", {}).get("DefaultVCpus", 0)
+    with plain_errors("describing instance types"):
+        for start in range(0, len(kinds), _TYPES_AT_ONCE):
+            wanted = kinds[start : start + _TYPES_AT_ONCE]
+            answer = aws.ec2().describe_instance_types(InstanceTypes=wanted)  # type: ignore[arg-type]
+            for each in answer["InstanceTypes"]:
+                found[str(each.get("InstanceType"))] = each.get("VCpuInfo", {}).get("DefaultVCpus", 0)
     return found
 
 
@@ -141,7 +139,7 @@ def _network(
     nodes, interfaces = _machines(resolved, request), request.get("NetworkInterfaces") or [{}]
     try:
         ids = dict.fromkeys(each.subnet for each in resolved.candidates)
-        subnets: Sequence[Any] = aws.ec2().describe_subnets(SubnetIds=list(ids))["Subnets"]
+        subnets: Sequence[Any] = find_subnets(aws, list(ids))
     except FAILURES as error:
         yield refused("addresses", error)
         return
@@ -161,28 +159,23 @@ def _quotas(
     aws: AwsSession, wanted: Sequence[tuple[InstanceType, int]], market: str
 ) -> Iterator[HealthFinding]:
     """Yield a finding about each quota that the machines count against. wanted: types, each with a number of machines."""
-
-    def unknown(why: str) -> HealthFinding:
-        return HealthFinding("quota", Health.UNKNOWN, why)
-
     if market not in (ON_DEMAND, "spot"):
-        yield unknown(f"the machines of a {market} were paid for before, and are not compared with a quota")
+        said = f"the machines of a {market} were paid for before, and are not compared with a quota"
+        yield unknown("quota", said)
         return
     needs: dict[VcpuQuota, list[tuple[int, int]]] = {}
     for kind, nodes in wanted:
         if kind.vcpus is None:
-            yield unknown(f"EC2 does not say how many vCPUs {kind.name} has")
+            yield unknown("quota", f"EC2 does not say how many vCPUs {kind.name} has")
             continue
         try:
             quota = vcpu_quota(aws, kind.name, spot=market == "spot")
-        except FAILURES as error:
-            if isinstance(error, ClientError) and code_of(error) in DENIED:
-                yield unknown("these credentials may not look at quotas (servicequotas:ListServiceQuotas)")
-            else:
-                yield unknown(str(aws_error(error, doing="reading the quotas")))
+        except BaiError as error:
+            denied = "these credentials may not look at quotas (servicequotas:ListServiceQuotas)"
+            yield unknown("quota", denied if is_denied(error) else str(error))
             return
         if quota is None:
-            yield unknown(f"the account has no known vCPU quota for {kind.name}")
+            yield unknown("quota", f"the account has no known vCPU quota for {kind.name}")
             continue
         needs.setdefault(quota, []).append((nodes, kind.vcpus))
     for quota, parts in needs.items():
@@ -193,15 +186,13 @@ def _quota(quota: VcpuQuota, parts: Sequence[tuple[int, int]]) -> HealthFinding:
     """Return the finding about a quota. parts: numbers of machines, each with the vCPUs of one."""
     vcpus = sum(nodes * each for nodes, each in parts)
     needed = f"{vcpus:,} ({' + '.join(f'{nodes:,} × {each}' for nodes, each in parts)})"
-    is_enough = quota.used + vcpus <= quota.limit
-    return HealthFinding(
-        "quota",
-        Health.OK if is_enough else Health.FAILED,
-        f'"{quota.name}": {quota.limit:,} vCPUs, of which {quota.used:,} are in use; the job needs {needed}',
-        ""
-        if is_enough
-        else "ask for more under Service Quotas › Amazon EC2, or take fewer or smaller machines",
+    said = (
+        f'"{quota.name}": {quota.limit:,} vCPUs, of which {quota.used:,} are in use; the job needs {needed}'
     )
+    if quota.used + vcpus <= quota.limit:
+        return passed("quota", said)
+    todo = "ask for more under Service Quotas › Amazon EC2, or take fewer or smaller machines"
+    return failed("quota", said, todo)
 
 
 def _placement(aws: AwsSession, placement: Mapping[str, Any], nodes: int) -> Iterator[HealthFinding]:
@@ -210,24 +201,17 @@ def _placement(aws: AwsSession, placement: Mapping[str, Any], nodes: int) -> Ite
     if not name and not group_id:
         return
     wanted = f'"{name}"' if name else str(group_id)
-    try:
-        ec2 = aws.ec2()
-        groups: Sequence[Any] = (
-            ec2.describe_placement_groups(GroupNames=[name])
-            if name
-            else ec2.describe_placement_groups(GroupIds=[str(group_id)])
-        )["PlacementGroups"]
-    except FAILURES as error:
-        code = code_of(error) if isinstance(error, ClientError) else ""
-        if code in DENIED:
-            denied = f"{wanted}: these credentials may not look at it (ec2:DescribePlacementGroups)"
-            yield HealthFinding("placement", Health.UNKNOWN, denied)
-            return
-        if not code.startswith("InvalidPlacementGroup"):
-            yield refused("placement", error)
-            return
-        groups = []
-    yield _placement_group(groups, wanted, nodes, region=aws.region, name=name or "NAME")
+
+    def look() -> HealthFinding:
+        groups: Sequence[Any] = ()
+        ec2: Any = aws.ec2()
+        which = {"GroupNames": [name]} if name else {"GroupIds": [str(group_id)]}
+        with tolerated("InvalidPlacementGroup"):
+            groups = ec2.describe_placement_groups(**which)["PlacementGroups"]
+        return _placement_group(groups, wanted, nodes, region=aws.region, name=name or "NAME")
+
+    denied = f"{wanted}: these credentials may not look at it (ec2:DescribePlacementGroups)"
+    yield guarded("placement", look, denied=denied)
 
 
 def _placement_group(
@@ -245,8 +229,8 @@ def _placement_group(
         problem = f"the placement group {wanted} spreads its machines, at most {_SPREAD_LIMIT} in a zone, and the job has {nodes:,}"
         todo = "name one with the strategy cluster"
     else:
-        return HealthFinding("placement", Health.OK, f"{wanted}, {strategy}")
-    return HealthFinding("placement", Health.FAILED, problem, todo, configuration=True)
+        return passed("placement", f"{wanted}, {strategy}")
+    return failed("placement", problem, todo, configuration=True)
 
 
 def _efas(kinds: Sequence[InstanceType], wanted: int, nodes: int) -> Iterator[HealthFinding]:
@@ -258,21 +242,17 @@ def _efas(kinds: Sequence[InstanceType], wanted: int, nodes: int) -> Iterator[He
 def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
     most = kind.efa_interfaces
     if not wanted:
-        return HealthFinding(
-            "efa",
-            Health.OK,
-            f'none is requested; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA',
-        )
-    if not most or wanted > most:
-        takes = f"takes up to {most}" if most else "takes none"
-        return HealthFinding(
-            "efa",
-            Health.FAILED,
-            f"{wanted} EFA interfaces are asked for, and {kind.name} {takes}",
-            "correct NetworkInterfaces in [aws.ec2.run_instances], or take another hardware.instance_type",
-            configuration=True,
-        )
-    return HealthFinding("efa", Health.OK, f"{wanted} of up to {most} that {kind.name} takes")
+        said = f'none is requested; {kind.name} takes up to {most} ([aws.ec2] efa = "all"): docs/many-nodes.md, EFA'
+        return passed("efa", said)
+    if most and wanted <= most:
+        return passed("efa", f"{wanted} of up to {most} that {kind.name} takes")
+    takes = f"takes up to {most}" if most else "takes none"
+    return failed(
+        "efa",
+        f"{wanted} EFA interfaces are asked for, and {kind.name} {takes}",
+        "correct NetworkInterfaces in [aws.ec2.run_instances], or take another hardware.instance_type",
+        configuration=True,
+    )
 
 
 def _interfaces(
@@ -281,10 +261,8 @@ def _interfaces(
     """Check whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
     cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
     if not cut_off:
-        return HealthFinding("interfaces", Health.OK, f"S3 is reached with {count} and no public address")
-    return HealthFinding(
-        "interfaces", Health.FAILED, cut_off_sentence(cut_off, interfaces=count), ENDPOINT_ADVICE
-    )
+        return passed("interfaces", f"S3 is reached with {count} and no public address")
+    return failed("interfaces", cut_off_sentence(cut_off, interfaces=count), ENDPOINT_ADVICE)
 
 
 def _addresses(
@@ -295,9 +273,9 @@ def _addresses(
     free = {each["SubnetId"]: each.get("AvailableIpAddressCount", 0) for each in subnets}
     small = [f"{subnet} has {count:,}" for subnet, count in free.items() if count < needed]
     if not small:
-        return HealthFinding("addresses", Health.OK, f"each candidate subnet has {needed:,} that are free")
+        return passed("addresses", f"each candidate subnet has {needed:,} that are free")
     todo = "name larger `subnets`"
     sentence = f"the job needs {needed:,} free addresses in one subnet, and {', '.join(small)}"
     if len(small) < len(free):
-        return HealthFinding("addresses", Health.WARNING, f"{sentence}; only the others are of use", todo)
-    return HealthFinding("addresses", Health.FAILED, sentence, todo)
+        return warned("addresses", f"{sentence}; only the others are of use", todo)
+    return failed("addresses", sentence, todo)
