@@ -48,10 +48,9 @@ from executor.backends.ec2.launch.resolve import (
     server_type,
     unresolved,
 )
-from executor.backends.ec2.local_files import LocalFiles, local_files
 from executor.backends.ec2.security_group import group_request
 from executor.backends.ec2.session import AwsSession
-from executor.backends.ec2.staging_bucket import Upload
+from executor.backends.ec2.staging_bucket import LocalFiles, Upload, local_files
 from executor.backends.ec2.tags import job_tags, tag_time
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor, Finding, Severity

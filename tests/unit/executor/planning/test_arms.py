@@ -10,7 +10,7 @@ import pytest
 
 from bai_agent.job.descriptor import Job, SourceKind
 from bai_agent.job.descriptor_file import parse_job
-from executor.backends.ec2.local_files import local_files
+from executor.backends.ec2.staging_bucket import local_files
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.planning.arm_files import arm_files

@@ -12,8 +12,8 @@ import pytest
 
 from bai_agent.job.descriptor import End, Job, Kafka, Power, SourceKind, Store, Unpack
 from executor.backends.ec2.launch.launch_request import deadman
-from executor.backends.ec2.local_files import local_files
-from executor.backends.ec2.local_files import pack as pack_folder
+from executor.backends.ec2.staging_bucket import local_files
+from executor.backends.ec2.staging_bucket import pack as pack_folder
 from executor.configuration.job_limits import JobLimits
 from executor.descriptor import Descriptor
 from executor.errors import PlanError
