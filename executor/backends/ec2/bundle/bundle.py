@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 import bai_agent
-from bai_agent.job.run_directory import make_folder
+from bai_agent.job.run_directory import make_folder, write_atomic
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES, find_wheels, locked_wheels
 from executor.backends.ec2.shared import once
@@ -113,9 +113,7 @@ def _built(architecture: str, *, cache: Path, download: bool) -> BuiltBundle:
         # Only here: reading and hashing all wheels takes a third of a second.
         wheels = find_wheels(architecture, cache=cache / "wheels", download=download)
         make_folder(path.parent, private=path.parent)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        partial.write_bytes(pack({**agent, **_wheel_files(wheels)}))
-        partial.replace(path)
+        write_atomic(path, pack({**agent, **_wheel_files(wheels)}))
     content = path.read_bytes()
     return BuiltBundle(
         path=path, architecture=architecture, sha256=hashlib.sha256(content).hexdigest(), size=len(content)

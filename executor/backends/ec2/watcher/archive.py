@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import bai_agent
 import cloud_init
-from bai_agent.job.run_directory import make_folder
+from bai_agent.job.run_directory import make_folder, write_atomic
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.bundle.wheels import find_in_sets, watcher_sets
 from executor.errors import WheelError
@@ -51,20 +50,16 @@ class WatcherArchive:
         return f"agent/watcher-{self.sha256}.zip"
 
 
-def build_watcher(
-    *, cache: Path, python: str = PYTHON, architecture: str = ARCHITECTURE, download: bool = True
-) -> WatcherArchive:
-    """Return the archive of the watcher, kept in `cache`. Raises WheelError. download: whether missing wheels may be fetched."""
+def build_watcher(*, cache: Path, python: str = PYTHON, architecture: str = ARCHITECTURE) -> WatcherArchive:
+    """Return the archive of the watcher, kept in `cache`; missing wheels are fetched. Raises WheelError."""
     try:
-        wheels = find_in_sets(watcher_sets(architecture, python), cache=cache / "wheels", download=download)
+        wheels = find_in_sets(watcher_sets(architecture, python), cache=cache / "wheels")
         content = pack({**own_files(), **{name: file for each in wheels for name, file in _unpacked(each)}})
         sha256 = hashlib.sha256(content).hexdigest()
         path = cache / "watchers" / f"{sha256}.zip"
         if not path.exists():
             make_folder(path.parent, private=path.parent)
-            partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            partial.write_bytes(content)
-            partial.replace(path)
+            write_atomic(path, content)
     except OSError as error:
         raise WheelError(f"the watcher's archive cannot be kept in {cache}: {error.strerror}") from error
     return WatcherArchive(path=path, sha256=sha256, size=len(content))
