@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 from bai_agent.errors import BaiError
@@ -25,15 +24,14 @@ from bai_agent.light_dataclass import dataclass, field
 from executor.backends.ec2.bucket_store import named_regions
 from executor.backends.ec2.clock import store_now
 from executor.backends.ec2.inferred_result import write_result
-from executor.backends.ec2.instances import Instance, instances_by_id
+from executor.backends.ec2.instances import Instance, find_job_instances, instances_by_id
 from executor.backends.ec2.look_store import LookStore
 from executor.backends.ec2.monitor.bucket_look import BucketLook, LookListener
-from executor.backends.ec2.monitor.ec2_job_status import find_job_instances
 from executor.backends.ec2.monitor.ended_job import end_leftovers_or_say
 from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.backends.ec2.monitor.reaper import Reaped
 from executor.backends.ec2.monitor.replacer import Replacer
-from executor.backends.ec2.session import AwsSession, aws_session
+from executor.backends.ec2.session import aws_sessions
 from executor.backends.ec2.watched_jobs import Looker
 from executor.configuration.config import Settings
 from executor.descriptor import Descriptor
@@ -133,9 +131,7 @@ class Reconciler:
         """The jobs' machines at the last look; None if EC2 could not be asked."""
         self._called: set[str] = set()
         """Jobs of an event, which are checked at once, even if they belong to another replica."""
-        self._aws: Callable[[str | None], AwsSession] = cache(
-            lambda region: aws_session(settings, region=region)
-        )
+        self._aws = aws_sessions(settings)
         # Machines are launched for requests only, whose senders the configuration bounds.
         self._looks = BucketLook(
             settings=settings,

@@ -219,7 +219,8 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
             )
         if code in DENIED:
             return AwsError(
-                f"{doing}{where} is not allowed ({code}): {message_of(error)}; docs/iam.md has the policies", code=code
+                f"{doing}{where} is not allowed ({code}): {message_of(error)}; docs/iam.md has the policies",
+                code=code,
             )
         return AwsError(f"{doing}{where} failed: {message_of(error)} ({code})", code=code)
     if isinstance(error, (EndpointConnectionError, ConnectTimeoutError, ReadTimeoutError)):

@@ -20,6 +20,7 @@ from bai_agent.job.descriptor import is_job_id
 from bai_agent.job.record_types import Count
 from bai_agent.job.store import JobStore
 from bai_agent.light_dataclass import dataclass
+from executor.backends.ec2.clock import elapsed
 
 _WATCHED, _LOOKS = ".watched/", ".looks/"
 _MISSED = 3
@@ -104,7 +105,7 @@ def last_looks(store: JobStore, now_ms: int) -> list[Look]:
         looks.append(
             Look(
                 kind=kind,
-                age=timedelta(milliseconds=max(0, now_ms - modified)),
+                age=elapsed(modified, now_ms),
                 every=None if every is None else timedelta(seconds=every),
             )
         )

@@ -205,14 +205,16 @@ class _Submission:
             self.record,
             file,
             self.there,
-            lambda: redraw(
-                file,
-                self.there or self.job,
-                self.descriptor,
-                self.settings,
-                self.aws,
-                cache=cache_folder(os.environ),
-            ).file,
+            lambda: (
+                redraw(
+                    file,
+                    self.there or self.job,
+                    self.descriptor,
+                    self.settings,
+                    self.aws,
+                    cache=cache_folder(os.environ),
+                ).file
+            ),
             region=self.aws.region,
             now=self.now(),
         )

@@ -63,7 +63,12 @@ def accept(
     later: dict[str, Any] = {}
     if file is not None and file.number:
         later = {"first_node": file.first_node, "replaces": list(file.replaces)}
-    wanted: dict[str, Any] = {"instances": list(instances), **candidate_table(candidate), **later, "time": now_ms()}
+    wanted: dict[str, Any] = {
+        "instances": list(instances),
+        **candidate_table(candidate),
+        **later,
+        "time": now_ms(),
+    }
     return _decide(record, file, aws, wanted)
 
 
@@ -88,9 +93,7 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
     because EC2 is eventually consistent.
     """
     attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
-    found = find_launch_instances(
-        aws.ec2(), record.job_id, attempt, store=record.store.url, launch=number
-    )
+    found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=record.store.url, launch=number)
     if not found:
         return None
     if (record.job() if file is None else file).server is not None:

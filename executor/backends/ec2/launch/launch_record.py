@@ -37,13 +37,13 @@ EXPIRED = "Expired"
 _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 """Name of a round's folder."""
 
+
 def expires_at(start: datetime, deadman: timedelta) -> str:
     """Return the time at which a machine submitted at `start` must be gone, in the form of a tag.
 
     It may be launched within LAUNCH_WINDOW, and has the whole of `deadman` after that.
     """
     return tag_time(start + LAUNCH_WINDOW + deadman)
-
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,32 +177,31 @@ def read_launch(
 def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[str, Any] | None:
     """Return `launched.json`: instances, or none with the reason; None if it is open. Raises StoreError, RecordError."""
     key = launch_key(record, attempt, launch, "launched.json")
-    table = record.read_object(key)
-    if table is not None:
-        where = f"{record.store.url}/{key}"
-        checked(_Decision, table, where=where)
-        if not table["instances"]:
-            checked(_DecidedAgainst, table, where=where)
+    table = _read(record, key, _Decision)
+    if table is not None and not table["instances"]:
+        checked(_DecidedAgainst, table, where=f"{record.store.url}/{key}")
     return table
 
 
 def read_waiting(record: JobRecord, *, attempt: int) -> dict[str, Any] | None:
     """Return `waiting.json`, which is for people, or None. Raises StoreError, RecordError."""
-    key = attempt_key(record, attempt, "waiting.json")
-    table = record.read_object(key)
-    if table is not None:
-        checked(_Waiting, table, where=f"{record.store.url}/{key}")
-    return table
+    return _read(record, attempt_key(record, attempt, "waiting.json"), _Waiting)
 
 
 def read_refusal(
     record: JobRecord, candidate: int, *, attempt: int, number: int = 0, launch: int = 0
 ) -> dict[str, Any] | None:
     """Return a candidate's refusal in round `number`, or None. Raises StoreError, RecordError."""
-    key = round_key(record, attempt, number, f"refused/{candidate}.json", launch=launch)
+    return _read(
+        record, round_key(record, attempt, number, f"refused/{candidate}.json", launch=launch), _Refusal
+    )
+
+
+def _read(record: JobRecord, key: str, form: type[Any]) -> dict[str, Any] | None:
+    """Return the object `key`, which has the fields of the dataclass `form`; None if there is none."""
     table = record.read_object(key)
     if table is not None:
-        checked(_Refusal, table, where=f"{record.store.url}/{key}")
+        checked(form, table, where=f"{record.store.url}/{key}")
     return table
 
 

@@ -25,7 +25,15 @@ from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeE
 from executor.backends.ec2.launch.images import Image, InstanceType, placeholder
 from executor.backends.ec2.launch.network import all_efas, connect
 from executor.backends.ec2.launch.resolve import Candidate, Resolved
-from executor.backends.ec2.tags import FIRST_NODE_TAG, OURS, job_tags, read_tags, sanitised, tag_list, with_tags
+from executor.backends.ec2.tags import (
+    FIRST_NODE_TAG,
+    OURS,
+    job_tags,
+    read_tags,
+    sanitised,
+    tag_list,
+    with_tags,
+)
 from executor.configuration.job_volume import Volume
 from executor.descriptor.ec2_table import ON_DEMAND, Ec2, read_market
 from executor.errors import UsageError

@@ -76,7 +76,9 @@ def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
 
 def group_ids(request: Mapping[str, Any]) -> list[str]:
     """Return the ids of the security groups that a request names, those of its interfaces too."""
-    of_interfaces = (group for each in request.get("NetworkInterfaces", ()) for group in each.get("Groups", ()))
+    of_interfaces = (
+        group for each in request.get("NetworkInterfaces", ()) for group in each.get("Groups", ())
+    )
     return [*request.get("SecurityGroupIds", ()), *of_interfaces]
 
 

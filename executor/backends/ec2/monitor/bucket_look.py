@@ -100,14 +100,13 @@ class BucketLook:
         """
         named = self._read_bucket(attended)
         places = dict.fromkeys(regions or [*filter(None, [self.settings.region]), *named])
-        begun = _Begun(until)
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as pool:
             list(pool.map(self._reap, places))
             machines = self._machines(pool, places if regions else None)
-            list(pool.map(begun.unless_late(self._look_at), machines.items()))
+            looked = list(pool.map(lambda each: self._look_in_time(*each, until=until), machines.items()))
         if not regions:
             self._note()
-        return begun.left
+        return looked.count(False)
 
     def _read_bucket(self, attended: Collection[str]) -> list[str]:
         """Read which jobs are watched; return the regions in which jobs were launched."""
@@ -184,8 +183,14 @@ class BucketLook:
             self._trouble(f"{job_id}: {error}")
         return None
 
-    def _look_at(self, found: tuple[str, list[Instance] | None]) -> None:
-        job_id, known = found
+    def _look_in_time(self, job_id: str, known: list[Instance] | None, *, until: float) -> bool:
+        """Look at a job; return False if there is no time left."""
+        if time.monotonic() >= until:
+            return False
+        self._look_at(job_id, known)
+        return True
+
+    def _look_at(self, job_id: str, known: list[Instance] | None) -> None:
         job = self._jobs[job_id]
         try:
             # Threads of a pool do not have the context of the thread that waits for them.
@@ -264,25 +269,3 @@ class BucketLook:
     @cached_property
     def _aws(self) -> Callable[[str | None], AwsSession]:
         return aws_sessions(self.settings)
-
-
-class _Begun:
-    """Work that must start before a deadline."""
-
-    def __init__(self, until: float) -> None:
-        self._until = until
-        self.left = 0
-        """Number of items for which no time was left."""
-        self._lock = threading.Lock()
-
-    def unless_late(
-        self, work: Callable[[tuple[str, list[Instance] | None]], None]
-    ) -> Callable[[tuple[str, list[Instance] | None]], None]:
-        def begin(item: tuple[str, list[Instance] | None]) -> None:
-            if time.monotonic() < self._until:
-                return work(item)
-            with self._lock:
-                self.left += 1
-            return None
-
-        return begin

@@ -165,9 +165,7 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
         return None
     first = hung[0]
     others = f", nor have {len(hung) - 1} other nodes" if len(hung) > 1 else ""
-    sentence = (
-        f"{observation.silence_of(first)}{others}; {'their machines are' if others else 'its machine is'} terminated."
-    )
+    sentence = f"{observation.silence_of(first)}{others}; {'their machines are' if others else 'its machine is'} terminated."
     if len(hung) < len(working):
         # Their agents make the result.
         return Diagnosis(JobStage.SILENT, sentence, terminate=hung + observation.stopped)

@@ -66,7 +66,7 @@ class DueMachines:
     count: int = 0
     """Machines that are to be launched now."""
     wait: timedelta | None = None
-    """Time until they are requested. Time until the next launch; None if none is due, or if it is due now."""
+    """Time until the next launch; None if none is due, or if it is due now."""
     why: str = ""
     """Reason why none are launched although nodes are missing; empty if the job has no replacements at all."""
 

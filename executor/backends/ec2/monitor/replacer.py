@@ -221,9 +221,7 @@ class Replacer:
         created: str,
     ) -> LaunchFile:
         """Return a later launch of one machine. Raises BaiError."""
-        boot = replace(
-            base.boot, deadman=base.file.ends - need_time(created), launch=number, first_node=node
-        )
+        boot = replace(base.boot, deadman=base.file.ends - need_time(created), launch=number, first_node=node)
         request = dict(base.file.request)
         if base.file.security_group is not None:
             request = in_group(request, find_group(aws.ec2(), base.file.security_group))

@@ -128,7 +128,7 @@ class Network:
     subnets: tuple[str, ...] = ()
     """One of each zone."""
     all_subnets: tuple[str, ...] = ()
-    """All regions in which machines are launched."""
+    """All subnets in which machines are launched."""
     default_group: str = ""
     """The VPC's default group, which machines without another group have."""
 
