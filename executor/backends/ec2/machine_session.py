@@ -57,6 +57,12 @@ def _running_machine(monitor: JobMonitor, node: int) -> Instance:
     machines = [each for each in monitor.instances() if each.index == node]
     running = [each for each in machines if each.state == "running"]
     if running:
+        if running[-1].job_id != job_id:
+            # Any machine with the rights of a job may write an id into its record.
+            raise UsageError(
+                f"the record of {job_id} names {running[-1].id} as the machine of node {node}, which lacks the job's tag bai:job-id; "
+                f"if it is yours: aws ssm start-session --target {running[-1].id}"
+            )
         return running[-1]
     if any(each.living for each in machines):
         raise UsageError(f"the machine of node {node} of {job_id} is still starting; try again in a minute")

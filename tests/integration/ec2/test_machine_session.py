@@ -5,6 +5,7 @@ The programs of AWS are stand-ins, found on PATH as the real ones are.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -104,3 +105,16 @@ def test_bai_shell_for_a_terminated_machine_is_refused_with_advice(cli: Ec2Cli, 
     assert answer.code == 2
     assert "node 0 of digits-1 has no machine, or it is gone; `bai logs digits-1`" in answer.stderr
     assert 'keep_after = "30m" keeps the machines of the next run' in answer.stderr
+
+
+def test_a_machine_without_the_jobs_tag_has_no_session(cli: Ec2Cli, programs: Path) -> None:
+    write_program(programs, "aws", "echo opened")
+    write_program(programs, "session-manager-plugin")
+    (foreign,) = cli.launch(None)
+    record = cli.bring(cli.handmade())
+    record.store.put(record.node().key("ready.json"), json.dumps({"instance_id": foreign}).encode())
+
+    answer = cli.bai("shell", "digits-1", env={"PATH": str(programs)})
+
+    assert (answer.code, answer.stdout) == (2, "")
+    assert f"{foreign} as the machine of node 0, which lacks the job's tag bai:job-id" in answer.stderr
