@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         if options.command == "shell":
-            from bai_agent.phases.inspection_shell import open_shell
+            from bai_agent.nodes.inspection_shell import open_shell
 
             open_shell(options.directory, rank=options.rank)
         code = run_job(

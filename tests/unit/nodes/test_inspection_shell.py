@@ -12,8 +12,8 @@ from bai_agent.errors import BaiError
 from bai_agent.job.descriptor import Benchmark, Identity, Job
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.run_directory import RunDir
+from bai_agent.nodes.inspection_shell import open_shell, shell_environment
 from bai_agent.nodes.members_file import write_members
-from bai_agent.phases.inspection_shell import open_shell, shell_environment
 
 SECRETS = {"TOKEN": "env:HF_TOKEN", "KEY": "ssm:/bai/key"}
 
