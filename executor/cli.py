@@ -32,7 +32,7 @@ from executor.commands.options import (
     write_error,
 )
 from executor.documents.text import tell
-from executor.errors import NoResultError, UsageError
+from executor.errors import NextStepError
 from executor.signals import command_begins
 
 
@@ -63,8 +63,10 @@ _COMMANDS = {
     "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True),
     "status": _Command("jobs:status", "Show the status of a job.", tidies=True),
     "top": _Command("top:top", "Look at a running job, and leave it alone.", tidies=True),
-    "logs": _Command("jobs:logs", "Print the output of the benchmark.", tidies=True),
-    "metrics": _Command("jobs:metrics", "Print a job's metrics: statistics, records, numbers.", tidies=True),
+    "logs": _Command("logs:logs", "Print the output of the benchmark.", tidies=True),
+    "metrics": _Command(
+        "numbers:metrics", "Print a job's metrics: statistics, records, numbers.", tidies=True
+    ),
     "report": _Command("report:report", "Make a page of a job, to keep and to show.", tidies=True),
     "compare": _Command(
         "compare:compare", "Compare runs: is one side better, and how sure is that?", tidies=True
@@ -80,11 +82,11 @@ _COMMANDS = {
         kind="TimeCommand",
     ),
     "extract": _Command(
-        "jobs:extract", "Extract metrics again, from the log that a job has kept.", tidies=True
+        "numbers:extract", "Extract metrics again, from the log that a job has kept.", tidies=True
     ),
     "fetch": _Command("jobs:fetch", "Copy all of a job into a folder.", tidies=True),
-    "export": _Command("export:export", "Bring a job's metrics to MLflow or TensorBoard.", tidies=True),
-    "shell": _Command("shell:shell", "Open a shell where a job runs."),
+    "export": _Command("numbers:export", "Bring a job's metrics to MLflow or TensorBoard.", tidies=True),
+    "shell": _Command("jobs:shell", "Open a shell where a job runs."),
     "cancel": _Command("endings:cancel", "Ask a job to end.", tidies=True),
     "scale": _Command(
         "endings:scale", "Change the number of nodes of an elastic job while it runs.", tidies=True
@@ -232,7 +234,7 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
 
 def _with_options(error: BaiError, given: object) -> BaiError:
     """Return the error with the given options in the command that it suggests, if any."""
-    if not isinstance(error, (UsageError, NoResultError)) or not isinstance(given, JobOptions):
+    if not isinstance(error, NextStepError) or not isinstance(given, JobOptions):
         return error
     return type(error)(given.with_next_step(str(error), error.next_step)) if error.next_step else error
 

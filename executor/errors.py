@@ -2,12 +2,13 @@
 
 ```
 BaiError
-  UsageError
-    DeadAgentError
-    AwsCredentialsError
+  NextStepError
+    UsageError
+      DeadAgentError
+      AwsCredentialsError
+    NoResultError
   NotStartedError
     LaunchError
-  NoResultError
   ExtractError
   JobFetchError
   StillGoesOnError
@@ -43,12 +44,16 @@ class NextStep:
     """Its effect: "starts it again"."""
 
 
-class UsageError(BaiError):
-    """A request is invalid; the message says how to correct it."""
+class NextStepError(BaiError):
+    """An error with a command that may help."""
 
     def __init__(self, sentence: str, next_step: NextStep | None = None) -> None:
         super().__init__(sentence)
         self.next_step = next_step
+
+
+class UsageError(NextStepError):
+    """A request is invalid; the message says how to correct it."""
 
 
 class DeadAgentError(UsageError):
@@ -71,12 +76,8 @@ class LaunchError(NotStartedError):
     """The launch was finally refused: no process runs, and the job has a result."""
 
 
-class NoResultError(BaiError):
+class NoResultError(NextStepError):
     """The awaited result will never be written; the message has the reason."""
-
-    def __init__(self, sentence: str, next_step: NextStep | None = None) -> None:
-        super().__init__(sentence)
-        self.next_step = next_step
 
 
 class ExtractError(BaiError):

@@ -49,10 +49,13 @@ def new_owned_folder(
     raise last or FileNotFoundError(None, "new folders go away at once", str(parent))
 
 
-def scratch_folder(prefix: str, *, stack: ExitStack) -> Path:
-    """Return a new folder for temporary files, which `stack` removes at its end. Raises OSError."""
-    parent = Path(tempfile.gettempdir())
-    remove_unowned(parent, prefix=prefix, user=os.getuid())
+def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -> Path:
+    """Return a new folder for temporary files, which `stack` removes at its end. Raises OSError.
+
+    near: the folder in which it is made, which is this user's own; by default that of temporary files.
+    """
+    parent = near or Path(tempfile.gettempdir())
+    remove_unowned(parent, prefix=prefix, user=None if near else os.geteuid())
     folder = new_owned_folder(parent, prefix=prefix, stack=stack)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     return folder

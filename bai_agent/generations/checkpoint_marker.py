@@ -135,6 +135,10 @@ class CheckpointRecord:
                 return each
         return None
 
+    def newest_whole(self) -> CheckpointMarker | None:
+        """Return the newest checkpoint whose files are all there; None if there is none."""
+        return next((each for each in self.markers() if self.has_files(each)), None)
+
     def next_number(self, generation: int) -> CheckpointNumber:
         """Return the number of the generation's next checkpoint."""
         return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1

@@ -221,7 +221,7 @@ def ab(
     variables, labels and metrics. Exit code: that of the job, if it does not succeed; else that of `bai
     compare`: 1 if a metric with a better direction is worse.
     """
-    from executor.commands.runs import follow, seed_for, submit_request
+    from executor.commands.submission import run_to_end, seed_for
     from executor.planning.request import JobRequest, OtherArms
 
     if runs is not None and until is not None:
@@ -240,9 +240,7 @@ def ab(
         variables=dict(os.environ),
         other_arms=arms,
     )
-    backend, submitted = submit_request(request, options, job_id=job_id, json_=json_, returns=False)
-    there = options.for_submitted(backend)
-    code = follow(submitted.record, backend, there, json_=json_, joined=not submitted.new)
+    submitted, there, code = run_to_end(request, options, job_id=job_id, json_=json_)
     if code != ExitCode.SUCCEEDED:
         raise typer.Exit(code)
     if (repeat := submitted.job.repeat) is not None:

@@ -290,7 +290,7 @@ def _show_plan(
     """Print the plan of one job, or its user data."""
     from executor.documents.trial import use_text
     from executor.errors import UsageError
-    from executor.planning.request import new_job_id
+    from executor.planning.requested_job import new_job_id
 
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))

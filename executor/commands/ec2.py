@@ -15,7 +15,16 @@ import typer
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.schema.tables import write_table
 from executor.commands.job_options import AwsOptions, KeyOptions
-from executor.commands.options import JsonOption, ProfileOption, choices, print_json, print_result, say
+from executor.commands.options import (
+    JsonOption,
+    ProfileOption,
+    check_choice,
+    choices,
+    duration_of,
+    print_json,
+    print_result,
+    say,
+)
 from executor.documents.text import tell
 from executor.errors import UsageError
 
@@ -112,8 +121,8 @@ def bundle(
         say(f"uploading {each.what} ({size(each.size)})")
 
     names = [each.strip() for each in arch.split(",") if each.strip()]
-    if wrong := [each for each in names if each not in ARCHITECTURES]:
-        raise UsageError(f'--arch: "{wrong[0]}" is not known; write {" or ".join(ARCHITECTURES)}')
+    for name in names:
+        check_choice("--arch", name, ARCHITECTURES)
     if output is not None:
         _make_folder(output)
     built = [build(each, cache=cache_folder(os.environ)) for each in names]
@@ -182,12 +191,7 @@ def reap(
 
 
 def _read_pause(text: str) -> timedelta:
-    from bai_agent.job.schema.durations import parse_duration
-
-    try:
-        pause = parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--every: {error}") from error
+    pause = duration_of("--every", text)
     if not _LEAST_PAUSE <= pause <= _LONGEST_PAUSE:
         raise UsageError(f'--every: "{text}" is not between 5s and 1d')
     return pause

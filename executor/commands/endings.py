@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bai_agent.job.outcome import ExitCode
-from bai_agent.job.run_directory import now_ms
-from bai_agent.job.schema.durations import parse_duration
 from bai_agent.light_dataclass import dataclass
 from executor.commands.job_options import JobOptions
 from executor.commands.options import (
@@ -21,8 +19,8 @@ from executor.commands.options import (
     print_done,
     print_result,
     say,
+    time_ago,
 )
-from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
@@ -102,13 +100,10 @@ def prune(
     """
     from executor.backends.local.folder_store import store_at
 
-    try:
-        age = parse_duration(older_than)
-    except ValueError as error:
-        raise UsageError(f"--older-than: {error}") from error
+    before_ms = time_ago("--older-than", older_than)
     pruning = _Pruning(
         store=store_at(store, exists=True),
-        before_ms=now_ms() - round(age.total_seconds() * 1000),
+        before_ms=before_ms,
         keep=label_values(keep, option="--keep"),
     )
     asks = not (dry_run or yes or json_) and sys.stdin.isatty() and sys.stderr.isatty()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import write_atomic
 from executor.commands.job_options import JobOptions
-from executor.commands.options import print_done, print_findings, print_json, say
+from executor.commands.options import exit_code_of, print_done, print_findings, print_json, say
 from executor.documents.screen import show_blocks
 from executor.documents.text import tell
 from executor.errors import UsageError
@@ -20,50 +19,51 @@ from executor.jobs.job_group import GroupRecord
 
 # The imports of a run and of a comparison are in the functions: `bai status` needs neither.
 if TYPE_CHECKING:
+    from executor.descriptor import Descriptor
     from executor.jobs.group_comparison import GroupComparison, GroupView
+    from executor.jobs.resolved_request import FetchedScripts
     from executor.planning.request import JobRequest
 
 
-def run_group(
-    job_request: JobRequest,
-    options: JobOptions,
-    *,
-    group_id: str | None,
-    exit_code: Callable[[BaiError], int],
-    json_: bool,
-) -> int:
+def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> int:
     """Make the group of `job_request` and run it; return the worst exit code of its jobs. A group that exists continues."""
+    from executor.jobs.resolved_request import FetchedScripts
     from executor.signals import SignalError, raised_signals
 
-    try:
-        with raised_signals():
-            group, there = _make_group(job_request, options, group_id=group_id)
-    except SignalError as interrupted:
-        say("interrupted before a job was started")
-        return interrupted.exit_code
-    return continue_group(group, there, exit_code=exit_code, json_=json_)
+    with FetchedScripts() as fetched:
+        try:
+            with raised_signals():
+                group, there = _make_group(job_request, options, fetched, group_id=group_id)
+        except SignalError as interrupted:
+            say("interrupted before a job was started")
+            return interrupted.exit_code
+        return _follow_group(group, there, fetched, json_=json_)
 
 
 def _make_group(
-    job_request: JobRequest, options: JobOptions, *, group_id: str | None
+    job_request: JobRequest, options: JobOptions, fetched: FetchedScripts, *, group_id: str | None
 ) -> tuple[GroupRecord, JobOptions]:
     """Return the group of `job_request`, which is in its store then, and the options that find it."""
-    from executor.jobs.resolved_request import resolved_request
+    from executor.jobs.resolved_request import fetched_digest, resolved_request
     from executor.planning.matrix import matrix_plan
-    from executor.planning.plan import task_name
-    from executor.planning.request import check_id, draw_job_id, read_file
+    from executor.planning.request import check_id, read_file
+    from executor.planning.requested_job import new_job_id
 
     if group_id is not None:
         check_id(group_id)
     descriptor, _ = read_file(job_request)
-    drawn = group_id or draw_job_id(task_name(descriptor) or job_request.folder.name, date.today())  # noqa: DTZ011 - a name
+    drawn = group_id or new_job_id(job_request, descriptor)
     backend = options.backends.of_request(job_request, descriptor)
     there = options.for_submitted(backend)
     group = GroupRecord(backend.submission_store(), drawn)
-    folder = group.store.folder
-    # All jobs take the same artifacts and the same commit, also if there are newer ones meanwhile.
-    with resolved_request(job_request, descriptor, options, job_id=None) as (job_request, _):
-        plan, findings = matrix_plan(job_request, drawn, leave_out=[folder] if folder is not None else ())
+
+    def resolve(given: JobRequest, descriptor: Descriptor) -> JobRequest:
+        with resolved_request(given, descriptor, options, job_id=None, fetched=fetched) as (resolved, _):
+            return resolved
+
+    # All jobs take the same artifacts and the same scripts, also if there are newer ones meanwhile.
+    digest = partial(fetched_digest, fetched=fetched, leave_out=group.left_out)
+    plan, findings = matrix_plan(job_request, drawn, resolve=resolve, digest=digest)
     print_findings(findings)
     if JobRecord(group.store, drawn).exists():
         raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
@@ -79,35 +79,41 @@ def _make_group(
 def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> None:
     """Print the combinations of a group, each with the maximum cost of a job. Touches nothing."""
     from executor.documents.group_document import plan_blocks
-    from executor.jobs.resolved_request import resolved_request
+    from executor.jobs.resolved_request import FetchedScripts, resolved_request
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import UNDRAWN_ID, read_request
 
     plan, findings = matrix_plan(job_request, group_id or UNDRAWN_ID)
     print_findings(findings)
     rows = []
-    for jobs in plan.combinations:
-        request = plan.job_request(jobs[0])
-        descriptor = read_request(request)[0]
-        backend = options.backends.of_request(request, descriptor)
-        with (
-            resolved_request(request, descriptor, options, job_id=None) as resolved,
-            backend.plan(*resolved, job_id=jobs[0].job_id, on_progress=say) as planned,
-        ):
-            if (refusal := planned.refusal()) is not None:
-                say(f"{jobs[0].words}: {refusal}")
-            table = planned.table()
-            rows.append((jobs[0].words, len(jobs), table["cost"]["usd"] if backend.remote else None))
-        if json_:
-            print_json({"set": dict(jobs[0].set), "jobs": len(jobs), "plan": table})
+    with FetchedScripts() as fetched:
+        for jobs in plan.combinations:
+            request = plan.job_request(jobs[0])
+            descriptor = read_request(request)[0]
+            backend = options.backends.of_request(request, descriptor)
+            with (
+                resolved_request(request, descriptor, options, job_id=None, fetched=fetched) as resolved,
+                backend.plan(*resolved, job_id=jobs[0].job_id, on_progress=say) as planned,
+            ):
+                if (refusal := planned.refusal()) is not None:
+                    say(f"{jobs[0].words}: {refusal}")
+                table = planned.table()
+                rows.append((jobs[0].words, len(jobs), table["cost"]["usd"] if backend.remote else None))
+            if json_:
+                print_json({"set": dict(jobs[0].set), "jobs": len(jobs), "plan": table})
     if not json_:
         show_blocks(plan_blocks(rows, max_cost=plan.max_cost))
 
 
-def continue_group(
-    group: GroupRecord, options: JobOptions, *, exit_code: Callable[[BaiError], int], json_: bool
-) -> int:
+def continue_group(group: GroupRecord, options: JobOptions, *, json_: bool) -> int:
     """Run a group to its end and print its comparison; return the worst exit code of its jobs."""
+    from executor.jobs.resolved_request import FetchedScripts
+
+    with FetchedScripts() as fetched:
+        return _follow_group(group, options, fetched, json_=json_)
+
+
+def _follow_group(group: GroupRecord, options: JobOptions, fetched: FetchedScripts, *, json_: bool) -> int:
     from executor.jobs.group_comparison import NOT_STARTED, REFUSED
     from executor.jobs.group_run import GroupListener, GroupRun
     from executor.view.watch import Interrupts, LeftError
@@ -116,9 +122,9 @@ def continue_group(
     try:
         with Interrupts() as interrupts:
             listener = GroupListener(
-                on_status=say, exit_code=exit_code, cancelling=lambda: interrupts.count > 0
+                on_status=say, exit_code=exit_code_of, cancelling=lambda: interrupts.count > 0
             )
-            run = GroupRun(group=group, plan=plan, scope=options, listener=listener)
+            run = GroupRun(group=group, plan=plan, scope=options, listener=listener, fetched=fetched)
             code = run.run()
     except LeftError as left:
         # After a Ctrl-C the group is cancelled, or was to be.

@@ -24,13 +24,8 @@ class JobOptions(JobScope):
 
     def command(self, *words: str) -> str:
         """Return the command line for `words` with the same options, quoted for a shell."""
-        options = {
-            "--store": self.store,
-            "--profile": self.profile,
-            "--region": self.region,
-            "--bucket": self.bucket,
-        }
-        given = [text for name, value in options.items() if value is not None for text in (name, value)]
+        named = ((name, getattr(self, name)) for name in ("store", "profile", "region", "bucket"))
+        given = [text for name, value in named if value is not None for text in (f"--{name}", value)]
         return command(*words, *given)
 
     def with_next_step(self, sentence: str, next_step: NextStep | None) -> str:

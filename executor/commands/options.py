@@ -9,14 +9,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.reserved_space import FULL
+from bai_agent.job.run_directory import now_ms
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
 from executor.documents.text import plain_text, tell
@@ -194,8 +196,9 @@ BucketOption = Annotated[
 ]
 
 
+_AWS_OPTIONS = {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption}
 _SPREAD: Mapping[type, Mapping[str, Any]] = {
-    AwsOptions: {"profile": ProfileOption, "region": RegionOption, "bucket": BucketOption},
+    AwsOptions: _AWS_OPTIONS,
     KeyOptions: {
         "set_": SetOption,
         "nodes": NodesOption,
@@ -203,45 +206,45 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
         "max_cost": MaxCostOption,
     },
     ScriptOptions: {"metric": MetricOption, "preset": PresetOption, "emit_toml": EmitTomlOption},
-    JobOptions: {
-        "store": StoreOption,
-        "profile": ProfileOption,
-        "region": RegionOption,
-        "bucket": BucketOption,
-    },
+    JobOptions: {"store": StoreOption, **_AWS_OPTIONS},
 }
 """Type of a command's parameter → the options that it stands for."""
 
 
+class OptionTable:
+    """A class whose fields are options of a command, each with its default."""
+
+
+def _spread(kind: Any) -> Mapping[str, Any]:
+    """Return the options that the type of a command's parameter stands for; empty for other types."""
+    if isinstance(kind, type) and issubclass(kind, OptionTable):
+        return get_type_hints(kind, include_extras=True)
+    return _SPREAD.get(kind, {})
+
+
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameters of the types in `_SPREAD` are spread into options, which stand before `--json`."""
+    """Return a command whose parameters that stand for several options are spread into these, which stand before `--json`."""
     signature = inspect.signature(function, eval_str=True)
-    found = [each for each in signature.parameters.values() if each.annotation in _SPREAD]
+    found = {each: names for each in signature.parameters.values() if (names := _spread(each.annotation))}
     if not found:
         return function
 
     @functools.wraps(function)
     def spread(**options: Any) -> None:
-        for given in found:
-            mine = {name: options.pop(name) for name in _SPREAD[given.annotation]}
+        for given, names in found.items():
+            mine = {name: options.pop(name) for name in names}
             options[given.name] = given.annotation(**mine)
         function(**options)
 
-    # typer reads this.
-    parameters = _spread_parameters(signature, found)
-    spread.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    spread.__annotations__ = {each.name: each.annotation for each in parameters}
-    return spread
-
-
-def _spread_parameters(
-    signature: inspect.Signature, found: Sequence[inspect.Parameter]
-) -> list[inspect.Parameter]:
-    """Return the parameters of a command with options in place of `found`; they stand before `--json`."""
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for given in found
-        for name, kind in _SPREAD[given.annotation].items()
+    own = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(given.annotation, name, None),
+            annotation=kind,
+        )
+        for given, names in found.items()
+        for name, kind in names.items()
     ]
     kept = [
         each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -249,7 +252,11 @@ def _spread_parameters(
         if each not in found
     ]
     last = [each for each in kept if each.name == "json_"]
-    return [*(each for each in kept if each not in last), *options, *last]
+    parameters = [*(each for each in kept if each not in last), *own, *last]
+    # typer reads this.
+    spread.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    spread.__annotations__ = {each.name: each.annotation for each in parameters}
+    return spread
 
 
 def say(sentence: str) -> None:
@@ -309,6 +316,28 @@ def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
             raise UsageError(f'{option}: "{each}" is not KEY=VALUE; write for example {option} team=vision')
         found[key] = value
     return found
+
+
+def check_choice(option: str, given: str, known: Sequence[str]) -> None:
+    """Raise UsageError if the value of an option is none of `known`."""
+    if given not in known:
+        *first, last = known
+        raise UsageError(f'{option}: "{given}" is not known; write {", ".join(first)} or {last}')
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """Return the duration that is the value of an option. Raises UsageError."""
+    from bai_agent.job.schema.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def time_ago(option: str, text: str) -> int:
+    """Return the time (ms UTC) that is an option's duration ago. Raises UsageError."""
+    return now_ms() - round(duration_of(option, text).total_seconds() * 1000)
 
 
 def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from bai_agent.job.run_directory import now_ms
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JobArgument, JsonOption, check_output, choices, say
+from executor.commands.options import JobArgument, JsonOption, check_choice, check_output, choices, say
 from executor.documents.text import tell
 from executor.errors import UsageError
 
@@ -39,7 +39,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            metavar="html|md|json|csv",
+            metavar="|".join(_FORMATS),
             help="A page, tables for a comment, or all values. [default: what FILE ends with, else html]",
             autocompletion=choices(*_FORMATS),
         ),
@@ -103,16 +103,14 @@ def _show(page: Path) -> None:
 
 def _format(form: str | None, output: Path | None) -> str:
     """Return the format that --format names, or the end of the file."""
-    known = ", ".join(_FORMATS[:-1]) + f" or {_FORMATS[-1]}"
     if form is not None:
-        if form not in _FORMATS:
-            raise UsageError(f'--format: "{form}" is not known; write {known}')
+        check_choice("--format", form, _FORMATS)
         return form
     ending = output.suffix.removeprefix(".").lower() if output is not None else ""
     ending = {"htm": "html", "markdown": "md", "": "html"}.get(ending, ending)
     if ending not in _FORMATS:
         raise UsageError(
-            f'-o {output}: no report is written as "{ending}"; end it with {known}, or add --format'
+            f'-o {output}: no report is written as "{ending}"; end it with {", ".join(_FORMATS[:-1])} or {_FORMATS[-1]}, or add --format'
         )
     return ending
 

@@ -1,24 +1,17 @@
-"""Commands that start and follow jobs."""
+"""Commands that run jobs: `bai run`, `submit` and `resume`."""
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bai_agent.errors import BaiError
-from bai_agent.job.outcome import ExitCode
-from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, replace
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
 from executor.commands.options import (
-    NOBODY_READS,
     ArgumentsArgument,
     DataRootOption,
     FileOrNoneArgument,
@@ -29,27 +22,16 @@ from executor.commands.options import (
     OnOption,
     ResumeOption,
     ScriptOption,
-    exit_code_of,
-    nobody_reads,
     print_done,
-    print_findings,
-    print_json,
     requested,
-    say,
-    silence,
-    write_error,
 )
-from executor.documents.text import draws_in_place, tell
-from executor.errors import NoResultError, UsageError
+from executor.commands.submission import follow, submit_request
+from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
-    from executor.backends.backend import Backend, CapacityWait, LaunchNotice, SubmitListener
-    from executor.planning.request import JobRequest, Submitted
-    from executor.view.watch import View
-
-_TAIL = 2**16
-"""Bytes of earlier output that a terminal shows of a job that is joined."""
+    from bai_agent.job.record import JobRecord
+    from executor.planning.request import JobRequest
 
 
 def run(
@@ -87,16 +69,21 @@ def run(
     With [matrix] in FILE it runs a group of jobs and compares them; the exit code is the worst of theirs.
     """
     from executor.commands.group_commands import run_group
-    from executor.planning.request import MatrixError
+    from executor.planning.request import JobRequest, MatrixError
 
+    given = JobRequest(
+        file=Path(file or ""),
+        on=on,
+        arguments=tuple(arguments or ()),
+        data_root=data_root,
+        script=script,
+        overrides=keys.overrides(),
+        exclusive=exclusive,
+    )
     with ExitStack() as stack:
-        job_request = replace(
-            _request(
-                file, _again(like, resume), arguments, options, keys, flags, on=on, script=script,
-                data_root=data_root, stack=stack,
-            ),
-            exclusive=exclusive,
-        )  # fmt: skip
+        job_request = _request(
+            file, given, _rerun_option(like, resume), options, flags, job_id=job_id, stack=stack
+        )
         try:
             backend, submitted = submit_request(
                 job_request, options, job_id=job_id, json_=json_, returns=detach
@@ -107,8 +94,7 @@ def run(
                     f"--detach: {job_request.file} has [matrix], whose jobs `bai` starts one after the other; leave --detach out, and "
                     "`bai resume GROUP` continues after an interruption"
                 ) from error
-            code = run_group(job_request, options, group_id=job_id, exit_code=exit_code_of, json_=json_)
-            raise typer.Exit(code) from error
+            raise typer.Exit(run_group(job_request, options, group_id=job_id, json_=json_)) from error
     if not detach:
         there = options.for_submitted(backend)
         raise typer.Exit(follow(submitted.record, backend, there, json_=json_, joined=not submitted.new))
@@ -132,17 +118,18 @@ def submit(
     `limits.wait_for_capacity` it waits until there is room; Ctrl-C stops waiting, and the same --job-id
     continues.
     """
+    from executor.planning.request import JobRequest
+
+    given = JobRequest(
+        file=Path(file or ""),
+        on="ec2",
+        arguments=tuple(arguments or ()),
+        script=script,
+        overrides=keys.overrides(),
+    )
     with ExitStack() as stack:
         job_request = _request(
-            file,
-            _again(like, resume),
-            arguments,
-            options,
-            keys,
-            flags,
-            on="ec2",
-            script=script,
-            stack=stack,
+            file, given, _rerun_option(like, resume), options, flags, job_id=job_id, stack=stack
         )
         submit_request(job_request, options, job_id=job_id, json_=json_, returns=True)
 
@@ -175,8 +162,7 @@ def resume(
 
         if max_cost is not None:
             named.group.raise_max_cost(max_cost)
-        code = continue_group(named.group, options, exit_code=exit_code_of, json_=json_)
-        raise typer.Exit(code) from named
+        raise typer.Exit(continue_group(named.group, options, json_=json_)) from named
     if max_cost is not None:
         raise UsageError(f"--max-cost is for a group of jobs, and {record.job_id} is one job")
     backend = options.backends.of(record)
@@ -187,349 +173,100 @@ def resume(
     print_done(record, done, json_=json_)
 
 
-def follow(
-    record: JobRecord,
-    backend: Backend,
-    options: JobOptions,
-    *,
-    json_: bool,
-    joined: bool,
-    view: View | None = None,
-) -> int:
-    """Show a job to its end; return the exit code for it.
-
-    options: used in suggested commands. joined: whether the job may have been running for long. view:
-    replaces the usual ones.
-    """
-    try:
-        shown = (view, False) if view is not None else _view(json_=json_)
-        return _follow(record, backend, options, *shown, joined=joined)
-    except KeyboardInterrupt:
-        # The view, which cancels at the first Ctrl-C, did not exist yet.
-        if joined or backend.remote:
-            say(f"no longer following; {_goes_on(record, options, cancelling=False)}")
-        else:
-            say(_cancelled_at_start(backend, options, record.job_id))
-        return 128 + signal.SIGINT
-
-
-def _follow(
-    record: JobRecord, backend: Backend, options: JobOptions, view: View, on_screen: bool, *, joined: bool
-) -> int:
-    from executor.documents.job_view import JobView
-    from executor.records.follower import tail_position
-    from executor.view.watch import LeftError, watch
-
-    location = backend.location(record)
-    job_view = JobView(
-        job_id=record.job_id,
-        job=record.job(),
-        place=location.files,
-        artifacts=location.artifacts,
-        command=options.command,
-    )
-    position = tail_position(record.node(), "log", _TAIL) if joined and on_screen else 0
-    watcher = backend.follow(record, on_status=view.notice)
-    try:
-        result = watch(
-            record,
-            job_view,
-            view,
-            watcher,
-            remote=backend.remote,
-            log_position=position,
-            newest_only=on_screen,
-        )
-    except NoResultError as error:
-        # With the options that find this job, which may be fewer than the given ones.
-        raise NoResultError(options.with_next_step(str(error), error.next_step)) from error
-    except (LeftError, KeyboardInterrupt) as left:
-        say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")
-        return left.exit_code if isinstance(left, LeftError) else 128 + signal.SIGINT
-    except OSError as error:
-        return _unprinted(error, _goes_on(record, options, cancelling=job_view.cancelling))
-    if backend.remote:
-        _say_kept(record, backend, options)
-    return ExitCode(result.exit_code)
-
-
-def _unprinted(error: OSError, goes_on: str) -> int:
-    """Report that the output cannot be written; return the exit code. Raises errors that mean something else."""
-    unwritten = write_error(error)
-    if unwritten is None and not nobody_reads(error):
-        raise error
-    silence()
-    say(f"{unwritten or 'the output has no reader any more'}; {goes_on}")
-    return NOBODY_READS if unwritten is None else ExitCode.OURS
-
-
 @dataclass(frozen=True)
-class _Again:
-    """The job whose request is made again, and the option that names it."""
+class _RerunOption:
+    """The option that names a job whose request is made again."""
 
+    name: Literal["--like", "--resume"]
     job: str
-    resumes: bool
-    """Whether it begins from that job's newest checkpoint."""
 
     @property
-    def option(self) -> str:
-        return f"{'--resume' if self.resumes else '--like'} {self.job}"
+    def resumes(self) -> bool:
+        """Whether the new job begins from that job's newest checkpoint."""
+        return self.name == "--resume"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.job}"
 
 
-def _again(like: str | None, resume: str | None) -> _Again | None:
-    """Return the job that `--like` or `--resume` names. Raises UsageError."""
+def _rerun_option(like: str | None, resume: str | None) -> _RerunOption | None:
+    """Return the option that was given. Raises UsageError."""
     if like is not None and resume is not None:
         raise UsageError(f"--like {like} and --resume {resume} exclude each other; --resume is enough")
-    named = resume if resume is not None else like
-    return None if named is None else _Again(named, resume is not None)
+    if resume is not None:
+        return _RerunOption("--resume", resume)
+    return None if like is None else _RerunOption("--like", like)
 
 
 def _request(
     file: str | None,
-    again: _Again | None,
-    arguments: list[str] | None,
+    given: JobRequest,
+    rerun: _RerunOption | None,
     options: JobOptions,
-    keys: KeyOptions,
     flags: ScriptOptions,
     *,
-    on: str | None,
-    script: Path | None,
+    job_id: str | None,
     stack: ExitStack,
-    data_root: Path | None = None,
 ) -> JobRequest:
     """Return the request: of FILE or a script, or that of another job with the options of the command line.
 
-    stack: files that it names may be removed at its end.
+    given: the options as a request for FILE. stack: files that the request names may be removed at its end.
     """
-    from executor.planning.request import JobRequest
-
-    if again is None and file is None:
+    if rerun is None and file is None:
         raise UsageError("nothing to run: name FILE, --like JOB or --resume JOB")
-    given = JobRequest(
-        file=Path(file or ""),
-        on=on,
-        arguments=tuple(arguments or ()),
-        data_root=data_root,
-        script=script,
-        overrides=keys.overrides(),
-    )
-    if again is None:
+    if rerun is None:
         return requested(given, flags)
     if flags != ScriptOptions():
-        raise UsageError(
-            f"--metric, --preset and --emit-toml are for a script; leave them out with {again.option}"
-        )
+        raise UsageError(f"--metric, --preset and --emit-toml are for a script; leave them out with {rerun}")
     if file is not None and "--" not in sys.argv:
         raise UsageError(
-            f"{again.option} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
+            f"{rerun} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
     # Without FILE the first argument is in its place.
     more = (file, *given.arguments) if file is not None else ()
-    return _rerun_request(again, replace(given, arguments=more), options, stack)
+    return _rerun_request(rerun, replace(given, arguments=more), options, job_id=job_id, stack=stack)
 
 
-def _rerun_request(named: _Again, given: JobRequest, options: JobOptions, stack: ExitStack) -> JobRequest:
-    """Return the request of the job `named` with the options of the command line."""
-    from executor.jobs.rerun import from_checkpoint, request_like
+def _rerun_request(
+    option: _RerunOption, given: JobRequest, options: JobOptions, *, job_id: str | None, stack: ExitStack
+) -> JobRequest:
+    """Return the request of the job that `option` names with the options of the command line."""
+    from executor.jobs.rerun import Rerun, from_checkpoint
 
-    record = options.find(named.job)
-    if named.resumes:
+    record, is_made = _rerun_record(option, options, job_id)
+    if option.resumes and not is_made:
         given = replace(given, overrides=(*from_checkpoint(record), *given.overrides))
-    again = request_like(
-        record,
+    rerun = Rerun(
+        record=record,
+        option=option.name,
         stack=stack,
         open_store=lambda url: next(options.backends.stores(url)),
-        overrides=given.overrides,
-        takes_scripts=given.script is None,
     )
+    again = rerun.request(given.overrides, takes_scripts=given.script is None)
+    arguments = (*again.arguments, *given.arguments)
+    if is_made and again.arguments[len(again.arguments) - len(given.arguments) :] == given.arguments:
+        arguments = again.arguments
     return replace(
         again,
         on=given.on or again.on,
-        arguments=(*again.arguments, *given.arguments),
+        arguments=arguments,
         data_root=given.data_root or again.data_root,
         script=given.script or again.script,
         scripts=None if given.script is not None else again.scripts,
         overrides=(*again.overrides, *given.overrides),
+        exclusive=given.exclusive,
     )
 
 
-def submit_request(
-    job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
-) -> tuple[Backend, Submitted]:
-    """Start `job_request` and print its progress. returns: whether the command returns without following the
-    job, so that the id is its output.
+def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None) -> tuple[JobRecord, bool]:
+    """Return the job that `option` names or, if that is gone, the job `job_id` that this very option made before, and whether it is
+    the latter. Raises UsageError."""
+    from executor.jobs.rerun import goes_on_from
 
-    A signal ends it with a message that says what may run, and how to check and end it.
-    """
-    from executor.jobs.resolved_request import resolved_request
-    from executor.planning.request import read_request
-    from executor.signals import SignalError, raised_signals
-
-    submission = _Submission(options, job_id, prints_id=returns and not json_, returns=returns)
     try:
-        with raised_signals():
-            descriptor, findings = read_request(job_request)
-            print_findings(findings)
-            backend = submission.backend = options.backends.of_request(job_request, descriptor)
-            if job_request.exclusive and backend.remote:
-                raise UsageError(
-                    "--exclusive: an instance has no other jobs; leave it out, or add `--on local`"
-                )
-            listener = submission.listener()
-            with resolved_request(job_request, descriptor, options, job_id=job_id) as resolved:
-                submitted = backend.submit(*resolved, job_id=job_id, listener=listener)
-    except SignalError as interrupted:
-        say(submission.interruption())
-        raise typer.Exit(interrupted.exit_code) from interrupted
-    if not submitted.new:
-        _say_existing(submitted.record, returns=returns)
-    if returns and json_:
-        place = backend.location(submitted.record).files
-        print_json({"type": "job", "job_id": submitted.record.job_id, "place": place})
-    if returns and (looks := backend.attention(submitted.record)) is not None:
-        say(options.for_submitted(backend).with_next_step(*looks))
-    return backend, submitted
-
-
-@dataclass
-class _Submission:
-    """Progress of a submission."""
-
-    options: JobOptions
-    given: str | None
-    """Job id of the command line."""
-    prints_id: bool
-    returns: bool
-    """Whether the job is not followed."""
-    backend: Backend | None = None
-    job_id: str | None = None
-    launched: bool = False
-    wait: CapacityWait | None = None
-    """The current wait for capacity."""
-
-    def __post_init__(self) -> None:
-        # A job of this id may have been started before.
-        self.job_id, self.launched = self.given, self.given is not None
-
-    def listener(self) -> SubmitListener:
-        from executor.backends.backend import SubmitListener
-
-        return SubmitListener(
-            on_submit=self._on_submit,
-            on_plan=self._on_plan,
-            on_progress=say,
-            on_launch=self._on_launch,
-            on_wait=self._on_wait,
-        )
-
-    def _on_submit(self, job_id: str) -> None:
-        self.job_id = job_id
-        assert self.backend is not None
-        # Before any request: after an interruption the submission can be repeated with this id.
-        if not self.returns and self.backend.remote:
-            say(f"the job is {job_id}")
-        elif self.prints_id:
-            tell(job_id, flush=True)
-
-    def _on_plan(self, notice: LaunchNotice) -> None:
-        say(notice.sentence(cost=True))
-        for warning in notice.warnings():
-            say(f"warning: {warning}")
-
-    def _on_launch(self, job_id: str) -> None:
-        self.launched, self.wait = True, None
-
-    def _on_wait(self, wait: CapacityWait) -> None:
-        self.wait = wait
-        say(f"{wait.sentence}; asking again at {wait.again:%H:%M:%S} UTC, {wait.bound}")
-
-    def interruption(self) -> str:
-        """Return a sentence on the remains of an interrupted submission, and on what to do."""
-        if self.backend is None or self.job_id is None:
-            return "interrupted; nothing was started"
-        if (wait := self.wait) is not None:
-            end = self.options.for_submitted(self.backend).command("cancel", wait.job_id, "--now")
-            return (
-                f"interrupted: nothing of {wait.job_id} runs, and it no longer waits for capacity; the same command with "
-                f"`--job-id {wait.job_id}` goes on, {wait.bound}; `{end}` ends it"
-            )
-        if self.given is None and not self.backend.remote:
-            return _cancelled_at_start(self.backend, self.options, self.job_id)
-        return _left_behind(self.backend, self.options, self.job_id, launched=self.launched)
-
-
-def _say_existing(record: JobRecord, *, returns: bool) -> None:
-    if returns:
-        say(f"the job {record.job_id} exists already; it is started once")
-        return
-    what = "goes on; this is what it prints" if record.result() is None else "has ended; this is how"
-    say(f"the job {record.job_id} exists already and {what}")
-
-
-def seed_for(job_id: str | None) -> int:
-    """Return a seed: always the same one for a job id, so that a submission can be repeated."""
-    if job_id is None:
-        return secrets.randbelow(2**31)
-    return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1
-
-
-def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
-    """Cancel a new job of this machine whose start was interrupted; return a sentence about the result."""
-    there = options.for_submitted(backend)
-    try:
-        backend.cancel(there.find(job_id), now=False)
+        return options.find(option.job), False
     except UsageError:
-        return "interrupted; nothing was started"
-    except BaiError as error:
-        return f"{_left_behind(backend, options, job_id, launched=True)} ({error})"
-    return f"interrupted while {job_id} was started: it is cancelled; `{there.command('status', job_id)}` looks at it"
-
-
-def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
-    """Return a sentence on a job that may run, and on what to do."""
-    again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
-    if not launched:
-        return f"interrupted before the start: nothing of {job_id} runs; {again}"
-    there = options.for_submitted(backend)
-    now = ("--now",) if backend.remote else ()
-    look, end = there.command("status", job_id), there.command("cancel", job_id, *now)
-    cost = ", and cost" if backend.remote else ""
-    return f"interrupted while {job_id} was started: it may run{cost}. `{look}` looks at it, `{end}` ends it; {again}"
-
-
-def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
-    """Print the machines of an ended job that are kept, and cost money."""
-    try:
-        now = backend.status(record)
-    except BaiError as error:
-        # The job has ended, and its exit code counts.
-        say(f"it is unknown whether its machines are kept: {error}")
-        return
-    if now.machine is not None:
-        say(options.with_next_step(now.machine, now.next_step))
-
-
-def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
-    """Return a sentence on a job that is no longer followed, with commands to return to it."""
-    words = (
-        [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
-    )
-    commands = ", ".join(options.command(*each, record.job_id) for each in words)
-    return f"{'cancelling' if cancelling else 'the job'} goes on: {commands}"
-
-
-def _view(*, json_: bool) -> tuple[View, bool]:
-    """Return the view for standard output, and whether it is a screen."""
-    if json_:
-        from executor.view.plain import JsonView
-
-        return JsonView(), False
-    if draws_in_place():
-        from rich.console import Console
-
-        from executor.view.live import LiveView
-
-        return LiveView(Console(highlight=False)), True
-    from executor.view.plain import PlainView
-
-    return PlainView(), False
+        made = options.with_id(job_id) if job_id is not None and option.resumes else None
+        if made is None or not goes_on_from(made, option.job):
+            raise
+        return made, True

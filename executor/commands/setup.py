@@ -2,508 +2,67 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
 
 from bai_agent.errors import BaiError
-from bai_agent.light_dataclass import dataclass, replace
-from executor.commands.ec2 import print_health
-from executor.commands.options import JsonOption, ProfileOption, choices, print_result, say
+from executor.commands.account_dialogue import NAME, PRINTED, SetupDialogue, SetupOptions
+from executor.commands.options import JsonOption, check_choice
 from executor.documents.text import tell
 from executor.errors import UsageError
 from executor.program import command
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
-if TYPE_CHECKING:
-    from executor.backends.ec2.setup.account_setup import AccountSetup, Choices, Network, WatcherChoices
-    from executor.backends.ec2.setup.stacks import StackChange
-    from executor.backends.ec2.watcher.archive import WatcherArchive
-
-_COST = (
-    "None of this costs money. What is stored does: in most regions about 0.025 USD for a GB and month of the bucket, "
-    "and 0.30 to 0.36 of a file system."
-)
-_WATCHER_COST = "The watcher costs about half a USD a month."
-_NOBODY = "there is no terminal to ask at; add --yes"
-_NAME = "bai"
 _NAMES = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _BUCKETS = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 """https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html"""
-_PRINTED = ("data", "account", "watcher", "policy", "watcher-policy")
-
 _POLICIES = {"policy": "setup", "watcher-policy": "setup-watcher"}
 
 
-def setup(
-    region: Annotated[
-        str | None,
-        typer.Option(
-            "--region",
-            metavar="NAME",
-            help="The AWS region of bucket and instances [default: the configuration's].",
-        ),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--name", metavar="NAME", help="Beginning of the names of all that is made [default: bai]."
-        ),
-    ] = None,
-    bucket: Annotated[
-        str | None,
-        typer.Option("--bucket", metavar="NAME", help="The bucket's name [default: NAME-ACCOUNT-REGION]."),
-    ] = None,
-    data_bucket: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data-bucket",
-            metavar="NAME",
-            help='Another bucket that instances may read; can be repeated, and replaces earlier ones ("": none).',
-        ),
-    ] = None,
-    job_days: Annotated[
-        int | None,
-        typer.Option(
-            "--delete-jobs-after", metavar="DAYS", min=0, help="Days until jobs are deleted; 0: never."
-        ),
-    ] = None,
-    endpoint: Annotated[
-        bool | None,
-        typer.Option(
-            "--endpoint/--no-endpoint",
-            help="A gateway endpoint for S3 in the VPC [default: if instances need it].",
-            show_default=False,
-        ),
-    ] = None,
-    placement_group: Annotated[
-        bool | None,
-        typer.Option(
-            "--placement-group/--no-placement-group",
-            help="A cluster placement group [default: no].",
-            show_default=False,
-        ),
-    ] = None,
-    file_system: Annotated[
-        bool, typer.Option("--file-system", help="A file system (EFS) that machines share; it stays.")
-    ] = False,
-    spot: Annotated[
-        bool | None,
-        typer.Option(
-            "--spot/--no-spot",
-            help="The account's role for spot instances, which stays [default: no].",
-            show_default=False,
-        ),
-    ] = None,
-    watcher: Annotated[
-        bool | None,
-        typer.Option(
-            "--watcher/--no-watcher",
-            help="A function that looks at all jobs each minute [default: no].",
-            show_default=False,
-        ),
-    ] = None,
-    watcher_types: Annotated[
-        str | None,
-        typer.Option(
-            "--watcher-types",
-            metavar="NAMES",
-            help='Types of machines that the watcher may launch, such as "c7i.*,t3.small" [default: all].',
-        ),
-    ] = None,
-    watcher_owners: Annotated[
-        str | None,
-        typer.Option(
-            "--watcher-owners",
-            metavar="NAMES",
-            help="Owners of images that it may launch, as account numbers [default: amazon and this account].",
-        ),
-    ] = None,
-    watcher_dollars: Annotated[
-        float | None,
-        typer.Option(
-            "--watcher-usd-a-day",
-            metavar="USD",
-            min=0,
-            help="Maximum cost of the machines that it launches in a day [default: 50].",
-        ),
-    ] = None,
-    profile: ProfileOption = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, and take the defaults.")] = False,
-    print_: Annotated[
-        str | None,
-        typer.Option(
-            "--print",
-            metavar="WHAT",
-            help='Only print a template ("data", "account", "watcher"), or the "policy" or "watcher-policy" of the person who sets up.',
-            autocompletion=choices(*_PRINTED),
-        ),
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove all but the bucket.")] = False,
-    delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="With --remove: also the bucket, with all jobs in it.")
-    ] = False,
-    json_: JsonOption = False,
-) -> None:
+def setup(given: SetupOptions, json_: JsonOption = False) -> None:
     """Set an AWS account up for jobs on EC2, or remove that.
 
     Makes bucket, role, instance profile, policies and security group, as two CloudFormation stacks; then writes the configuration and
     runs `bai doctor`. The same call again changes nothing, completes an interrupted one, or updates what an older version made.
     """
-    if delete_data and not remove:
+    if given.delete_data and not given.remove:
         raise UsageError("--delete-data belongs to --remove")
-    data_buckets = None if data_bucket is None else tuple(each for each in data_bucket if each)
-    _check_names(name, bucket, data_buckets or ())
-    if print_ is not None:
-        _print(print_, name=name or _NAME, region=region, bucket=bucket, data_buckets=data_buckets or ())
+    _check_names(given)
+    if given.print_ is not None:
+        _print(given.print_, given)
         return
-    given = _Given(
-        bucket=bucket,
-        data_buckets=data_buckets,
-        job_days=None if job_days is None else str(job_days or ""),
-        endpoint=endpoint,
-        placement_group=placement_group,
-        file_system=file_system,
-        spot=spot,
-        watcher=watcher,
-        watcher_types=watcher_types,
-        watcher_owners=watcher_owners,
-        watcher_dollars=None if watcher_dollars is None else f"{watcher_dollars:g}",
-        yes=yes,
-        json_=json_,
-    )
-    called = _Setup(given, {"profile": profile, "region": region}, name)
+    dialogue = SetupDialogue(given, json_)
     try:
-        if remove:
-            called.remove(delete_data=delete_data)
+        if given.remove:
+            dialogue.remove()
         else:
-            called.run()
+            dialogue.run()
     except BaiError as error:
-        raise _with_policy(error, name) from error
+        raise _with_policy(error, given.name) from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Given:
-    """The options of a call; None: not given."""
-
-    bucket: str | None
-    data_buckets: tuple[str, ...] | None
-    job_days: str | None
-    endpoint: bool | None
-    placement_group: bool | None
-    file_system: bool
-    spot: bool | None
-    watcher: bool | None
-    watcher_types: str | None
-    watcher_owners: str | None
-    watcher_dollars: str | None
-    yes: bool
-    json_: bool
-
-    def ask(self, question: str, given: bool | None, default: bool) -> bool:
-        """Return an answer: the option's, a person's, or the default with --yes."""
-        if given is not None or self.yes:
-            return default if given is None else given
-        _need_terminal()
-        answer: bool = typer.confirm(question, default=default, err=True)
-        return answer
-
-    def ask_text(self, question: str, given: str | None, default: str | None) -> str:
-        """Return a text: the option's, a person's, or the default with --yes."""
-        if given is not None or (self.yes and default is not None):
-            return given or default or ""
-        if self.yes:
-            raise UsageError(f"no {question.lower()} is known; name it with --{question.lower()}")
-        _need_terminal()
-        answer: str = typer.prompt(question, default=default, err=True)
-        return answer
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """A call of `bai setup`."""
-
-    given: _Given
-    flags: Mapping[str, Any]
-    name: str | None
-
-    def run(self) -> None:
-        setup = self._account()
-        before = setup.present()
-        network = setup.network()
-        wanted = self._choices(setup, before, network)
-        spot = self.given.ask("Make the account's role for spot instances?", self.given.spot, default=False)
-        changes = setup.propose(wanted)
-        archive = self._archive(wanted)
-        if not changes and archive is not None:
-            # Otherwise it is shown when the stacks on which it depends exist.
-            changes = [*filter(None, [setup.propose_watcher(wanted, network, archive)])]
-        if not changes:
-            say(f"no change: the stacks {' and '.join(setup.stack_names)} are as they should be")
-        elif not self._agreed(setup, changes, wanted):
-            say("nothing was changed")
-            return
-        self._carry_out(setup, changes, wanted, network, archive)
-        if wanted.watcher is None and before is not None and before.watcher is not None:
-            setup.remove_watcher()
-            say("the watcher is removed")
-        if spot:
-            missing = setup.make_spot_role()
-            say(f"the account's role for spot instances {'was made' if missing else 'is there'}")
-        made = setup.outputs()
-        if network.vpc or setup.settings.subnets:
-            setup.wait_for_profile(made["InstanceProfile"])
-        else:
-            say(f"there is no default VPC in {setup.aws.region}; configure `subnets`, and run this again")
-        self._tell(made, setup.aws.region)
-        values: dict[str, Any] = {
-            "bucket": made["BucketName"],
-            "region": setup.aws.region,
-            "instance_profile": made["InstanceProfile"],
-        }
-        if network.closed and "SecurityGroup" in made and not setup.settings.security_groups:
-            values["security_groups"] = [made["SecurityGroup"]]
-        self._configure(values)
-        self._examine()
-
-    def _archive(self, wanted: Choices) -> WatcherArchive | None:
-        """Return the watcher's archive; None if there is to be no watcher."""
-        from executor.backends.ec2.watcher.archive import build_watcher
-        from executor.owned_folders import cache_folder
-
-        return None if wanted.watcher is None else build_watcher(cache=cache_folder(os.environ))
-
-    def _carry_out(
-        self,
-        setup: AccountSetup,
-        changes: Sequence[StackChange],
-        wanted: Choices,
-        network: Network,
-        archive: WatcherArchive | None,
-    ) -> None:
-        """Execute the changes, and then the change of the watcher."""
-        watcher = setup.stack("watcher")
-        for change in changes:
-            if change.stack != watcher:
-                setup.stacks.carry_out(change)
-        if archive is None:
-            return
-        last = [each for each in changes if each.stack == watcher]
-        for change in last or filter(None, [setup.propose_watcher(wanted, network, archive)]):
-            if not last:
-                self._show_change(change)
-            setup.upload_archive(wanted, archive)
-            setup.stacks.carry_out(change)
-        setup.check_code(archive)
-
-    def _show_change(self, change: StackChange) -> None:
-        lines = "\n".join([f"{change.stack}:", *(f"  {line}" for line in change.lines)])
-        self._show({"stack": change.stack, "changes": list(change.lines)}, lines)
-
-    def _agreed(self, setup: AccountSetup, changes: Sequence[StackChange], wanted: Choices) -> bool:
-        """Show the changes with their cost, and ask. After a no, or Ctrl-C, they are discarded."""
-        for change in changes:
-            self._show_change(change)
-        say(_COST if wanted.watcher is None else f"{_COST} {_WATCHER_COST}")
-        present = setup.settings.bucket
-        if present not in (None, wanted.bucket):
-            jobs = command("list", "--bucket", str(present))
-            say(
-                f"the configuration's bucket {present} will be replaced by {wanted.bucket}; `{jobs}` shows its jobs"
-            )
-        agreed = False
-        try:
-            question = f"Do that in {setup.aws.region} of account {setup.account}?"
-            agreed = self.given.ask(question, True if self.given.yes else None, default=True)
-        finally:
-            for change in () if agreed else changes:
-                setup.stacks.forget(change)
-        return agreed
-
-    def _tell(self, made: Mapping[str, str], region: str) -> None:
-        """Print how jobs and people use the new resources."""
-        from executor.backends.ec2.setup.templates import file_system_server
-        from executor.descriptor.toml_text import toml_value
-
-        if "PlacementGroup" in made:
-            group = toml_value({"GroupName": made["PlacementGroup"]})
-            say(f"for a job: [aws.ec2.run_instances] Placement = {group}")
-        if "FileSystem" in made:
-            source = toml_value(f"{file_system_server(made['FileSystem'], region)}:/")
-            say(f'for a job: [[mounts]] type = "nfs", src = {source}, target = "/shared"')
-        say(f"people who run bai need the policy {made['UserPolicy']}; see docs/iam.md")
-
-    def remove(self, *, delete_data: bool) -> None:
-        from executor.backends.ec2.setup.account_removal import check_machines, clear, end_watcher, remove
-
-        setup = self._account()
-        before, made = setup.present(), setup.outputs()
-        if before is None:
-            say(f"nothing of {setup.name} is set up in {setup.settings.region}")
-            clear(setup)
-            return
-        data = f"the bucket {before.bucket}{' and the file system' if before.file_vpc else ''}"
-        where = f"from {setup.settings.region} of account {setup.account}"
-        question = f"Remove {setup.name} {where}, and {data} with all that is in it?"
-        if not delete_data:
-            question = f"Remove {setup.name} {where}? ({data} stays)"
-        if not self.given.ask(question, True if self.given.yes else None, default=False):
-            say("nothing was removed")
-            return
-        check_machines(setup)
-        end_watcher(setup)
-        # Before its names disappear with the stacks.
-        self._unconfigure(
-            {
-                "instance_profile": made.get("InstanceProfile"),
-                "security_groups": [made.get("SecurityGroup")],
-                "bucket": before.bucket if delete_data else None,
-            }
+def _check_names(given: SetupOptions) -> None:
+    if given.name is not None and not _NAMES.fullmatch(given.name):
+        raise UsageError(
+            f'--name: "{given.name}" is not a name; write up to 31 small letters, digits and "-"'
         )
-        remove(setup, delete_data=delete_data)
-
-    def _account(self) -> AccountSetup:
-        from executor.backends.ec2.setup.account_setup import account_setup
-        from executor.configuration.config import read_settings
-
-        settings = read_settings(self.flags)
-        region = self.given.ask_text("Region", self.flags["region"], settings.region)
-        name = self.given.ask_text("Name", self.name, _NAME)
-        return account_setup(replace(settings, region=region), name, say)
-
-    def _choices(self, setup: AccountSetup, before: Choices | None, network: Network) -> Choices:
-        """Return the choices: the options, the answers, and for all others the existing values, or the
-        defaults."""
-        from executor.backends.ec2.setup.account_setup import Choices
-
-        given = self.given
-        if before is None:
-            bucket = given.ask_text("Bucket", given.bucket, setup.first_bucket())
-            before = Choices(name=setup.name, bucket=bucket, vpc=network.vpc)
-        elif given.bucket not in (None, before.bucket):
-            raise UsageError(
-                f"{setup.name} has the bucket {before.bucket}, which stays; for another one set up another --name"
-            )
-        # An earlier choice of network is kept: its endpoint exists, so the network no longer looks as if it
-        # needed one.
-        vpc, tables = before.vpc or network.vpc, before.route_tables
-        if given.endpoint is False:
-            tables = ()
-        elif not tables and network.route_tables and vpc == network.vpc:
-            question = f"Make a gateway endpoint for S3 in {vpc}?"
-            tables = (
-                network.route_tables if given.ask(question, given.endpoint, network.needs_endpoint) else ()
-            )
-        if given.file_system and not before.file_vpc:
-            if not network.vpc:
-                raise UsageError("--file-system needs a default VPC, or configured `subnets` of one VPC")
-            before = replace(
-                before,
-                file_vpc=network.vpc,
-                file_cidr=network.cidr,
-                file_subnets=network.subnets,
-            )
-        return replace(
-            before,
-            vpc=vpc,
-            route_tables=tables,
-            data_buckets=before.data_buckets if given.data_buckets is None else given.data_buckets,
-            job_days=before.job_days if given.job_days is None else given.job_days,
-            placement_group=given.ask(
-                "Make a cluster placement group?", given.placement_group, before.placement_group
-            ),
-            watcher=self._watcher(setup, before.watcher),
-        )
-
-    def _watcher(self, setup: AccountSetup, before: WatcherChoices | None) -> WatcherChoices | None:
-        from executor.backends.ec2.setup.account_setup import WatcherChoices
-
-        given = self.given
-        limits = (given.watcher_types, given.watcher_owners, given.watcher_dollars)
-        question = "Make a watcher, which checks all jobs each minute?"
-        wants = given.ask(question, given.watcher, before is not None)
-        if not wants:
-            if any(each is not None for each in limits):
-                raise UsageError(
-                    "--watcher-types, --watcher-owners and --watcher-usd-a-day belong to --watcher"
-                )
-            return None
-        there = before or WatcherChoices(owners=f"amazon,{setup.account}")
-        # Its own execution no longer counts as one that can be reserved.
-        why = None if before is not None and before.reserved else setup.why_unreserved()
-        if why is not None:
-            say(why)
-        return WatcherChoices(
-            types=given.watcher_types or there.types,
-            owners=given.watcher_owners or there.owners,
-            dollars_a_day=given.watcher_dollars or there.dollars_a_day,
-            reserved=why is None,
-        )
-
-    def _configure(self, values: Mapping[str, Any]) -> None:
-        from executor.backends.ec2.setup.config_edit import edit_config
-        from executor.configuration.config import config_file
-
-        edit = edit_config(config_file(os.environ), values)
-        if edit.diff:
-            self._show({"file": str(edit.path), "diff": edit.diff}, "\n".join(edit.diff))
-            edit.write()
-
-    def _unconfigure(self, values: Mapping[str, Any]) -> None:
-        """Remove keys with these values from the configuration."""
-        from executor.backends.ec2.setup.config_edit import configured
-        from executor.configuration.config import config_file
-
-        present = configured(config_file(os.environ))
-        ours = [key for key, value in values.items() if key in present and present[key] == value]
-        self._configure(dict.fromkeys(ours))
-
-    def _examine(self) -> None:
-        from executor.configuration.config import read_settings
-
-        failed = print_health(read_settings({"profile": self.flags["profile"]}), None, json_=self.given.json_)
-        if failed is not None:
-            raise typer.Exit(failed)
-
-    def _show(self, table: Mapping[str, Any], text: str) -> None:
-        print_result(table, text, json_=self.given.json_)
-
-
-def _check_names(name: str | None, bucket: str | None, data_buckets: Sequence[str]) -> None:
-    if name is not None and not _NAMES.fullmatch(name):
-        raise UsageError(f'--name: "{name}" is not a name; write up to 31 small letters, digits and "-"')
-    for option, each in (("--bucket", bucket), *(("--data-bucket", each) for each in data_buckets)):
+    named = [("--data-bucket", each) for each in given.data_buckets or ()]
+    for option, each in (("--bucket", given.bucket), *named):
         if each is not None and not _BUCKETS.fullmatch(each):
             raise UsageError(
                 f'{option}: "{each}" is not the name of a bucket; write only the name, as my-bucket'
             )
 
 
-def _need_terminal() -> None:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(_NOBODY)
-
-
-def _print(
-    what: str, *, name: str, region: str | None, bucket: str | None, data_buckets: tuple[str, ...]
-) -> None:
+def _print(what: str, given: SetupOptions) -> None:
     from executor.backends.ec2.setup.templates import policy_text, template
     from executor.configuration.config import read_settings
 
-    if what not in _PRINTED:
-        raise UsageError(
-            f'--print: "{what}" is not known; write {", ".join(_PRINTED[:-1])} or {_PRINTED[-1]}'
-        )
+    check_choice("--print", what, PRINTED)
     if what in _POLICIES:
-        there = read_settings({"region": region}).region or "REGION"
-        words = {"NAME": name, "BUCKET": bucket or f"{name}-ACCOUNT-{there}"}
+        name, there = given.name or NAME, read_settings({"region": given.region}).region or "REGION"
+        words = {"NAME": name, "BUCKET": given.bucket or f"{name}-ACCOUNT-{there}"}
         tell(policy_text(_POLICIES[what], words, region=there))
     else:
-        tell(template(what, data_buckets=data_buckets), end="")
+        tell(template(what, data_buckets=given.data_buckets or ()), end="")
 
 
 def _with_policy(error: BaiError, name: str | None) -> BaiError:

@@ -1,4 +1,4 @@
-"""`bai time`: times commands, in shuffled blocks, as one job."""
+"""`bai time`: times commands, in shuffled blocks, as one job. Its options are named as hyperfine's are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -16,34 +16,7 @@ from typer.core import TyperCommand
 from bai_agent.job.outcome import ExitCode
 from executor.commands.job_options import JobOptions, KeyOptions
 from executor.commands.options import JobIdOption, JsonOption, print_json, say
-from executor.commands.runs import follow, seed_for, submit_request
-from executor.commands.timing_options import (
-    CleanupOption,
-    CommandsArgument,
-    ConcludeOption,
-    EmitTomlOption,
-    ExclusiveOption,
-    ExportCsvOption,
-    ExportJsonOption,
-    ExportMarkdownOption,
-    IgnoreFailureOption,
-    KeepOutputOption,
-    MaxRunsOption,
-    MinRunsOption,
-    NamesOption,
-    NoShellOption,
-    ParameterListOption,
-    ParameterScanOption,
-    PrepareOption,
-    RunsOption,
-    SeedOption,
-    SetupOption,
-    ShellOption,
-    StepOption,
-    TaskOption,
-    UntilOption,
-    WarmupOption,
-)
+from executor.commands.submission import run_to_end, seed_for
 from executor.documents.text import draws_in_place, speaks_unicode, tell
 from executor.errors import UsageError
 
@@ -65,33 +38,136 @@ class TimeCommand(TyperCommand):
 
 
 def time(
-    commands: CommandsArgument,
+    commands: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND...", help="Each in quotes; the others are compared with the first one."
+        ),
+    ],
     options: JobOptions,
     keys: KeyOptions,
-    runs: RunsOption = None,
-    until: UntilOption = None,
-    min_runs: MinRunsOption = None,
-    max_runs: MaxRunsOption = None,
-    warmup: WarmupOption = 0,
-    prepare: PrepareOption = None,
-    conclude: ConcludeOption = None,
-    setup: SetupOption = None,
-    cleanup: CleanupOption = None,
-    parameter_list: ParameterListOption = None,
-    parameter_scan: ParameterScanOption = None,
-    step: StepOption = None,
-    shell: ShellOption = None,
-    no_shell: NoShellOption = False,
-    ignore_failure: IgnoreFailureOption = False,
-    names: NamesOption = None,
-    keep_output: KeepOutputOption = False,
-    export_json: ExportJsonOption = None,
-    export_csv: ExportCsvOption = None,
-    export_markdown: ExportMarkdownOption = None,
-    task: TaskOption = "time",
-    seed: SeedOption = None,
-    exclusive: ExclusiveOption = False,
-    emit_toml: EmitTomlOption = False,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs",
+            "-r",
+            metavar="N",
+            min=1,
+            help="Runs of each command [default: at least 10, for about 3 s each].",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="2%", help="Continue until the wall times have this precision."),
+    ] = None,
+    min_runs: Annotated[
+        int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="Least number of runs of each.")
+    ] = None,
+    max_runs: Annotated[
+        int | None,
+        typer.Option("--max-runs", "-M", metavar="N", min=1, help="Greatest number of runs of each."),
+    ] = None,
+    warmup: Annotated[
+        int,
+        typer.Option(
+            "--warmup", "-w", metavar="N", min=0, help="Warm-up runs of each command, which do not count."
+        ),
+    ] = 0,
+    prepare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prepare",
+            "-p",
+            metavar="CMD",
+            help="Before each run, not timed: one for all commands, or one for each.",
+        ),
+    ] = None,
+    conclude: Annotated[
+        list[str] | None, typer.Option("--conclude", "-C", metavar="CMD", help="The same after each run.")
+    ] = None,
+    setup: Annotated[
+        str | None,
+        typer.Option(
+            "--setup", "-s", metavar="CMD", help="Once before all runs, for each command's parameters."
+        ),
+    ] = None,
+    cleanup: Annotated[
+        str | None, typer.Option("--cleanup", "-c", metavar="CMD", help="Once after all runs.")
+    ] = None,
+    parameter_list: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter-list",
+            "-L",
+            metavar="NAME=1,2,4",
+            help="Time each command with each of these for {NAME}; also -L NAME 1,2,4. Can be repeated.",
+        ),
+    ] = None,
+    parameter_scan: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter-scan",
+            "-P",
+            metavar="NAME=MIN,MAX[,STEP]",
+            help="The same with the numbers from MIN to MAX; also -P NAME MIN MAX.",
+        ),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option("--parameter-step-size", "-D", metavar="STEP", help="Of --parameter-scan [default: 1]."),
+    ] = None,
+    shell: Annotated[
+        str | None,
+        typer.Option(
+            "--shell",
+            "-S",
+            metavar="SHELL",
+            help='Run commands in this shell: sh, "bash -e", default; by default none.',
+        ),
+    ] = None,
+    no_shell: Annotated[bool, typer.Option("-N", help="No shell, as without it.")] = False,
+    ignore_failure: Annotated[
+        bool, typer.Option("--ignore-failure", "-i", help="Count runs with an exit code other than 0.")
+    ] = False,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--command-name", "-n", metavar="NAME", help="The name of a command; one for each."),
+    ] = None,
+    keep_output: Annotated[
+        bool,
+        typer.Option(
+            "--keep-output",
+            help="Keep the commands' output in the log; without this only their errors.",
+        ),
+    ] = False,
+    export_json: Annotated[
+        Path | None,
+        typer.Option("--export-json", metavar="FILE", help="Write all times, as hyperfine does."),
+    ] = None,
+    export_csv: Annotated[
+        Path | None, typer.Option("--export-csv", metavar="FILE", help="Write a line for each command.")
+    ] = None,
+    export_markdown: Annotated[
+        Path | None, typer.Option("--export-markdown", metavar="FILE", help="Write a table for a comment.")
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            "--task",
+            metavar="NAME",
+            help="The label task_name, which `bai compare --baseline` finds jobs by.",
+        ),
+    ] = "time",
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="Seed of the order in blocks; random by default."),
+    ] = None,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", help="Begin only when no other job runs on this machine.")
+    ] = False,
+    emit_toml: Annotated[
+        bool, typer.Option("--emit-toml", help="Print the benchmark descriptor of this, and run nothing.")
+    ] = False,
     job_id: JobIdOption = None,
     json_: JsonOption = False,
 ) -> None:
@@ -162,10 +238,8 @@ def _run(
         overrides=keys.overrides(),
         exclusive=exclusive,
     )
-    backend, submitted = submit_request(request, options, job_id=job_id, json_=json_, returns=False)
-    there = options.for_submitted(backend)
     view = None if json_ else _view()
-    code = follow(submitted.record, backend, there, json_=json_, joined=not submitted.new, view=view)
+    submitted, _, code = run_to_end(request, options, job_id=job_id, json_=json_, view=view)
     return submitted.record, code
 
 

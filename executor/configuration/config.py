@@ -20,8 +20,7 @@ from bai_agent.job.schema.field_types import is_broker
 from bai_agent.job.schema.tables import read_table
 from bai_agent.job.toml import read_toml_text
 from bai_agent.light_dataclass import dataclass, field
-from executor.configuration.job_limits import JobLimits
-from executor.configuration.job_volume import Volume
+from executor.configuration.job_tables import JobLimits, Volume
 from executor.configuration.service_config import ServiceTable
 from executor.errors import UsageError
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from bai_agent.job.schema.field_types import Duration
-from executor.configuration.job_volume import Volume
+from executor.configuration.job_tables import Volume
 from executor.descriptor.raw_table import at
 from executor.descriptor.values import DescriptorTable, wrong
 

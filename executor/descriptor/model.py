@@ -37,7 +37,7 @@ from bai_agent.job.schema.field_types import (
     shown,
 )
 from bai_agent.light_dataclass import dataclass
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.descriptor.ec2_table import Ec2
 from executor.descriptor.matrix_table import MatrixTable
 from executor.descriptor.presets import preset_names, with_presets

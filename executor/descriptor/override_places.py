@@ -45,7 +45,8 @@ _FLAGS: Flags = {
 """Options that set keys of such a descriptor. All other keys are set by `--set`."""
 
 
-_OTHER_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
+OTHER_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
+"""Keys of a folder or an archive with the scripts."""
 REPOSITORY = tuple(("ml", "script", key) for key in ("git", "ref", "folder"))
 """Keys of the repository of the scripts."""
 
@@ -56,7 +57,7 @@ class _OverrideError(Exception):
 
 def names_other_scripts(overrides: Sequence[Override]) -> bool:
     """Return whether options name a folder or an archive with the scripts, which takes the place of a repository."""
-    return any(overlap(each.path, place) for each in overrides for place in _OTHER_SCRIPTS)
+    return any(overlap(each.path, place) for each in overrides for place in OTHER_SCRIPTS)
 
 
 def put_overrides(

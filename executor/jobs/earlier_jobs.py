@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import RecordError
-from bai_agent.job.descriptor import Job, Unpack
+from bai_agent.generations.checkpoint_marker import CheckpointRecord, marker_digest
+from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor import CheckpointOrigin, Job, Unpack
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
+from bai_agent.job.schema.declared import as_kind
 from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.job.store import StoredObject
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.job_reference import (
     JobReference,
     artifact_mistake,
@@ -29,21 +29,22 @@ from executor.descriptor.key_path import ItemName, overlap
 from executor.descriptor.overrides import Override
 from executor.descriptor.service_tables import SourceTable
 from executor.errors import UsageError
-from executor.jobs.earlier_checkpoints import KEY, find_checkpoint, without_origin
-from executor.jobs.job_lookup import find_reference
+from executor.jobs.job_lookup import did_you_mean, find_reference
 from executor.planning.arms import FileArm
+from executor.planning.job_sources import FoundCheckpoint
+from executor.planning.scripts_folder import content_digest
 from executor.records.reading import result_of
 
 if TYPE_CHECKING:
-    from executor.descriptor.model import Descriptor
+    from executor.descriptor.model import CheckpointTable, Descriptor
     from executor.jobs.scope import JobScope
     from executor.planning.request import JobRequest
 
+CHECKPOINT_KEY = "checkpoint.from"
 _MOST_FILES = 1000
 """Most files of a folder of artifacts, each of which becomes a source."""
 _NAMED = 5
 """Most artifacts that a message names."""
-_PIECE = 2**20
 _WRITTEN = ("id", "md5", "sha256", "unpack", "mode")
 """Keys of a source that its artifacts have too."""
 
@@ -60,7 +61,10 @@ class ArtifactSource(SourceTable):
 def without_earlier_jobs(descriptor: Descriptor) -> Descriptor:
     """Return the descriptor without artifacts and checkpoints of other jobs, which a check alone does not look up."""
     kept = [each for each in descriptor.data.sources if not refers_to_job(each.src)]
-    return without_origin(_with_sources(descriptor, kept))
+    descriptor = _with_sources(descriptor, kept)
+    if descriptor.checkpoint is None:
+        return descriptor
+    return descriptor.model_copy(update={"checkpoint": replace(descriptor.checkpoint, from_=None)})
 
 
 def use_earlier_jobs(
@@ -87,10 +91,10 @@ def use_earlier_jobs(
             pins.append(pin(key, ("data", "sources", index, "src"), src))
     used = _with_arms(_with_sources(descriptor, sources), scope)
     if checkpoint is not None and has_origin:
-        table, src = find_checkpoint(checkpoint, scope, before=before)
+        table, src = _find_checkpoint(checkpoint, scope, before=before)
         used = used.model_copy(update={"checkpoint": table})
         if src != checkpoint.from_:
-            pins.append(pin(KEY, ("checkpoint", "from"), src))
+            pins.append(pin(CHECKPOINT_KEY, ("checkpoint", "from"), src))
     return replace(job_request, overrides=pinned(job_request.overrides, pins, descriptor)), used
 
 
@@ -155,13 +159,8 @@ def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
 
 def job_before(job_id: str | None, scope: JobScope) -> Job | None:
     """Return the job of this id, whose `set` has the values that it was given in place of its descriptor's; None if there is none."""
-    if job_id is None:
-        return None
-    for store in scope.stores():
-        record = JobRecord(store, job_id)
-        if record.exists():
-            return record.job()
-    return None
+    record = scope.with_id(job_id) if job_id is not None else None
+    return None if record is None else record.job()
 
 
 def _resolved(
@@ -257,11 +256,8 @@ def _hint(wanted: str, names: Sequence[str]) -> str:
         return "[output] artifacts of its descriptor names files to be kept"
     if any(name.startswith(f"{wanted}/") for name in names):
         return f'it is a folder: write a slash at its end, "{wanted}/"'
-    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
-    if close:
-        return f'did you mean "{close[0]}"?'
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"it has {', '.join(names[:_NAMED])}{more}"
+    return did_you_mean(wanted, names, f"it has {', '.join(names[:_NAMED])}{more}")
 
 
 def _artifact(record: JobRecord, item: StoredObject, source: SourceTable, *, path: str) -> ArtifactSource:
@@ -292,14 +288,72 @@ def _sha256(file: Path, *, below: Path) -> str:
     for each in way[: way.index(below) + 1]:
         if each.is_symlink():
             raise UsageError(f"{each} is a symbolic link; an artifact is a file of the job itself")
-    digest = hashlib.sha256()
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as content:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise UsageError(f"{file} is not a file")
-            while piece := content.read(_PIECE):
-                digest.update(piece)
+            return content_digest(content).hex()
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror}") from error
-    return digest.hexdigest()
+
+
+def _find_checkpoint(
+    written: CheckpointTable, scope: JobScope, *, before: Job | None
+) -> tuple[FoundCheckpoint, str]:
+    """Return the table with the checkpoint that its key `from` means, and that key's value with the job's id.
+
+    before: the same job if it was submitted before. It keeps its checkpoint if the same earlier job is meant, which may be gone.
+    Raises UsageError, StoreError.
+    """
+    text = written.from_ or ""
+    if before is not None:
+        text = with_job_of(before.set.get(CHECKPOINT_KEY), text)
+        if (kept := _checkpoint_before(written, text, before)) is not None:
+            return kept, text
+    try:
+        record = find_reference(read_reference(text), scope.stores())
+        origin = _newest_checkpoint(record)
+    except (UsageError, RecordError) as error:
+        raise UsageError(f'{CHECKPOINT_KEY}: "{written.from_}": {error}') from error
+    return as_kind(FoundCheckpoint, written, origin=origin, store=record.store.url), f"job:{record.job_id}"
+
+
+def _checkpoint_before(written: CheckpointTable, text: str, before: Job) -> FoundCheckpoint | None:
+    """Return the table with the checkpoint of the job `before`; None if the reference `text` means another job, or it has none."""
+    origin = before.checkpoint.origin if before.checkpoint is not None else None
+    if origin is None or before.store is None or text != before.set.get(CHECKPOINT_KEY, f"job:{origin.job}"):
+        return None
+    return as_kind(FoundCheckpoint, written, origin=origin, store=before.store.url)
+
+
+def _newest_checkpoint(record: JobRecord) -> CheckpointOrigin:
+    """Return the newest complete checkpoint of an ended job, or the one that it began from. Raises UsageError."""
+    job_id = record.job_id
+    if result_of(record) is None:
+        raise UsageError(
+            f"the job {job_id} has not ended; wait for it with `bai status {job_id} --wait`, or end it with `bai cancel {job_id}`"
+        )
+    job = record.job()
+    checkpoint, attempt = job.checkpoint, job.job.attempt
+    if checkpoint is None:
+        raise UsageError(f"the job {job_id} has no [checkpoint], so none was kept")
+    if checkpoint.shared:
+        raise UsageError(
+            f"the job {job_id} has its checkpoints in the shared folder {checkpoint.path}, and none in its record; read them there"
+        )
+    found = CheckpointRecord(AttemptRecord(record, attempt)).newest_whole()
+    if found is not None:
+        return CheckpointOrigin(job=job_id, name=found.name, sha256=marker_digest(found), attempt=attempt)
+    if checkpoint.origin is None:
+        raise UsageError(f"the job {job_id} has kept no complete checkpoint")
+    # It ended before it kept one of its own.
+    earlier = JobRecord(record.store, checkpoint.origin.job)
+    if not any(
+        each.name == checkpoint.origin.name and marker_digest(each) == checkpoint.origin.sha256
+        for each in CheckpointRecord(AttemptRecord(earlier, checkpoint.origin.attempt)).markers()
+    ):
+        raise UsageError(
+            f"the job {job_id} has kept no checkpoint of its own, and {checkpoint.origin.title}, from which it began, is gone"
+        )
+    return checkpoint.origin

@@ -9,12 +9,9 @@ The first object claims the number, the last one says that the set is complete.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 from bai_agent.job.attempt import AttemptRecord
@@ -36,7 +33,7 @@ from bai_agent.run.extractor import ExtractorProcess
 from bai_agent.sinks.job_store.stream import StreamUpload, UploadOffset
 from executor.backends.local.folder_store import check_own
 from executor.errors import ExtractError, UsageError
-from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.owned_folders import scratch_folder
 from executor.planning.job_toml import job_toml
 from executor.records.counted_values import repeat_lines
 from executor.records.generations import generations_in
@@ -189,7 +186,8 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     near = store.folder / node.job.job_id if store.folder is not None else None
     try:
         # A job on this machine uses its own disk, which has more room than /tmp.
-        with _scratch_folder(near) as folder:
+        with ExitStack() as stack:
+            folder = scratch_folder(_SCRATCH, near=near, stack=stack)
             rundir = RunDir(folder)
             rundir.job.write_bytes(whole)
             _bring_log(node, rundir)
@@ -217,18 +215,6 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
         ) from error
     store.put(f"{place}/extracted.json", json.dumps(summary).encode() + b"\n")
     return NodeExtract(number, node.attempt, node.rank, summary)
-
-
-@contextmanager
-def _scratch_folder(near: Path | None) -> Iterator[Path]:
-    """Yield a new folder, in `near` or for temporary files, that is removed afterwards; first remove those of
-    killed extractions."""
-    parent = near or Path(tempfile.gettempdir())
-    remove_unowned(parent, prefix=_SCRATCH, user=None if near else os.geteuid())
-    with ExitStack() as stack:
-        folder = new_owned_folder(parent, prefix=_SCRATCH, stack=stack)
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        yield folder
 
 
 def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:

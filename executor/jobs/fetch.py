@@ -10,7 +10,6 @@ With more than one attempt, `nodes` lies in `attempts/<n>`. A checkpoint lies in
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,6 +24,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import JobFetchError, UsageError
 from executor.jobs.extract import complete_sets, stream_of
 from executor.planning.job_toml import shown_job_toml
+from executor.planning.scripts_folder import content_digest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -111,7 +111,7 @@ def fetch_checkpoint(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     Raises StoreError, DescriptorError, JobFetchError.
     """
     checkpoints = CheckpointRecord(AttemptRecord(record, record.job().job.attempt))
-    marker = next((each for each in checkpoints.markers() if checkpoints.has_files(each)), None)
+    marker = checkpoints.newest_whole()
     if marker is None:
         raise JobFetchError(f"{record.job_id}: the job has no checkpoint")
     try:
@@ -134,20 +134,14 @@ def _bring(
         return None
     item = StoredObject(checkpoints.file_key(marker, place), file.size)
     came = _copy(checkpoints.attempt.job, item, path)
-    if _sha256(path) != file.sha256:
+    with path.open("rb") as content:
+        is_intact = content_digest(content).hex() == file.sha256
+    if not is_intact:
         if came is None:
             raise _in_the_way(path)
         path.unlink()
         raise JobFetchError(f"{path}: {marker.name} was overwritten while it was fetched; fetch it again")
     return came
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
-    return found.hexdigest()
 
 
 def _check_owner(record: JobRecord, folder: Path) -> None:

@@ -6,21 +6,23 @@ All that must outlive this process is in the group's ledger. Another call, at th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
 
-from bai_agent.errors import BaiError, RecordError, StoreError, StoreRefusedError
+from bai_agent.errors import BaiError, StoreError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, field
 from executor.backends.backend import CapacityWait, LaunchNotice, SubmitListener, Watcher
 from executor.errors import NotStartedError, UsageError
 from executor.jobs.job_group import Decision, GroupRecord, GroupState, ended_costs, new_decision
-from executor.jobs.resolved_request import resolved_request
+from executor.jobs.resolved_request import FetchedScripts, resolved_request
 from executor.jobs.scope import JobScope
-from executor.jobs.wait import RetryWindow
-from executor.planning.matrix import GroupPlan, MatrixJob, digest_of
+from executor.jobs.wait import RetryWindow, may_pass
+from executor.planning.matrix import GroupPlan, MatrixJob
 from executor.planning.request import read_request
+from executor.planning.requested_job import digest_of
 from executor.records.reading import result_of
 
 _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
@@ -65,6 +67,8 @@ class GroupRun:
     scope: JobScope
     """Its backends run the jobs; earlier jobs whose artifacts they use are looked for in its stores."""
     listener: GroupListener
+    fetched: FetchedScripts
+    """Keeps what the jobs fetch while the group runs."""
     _decisions: list[Decision] = field(default_factory=list)
     _ended: dict[str, float | None] = field(default_factory=dict)
     _exit_codes: dict[str, int] = field(default_factory=dict)
@@ -149,28 +153,26 @@ class GroupRun:
         if not record.exists():
             self._lose(job_id, ExitCode.CANCELLED, "it was not started")
             return
-        try:
+        with self._lost_unless_done(job_id, "it could not be cancelled, and may still run: "):
             if not record.cancelled():
                 self.scope.backends.of(record).cancel(record, now=False)
-        except BaiError as error:
-            if isinstance(error, StoreError):
-                raise  # the store is asked again for a while
-            self._lose(job_id, ExitCode.OURS, f"it could not be cancelled, and may still run: {error}")
-            return
-        self._observe(job_id)
+            self._observe(job_id)
 
     def _observe(self, job_id: str) -> None:
-        try:
+        with self._lost_unless_done(job_id):
             sentence = self._watcher(job_id).observe(news=False, cancelling=self._cancelled)
-        except StoreError as error:
-            if not isinstance(error, RecordError):
-                raise
-            self._lose(job_id, ExitCode.OURS, str(error))
-        except BaiError as error:
-            self._lose(job_id, ExitCode.OURS, str(error))
-        else:
             if sentence:
                 self._say(job_id, sentence)
+
+    @contextmanager
+    def _lost_unless_done(self, job_id: str, before: str = "") -> Iterator[None]:
+        """Give up on a job if the block fails, with the sentence `before` it. Raises StoreError if the store is to be asked again."""
+        try:
+            yield
+        except BaiError as error:
+            if may_pass(error):
+                raise
+            self._lose(job_id, ExitCode.OURS, f"{before}{error}")
 
     def _watcher(self, job_id: str) -> Watcher:
         if job_id not in self._watchers:
@@ -208,8 +210,8 @@ class GroupRun:
             self._say(job.job_id, f"{error}; asking again at {error.wait.again:%H:%M:%S} UTC")
             return
         except BaiError as error:
-            if isinstance(error, StoreError) and not isinstance(error, (RecordError, StoreRefusedError)):
-                raise  # the store is asked again for a while
+            if may_pass(error):
+                raise
             self._say(job.job_id, str(error))
             may_run = bool(launches) or (was_started and self.group.job(job.job_id).exists())
             if isinstance(error, NotStartedError) or not may_run:
@@ -222,19 +224,20 @@ class GroupRun:
         descriptor, _ = read_request(request)
         backend = self.scope.backends.of_request(request, descriptor)
         is_new = job.job_id not in self._state.started
-        folder = self.group.store.folder
         is_made = not is_new and self.group.job(job.job_id).exists()
-        if not is_made and digest_of(request, descriptor, [folder] if folder else ()) != job.scripts_sha256:
-            raise UsageError(
-                "its scripts have changed since the group was made; put them back, and resume the group"
-            )
         listener = SubmitListener(
             on_plan=lambda notice: self._reserve(job, notice),
             on_progress=partial(self._say, job.job_id),
             on_launch=on_launch,
             on_wait=_wait_elsewhere,
         )
-        with resolved_request(request, descriptor, self.scope, job_id=job.job_id) as resolved:
+        with resolved_request(
+            request, descriptor, self.scope, job_id=job.job_id, fetched=self.fetched
+        ) as resolved:
+            if not is_made and digest_of(*resolved, self.group.left_out) != job.scripts_sha256:
+                raise UsageError(
+                    "its scripts have changed since the group was made; put them back, and resume the group"
+                )
             if is_new and not backend.remote:
                 self._decide(job, None, None)
                 self._say(job.job_id, "starting")

@@ -17,6 +17,7 @@ import json
 import math
 import secrets
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.decode import checked
@@ -85,6 +86,11 @@ class GroupRecord:
     @property
     def _record(self) -> JobRecord:
         return JobRecord(self.store, self.group_id)
+
+    @property
+    def left_out(self) -> list[Path]:
+        """Folders that are not among the scripts of its jobs: that of the store."""
+        return [] if self.store.folder is None else [self.store.folder]
 
     def job(self, job_id: str) -> JobRecord:
         return JobRecord(self.store, job_id)

@@ -143,11 +143,12 @@ def _why_not_found(name: str, every: Sequence[JobRecord], meant: Sequence[JobRec
         names = ", ".join(each.job_id for each in meant[:5])
         shown = names + (f" and {len(meant) - 5} more" if len(meant) > 5 else "")
         return f'"{name}" may mean any of {shown}; write more of the id'
-    hint = _hint(name, [each.job_id for each in every], "`bai list` shows them all")
+    hint = did_you_mean(name, [each.job_id for each in every], "`bai list` shows them all")
     return f'there is no job "{name}" in {where}; {hint}'
 
 
-def _hint(name: str, known: Iterable[str], otherwise: str) -> str:
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a hint for an unknown name: the most similar known one, or the sentence `otherwise`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'did you mean "{close[0]}"?' if close else otherwise
 
@@ -163,7 +164,7 @@ def _newest_of(name: str, jobs: Iterable[JobRecord]) -> JobRecord:
     """Return the first of `jobs` whose benchmark has the name `name`. Raises UsageError, StoreError."""
     found, names = _first(jobs, lambda identity: identity.name == name, lambda identity: identity.name)
     if found is None:
-        hint = _hint(name, names, "`bai list` shows the names")
+        hint = did_you_mean(name, names, "`bai list` shows the names")
         raise UsageError(f'there is no job of the name "{name}"; {hint}')
     return found
 
@@ -176,7 +177,7 @@ def find_labelled(stores: Iterable[JobStore], key: str, value: str) -> JobRecord
         lambda identity: identity.labels.get(key),
     )
     if found is None:
-        hint = _hint(value, values, f"`bai list --label {key}={value}` shows none")
+        hint = did_you_mean(value, values, f"`bai list --label {key}={value}` shows none")
         raise UsageError(f"there is no job with the label {key}={value}; {hint}")
     return found
 

@@ -1,13 +1,11 @@
-"""A request like the one that created a job: `--like JOB`."""
+"""A request like the one that created a job: `--like JOB` and `--resume JOB`."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from bai_agent.errors import PullError, StoreError
@@ -15,133 +13,144 @@ from bai_agent.job.descriptor import Source, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.key_path import overlap
 from executor.descriptor.model import Script
-from executor.descriptor.override_places import REPOSITORY, names_other_scripts, put_overrides
-from executor.descriptor.overrides import REDACTED, Override
+from executor.descriptor.override_places import (
+    OTHER_SCRIPTS,
+    REPOSITORY,
+    names_other_scripts,
+    put_overrides,
+)
+from executor.descriptor.overrides import REDACTED, Override, read_overrides
 from executor.descriptor.raw_table import Raw, at, text_at
 from executor.descriptor.toml_file import parse_toml
 from executor.errors import ScriptsError, UsageError
+from executor.jobs.earlier_jobs import CHECKPOINT_KEY
 from executor.owned_folders import scratch_folder
 from executor.planning.job_sources import script_archive, script_folder
 from executor.planning.request import JobRequest
-from executor.planning.rerun_record import kept_request, kept_scripts, scripts_digest
-from executor.planning.scripts_folder import ScriptsOrigin
+from executor.planning.rerun_record import kept_request, kept_scripts
+from executor.planning.scripts_folder import ScriptsOrigin, scripts_digest
 
 _SCRATCH = ".bai-like-"
-_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"), *REPOSITORY)
-"""Keys that name the scripts."""
 _SECONDS = 600.0
 """Longest time for all steps together (seconds)."""
 _PIECE = 8 << 20
 
 
-def request_like(
-    record: JobRecord,
-    *,
-    stack: ExitStack,
-    open_store: Callable[[str], JobStore],
-    overrides: Sequence[Override] = (),
-    takes_scripts: bool = True,
-) -> JobRequest:
-    """Return a request for the same run as the job `record`: the same descriptor, scripts, arguments and
-    `--set`.
+@dataclass(frozen=True, kw_only=True)
+class Rerun:
+    """Makes the request of an earlier job again."""
 
-    overrides: new values, which are not part of the result. takes_scripts: whether the job's own scripts are
-    used, unless `overrides` name others; fetched ones exist until `stack` ends. open_store: opens the store
-    at an address. Raises UsageError if these are no longer available, StoreError.
-    """
-    request = kept_request(record)
-    if request is None:
-        repeat = record.job().repeat
-        if repeat is not None and repeat.arms:
-            raise UsageError(
-                f"--like {record.job_id}: it compared several files; run `bai ab` with them again"
+    record: JobRecord
+    option: str
+    """Option that names the job in error messages: "--like"."""
+    stack: ExitStack
+    """Fetched scripts exist until it ends."""
+    open_store: Callable[[str], JobStore]
+    """Opens the store at an address."""
+
+    def request(self, overrides: Sequence[Override] = (), *, takes_scripts: bool = True) -> JobRequest:
+        """Return a request for the same run: the same descriptor, scripts, arguments and `--set`.
+
+        overrides: new values, which are not part of the result. takes_scripts: whether the job's own scripts are used, unless
+        `overrides` name others. Raises UsageError if these are no longer available, StoreError.
+        """
+        request = kept_request(self.record)
+        if request is None:
+            repeat = self.record.job().repeat
+            raise self._error(
+                "it compared several files; run `bai ab` with them again"
+                if repeat is not None and repeat.arms
+                else "its record does not say how it was asked for: it came through the service, or an older version of bai started "
+                "it; name its FILE"
             )
-        raise UsageError(
-            f"--like {record.job_id}: its record does not say how it was asked for: it came through the service, or an older version "
-            "of bai started it; name its FILE"
+        keys = {each.key for each in overrides}
+        values = {key: text for key, text in request.set.items() if key not in keys}
+        for key, text in values.items():
+            if text == REDACTED:
+                raise self._error(f"the value of {key} was a secret and is not kept; add --set {key}=…")
+        again = request.as_request(values)
+        if names_other_scripts(overrides):
+            kept = tuple(each for each in again.overrides if each.path not in REPOSITORY)
+            again = replace(again, overrides=kept)
+        digest = request.scripts_sha256
+        # With `--script` they name nothing that runs.
+        named_anew = again.script is None and any(
+            overlap(each.path, place) for each in overrides for place in (*OTHER_SCRIPTS, *REPOSITORY)
         )
-    keys = {each.key for each in overrides}
-    values = {key: text for key, text in request.set.items() if key not in keys}
-    for key, text in values.items():
-        if text == REDACTED:
-            raise UsageError(
-                f"--like {record.job_id}: the value of {key} was a secret and is not kept; add --set {key}=…"
-            )
-    again = request.as_request(values)
-    if names_other_scripts(overrides):
-        kept = tuple(each for each in again.overrides if each.path not in REPOSITORY)
-        again = dataclasses.replace(again, overrides=kept)
-    digest = request.scripts_sha256
-    # With `--script` they name nothing that runs.
-    named_anew = again.script is None and any(
-        overlap(each.path, place) for each in overrides for place in _SCRIPTS
-    )
-    if digest is None or named_anew or not takes_scripts:
-        return again
-    return _with_scripts(again, record, digest, stack=stack, open_store=open_store)
+        if digest is None or named_anew or not takes_scripts:
+            return again
+        return self._with_scripts(again, digest)
+
+    def _with_scripts(self, again: JobRequest, digest: str) -> JobRequest:
+        """Return the request with scripts of this checksum: the unchanged original ones, or the job's copy, with
+        its commit."""
+        record = self.record
+        with_copy = replace(again, of_copy=True, git=record.job().git)
+        leave_out = [record.store.folder] if record.store.folder is not None else []
+        why, origin = "they are gone", None
+        try:
+            origin = _origin(again)
+            if origin is not None and origin.path.exists():
+                if scripts_digest(origin, leave_out) == digest:
+                    return again
+                why = "they have changed since"
+        except (ScriptsError, OSError) as error:
+            why = str(error)
+        if origin is not None and not origin.is_folder and origin.member is None:
+            where = "and of an archive a job keeps no copy"
+        elif isinstance(record.store, DirectoryStore):
+            copy = kept_scripts(record, nodes=record.job().strategy.nodes)
+            try:
+                if scripts_digest(ScriptsOrigin(path=copy)) == digest:
+                    return _with_copy(with_copy, copy)
+            except (ScriptsError, OSError):
+                pass
+            where = "and the run has changed the copy that the job kept"
+        else:
+            sources = [each for each in record.job().sources if each.kind is SourceKind.SCRIPTS]
+            where = "and the job kept none"
+            if sources:
+                try:
+                    return _with_copy(with_copy, self._fetched(sources[0], digest))
+                except (StoreError, PullError, ScriptsError, OSError) as error:
+                    where = f"and those that the job used cannot be had: {error}"
+        if _names_repository(again):
+            return again  # the kept request names their commit
+        raise self._error(
+            f"its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
+        )
+
+    def _fetched(self, source: Source, digest: str) -> Path:
+        """Return the scripts that a job elsewhere used, brought here. Raises StoreError, PullError, ScriptsError, OSError."""
+        folder = scratch_folder(_SCRATCH, stack=self.stack)
+        scripts = _fetch_scripts(source, folder, open_store=self.open_store)
+        if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
+            raise PullError(f"what {source.src} holds is not what the job's record says")
+        return scripts
+
+    def _error(self, sentence: str) -> UsageError:
+        return UsageError(f"{self.option} {self.record.job_id}: {sentence}")
 
 
 def from_checkpoint(record: JobRecord) -> Sequence[Override]:
     """Return the values with which a request like that of the job `record` begins from its newest checkpoint. Raises UsageError."""
-    from executor.descriptor.overrides import read_overrides
-
     job = record.job()
     if job.checkpoint is None:
         raise UsageError(
             f"--resume {record.job_id}: the job has no [checkpoint], so none was kept; --like {record.job_id} runs it from the beginning"
         )
-    values = [f"checkpoint.from=job:{record.job_id}"]
+    values = [f"{CHECKPOINT_KEY}=job:{record.job_id}"]
     if job.strategy.is_supervised:  # its descriptor need not have the table
         values.append(f"checkpoint.path={job.checkpoint.path}")
     return read_overrides(values)
 
 
-def _with_scripts(
-    again: JobRequest,
-    record: JobRecord,
-    digest: str,
-    *,
-    stack: ExitStack,
-    open_store: Callable[[str], JobStore],
-) -> JobRequest:
-    """Return the request with scripts of this checksum: the unchanged original ones, or the job's copy, with
-    its commit."""
-    with_copy = dataclasses.replace(again, of_copy=True, git=record.job().git)
-    leave_out = [record.store.folder] if record.store.folder is not None else []
-    why, origin = "they are gone", None
-    try:
-        origin = _origin(again)
-        if origin is not None and origin.path.exists():
-            if scripts_digest(origin, leave_out) == digest:
-                return again
-            why = "they have changed since"
-    except (ScriptsError, OSError) as error:
-        why = str(error)
-    if origin is not None and not origin.is_folder and origin.member is None:
-        where = "and of an archive a job keeps no copy"
-    elif isinstance(record.store, DirectoryStore):
-        copy = kept_scripts(record, nodes=record.job().strategy.nodes)
-        try:
-            if scripts_digest(ScriptsOrigin(path=copy)) == digest:
-                return _with_copy(with_copy, copy)
-        except (ScriptsError, OSError):
-            pass
-        where = "and the run has changed the copy that the job kept"
-    else:
-        sources = [each for each in record.job().sources if each.kind is SourceKind.SCRIPTS]
-        where = "and the job kept none"
-        if sources:
-            try:
-                return _fetched(with_copy, sources[0], digest, stack=stack, open_store=open_store)
-            except (StoreError, PullError, ScriptsError, OSError) as error:
-                where = f"and those that the job used cannot be had: {error}"
-    if _names_repository(again):
-        return again  # the kept request names their commit
-    raise UsageError(
-        f"--like {record.job_id}: its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
-    )
+def goes_on_from(record: JobRecord, name: str) -> bool:
+    """Return whether a job began from the checkpoint of a job with this id, or whose id begins with it."""
+    return record.job().set.get(CHECKPOINT_KEY, "").startswith(f"job:{name}")
 
 
 def _script_table(again: JobRequest) -> Raw:
@@ -169,31 +178,15 @@ def _origin(again: JobRequest) -> ScriptsOrigin | None:
     return script_folder(script, folder=folder) or script_archive(script, folder=folder)
 
 
-def _fetched(
-    again: JobRequest,
-    source: Source,
-    digest: str,
-    *,
-    stack: ExitStack,
-    open_store: Callable[[str], JobStore],
-) -> JobRequest:
-    """Return the request with the scripts that a job elsewhere used, brought here. Raises StoreError, PullError, ScriptsError, OSError."""
-    folder = scratch_folder(_SCRATCH, stack=stack)
-    scripts = fetch_scripts(source, folder, open_store=open_store)
-    if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
-        raise PullError(f"what {source.src} holds is not what the job's record says")
-    return _with_copy(again, scripts)
-
-
 def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
     """Return the request with the scripts' folder `scripts`; for a request with `--script` with its only
     member."""
     if again.script is not None:
-        return dataclasses.replace(again, script=scripts / again.script.name)
-    return dataclasses.replace(again, scripts=scripts)
+        return replace(again, script=scripts / again.script.name)
+    return replace(again, scripts=scripts)
 
 
-def fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], JobStore]) -> Path:
+def _fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], JobStore]) -> Path:
     """Bring the scripts of `source`, an object in a bucket, into the empty `folder`; return their path.
 
     They are pulled as by an agent: checked against their SHA-256, and without leaving the folder.

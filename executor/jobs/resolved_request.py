@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from executor.owned_folders import scratch_folder
 from executor.planning.arms import file_arms
 from executor.planning.job_sources import is_stored
 from executor.planning.request import REF_KEY
+from executor.planning.requested_job import digest_of
 
 if TYPE_CHECKING:
     from executor.descriptor.model import Descriptor, Script
@@ -28,49 +30,131 @@ if TYPE_CHECKING:
 _SCRATCH = ".bai-scripts-"
 
 
+class FetchedScripts(ExitStack):
+    """Scripts of repositories and buckets, each fetched once, so that all jobs of a group get the same files, which exist until it ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._commits: dict[tuple[str, str | None, str | None], GitFiles] = {}
+        """By address, branch or commit, and folder."""
+        self._archives: dict[str, Path] = {}
+
+    def of_commit(self, script: Script, ref: str | None) -> GitFiles:
+        """Return the files of the commit that `ref` means. Raises UsageError."""
+        from executor.planning.git_fetch import fetch_files
+
+        address = script.git or ""
+        key = (address, ref, script.folder)
+        try:
+            if key not in self._commits:
+                files = fetch_files(*key, scratch_folder(_SCRATCH, stack=self), environment=os.environ)
+                self._commits[key] = self._commits[address, files.commit, script.folder] = files
+            _check_requirements(script, self._commits[key].folder)
+        except UsageError as error:
+            raise UsageError(f'ml.script.git: "{address}": {error}') from error
+        except OSError as error:
+            raise UsageError(f"ml.script.git: {error.filename or address}: {error.strerror}") from error
+        return self._commits[key]
+
+    def of_archive(self, script: Script) -> Path:
+        """Return the folder with the members of the archive in a bucket that `script` names. Raises UsageError."""
+        from executor.jobs.rerun import pull_scripts
+
+        address = script.script or ""
+        archive = Source(src=address, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO)
+        try:
+            if address not in self._archives:
+                self._archives[address] = pull_scripts(archive, scratch_folder(_SCRATCH, stack=self))
+            _check_requirements(script, self._archives[address])
+        except UsageError as error:
+            raise UsageError(f'ml.script.script: "{address}": {error}') from error
+        except PullError as error:  # it names the address
+            raise UsageError(f"ml.script.script: {error}") from error
+        except OSError as error:
+            raise UsageError(f"ml.script.script: {error.filename or address}: {error.strerror}") from error
+        return self._archives[address]
+
+
 @contextmanager
 def resolved_request(
-    job_request: JobRequest, descriptor: Descriptor, scope: JobScope, *, job_id: str | None
-) -> Iterator[tuple[JobRequest, Descriptor]]:
-    """Give the request and its descriptor with single jobs, and with the files of one commit, in place of references.
-
-    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same ones. Fetched files exist until
-    the end. job_id: the id that was given; if that job exists, its record says what was meant. Raises UsageError, StoreError.
-    """
-    with ExitStack() as stack:
-        job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
-        job_request = _use_commit(job_request, descriptor, scope, job_id=job_id, stack=stack)
-        job_request = _use_archive(job_request, descriptor, stack=stack)
-        try:
-            yield job_request, descriptor
-        except ScriptsError as error:
-            if (
-                job_request.scripts is None
-                or descriptor.ml.script is None
-                or descriptor.ml.script.git is None
-            ):
-                raise
-            raise ScriptsError(
-                f'ml.script.git: "{descriptor.ml.script.git}": {_without_place(error, job_request.scripts)} Do so in the repository, or in '
-                "a clone that path names."
-            ) from error
-
-
-def _without_place(error: ScriptsError, folder: Path) -> str:
-    """Return a message about files of `folder`, which will be gone, with their paths in it."""
-    return str(error).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
-
-
-def _use_commit(
     job_request: JobRequest,
     descriptor: Descriptor,
     scope: JobScope,
     *,
     job_id: str | None,
-    stack: ExitStack,
+    fetched: FetchedScripts | None = None,
+) -> Iterator[tuple[JobRequest, Descriptor]]:
+    """Give the request and its descriptor with single jobs, and with the files of one commit, in place of references.
+
+    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same ones. job_id: the id that was
+    given; if that job exists, its record says what was meant. fetched: gets the fetched files; None: they exist until the end.
+    Raises UsageError, StoreError.
+    """
+    with FetchedScripts() as own:
+        job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
+        job_request = _with_scripts(
+            job_request, descriptor, fetched or own, before=partial(job_before, job_id, scope)
+        )
+        with _naming_the_repository(job_request, descriptor):
+            yield job_request, descriptor
+
+
+def fetched_digest(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    *,
+    fetched: FetchedScripts,
+    leave_out: Sequence[Path] = (),
+) -> str | None:
+    """Return the checksum of a request's scripts, also of those that are fetched for that; None if it has none. Raises UsageError, ScriptsError."""
+    found = _with_scripts(job_request, descriptor, fetched)
+    with _naming_the_repository(found, descriptor):
+        return digest_of(found, descriptor, leave_out)
+
+
+@contextmanager
+def _naming_the_repository(job_request: JobRequest, descriptor: Descriptor) -> Iterator[None]:
+    """Name the repository in errors about its files, which lie in a folder that will be gone."""
+    script, folder = descriptor.ml.script, job_request.scripts
+    try:
+        yield
+    except ScriptsError as error:
+        if folder is None or script is None or script.git is None:
+            raise
+        told = str(error).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+        raise ScriptsError(
+            f'ml.script.git: "{script.git}": {told} Do so in the repository, or in a clone that path names.'
+        ) from error
+
+
+def _with_scripts(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    fetched: FetchedScripts,
+    *,
+    before: Callable[[], Job | None] = lambda: None,
+) -> JobRequest:
+    """Return the request with scripts of a repository or a bucket as files of this machine. Raises UsageError.
+
+    before: returns the job of the same id, if it was submitted before.
+    """
+    if _has_scripts(job_request):
+        return job_request
+    job_request = _use_commit(job_request, descriptor, fetched, before)
+    script = descriptor.ml.script
+    if script is None or not is_stored(script) or _is_varied(descriptor):
+        return job_request
+    return dataclasses.replace(job_request, scripts=fetched.of_archive(script), of_copy=True)
+
+
+def _use_commit(
+    job_request: JobRequest,
+    descriptor: Descriptor,
+    fetched: FetchedScripts,
+    before: Callable[[], Job | None],
 ) -> JobRequest:
     """Return the request with the files of the commit that `[ml.script] git` and `ref` mean as its scripts. Raises UsageError."""
-    script = _repository(job_request, descriptor)
+    script = _repository(descriptor)
     if script is None:
         return job_request
     # Imported here: few jobs have their scripts in a repository.
@@ -80,7 +164,7 @@ def _use_commit(
     if scripts_vary:
         script = script.model_copy(update={"folder": None, "requirements": None})
     branch = "" if script.ref is None or COMMIT.fullmatch(script.ref) else script.ref
-    files = _fetch(script, _ref_before(job_before(job_id, scope), branch, script.ref), stack)
+    files = fetched.of_commit(script, _ref_before(before(), branch, script.ref))
     overrides = pinned(
         job_request.overrides, [pin(REF_KEY, ("ml", "script", "ref"), files.commit)], descriptor
     )
@@ -95,7 +179,7 @@ def _use_commit(
     )
 
 
-def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | None:
+def _repository(descriptor: Descriptor) -> Script | None:
     """Return the table that names the one repository of a request; None if there is none. Raises UsageError."""
     if any(arm.script is not None and arm.script.git is not None for arm in file_arms(descriptor)):
         raise UsageError(
@@ -105,11 +189,8 @@ def _repository(job_request: JobRequest, descriptor: Descriptor) -> Script | Non
     script = descriptor.ml.script
     if script is None or script.git is None:
         return None
-    if _has_scripts(job_request) or any(
-        _is_varied(descriptor, key) for key in ("git", "ref", "path", "script")
-    ):
-        return None  # each job of a group has a commit or a folder of its own if they vary
-    return script
+    # Each job of a group has a commit or a folder of its own if they vary.
+    return None if any(_is_varied(descriptor, key) for key in ("git", "ref", "path", "script")) else script
 
 
 def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
@@ -125,43 +206,6 @@ def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
     ):
         return ref
     return before.set.get(REF_KEY, ref)
-
-
-def _fetch(script: Script, ref: str | None, stack: ExitStack) -> GitFiles:
-    """Return the files of the commit that `ref` means, which exist until the end of `stack`. Raises UsageError."""
-    from executor.planning.git_fetch import fetch_files
-
-    address = script.git or ""
-    try:
-        files = fetch_files(
-            address, ref, script.folder, scratch_folder(_SCRATCH, stack=stack), environment=os.environ
-        )
-        _check_requirements(script, files.folder)
-    except UsageError as error:
-        raise UsageError(f'ml.script.git: "{address}": {error}') from error
-    except OSError as error:
-        raise UsageError(f"ml.script.git: {error.filename or address}: {error.strerror}") from error
-    return files
-
-
-def _use_archive(job_request: JobRequest, descriptor: Descriptor, *, stack: ExitStack) -> JobRequest:
-    """Return the request with the members of an archive in a bucket as its scripts, as they are now. Raises UsageError."""
-    script = descriptor.ml.script
-    if script is None or not is_stored(script) or _has_scripts(job_request) or _is_varied(descriptor):
-        return job_request
-    from executor.jobs.rerun import pull_scripts
-
-    archive = Source(src=script.script or "", path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO)
-    try:
-        folder = pull_scripts(archive, scratch_folder(_SCRATCH, stack=stack))
-        _check_requirements(script, folder)
-    except UsageError as error:
-        raise UsageError(f'ml.script.script: "{script.script}": {error}') from error
-    except PullError as error:  # it names the address
-        raise UsageError(f"ml.script.script: {error}") from error
-    except OSError as error:
-        raise UsageError(f"ml.script.script: {error.filename or script.script}: {error.strerror}") from error
-    return dataclasses.replace(job_request, scripts=folder, of_copy=True)
 
 
 def _has_scripts(job_request: JobRequest) -> bool:

@@ -53,3 +53,10 @@ class JobScope:
         from executor.jobs.job_lookup import find_job
 
         return find_job(self.stores(), name)
+
+    def with_id(self, job_id: str) -> JobRecord | None:
+        """Return the job of this id; None if there is none. Raises UsageError, StoreError."""
+        from bai_agent.job.record import JobRecord
+
+        records = (JobRecord(store, job_id) for store in self.stores())
+        return next((each for each in records if each.exists()), None)

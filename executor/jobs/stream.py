@@ -27,25 +27,6 @@ _LOOK_S, _FAR_LOOK_S = 2.0, 10.0
 """Seconds between two checks whether a process still writes."""
 
 
-def pieces(
-    node: NodeRecord,
-    stream: Stream,
-    *,
-    follow: bool = False,
-    on_truncated: Callable[[], None] = lambda: None,
-    on_status: Callable[[str], None] = lambda sentence: None,
-) -> Iterator[bytes]:
-    """Yield the content of a stream of one node, as `pieces_of_nodes` does."""
-    found = pieces_of_nodes(
-        [node],
-        stream,
-        follow=follow,
-        on_truncated=lambda _: on_truncated(),
-        on_status=on_status,
-    )
-    return (piece for _, piece in found)
-
-
 def pieces_of_nodes(
     nodes: Sequence[NodeRecord],
     stream: Stream,
@@ -206,21 +187,13 @@ class _LeadLogs:
         while self._lead is not None:
             following = next((each for each in leads if each.generation > self._lead.generation), None)
             end = self._leading.end(self._lead, following) if following is not None else None
-            yield from self._pieces(self._lead, end)
+            for piece in _log_between(self._record.node(self._lead.node), self._position, end):
+                self._position += len(piece)
+                yield self._lead.node, piece
             if following is None:
                 return
             self._on_lead(following)
             self._lead, self._position = following, following.start
-
-    def _pieces(self, lead: Lead, end: int | None) -> Iterator[tuple[int, bytes]]:
-        node = self._record.node(lead.node)
-        while end is None or self._position < end:
-            limit = PIECE if end is None else min(PIECE, end - self._position)
-            piece = node.read("log", self._position, limit=limit)
-            if not piece:
-                return
-            self._position += len(piece)
-            yield lead.node, piece
 
     def rewind_truncated(self) -> list[int]:
         if self._lead is None or not was_truncated(self._record.node(self._lead.node), self._position):
@@ -297,6 +270,11 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
     if end is not None and end < position:
         # The benchmark truncated the log: only its output since then exists.
         position = 0
+    yield from _log_between(node, position, end)
+
+
+def _log_between(node: NodeRecord, position: int, end: int | None) -> Iterator[bytes]:
+    """Yield a part of a node's log. end: None: as much as there is."""
     while end is None or position < end:
         piece = node.read("log", position, limit=PIECE if end is None else min(PIECE, end - position))
         if not piece:

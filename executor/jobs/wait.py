@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bai_agent.errors import RecordError, StoreError, StoreRefusedError
+from bai_agent.errors import BaiError, RecordError, StoreError, StoreRefusedError
 from bai_agent.job.record import JobRecord
 from executor.backends.backend import Backend
 from executor.errors import StillGoesOnError
@@ -15,6 +15,11 @@ _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
 """Seconds between two looks at a job on this machine and elsewhere."""
 _TRY_FOR_S = 600.0
 """Seconds to retry requests to an unreachable store."""
+
+
+def may_pass(error: BaiError) -> bool:
+    """Return whether the error is one of a store that may answer later."""
+    return isinstance(error, StoreError) and not isinstance(error, (RecordError, StoreRefusedError))
 
 
 class RetryWindow:
@@ -33,11 +38,7 @@ class RetryWindow:
     def failed(self, error: StoreError) -> str:
         """Return the message before the request to the store is retried. Raises `error` if retrying would not
         help any more."""
-        if (
-            not self._far
-            or isinstance(error, (StoreRefusedError, RecordError))
-            or self._clock() - self._reached > _TRY_FOR_S
-        ):
+        if not self._far or not may_pass(error) or self._clock() - self._reached > _TRY_FOR_S:
             raise error
         return f"{error}; trying again"
 

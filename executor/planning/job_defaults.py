@@ -9,7 +9,7 @@ from typing import Any
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass, fields, replace
 from executor.configuration.config import Settings
-from executor.configuration.job_volume import Volume
+from executor.configuration.job_tables import Volume
 from executor.descriptor import Descriptor
 from executor.descriptor.ec2_table import Ec2, read_reservation
 from executor.descriptor.toml_text import toml_value

@@ -1,4 +1,4 @@
-"""The sources of a job: data and scripts of a descriptor in the form that an agent pulls. Pure."""
+"""The sources of a job: data, scripts and the checkpoint of another job, in the form that an agent takes. Pure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin, Source, SourceKind, Store, Unpack
 from bai_agent.job.schema.declared import as_kind
 from bai_agent.job.schema.source_schemes import file_path, scheme_of
 from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.checks.file_checks import local_path
 from executor.descriptor.job_reference import refers_to_job
-from executor.descriptor.model import Descriptor, Script
+from executor.descriptor.model import CheckpointTable, Descriptor, Script
 from executor.descriptor.service_tables import SourceTable
 from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, file_arms
@@ -147,3 +147,27 @@ def _normal(path: Path) -> Path:
         elif part != "..":
             parts.append(part)
     return Path(*parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundCheckpoint(CheckpointTable):
+    """A `[checkpoint]` table whose key `from` has been looked up."""
+
+    origin: CheckpointOrigin
+    store: str
+    """Address of the job store with that checkpoint."""
+
+
+def plan_checkpoint(written: CheckpointTable, store: Store | None) -> Checkpoint:
+    """Return the table for the agents of a job in `store`. Raises PlanError if they cannot restore the other job's checkpoint."""
+    if written.from_ is None:
+        return as_kind(Checkpoint, written)
+    if not isinstance(written, FoundCheckpoint):
+        raise PlanError(f'checkpoint.from: "{written.from_}" is another job, which cannot be used here.')
+    if store is not None and store.url != written.store:
+        # An agent restores from the store of its own job.
+        raise PlanError(
+            f"checkpoint.from: the job {written.origin.job} is in {written.store}, and this job would be in {store.url}. Run it where "
+            "that job is, or name a job that is in the same store."
+        )
+    return as_kind(Checkpoint, written)

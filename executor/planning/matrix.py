@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bai_agent.decode import Rule
@@ -16,17 +15,9 @@ from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.descriptor.overrides import REDACTED, Override, read_overrides, recorded
 from executor.errors import UsageError
-from executor.planning.request import (
-    MATRIX,
-    FindingsError,
-    JobRequest,
-    find_archive,
-    find_scripts,
-    group_of,
-    read_file,
-    read_request,
-)
-from executor.planning.rerun_record import KeptRequest, request_table, scripts_digest
+from executor.planning.request import MATRIX, FindingsError, JobRequest, group_of, read_file, read_request
+from executor.planning.requested_job import digest_of
+from executor.planning.rerun_record import KeptRequest, request_table
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
@@ -87,20 +78,24 @@ class GroupPlan:
 
 
 def matrix_plan(
-    job_request: JobRequest, group_id: str, *, leave_out: Sequence[Path] = ()
+    job_request: JobRequest,
+    group_id: str,
+    *,
+    resolve: Callable[[JobRequest, Descriptor], JobRequest] = lambda job_request, descriptor: job_request,
+    digest: Callable[[JobRequest, Descriptor], str | None] = digest_of,
 ) -> tuple[GroupPlan, list[Finding]]:
     """Return the group that a request asks for, and the warnings of its jobs.
 
-    leave_out: folders that are not among the scripts. Raises UsageError, ScriptsError, and FindingsError for the first job with mistakes.
+    resolve: looks up what the request refers to, for all jobs together. digest: returns the checksum of a job's scripts. Raises
+    their errors, UsageError, ScriptsError, and FindingsError for the first job with mistakes.
     """
-    content = job_request.content if job_request.content is not None else _content(job_request.file)
-    job_request = replace(job_request, content=content)
+    job_request = replace(job_request, content=job_request.read_content())
     descriptor, _ = read_file(job_request)
     table = descriptor.matrix
     if table is None or not table.axes:
         raise UsageError(f"{job_request.file}: there is no [matrix] with values in it")
     _check_overrides(job_request, table)
-    request = KeptRequest(**_kept(request_table(job_request)))
+    request = KeptRequest(**request_table(resolve(job_request, descriptor)))
     for key, text in request.set.items():
         if text == REDACTED:
             raise UsageError(_KEPT.format(key))
@@ -121,7 +116,7 @@ def matrix_plan(
         max_parallel=table.max_parallel,
         max_cost=table.max_cost,
     )
-    return _checked(plan, leave_out)
+    return _checked(plan, digest)
 
 
 def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, str]]:
@@ -159,7 +154,9 @@ def _expanded(axes: Mapping[str, Sequence[Any]], job_request: JobRequest) -> Map
     return found
 
 
-def _checked(plan: GroupPlan, leave_out: Sequence[Path]) -> tuple[GroupPlan, list[Finding]]:
+def _checked(
+    plan: GroupPlan, digest: Callable[[JobRequest, Descriptor], str | None]
+) -> tuple[GroupPlan, list[Finding]]:
     """Return the plan with the checksums of its scripts, and the warnings of its jobs. Raises as `matrix_plan`."""
     findings: dict[Finding, None] = {}
     digests: dict[tuple[tuple[str, str], ...], str | None] = {}
@@ -168,15 +165,9 @@ def _checked(plan: GroupPlan, leave_out: Sequence[Path]) -> tuple[GroupPlan, lis
             request = plan.job_request(job)
             descriptor, warnings = read_request(request)
             findings.update(dict.fromkeys(warnings))
-            digests[key] = digest_of(request, descriptor, leave_out)
+            digests[key] = digest(request, descriptor)
     jobs = [replace(job, scripts_sha256=digests[tuple(job.set.items())]) for job in plan.jobs]
     return replace(plan, jobs=jobs), list(findings)
-
-
-def digest_of(job_request: JobRequest, descriptor: Descriptor, leave_out: Sequence[Path] = ()) -> str | None:
-    """Return the checksum of a request's scripts as they are now; None if it has none. Raises ScriptsError."""
-    origin = find_scripts(job_request, descriptor) or find_archive(job_request, descriptor)
-    return None if origin is None else scripts_digest(origin, leave_out)
 
 
 def check_plan(plan: GroupPlan, group_id: str, *, where: str) -> None:
@@ -187,11 +178,10 @@ def check_plan(plan: GroupPlan, group_id: str, *, where: str) -> None:
 
 
 def _check_overrides(job_request: JobRequest, table: MatrixTable) -> None:
-    """Raise UsageError if an option sets a key of the matrix. What an earlier job has is no option's value."""
+    """Raise UsageError if an option sets a key of the matrix."""
     for key in table.axes:
         for each in job_request.overrides:
-            is_earlier = each.path[:2] in (("data", "sources"), ("checkpoint", "from"))
-            if not is_earlier and overlap(read_key_path(key)[0], each.path):
+            if overlap(read_key_path(key)[0], each.path):
                 raise UsageError(f"{each.option}: [matrix] sets {key} as well; keep one of the two")
 
 
@@ -201,15 +191,3 @@ def _job_id(group_id: str, combination: int, number: int, rounds: int) -> str:
 
 def _override(key: str, value: Any) -> Override:
     return Override(option=f"[{MATRIX}] {key}", key=key, path=read_key_path(key)[0], value=value, typed=False)
-
-
-def _kept(table: dict[str, Any]) -> dict[str, Any]:
-    del table["version"]
-    return table
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}") from error

@@ -24,7 +24,6 @@ from bai_agent.job.descriptor import (
     Job,
     Limits,
     Metric,
-    MpiLaunch,
     OfRun,
     Output,
     Power,
@@ -39,17 +38,16 @@ from bai_agent.job.descriptor import (
 from bai_agent.job.schema.declared import as_kind
 from bai_agent.job.schema.source_schemes import grants_access
 from bai_agent.light_dataclass import dataclass, field, fields, replace
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.descriptor.checks.command_checks import is_script
-from executor.descriptor.ec2_table import efa_interfaces
-from executor.descriptor.model import ArmTable, Descriptor, Distributed
+from executor.descriptor.model import ArmTable, Descriptor
 from executor.descriptor.presets import PresetMetric
 from executor.descriptor.service_tables import MetricTable, SourceTable
 from executor.descriptor.values import as_label
 from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, FileArm, file_arms
-from executor.planning.checkpoints import plan_checkpoint
-from executor.planning.job_sources import Uploaded, job_sources, moved
+from executor.planning.job_sources import Uploaded, job_sources, moved, plan_checkpoint
+from executor.planning.job_strategy import MPI, plan_strategy
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _MOST_RUNS = 50
@@ -59,9 +57,6 @@ _ADAPTDL_LIMITS = {"grace": timedelta(seconds=120)}
 """Limits of a job of AdaptDL that sets none: those of AdaptDL on Ray."""
 _ADAPTDL_PAUSE = timedelta(minutes=5)
 _ADAPTDL_FOLDER = "checkpoints"
-
-_MPI = ("horovod", "mpi")
-"""Strategies whose first node starts processes on all others, by mpirun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +99,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
     on_ec2 = inputs.where == "ec2"
     if on_ec2:
         _check_remote(descriptor)
-    strategy = _strategy(descriptor, inputs.where)
+    strategy = plan_strategy(descriptor, inputs.where)
     if strategy.is_supervised and strategy.min_nodes is None:
         raise PlanError(
             'hardware.distributed.num_instances: adaptdl runs on a range of machines; write for example "1:4".'
@@ -113,7 +108,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         _check_repeated(descriptor, strategy)
     sources = _sources(descriptor, inputs)
     if (
-        strategy.name in (*_MPI, "inference")
+        strategy.name in (*MPI, "inference")
         and strategy.nodes > 1
         and any(each.arm is not None for each in sources)
     ):
@@ -157,82 +152,6 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
 def task_name(descriptor: Descriptor) -> str | None:
     """Return the benchmark's name as a label, from either of the two keys that may hold it."""
     return descriptor.info.labels.get("task_name") or as_label(descriptor.info.task_name or "") or None
-
-
-def one_node_note(descriptor: Descriptor) -> str | None:
-    """Return a note if this machine stands for several nodes that one mpirun starts, or that share it in a Ray; None otherwise."""
-    hardware = descriptor.hardware
-    distributed = hardware.distributed
-    if distributed is None or str(distributed.num_instances) == "1":
-        return None
-    if hardware.strategy == "ray":
-        most = distributed.num_instances.most
-        return f"ray: each of the {most} nodes has 1/{most} of this machine's CPUs and memory, and the first one its GPUs"
-    if hardware.strategy not in _MPI:
-        return None
-    processes = _on_one_node(distributed)
-    many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
-    note = f"{hardware.strategy}: this machine stands for {distributed.num_instances.most} nodes, as one node with {many}"
-    return note if distributed.num_instances.least is None else f"{note}, and the job is not elastic here"
-
-
-def mount_notes(job: Job) -> list[str]:
-    """Return what each of `[[mounts]]` of a job on EC2 needs that is not known before the launch."""
-    return [
-        f"mounts: {each.src} at {each.target}; the image needs {each.type.package}, and the security group of the file system must "
-        "let the machines reach TCP port 2049"
-        for each in job.mounts
-    ]
-
-
-def nodes_on_this_machine(descriptor: Descriptor) -> int:
-    """Return the number of nodes, each with an agent, that `descriptor` has on this machine."""
-    return _strategy(descriptor, "local").nodes
-
-
-def _strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
-    hardware, ec2 = descriptor.hardware, descriptor.aws.ec2
-    distributed = hardware.distributed
-    table = StrategyTable(name=hardware.strategy)
-    if hardware.strategy == "single_node":
-        table = replace(table, min_nodes=_least_of_one(descriptor, distributed))
-    elif hardware.strategy == "inference":
-        table = replace(table, nodes=hardware.nodes)
-    elif distributed is not None:
-        table = _distributed(table, distributed)
-        if where == "local" and hardware.strategy in _MPI:
-            table = replace(table, nodes=1, min_nodes=None, processes_per_node=_on_one_node(distributed))
-    if where == "ec2" and ec2 is not None:
-        table = replace(table, efa=ec2.efa is not None or efa_interfaces(ec2.run_instances) > 0)
-    return table
-
-
-def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
-    """Return the least number of nodes of a job with one node: 1 if another machine may continue after its
-    loss, as in a job of several nodes."""
-    least = distributed.num_instances.least if distributed is not None else None
-    return 1 if descriptor.elastic.replacements else least
-
-
-def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTable:
-    table = replace(
-        table,
-        nodes=distributed.num_instances.most,
-        min_nodes=distributed.num_instances.least,
-        processes_per_node=distributed.processes_per_instance,
-        cpus_per_process=distributed.cpus_per_process,
-    )
-    if table.name not in _MPI:
-        return table
-    return replace(
-        table, launch=MpiLaunch(distributed.launch), mpirun_options=tuple(distributed.mpirun_options)
-    )
-
-
-def _on_one_node(distributed: Distributed) -> str:
-    """Return the number of processes of all nodes together. GPUs count once, because the nodes share them."""
-    each = distributed.processes_per_instance
-    return each if each == "gpus" else str(distributed.num_instances.most * int(each))
 
 
 def _sources(descriptor: Descriptor, inputs: PlanInputs) -> tuple[Source, ...]:

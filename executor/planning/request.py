@@ -1,36 +1,25 @@
-"""A request to run a benchmark, and the checks before anything is created."""
+"""A request to run a benchmark, and the reading of its descriptor."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Git, Identity, Job, Source, Store
-from bai_agent.job.descriptor_file import without_credentials
+from bai_agent.job.descriptor import Git, Identity, Job, Source
 from bai_agent.job.record import JobRecord
-from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.errors import UsageError
-from executor.planning.git import git_state
 
 # Imported in the functions that read a descriptor: commands that only look at jobs load this module, too.
 if TYPE_CHECKING:
-    from executor.configuration.config import Settings
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.override_places import Flags
     from executor.descriptor.overrides import Override
     from executor.descriptor.variables import Variables
-    from executor.planning.arms import ArmFiles
-    from executor.planning.plan import PlanInputs
-    from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey
 
 REF_KEY = "ml.script.ref"
 """Key of the commit of the scripts' repository, which the `set` of a job always has."""
@@ -138,6 +127,10 @@ class JobRequest:
         """Absolute base of the descriptor's relative paths. A request of the service has none of its own."""
         return self.file.absolute().parent if self.service is None else Path("/")
 
+    def read_content(self) -> bytes:
+        """Return the text of its descriptor. Raises OSError."""
+        return self.content if self.content is not None else self.file.read_bytes()
+
 
 @dataclass(frozen=True)
 class Submitted:
@@ -243,163 +236,10 @@ def set_values(job_request: JobRequest) -> dict[str, str]:
     if variables is None or job_request.other_arms is not None:
         return recorded(overrides)
     file = str(job_request.file)
-    content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
-    table = parse_toml(content, file=file)[0] or {}
+    table = parse_toml(job_request.read_content(), file=file)[0] or {}
     origins, _ = put_overrides(table, overrides, file=file)
     expanded, _ = expand_variables(table, variables, file=file, skip=origins)
     return recorded([*overrides, *expanded])
-
-
-def plan_inputs(
-    job_request: JobRequest, settings: Settings, *, job_id: str, store: Store, scripts: ScriptsOrigin | None
-) -> PlanInputs:
-    """Return the inputs of a plan of `job_request`, wherever the job runs; asks git. scripts: their
-    origin."""
-    from executor.planning.plan import PlanInputs
-
-    return PlanInputs(
-        folder=job_request.folder,
-        job_id=job_id,
-        client_id=settings.client,
-        store=store,
-        arguments=job_request.arguments,
-        scripts=scripts,
-        git=find_commit(job_request),
-        sinks=settings.sinks,
-        defaults=settings.limits,
-        set=set_values(job_request),
-        exclusive=job_request.exclusive,
-    )
-
-
-def planned(
-    job_request: JobRequest,
-    descriptor: Descriptor,
-    *,
-    job_id: str,
-    store: DirectoryStore,
-    scripts: ScriptsOrigin | None,
-    arms: Mapping[str, ArmFiles] = MappingProxyType({}),
-) -> Job:
-    """Return the job descriptor of `job_request` on this machine; asks git, and changes nothing. Raises
-    PlanError."""
-    from executor.configuration.config import read_settings
-    from executor.planning.plan import plan
-
-    inputs = plan_inputs(
-        job_request,
-        read_settings(),
-        job_id=job_id,
-        store=Store(url=store.url),
-        scripts=scripts or find_scripts(job_request, descriptor),
-    )
-    data_root = job_request.data_root.absolute() if job_request.data_root is not None else None
-    return plan(descriptor, dataclasses.replace(inputs, data_root=data_root, home=Path.home(), arms=arms))
-
-
-def find_commit(job_request: JobRequest) -> Git | None:
-    """Return the commit of the request's folder, which git is asked for, or the known commit of a copy."""
-    if job_request.service is not None or job_request.of_copy:
-        return job_request.git
-    return git_state(job_request.folder)
-
-
-def check_start(job: Job, environment: Mapping[str, str]) -> None:
-    """Raise UsageError if a cheap check shows that a run on this machine would end before its benchmark starts."""
-    from executor.planning.plan import sink_secrets
-
-    for path, name in unset_secrets(job.benchmark.secrets, sink_secrets(job), environment):
-        raise UsageError(
-            f"{'.'.join(path)}: the environment variable {name} is not set; export it, and run again"
-        )
-    if not job.sources:
-        return
-    # Imported here: the HTTP client is slow to import.
-    from executor.planning.source_checks import refused_sources
-
-    if refused := refused_sources(job.sources):
-        raise UsageError(f"data.sources: {' '.join(refused)}")
-
-
-def unset_secrets(
-    references: Mapping[str, str], of_sinks: Mapping[tuple[str, ...], str], environment: Mapping[str, str]
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the key of each secret whose environment variable is not set, and that variable.
-
-    references: the benchmark's, by its variables. of_sinks: the sinks', by their keys.
-    """
-    every: dict[tuple[str, ...], str] = {("env", "secrets", name): text for name, text in references.items()}
-    for path, reference in {**every, **of_sinks}.items():
-        kind, _, name = reference.partition(":")
-        if kind == "env" and name not in environment:
-            yield path, name
-
-
-def survey(
-    job_request: JobRequest, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()
-) -> ScriptsSurvey | None:
-    """Return the files of the request's scripts; None if it has none. Raises ScriptsError."""
-    scripts = find_scripts(job_request, descriptor)
-    return scripts.survey(leave_out=leave_out) if scripts is not None else None
-
-
-def find_scripts(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return the file or folder of this machine that becomes the scripts' folder; None if none does. Raises ScriptsError."""
-    from executor.planning.job_sources import script_folder
-    from executor.planning.scripts_folder import ScriptsOrigin, one_member
-
-    if job_request.script is not None:
-        return one_member(job_request.script)
-    if job_request.scripts is not None:
-        return ScriptsOrigin(path=job_request.scripts)
-    return script_folder(descriptor.ml.script, folder=job_request.folder)
-
-
-def find_archive(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return the archive that is unpacked as the scripts' folder; None if the descriptor names none."""
-    from executor.planning.job_sources import script_archive
-
-    return script_archive(descriptor.ml.script, folder=job_request.folder)
-
-
-def _asked_for(job: Job) -> Job:
-    """Return `job` without the origin of its values, and without values that were looked up for it.
-
-    An address that was signed again counts as the same.
-    """
-    job = without_credentials(job)
-    strategy = dataclasses.replace(job.strategy, gpus=None)
-    repeat = job.repeat
-    if repeat is not None:
-        arms = tuple(dataclasses.replace(each, git=None) for each in repeat.arms)
-        repeat = dataclasses.replace(repeat, arms=arms)
-    # Of the values, the commit of a repository says what runs.
-    given = {key: value for key, value in job.set.items() if key == REF_KEY}
-    return dataclasses.replace(job, git=None, set=given, strategy=strategy, repeat=repeat)
-
-
-def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
-    """Raise UsageError if the existing job `there` differs from the one that `job_request` makes."""
-    if _asked_for(there) != _asked_for(job):
-        says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
-        raise UsageError(
-            f'the job "{job.job.id}" exists already and runs something else than {says} now; '
-            "give another --job-id, or none"
-        )
-
-
-def new_job_id(job_request: JobRequest, descriptor: Descriptor) -> str:
-    """Return a new job id for `job_request`."""
-    from executor.planning.plan import task_name
-
-    name = task_name(descriptor) or job_request.folder.name
-    return draw_job_id(name, date.today())  # noqa: DTZ011 - a name
-
-
-def draw_job_id(name: str, day: date) -> str:
-    """Return a new job id for the benchmark `name`: readable, and unique because of its random part."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "job"
-    return f"{slug}-{day:%Y%m%d}-{secrets.token_hex(3)}"
 
 
 def group_of(job_id: str) -> str | None:

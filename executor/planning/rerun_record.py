@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,15 +13,14 @@ from bai_agent.job.record_types import Text, Texts
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass
-from executor.errors import ScriptsError, UsageError
+from executor.errors import UsageError
 from executor.planning.request import JobRequest, set_values
-from executor.planning.scripts_folder import ScriptsOrigin
+from executor.planning.scripts_folder import ScriptsOrigin, scripts_digest
 
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor
 
 REQUEST = "request.json"
-_PIECE = 2**20
 
 
 def keep_request(
@@ -39,7 +37,7 @@ def keep_request(
     if job_request.service is not None or job_request.other_arms is not None:
         return
     digest = scripts_digest(scripts, leave_out) if scripts is not None else None
-    table = {**request_table(job_request), "scripts_sha256": digest}
+    table = {"version": 1, **request_table(job_request), "scripts_sha256": digest}
     try:
         line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
@@ -48,12 +46,10 @@ def keep_request(
 
 
 def request_table(job_request: JobRequest) -> dict[str, Any]:
-    """Return a request as JSON values, without the checksum of its scripts."""
-    content = job_request.content if job_request.content is not None else job_request.file.read_bytes()
+    """Return a request as JSON values: the fields of `KeptRequest` without the checksum of its scripts."""
     return {
-        "version": 1,
         "file": str(job_request.file.absolute()),
-        "descriptor": content.decode(errors="replace"),
+        "descriptor": job_request.read_content().decode(errors="replace"),
         "arguments": list(job_request.arguments),
         "set": set_values(job_request),
         "on": job_request.on,
@@ -117,20 +113,6 @@ def kept_descriptor(record: JobRecord) -> Descriptor:
     return descriptor
 
 
-def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str:
-    """Return a checksum over names and contents of the scripts, the same for a folder and the job's copy of it. Raises ScriptsError."""
-    total = hashlib.sha256()
-    base = origin.path if origin.is_folder else origin.path.parent
-    for file in origin.survey(leave_out=leave_out).files:
-        name = Path(origin.member or "", file.path) if origin.is_folder else file.path
-        total.update(str(name).encode(errors="surrogateescape") + b"\0")
-        if file.link is not None:
-            total.update(b"l" + file.link.encode(errors="surrogateescape") + b"\0")
-            continue
-        total.update(_file_digest(base / file.path))
-    return total.hexdigest()
-
-
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
     """Return the path of the copy of a job's scripts, if the job is in a folder.
 
@@ -140,17 +122,6 @@ def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)
     return first.scripts if nodes == 1 else RunDir(first.path.parents[1], arm).scripts
-
-
-def _file_digest(path: Path) -> bytes:
-    found = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_PIECE):
-                found.update(piece)
-    except OSError as error:
-        raise ScriptsError(f"{path}: cannot be read: {error.strerror}; make the scripts readable") from error
-    return found.digest()
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -5,13 +5,14 @@ The copy is made when the job is submitted, so that later changes of the folder 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bai_agent.errors import StoreError
 from bai_agent.job.reserved_space import FULL
@@ -181,6 +182,35 @@ def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequenc
             raise _write_error(error, origin, files, destination) from error
         raise
     return destination
+
+
+def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str:
+    """Return a checksum over names and contents of the scripts, the same for a folder and the job's copy of it. Raises ScriptsError."""
+    total = hashlib.sha256()
+    base = origin.path if origin.is_folder else origin.path.parent
+    for file in origin.survey(leave_out=leave_out).files:
+        name = Path(origin.member or "", file.path) if origin.is_folder else file.path
+        total.update(str(name).encode(errors="surrogateescape") + b"\0")
+        if file.link is not None:
+            total.update(b"l" + file.link.encode(errors="surrogateescape") + b"\0")
+            continue
+        path = base / file.path
+        try:
+            with path.open("rb") as content:
+                total.update(content_digest(content))
+        except OSError as error:
+            raise ScriptsError(
+                f"{path}: cannot be read: {error.strerror}; make the scripts readable"
+            ) from error
+    return total.hexdigest()
+
+
+def content_digest(content: BinaryIO) -> bytes:
+    """Return the SHA-256 of what an open file still holds."""
+    found = hashlib.sha256()
+    while piece := content.read(_PIECE):
+        found.update(piece)
+    return found.digest()
 
 
 def _write_error(

@@ -100,7 +100,7 @@ class Ec2Backend:
     ) -> Iterator[Ec2Plan]:
         from executor.backends.ec2.launch.ec2_plan import Ec2Plan, planned_launch
         from executor.planning.job_defaults import used_defaults, with_defaults
-        from executor.planning.request import survey
+        from executor.planning.requested_job import survey
 
         settings = self._options.settings()
         defaults = used_defaults(descriptor, settings, on_ec2=True)

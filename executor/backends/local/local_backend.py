@@ -20,9 +20,8 @@ from executor.backends.backend import (
     SubmitListener,
     named_store,
 )
-from executor.backends.local.agent import LocalAgent, local_agent
+from executor.backends.local.agent import AgentWatcher, LocalAgent, local_agent, started_nodes
 from executor.backends.local.folder_store import check_own, is_local, store_at
-from executor.backends.local.local_watcher import AgentWatcher, started_nodes
 from executor.errors import UsageError
 from executor.quantities import counted
 from executor.records.generation_status import (
@@ -84,8 +83,9 @@ class LocalBackend:
         on_progress: Callable[[str], None],
     ) -> Iterator[LocalPlan]:
         from executor.planning.job_defaults import used_defaults
-        from executor.planning.plan import one_node_note
-        from executor.planning.request import check_id, new_job_id, planned, survey
+        from executor.planning.job_strategy import one_node_note
+        from executor.planning.request import check_id
+        from executor.planning.requested_job import new_job_id, planned, survey
 
         if job_id is not None:
             check_id(job_id)
@@ -109,7 +109,7 @@ class LocalBackend:
         listener: SubmitListener,
     ) -> Submitted:
         from executor.backends.local.local_submission import submit
-        from executor.planning.plan import one_node_note
+        from executor.planning.job_strategy import one_node_note
 
         if note := one_node_note(descriptor):
             listener.on_progress(note)

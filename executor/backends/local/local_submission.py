@@ -23,12 +23,12 @@ from executor.descriptor import Finding, Severity
 from executor.descriptor.checks.command_checks import is_script
 from executor.errors import UsageError
 from executor.owned_folders import new_owned_folder, remove_unowned
+from executor.planning.job_strategy import nodes_on_this_machine
 from executor.planning.job_toml import job_toml
 from executor.planning.plan import sink_secrets
-from executor.planning.request import (
-    JobRequest,
-    Submitted,
-    check_id,
+from executor.planning.request import JobRequest, Submitted, check_id
+from executor.planning.requested_job import (
+    arm_files,
     check_start,
     find_archive,
     find_scripts,
@@ -57,9 +57,6 @@ def submit(
 
     An existing job of this id is returned if it has the same content; otherwise it is a UsageError.
     """
-    # Only this function needs the planner.
-    from executor.planning.arm_files import arm_files
-    from executor.planning.plan import nodes_on_this_machine
 
     if sys.platform != "linux":
         raise UsageError(
@@ -147,10 +144,10 @@ def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
     """Yield a new draft of the job `job_id`, which is removed after the block if it was not published. Raises StoreError."""
     remove_abandoned(store)
     with ExitStack() as stack:
-        folder = _new_folder(store, stack)
-        stack.callback(_remove, folder)
-        draft = JobDraft(store, JobRecord(DirectoryStore(folder), job_id))
         try:
+            folder = new_owned_folder(store.folder / _DRAFTS, private=store.folder, stack=stack)
+            stack.callback(_remove, folder)
+            draft = JobDraft(store, JobRecord(DirectoryStore(folder), job_id))
             make_folder(draft.scripts().parent, private=store.folder)
         except OSError as error:
             raise _unwritable(error) from error
@@ -163,14 +160,6 @@ def remove_abandoned(store: DirectoryStore) -> None:
     remove_unowned(drafts)
     with suppress(OSError):
         drafts.rmdir()  # unless another job is being made
-
-
-def _new_folder(store: DirectoryStore, stack: ExitStack) -> Path:
-    """Return a new folder, and hold its lock until `stack` ends."""
-    try:
-        return new_owned_folder(store.folder / _DRAFTS, private=store.folder, stack=stack)
-    except OSError as error:
-        raise _unwritable(error) from error
 
 
 def _record_folder(record: JobRecord) -> Path:
@@ -192,53 +181,31 @@ def _unwritable(error: OSError) -> StoreError:
 
 def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
     """Return warnings about secrets, programs and rights that this machine does not have."""
-    file = str(job_request.file)
-    found = [
-        Finding(
-            file=file,
-            path=path,
-            problem=f"the environment variable {name} is not set here",
-            fix=f"export {name} before `bai run`, which would refuse to start",
-            severity=Severity.WARNING,
-        )
-        for path, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ)
+    return [
+        Finding(file=str(job_request.file), path=path, problem=problem, fix=fix, severity=Severity.WARNING)
+        for path, problem, fix in _missing(descriptor)
     ]
-    found += [
-        Finding(file=file, path=path, problem=problem, fix=fix, severity=Severity.WARNING)
-        for path, problem, fix in _unmountable(descriptor)
-    ]
-    if descriptor.env.container is not None and shutil.which("podman") is None:
-        problem, fix = "podman is not on PATH here", "install the package podman before `bai run`"
-        missing = Finding(
-            file=file, path=("env", "container"), problem=problem, fix=fix, severity=Severity.WARNING
-        )
-        found.append(missing)
-    if (program := missing_program(descriptor)) is not None:
-        found.append(
-            Finding(
-                file=file,
-                path=("ml", "benchmark_code"),
-                problem=f"no program {program} is on PATH here",
-                fix="install it, correct its name, or write the path to it",
-                severity=Severity.WARNING,
-            )
-        )
-    return found
 
 
-def _unmountable(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Yield path, problem and fix of each of `[[mounts]]` that cannot be mounted here."""
+def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
+    """Yield the key, problem and fix of everything that this machine does not have."""
+    for key, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ):
+        problem = f"the environment variable {name} is not set here"
+        yield key, problem, f"export {name} before `bai run`, which would refuse to start"
     path = os.pathsep.join([os.environ.get("PATH", ""), "/sbin", "/usr/sbin"])
     for index, mount in enumerate(descriptor.mounts):
         if os.geteuid() != 0:
-            yield (
-                ("mounts", index),
-                "only root may mount, and you are not root here",
-                "run it as root, or with --on ec2",
-            )
+            fix = "run it as root, or with --on ec2"
+            yield ("mounts", index), "only root may mount, and you are not root here", fix
         elif shutil.which(mount.type.program, path=path) is None:
             problem = f"there is no {mount.type.program} here"
             yield ("mounts", index, "type"), problem, f"install the package {mount.type.package}"
+    if descriptor.env.container is not None and shutil.which("podman") is None:
+        fix = "install the package podman before `bai run`"
+        yield ("env", "container"), "podman is not on PATH here", fix
+    if (program := missing_program(descriptor)) is not None:
+        fix = "install it, correct its name, or write the path to it"
+        yield ("ml", "benchmark_code"), f"no program {program} is on PATH here", fix
 
 
 def missing_program(descriptor: Descriptor) -> str | None:

@@ -13,7 +13,7 @@ from bai_agent.job.descriptor import EC2_MAX_RUNTIME
 from bai_agent.job.schema.durations import format_duration, parse_duration
 from bai_agent.job.schema.source_schemes import scheme_of
 from bai_agent.light_dataclass import dataclass, replace
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.configuration.service_config import Bounds
 from executor.descriptor import Finding
 from executor.descriptor.checks.elastic_checks import node_range

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,8 +79,8 @@ def test_the_commit_of_a_repository_is_uploaded_as_scripts_and_recorded(
     assert _uploaded(moto_aws, job) == {"train.py": b"print(1)"}
 
 
-def _archive(number: int) -> bytes:
-    content = f"print('version', {number})\n".encode()
+def _archive(text: str) -> bytes:
+    content = f"{text}\n".encode()
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         member = tarfile.TarInfo("train.py")
@@ -92,14 +93,14 @@ def test_a_script_archive_in_a_bucket_works_for_jobs_on_ec2_and_on_this_machine(
     moto_aws: MotoAws, cli: CliHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3, key = moto_aws.client("s3", "setup"), "scripts/mine.tar.gz"
-    s3.put_object(Bucket=moto_aws.bucket, Key=key, Body=_archive(1))
+    s3.put_object(Bucket=moto_aws.bucket, Key=key, Body=_archive("print('version', 1)"))
     text = HELLO.replace("echo hello", "python3 $(BAI_SCRIPTS_PATH)/train.py")
     address = f"s3://{moto_aws.bucket}/{key}"
     (cli.folder / "b.toml").write_text(f"{text}[ml.script]\nscript = '{address}'\n")
 
     there = cli.bai("submit", "b.toml", "--job-id", "there")
     here = cli.bai("run", "b.toml", "--on", "local", "--job-id", "here")
-    s3.put_object(Bucket=moto_aws.bucket, Key=key, Body=_archive(2))
+    s3.put_object(Bucket=moto_aws.bucket, Key=key, Body=_archive("print('version', 2)"))
     again = cli.bai("run", "--like", "here", "--on", "local")
     new = cli.bai("run", "b.toml", "--on", "local")
     gone = cli.bai("submit", "b.toml", "--set", f"ml.script.script={address}.gone")
@@ -113,3 +114,27 @@ def test_a_script_archive_in_a_bucket_works_for_jobs_on_ec2_and_on_this_machine(
     assert "version 2\n" in new.stdout
     assert gone.code == 2
     assert f"bai: ml.script.script: {address}.gone: " in gone.stderr
+
+
+def test_jobs_of_a_group_use_the_archive_as_it_was_when_the_group_was_made(
+    moto_aws: MotoAws, cli: CliHarness
+) -> None:
+    s3, key = moto_aws.client("s3", "setup"), "scripts/mine.tar.gz"
+    (cli.folder / "later.tar.gz").write_bytes(_archive("print('version', 2)"))
+    # Each job puts another archive in its place.
+    moves = (
+        f"boto3.client('s3').upload_file({str(cli.folder / 'later.tar.gz')!r}, {moto_aws.bucket!r}, {key!r})"
+    )
+    first = _archive(f"import boto3; {moves}; print('version', 1)")
+    s3.put_object(Bucket=moto_aws.bucket, Key=key, Body=first)
+    text = HELLO.replace("echo hello", f"{sys.executable} $(BAI_SCRIPTS_PATH)/train.py")
+    address = f"s3://{moto_aws.bucket}/{key}"
+    matrix = "[matrix]\nmax_parallel = 1\n'ml.args' = ['a', 'b']\n"
+    (cli.folder / "b.toml").write_text(f"{text}[ml.script]\nscript = '{address}'\n{matrix}")
+
+    done = cli.bai("run", "b.toml", "--on", "local", "--job-id", "sweep")
+    resumed = cli.bai("resume", "sweep")
+
+    assert done.code == resumed.code == 0, done.stderr
+    for number in (1, 2):
+        assert cli.bai("logs", f"sweep.00{number}").stdout == "version 1\n"

@@ -13,7 +13,7 @@ from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.backends.ec2.launch.ec2_submission import submit
 from executor.configuration.config import Settings, read_settings
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.configuration.service_config import Bounds
 from executor.errors import UsageError
 from executor.planning.request import Submitted

@@ -105,6 +105,19 @@ def test_a_group_compares_commits(git_cli: LocalCli, server: GitServer, reposito
     assert sorted(git_cli.output(f"sweep.00{number}") for number in (1, 2)) == ["version 1\n", "version 2\n"]
 
 
+def test_a_group_fetches_its_scripts_once(
+    git_cli: LocalCli, server: GitServer, repository: Repository
+) -> None:
+    repository.commit({"src/train.py": _TRAIN.format(1)})
+    file = _descriptor(git_cli, server, "ref = 'main'\n[matrix]\n'ml.args' = ['a', 'b', 'c']\n")
+
+    done = git_cli.bai("run", file, "--job-id", "sweep")
+
+    assert done.code == 0, done.stderr
+    assert [git_cli.output(f"sweep.00{number}") for number in (1, 2, 3)] == ["version 1\n"] * 3
+    assert sum("/info/refs" in each for each in server.requests) == 1
+
+
 def test_jobs_of_a_matrix_over_folders_use_the_same_commit(
     git_cli: LocalCli, server: GitServer, repository: Repository
 ) -> None:

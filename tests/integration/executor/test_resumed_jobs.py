@@ -72,3 +72,15 @@ def test_a_new_job_resumes_from_the_checkpoint_of_a_killed_one(cli: LocalCli) ->
     assert _start(cli.output("fourth"))[1] == step + 3
     assert cli.record("fourth").job().set["checkpoint.from"] == "job:third"
     assert cli.result("second")["checkpoints"]["restored"] == 1
+
+    # What a job went on from may be gone when its command is repeated.
+    command = ("run", "--resume", "first", "--job-id", "second", "--set")
+    assert cli.bai("rm", "first").code == 0
+    shown = cli.bai(*command, "ml.args=3")
+    changed = cli.bai(*command, "ml.args=4")
+    unknown = cli.bai("run", "--resume", "first", "--job-id", "fifth")
+
+    assert (shown.code, changed.code, unknown.code) == (0, 2, 2), shown.stderr
+    assert "the job second exists already and has ended; this is how" in shown.stderr
+    assert 'the job "second" exists already and runs something else' in changed.stderr
+    assert 'there is no job "first"' in unknown.stderr

@@ -56,9 +56,9 @@ from executor.configuration.config import Settings
 from executor.descriptor import Descriptor, Finding, Severity
 from executor.descriptor.ec2_table import Ec2
 from executor.errors import UsageError, WheelError
-from executor.planning.arm_files import arm_files
 from executor.planning.plan import plan
-from executor.planning.request import UNDRAWN_ID, JobRequest, find_scripts, plan_inputs
+from executor.planning.request import UNDRAWN_ID, JobRequest
+from executor.planning.requested_job import arm_files, find_scripts, plan_inputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
 
+from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.light_dataclass import dataclass
 from cloud_init.user_data import LIMIT, readable
@@ -28,7 +29,6 @@ from executor.descriptor import Descriptor
 from executor.errors import AwsCredentialsError, UsageError
 from executor.owned_folders import cache_folder
 from executor.planning.job_defaults import DefaultValue, notes_of
-from executor.planning.plan import mount_notes
 from executor.planning.request import UNDRAWN_ID, JobRequest
 from executor.planning.scripts_folder import ScriptsSurvey
 from executor.quantities import size
@@ -174,6 +174,15 @@ class Ec2Plan:
             places = ", then ".join(f"{each.subnet} ({each.zone})" for each in candidates)
             yield f"{begin}: {machines} × {what} in {resolved.region}, in {places}{':' if number == len(groups) else ','}"
             begin = "#   then"
+
+
+def mount_notes(job: Job) -> list[str]:
+    """Return what each of `[[mounts]]` needs that is not known before the launch."""
+    return [
+        f"mounts: {each.src} at {each.target}; the image needs {each.type.package}, and the security group of the file system must "
+        "let the machines reach TCP port 2049"
+        for each in job.mounts
+    ]
 
 
 @dataclass(frozen=True)

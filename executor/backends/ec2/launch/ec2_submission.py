@@ -44,15 +44,8 @@ from executor.descriptor import Descriptor
 from executor.errors import UsageError
 from executor.owned_folders import cache_folder
 from executor.planning.job_toml import job_toml
-from executor.planning.request import (
-    JobRequest,
-    Submitted,
-    check_id,
-    find_archive,
-    find_scripts,
-    new_job_id,
-    same_job,
-)
+from executor.planning.request import JobRequest, Submitted, check_id
+from executor.planning.requested_job import find_archive, find_scripts, new_job_id, same_job
 from executor.planning.rerun_record import keep_request
 from executor.quantities import size
 

@@ -34,7 +34,7 @@ from executor.backends.ec2.tags import (
     tag_list,
     with_tags,
 )
-from executor.configuration.job_volume import Volume
+from executor.configuration.job_tables import Volume
 from executor.descriptor.ec2_table import ON_DEMAND, Ec2, read_market
 from executor.errors import UsageError
 from executor.planning.job_toml import job_toml

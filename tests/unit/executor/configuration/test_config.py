@@ -12,7 +12,7 @@ import pytest
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Kafka
 from executor.configuration.config import VARIABLES, SettingsTable, config_file, read_settings
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.errors import UsageError
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "ec2.md"

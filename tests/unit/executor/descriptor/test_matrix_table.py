@@ -169,6 +169,32 @@ def test_an_option_that_sets_a_key_of_the_matrix_is_refused_and_another_one_coun
     assert read_request(plan.job_request(plan.jobs[0]))[0].env.vars == {"X": "1"}
 
 
+def test_an_option_that_sets_the_origin_of_each_job_is_refused() -> None:
+    given = replace(
+        request('"checkpoint.from" = ["job:a", "job:b"]'),
+        overrides=read_overrides(["checkpoint.path=saved", "checkpoint.from=job:c"]),
+    )
+
+    with pytest.raises(UsageError, match=r"--set checkpoint\.from: \[matrix\] sets checkpoint\.from as well"):
+        matrix_plan(given, "g")
+
+
+def test_values_that_are_looked_up_for_all_jobs_are_no_options() -> None:
+    given = request('"checkpoint.from" = ["job:a", "job:b"]')
+    looked_up = read_overrides(["checkpoint.path=saved", "checkpoint.from=job:c"])
+
+    plan, _ = matrix_plan(
+        replace(given, overrides=looked_up[:1]),
+        "g",
+        resolve=lambda job_request, _: replace(job_request, overrides=looked_up),
+    )
+
+    assert [jobs[0].set for jobs in plan.combinations] == [
+        {"checkpoint.from": "job:a"},
+        {"checkpoint.from": "job:b"},
+    ]
+
+
 def test_a_variable_of_the_caller_is_expanded_when_the_group_is_made() -> None:
     text = BASE.replace("[ml]", '[env.vars]\nSIZE = "${SIZE}"\nOTHER = "${OTHER}"\n[ml]')
     content = f'{text}[matrix]\n"env.vars.SIZE" = ["1", "2"]'.encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ from executor.descriptor.model import Descriptor
 from executor.descriptor.overrides import read_overrides, recorded
 from executor.errors import PlanError, UsageError
 from executor.jobs.earlier_jobs import use_earlier_jobs, without_earlier_jobs
-from executor.jobs.rerun import from_checkpoint
+from executor.jobs.rerun import Rerun, from_checkpoint
 from executor.jobs.scope import JobScope
 from executor.planning.plan import PlanInputs, plan
-from executor.planning.request import JobRequest, same_job
+from executor.planning.request import JobRequest
+from executor.planning.requested_job import same_job
 
 _TEXT = """
 spec_version = "0.1.0"
@@ -260,3 +262,16 @@ def test_resume_of_an_adaptdl_job_works_without_a_checkpoint_table(store: Path, 
         "checkpoint.from": "job:train-1",
         "checkpoint.path": "checkpoints",
     }
+
+
+@pytest.mark.parametrize("option", ["--like", "--resume"])
+def test_a_job_that_cannot_be_run_again_is_named_with_the_given_option(made: Make, option: str) -> None:
+    record = made("train-1").record
+
+    with (
+        ExitStack() as stack,
+        pytest.raises(UsageError, match=f"^{option} train-1: its record does not say how it was asked for"),
+    ):
+        Rerun(
+            record=record, option=option, stack=stack, open_store=lambda url: DirectoryStore(Path(url))
+        ).request()

@@ -23,7 +23,8 @@ from executor.errors import UsageError
 from executor.jobs.earlier_jobs import use_earlier_jobs, without_earlier_jobs
 from executor.jobs.scope import JobScope
 from executor.planning.plan import PlanInputs, plan
-from executor.planning.request import JobRequest, same_job
+from executor.planning.request import JobRequest
+from executor.planning.requested_job import same_job
 
 _TEXT = """
 spec_version = "0.1.0"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from handmade_job import HandmadeJob, Unwatched
 
-from bai_agent.errors import BaiError, StoreError
+from bai_agent.errors import BaiError, RecordError, StoreError, StoreRefusedError
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
@@ -26,6 +26,7 @@ from executor.commands.job_options import JobOptions
 from executor.errors import LaunchError, NoResultError, UndecidedError, UsageError
 from executor.jobs.group_run import GroupListener, GroupRun
 from executor.jobs.job_group import GroupRecord, GroupState, new_decision
+from executor.jobs.resolved_request import FetchedScripts
 from executor.planning.matrix import GroupPlan, matrix_plan
 from executor.planning.request import JobRequest, Submitted
 
@@ -221,7 +222,10 @@ class Sweep:
         )
         group = GroupRecord(store or self.group.store, self.group.group_id)
         scope: Any = SimpleNamespace(backends=self.cloud)
-        return GroupRun(group=group, plan=self.plan, scope=scope, listener=listener).run()
+        with FetchedScripts() as fetched:
+            return GroupRun(
+                group=group, plan=self.plan, scope=scope, listener=listener, fetched=fetched
+            ).run()
 
     @property
     def order(self) -> list[str]:
@@ -422,7 +426,15 @@ def test_a_cancelled_group_starts_nothing_more_and_ends_what_runs(tmp_path: Path
     assert made.cloud.started == made.order[:2]
 
 
-def test_a_running_job_that_cannot_be_cancelled_lets_the_others_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        LaunchError("EC2 is away", Outcome.CAPACITY),
+        RecordError("job.toml is torn"),
+        StoreRefusedError("no right to write"),
+    ],
+)
+def test_a_running_job_that_cannot_be_cancelled_lets_the_others_end(tmp_path: Path, error: BaiError) -> None:
     made = sweep(tmp_path)
     made.cloud.steps = 1000
     failing, other = made.order[:2]
@@ -430,7 +442,7 @@ def test_a_running_job_that_cannot_be_cancelled_lets_the_others_end(tmp_path: Pa
 
     def cancel_one(record: JobRecord, *, now: bool) -> str:
         if record.job_id == failing:
-            raise LaunchError("EC2 is away", Outcome.CAPACITY)
+            raise error
         return cancel(record, now=now)
 
     def cancel_then(seconds: float) -> None:
@@ -443,7 +455,7 @@ def test_a_running_job_that_cannot_be_cancelled_lets_the_others_end(tmp_path: Pa
 
     assert code >= 4
     assert JobRecord(made.cloud.store, other).cancelled()
-    assert any(each.startswith(failing) and "EC2 is away" in each for each in made.said)
+    assert any(each.startswith(failing) and str(error) in each for each in made.said)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -486,7 +498,7 @@ def test_a_signal_ends_following_with_advice_which_command_continues(
 
     monkeypatch.setattr(GroupRun, "run", signalled)
 
-    ended = continue_group(made.group, JobOptions(), exit_code=lambda error: 2, json_=False)
+    ended = continue_group(made.group, JobOptions(), json_=False)
 
     assert ended == code
     assert advice in capsys.readouterr().err
@@ -523,13 +535,7 @@ def test_an_interruption_while_the_group_is_made_says_that_no_job_was_started(
 
     monkeypatch.setattr("executor.planning.request.read_file", interrupted)
 
-    code = run_group(
-        JobRequest(file=Path("b.toml")),
-        JobOptions(),
-        group_id=None,
-        exit_code=lambda error: 2,
-        json_=False,
-    )
+    code = run_group(JobRequest(file=Path("b.toml")), JobOptions(), group_id=None, json_=False)
 
     assert code == 130
     assert capsys.readouterr().err == "bai: interrupted before a job was started\n"

@@ -45,11 +45,13 @@ def test_a_followed_log_continues_when_its_store_returns(job: HandmadeJob) -> No
     store: Any = Elsewhere(job, [StoreError("away"), StoreError("away")])
     told: list[str] = []
 
-    printed = b"".join(
-        stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=True, on_status=told.append)
+    printed = list(
+        stream.pieces_of_nodes(
+            [JobRecord(store, "digits-1").node()], "log", follow=True, on_status=told.append
+        )
     )
 
-    assert printed == b"a line\n"
+    assert printed == [(0, b"a line\n")]
     assert told == ["away; trying again"] * 2
 
 
@@ -63,8 +65,8 @@ def test_time_spent_by_a_slow_reader_does_not_count_towards_the_retry_window(
     failures: list[StoreError] = []
     store: Any = Elsewhere(job, failures)
 
-    printed = stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=True)
-    assert next(printed) == b"a line\n"
+    printed = stream.pieces_of_nodes([JobRecord(store, "digits-1").node()], "log", follow=True)
+    assert next(printed) == (0, b"a line\n")
     now[0] = 3600.0
     failures.append(StoreError("away"))
 
@@ -80,7 +82,7 @@ def test_reading_once_or_being_refused_is_not_retried(
     store: Any = Elsewhere(job, [failure])
 
     with pytest.raises(StoreError, match=str(failure)):
-        list(stream.pieces(JobRecord(store, "digits-1").node(), "log", follow=follow))
+        list(stream.pieces_of_nodes([JobRecord(store, "digits-1").node()], "log", follow=follow))
 
 
 def test_retries_end_ten_minutes_after_the_last_successful_request() -> None:

@@ -13,10 +13,10 @@ from bai_agent.job.descriptor_file import parse_job
 from executor.backends.ec2.staging_bucket import local_files
 from executor.descriptor import Descriptor
 from executor.errors import UsageError
-from executor.planning.arm_files import arm_files
 from executor.planning.arms import as_arms
 from executor.planning.job_toml import job_toml
 from executor.planning.plan import PlanInputs, plan
+from executor.planning.requested_job import arm_files
 
 
 def version(folder: Path, text: str, **tables: Any) -> tuple[Path, Descriptor]:

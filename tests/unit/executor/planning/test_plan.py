@@ -27,13 +27,15 @@ from bai_agent.job.descriptor import (
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.schema.tables import read_table
 from bai_agent.light_dataclass import replace
-from executor.configuration.job_limits import JobLimits
+from executor.backends.ec2.launch.ec2_plan import mount_notes
+from executor.configuration.job_tables import JobLimits
 from executor.descriptor import Descriptor
 from executor.errors import PlanError, UsageError
 from executor.planning.job_sources import script_folder
+from executor.planning.job_strategy import one_node_note
 from executor.planning.job_toml import job_toml
-from executor.planning.plan import PlanInputs, mount_notes, one_node_note, plan
-from executor.planning.request import check_start
+from executor.planning.plan import PlanInputs, plan
+from executor.planning.requested_job import check_start
 from executor.planning.scripts_folder import ScriptsOrigin
 
 FOLDER = Path("/home/alice/my benchmark")

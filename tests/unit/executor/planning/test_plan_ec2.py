@@ -14,7 +14,7 @@ from bai_agent.job.descriptor import End, Job, Kafka, Power, SourceKind, Store, 
 from executor.backends.ec2.launch.launch_request import deadman
 from executor.backends.ec2.staging_bucket import local_files
 from executor.backends.ec2.staging_bucket import pack as pack_folder
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.descriptor import Descriptor
 from executor.errors import PlanError
 from executor.planning.job_sources import Uploaded

@@ -9,7 +9,7 @@ import pytest
 from handmade_job import HandmadeJob
 
 from bai_agent.job.record_types import RunEvent
-from executor.jobs.stream import pieces, position_of_last_lines
+from executor.jobs.stream import pieces_of_nodes, position_of_last_lines
 from executor.records.follower import JobFollower, News, tail_position
 from executor.records.reading import PIECE
 
@@ -64,15 +64,15 @@ def test_truncated_output_is_read_again_from_its_start(tmp_path: Path) -> None:
 
 
 def test_a_truncated_log_starts_its_stream_again(tmp_path: Path) -> None:
-    job, told = HandmadeJob(tmp_path), []
+    job, told = HandmadeJob(tmp_path), list[int]()
     job.prints("a first line\n")
-    stream = pieces(job.record.node(), "log", follow=True, on_truncated=lambda: told.append("truncated"))
+    stream = pieces_of_nodes([job.record.node()], "log", follow=True, on_truncated=told.append)
     first = next(stream)
 
     (job.node / "output.log").write_bytes(b"again\n")
     job.ends()
 
-    assert (first, list(stream), told) == (b"a first line\n", [b"again\n"], ["truncated"])
+    assert (first, list(stream), told) == ((0, b"a first line\n"), [(0, b"again\n")], [0])
 
 
 def test_an_incomplete_record_waits_for_its_rest(tmp_path: Path) -> None:
@@ -170,4 +170,4 @@ def test_following_a_stream_ends_with_the_job(tmp_path: Path) -> None:
     job.prints("all of it")
     job.ends()
 
-    assert list(pieces(job.record.node(), "log", follow=True)) == [b"all of it"]
+    assert list(pieces_of_nodes([job.record.node()], "log", follow=True)) == [(0, b"all of it")]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from service_events import DATASET, JSON, encoded, fetcher_event
 
 from bai_agent.job.descriptor import Source, SourceKind, Unpack, is_job_id
-from executor.configuration.job_limits import JobLimits
+from executor.configuration.job_tables import JobLimits
 from executor.configuration.service_config import Bounds
 from executor.errors import RefusedError, UnreadableEventError
 from executor.service.events.event import Event, read_event

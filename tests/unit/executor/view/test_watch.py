@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from handmade_job import HandmadeJob
@@ -19,7 +20,7 @@ from bai_agent.job.record_types import JobResult
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass, field
-from executor.backends.local.local_watcher import AgentWatcher
+from executor.backends.local.agent import AgentWatcher
 from executor.documents.job_view import JobView
 from executor.errors import NextStep, NoResultError
 from executor.records.follower import News
@@ -65,7 +66,7 @@ class MortalAgent:
             self.job.ends()
 
 
-def follow(job: HandmadeJob, agent: MortalAgent, stream: io.StringIO) -> JobResult:
+def follow(job: HandmadeJob, agent: Any, stream: io.StringIO) -> JobResult:
     job_view, view = JobView(job_id="digits-1", job=job.job, place=""), JsonView(stream)
     return watch(job.record, job_view, view, AgentWatcher(agent, job.record, view.notice, look_s=0))
 
@@ -140,12 +141,13 @@ class BlockedView(JsonView):
 def test_following_catches_up_without_pauses_after_a_slow_reader(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path)
     view = BlockedView(job)
+    agent: Any = MortalAgent(job)
 
     watch(
         job.record,
         JobView(job_id="digits-1", job=job.job, place=""),
         view,
-        AgentWatcher(MortalAgent(job), job.record, view.notice, look_s=60),
+        AgentWatcher(agent, job.record, view.notice, look_s=60),
     )
 
     assert view.pictures < 10
@@ -153,7 +155,7 @@ def test_following_catches_up_without_pauses_after_a_slow_reader(tmp_path: Path)
 
 def test_an_elastic_job_continues_without_a_node_whose_agent_keeps_dying(tmp_path: Path) -> None:
     job = HandmadeJob(tmp_path, nodes=4, min_nodes=2)
-    agent = MortalAgent(job, others_live=True)
+    agent: Any = MortalAgent(job, others_live=True)
     watcher = AgentWatcher(agent, job.record, lambda sentence: None, look_s=0)
 
     said = [watcher.observe(news=False, cancelling=False) for _ in range(6)]

@@ -12,9 +12,8 @@ from elastic_record import ElasticRecord
 from bai_agent.job.generation_records import DecisionKind
 from bai_agent.job.run_directory import RunDir, locked
 from executor.backends.backend import BackendOptions
-from executor.backends.local.agent import local_agent
+from executor.backends.local.agent import AgentWatcher, local_agent
 from executor.backends.local.local_backend import LocalBackend
-from executor.backends.local.local_watcher import AgentWatcher
 from executor.configuration.config import read_settings
 from executor.errors import UsageError
 from executor.records.generation_status import desired_nodes

@@ -1,4 +1,4 @@
-"""The `[limits]` table of benchmark descriptors and of the configuration."""
+"""The tables of a job that benchmark descriptors and the configuration have in common: `[limits]`, and the root volume."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from typing import Annotated
 
 from bai_agent.job.descriptor import Limits
-from bai_agent.job.schema.declared import Check, Example, Mistake
-from bai_agent.job.schema.field_types import PositiveDuration
+from bai_agent.job.schema.declared import Check, DeclaredTable, Example, Mistake
+from bai_agent.job.schema.field_types import PositiveDuration, in_range
 from bai_agent.light_dataclass import dataclass
 
 
@@ -28,3 +28,18 @@ class JobLimits(Limits):
     wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
     """On EC2, time from the submission during which all zones are asked again if none has room, with
     pauses of up to five minutes. Unset: once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume(DeclaredTable):
+    """The root volume (gp3)."""
+
+    size: Annotated[int | None, in_range(1), Example(200)] = None
+    """Size in GiB. Unset: the image's size, plus the data and a margin."""
+    throughput: Annotated[int | None, in_range(125), Example(500)] = None
+    """Throughput in MiB/s."""
+    iops: Annotated[int | None, in_range(3000), Example(4000)] = None
+    """Operations per second, at least four for each MiB/s of throughput."""
+    initialization_rate: Annotated[int | None, in_range(100, 300), Example(300)] = None
+    """Rate of filling the new volume from its snapshot (MiB/s, paid). Without it first reads are many
+    times slower."""

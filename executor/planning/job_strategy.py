@@ -1,0 +1,80 @@
+"""The nodes of a job, and what each of them starts: the strategy of a descriptor. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from bai_agent.job.descriptor import MpiLaunch, StrategyTable
+from bai_agent.light_dataclass import replace
+from executor.descriptor.ec2_table import efa_interfaces
+from executor.descriptor.model import Descriptor, Distributed
+
+MPI = ("horovod", "mpi")
+"""Strategies whose first node starts processes on all others, by mpirun."""
+
+
+def plan_strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
+    hardware, ec2 = descriptor.hardware, descriptor.aws.ec2
+    distributed = hardware.distributed
+    table = StrategyTable(name=hardware.strategy)
+    if hardware.strategy == "single_node":
+        table = replace(table, min_nodes=_least_of_one(descriptor, distributed))
+    elif hardware.strategy == "inference":
+        table = replace(table, nodes=hardware.nodes)
+    elif distributed is not None:
+        table = _distributed(table, distributed)
+        if where == "local" and hardware.strategy in MPI:
+            table = replace(table, nodes=1, min_nodes=None, processes_per_node=_on_one_node(distributed))
+    if where == "ec2" and ec2 is not None:
+        table = replace(table, efa=ec2.efa is not None or efa_interfaces(ec2.run_instances) > 0)
+    return table
+
+
+def one_node_note(descriptor: Descriptor) -> str | None:
+    """Return a note if this machine stands for several nodes that one mpirun starts, or that share it in a Ray; None otherwise."""
+    hardware = descriptor.hardware
+    distributed = hardware.distributed
+    if distributed is None or str(distributed.num_instances) == "1":
+        return None
+    if hardware.strategy == "ray":
+        most = distributed.num_instances.most
+        return f"ray: each of the {most} nodes has 1/{most} of this machine's CPUs and memory, and the first one its GPUs"
+    if hardware.strategy not in MPI:
+        return None
+    processes = _on_one_node(distributed)
+    many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
+    note = f"{hardware.strategy}: this machine stands for {distributed.num_instances.most} nodes, as one node with {many}"
+    return note if distributed.num_instances.least is None else f"{note}, and the job is not elastic here"
+
+
+def nodes_on_this_machine(descriptor: Descriptor) -> int:
+    """Return the number of nodes, each with an agent, that `descriptor` has on this machine."""
+    return plan_strategy(descriptor, "local").nodes
+
+
+def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
+    """Return the least number of nodes of a job with one node: 1 if another machine may continue after its
+    loss, as in a job of several nodes."""
+    least = distributed.num_instances.least if distributed is not None else None
+    return 1 if descriptor.elastic.replacements else least
+
+
+def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTable:
+    table = replace(
+        table,
+        nodes=distributed.num_instances.most,
+        min_nodes=distributed.num_instances.least,
+        processes_per_node=distributed.processes_per_instance,
+        cpus_per_process=distributed.cpus_per_process,
+    )
+    if table.name not in MPI:
+        return table
+    return replace(
+        table, launch=MpiLaunch(distributed.launch), mpirun_options=tuple(distributed.mpirun_options)
+    )
+
+
+def _on_one_node(distributed: Distributed) -> str:
+    """Return the number of processes of all nodes together. GPUs count once, because the nodes share them."""
+    each = distributed.processes_per_instance
+    return each if each == "gpus" else str(distributed.num_instances.most * int(each))
