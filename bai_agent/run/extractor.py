@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 import bai_agent
 from bai_agent.backoff import Backoff
@@ -71,21 +71,6 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
     if returncode != -ENDS_WITH:
         return []
     return [CAREFUL, BLAME] if CAREFUL in flags else [CAREFUL]
-
-
-class RunningExtractor(Protocol):
-    """Interface of an extractor that the phases use; see `ExtractorProcess`."""
-
-    @property
-    def finished(self) -> bool: ...
-
-    def start(self, *, secrets: Sequence[str] | None = ()) -> None: ...
-
-    def poll(self) -> None: ...
-
-    def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool: ...
-
-    def finish_early(self, *, within: float) -> bool: ...
 
 
 class ExtractorProcess:

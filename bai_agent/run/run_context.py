@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.node_monitor import NodeMonitor
     from bai_agent.peers.peer_monitor import PeerMonitor
-    from bai_agent.run.extractor import RunningExtractor
+    from bai_agent.run.extractor import ExtractorProcess
     from bai_agent.sinks.job_store.node_store import NodeStore
     from bai_agent.sinks.job_store.uploader import StoreUploader
     from bai_agent.sinks.sink import Sink
@@ -101,7 +101,7 @@ class RunContext:
     disk: DiskFull
     redactor: Redactor
     record: JobRecord | None
-    extractor: RunningExtractor
+    extractor: ExtractorProcess
     node: Node = field(default_factory=Node)
     node_store: NodeStore | None = None
     """This node's part of the job store. None if the run directory is the store itself."""
