@@ -331,8 +331,7 @@ def _text(file: Path) -> str:
 
 
 def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping: Callable[[], bool]) -> None:
-    login = rundir.path / "registry-login.json"
-    output = rundir.path / "image-pull.log"
+    login, output = rundir.registry_login, rundir.image_pull_log
     failure = f'[env] container: image "{image}" could not be pulled'
     try:
         argv = [podman, "pull", "--quiet", *_log_in(image, login), image]

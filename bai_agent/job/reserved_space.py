@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 from bai_agent.job.run_directory import RunDir
 
@@ -17,7 +16,7 @@ _RESULT_BYTES = 2**18
 
 def reserve_space(rundir: RunDir) -> None:
     """Reserve space. Raises OSError if there is not enough space."""
-    for path, size in zip(_reserved(rundir), (_RECORDS_BYTES, _RESULT_BYTES), strict=True):
+    for path, size in ((rundir.reserved, _RECORDS_BYTES), (rundir.reserved_result, _RESULT_BYTES)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size)
@@ -27,15 +26,10 @@ def reserve_space(rundir: RunDir) -> None:
 
 def make_room(rundir: RunDir) -> None:
     """Free the space for the last records and events."""
-    _reserved(rundir)[0].unlink(missing_ok=True)
+    rundir.reserved.unlink(missing_ok=True)
 
 
 def make_room_for_result(rundir: RunDir) -> None:
     """Free all reserved space."""
-    for path in _reserved(rundir):
-        path.unlink(missing_ok=True)
-
-
-def _reserved(rundir: RunDir) -> tuple[Path, Path]:
-    """Return the bytes reserved for the last records and events, and those for the result alone."""
-    return rundir.path / "reserved", rundir.path / "reserved.result"
+    make_room(rundir)
+    rundir.reserved_result.unlink(missing_ok=True)

@@ -170,6 +170,10 @@ class RunDir:
     """Upload progress of the streams; exists once this node has claimed its folder in the store."""
     image = _Place("image.id")
     """Id of the image of the benchmark's container, by which it is found again: a tag may move."""
+    registry_login = _Place("registry-login.json")
+    """Login at the registry of that image, during its pull."""
+    image_pull_log = _Place("image-pull.log")
+    """Output of podman during that pull."""
     pulled = _Place("pulled.json")
     """The puller's manifest of finished sources."""
     checkpoint_pulled = _Place("checkpoint-pulled.json")
@@ -188,6 +192,10 @@ class RunDir:
     venv = _Place("venv", of_arm=True)
     requirements_log = _Place("requirements.log", of_arm=True)
     """Output of pip."""
+    reserved = _Place("reserved")
+    """Space for the last records and events, until the benchmark has ended."""
+    reserved_result = _Place("reserved.result")
+    """Space for the result."""
     log_chunks = _Place("log")
     metric_chunks = _Place("metrics")
 
