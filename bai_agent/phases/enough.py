@@ -10,8 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bai_agent.job.figures import half_width, mean_of, relative_half_width
-from bai_agent.job.trend import trend_p
+from bai_agent.job.figures import half_width, mean_of, relative_half_width, trend_p
 from bai_agent.light_dataclass import dataclass
 
 _TREND = 0.05

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, pairwise
 from statistics import mean, median
 
-from bai_agent.job.figures import deviation, mean_of
-from bai_agent.job.trend import trend_p
+from bai_agent.job.figures import deviation, mean_of, trend_p
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.effect import (
     interval,

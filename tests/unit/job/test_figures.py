@@ -1,15 +1,18 @@
-"""Intervals of means, compared with scipy's."""
+"""Intervals of means and trends, compared with scipy's."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Sequence
+from itertools import combinations, permutations, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bai_agent.job.figures import relative_half_width, student_975
+from bai_agent.job.figures import relative_half_width, student_975, trend_p
 
 
 def test_students_t_quantile_equals_scipys() -> None:
@@ -32,3 +35,43 @@ def test_an_undetermined_relative_interval_is_infinite() -> None:
     assert relative_half_width([]) == relative_half_width([3.0]) == math.inf
     assert relative_half_width([1.0, -1.0]) == math.inf
     assert relative_half_width([0.0, 0.0]) == 0
+
+
+def draw(count: int, seed: int, slope: float = 0.05) -> list[float]:
+    chance = random.Random(seed)
+    return [chance.gauss(0, 1) + slope * i for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [2, 5, 8, 20, 30])
+def test_one_series_without_ties_is_judged_exactly(count: int) -> None:
+    values = draw(count, 1)
+
+    assert trend_p(values) == pytest.approx(stats.kendalltau(range(count), values, method="exact").pvalue)
+
+
+def test_long_series_and_ties_are_judged_nearly_as_by_the_library() -> None:
+    long = draw(200, 2, slope=0.003)
+    tied = [float(round(each)) for each in draw(60, 3, slope=0.03)]
+
+    for values in long, tied:
+        expected = stats.kendalltau(range(len(values)), values, method="asymptotic").pvalue
+        # Ours is corrected for continuity.
+        assert trend_p(values) == pytest.approx(expected, rel=0.05)
+
+
+def score(values: Sequence[float]) -> int:
+    return sum((y > x) - (y < x) for x, y in combinations(values, 2))
+
+
+def test_several_series_are_judged_by_the_sum_of_their_scores() -> None:
+    a, b = [1.0, 2.0, 4.0, 3.0], [2.0, 5.0, 6.0]
+    orders = list(product(permutations(a), permutations(b)))
+    as_far = sum(abs(score(x) + score(y)) >= abs(score(a) + score(b)) for x, y in orders)
+
+    assert trend_p(a, b) == pytest.approx(as_far / len(orders))
+    # One that rises and one that falls have no trend in common
+    assert trend_p([1.0, 2.0, 3.0, 4.0], [4.0, 3.0, 2.0, 1.0]) == pytest.approx(1.0)
+
+
+def test_too_few_or_equal_values_have_no_trend() -> None:
+    assert [trend_p(), trend_p([]), trend_p([1.0]), trend_p([3.0] * 9)] == [1.0] * 4
