@@ -59,7 +59,7 @@ from bai_agent.job.launches import (
     launches_seen,
 )
 from bai_agent.job.outcome import OUTCOMES, Outcome
-from bai_agent.job.peers import Members, Peer, members_table, peers_table, read_members, read_peers
+from bai_agent.job.peers import Members, Peer, members_table, peers_table, read_members
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, NodeOutcome, Text, Truth, as_table
 from bai_agent.job.run_directory import now_ms
@@ -175,9 +175,9 @@ class AttemptRecord:
         """Return the announcement of a joined node. Raises BaiError."""
         key = self.key(f"joined/{rank}.json")
         found, where = self._read(key), self._url(key)
-        (peer,) = read_peers([{**found, "rank": 0}], where=where)
+        peer = checked(Peer, {**found, "rank": rank}, where=where)
         _require_rank(found.get("rank"), rank, where=where)
-        return read_joined(found, replace(peer, rank=rank, node=rank), where=where)
+        return read_joined(found, replace(peer, node=rank), where=where)
 
     def write_members(self, members: Members) -> bool:
         """Settle the members; return False if they were settled before."""

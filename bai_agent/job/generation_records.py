@@ -14,7 +14,17 @@ from typing import Annotated, Any
 from bai_agent.decode import Rule, checked, shown_value, wrong_value
 from bai_agent.job.outcome import OUTCOMES, Outcome
 from bai_agent.job.peers import Members, Peer, members_table, read_members
-from bai_agent.job.record_types import Count, Counts, Moment, NodeOutcome, Seconds, Text, Texts, Truth
+from bai_agent.job.record_types import (
+    Count,
+    Counts,
+    Moment,
+    NodeOutcome,
+    PortNumber,
+    Seconds,
+    Text,
+    Texts,
+    Truth,
+)
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -158,7 +168,7 @@ class Sign:
     """Whether the node is ready to launch that generation, with its checkpoint restored."""
     decided: Count | None = None
     """The newest decision that the node has read. None if it has read none."""
-    shim_port: Annotated[int, Rule("a port", 0, 2**16)] = 0
+    shim_port: PortNumber = 0
     """Port of that generation's shim, which listens as long as it lives. 0 if none runs."""
     seen: Texts = field(default_factory=list)
     """Names of the required metrics that had a value on this node."""
@@ -189,7 +199,7 @@ class GenerationEnd:
     failed: Moment | None = None
     ended: Moment | None = None
     serves: Truth = False
-    port: Annotated[int, Rule("a port", 0, 2**16)] = 0
+    port: PortNumber = 0
     """A port that is free there for the next generation."""
     keeps: Truth = False
     """Whether the node still keeps the last checkpoint of the generation. When it is kept, this object is

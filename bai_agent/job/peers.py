@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from bai_agent.decode import Rule, checked
 from bai_agent.errors import RecordError
+from bai_agent.job.record_types import Count, PortNumber, Text
 from bai_agent.light_dataclass import asdict, dataclass, field
 
-_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}")
-_PUBLIC_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]{68}")
 INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 _KEY = re.compile(r"[0-9a-f]{64}")
-_ENGINE = re.compile(r"[A-Za-z0-9 ().,+~_-]{1,100}")
+
+
+def _matching(words: str, pattern: str | re.Pattern[str]) -> Rule:
+    """Return the rule of a text. Some become lines of configuration files, so none may hold a line break or another special
+    character."""
+    return Rule(words, check=lambda text: re.fullmatch(pattern, text) is not None)
+
+
+_Address = Annotated[str, _matching("an address", r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}")]
+_PublicKey = Annotated[str, _matching("a public SSH key", r"ssh-ed25519 [A-Za-z0-9+/]{68}")]
+_Interface = Annotated[str, _matching("a network interface", INTERFACE)]
+_Engine = Annotated[str, _matching("a program and its version", r"[A-Za-z0-9 ().,+~_-]{1,100}")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,25 +40,25 @@ class Members:
 class Peer:
     """A node of the attempt."""
 
-    rank: int
+    rank: Count
     """Its position among the nodes that it works with: its group rank in a generation."""
-    address: str
+    address: _Address
     """Address for the other nodes: an IP address or a host name."""
-    slots: int = 1
+    slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1
     """Number of the benchmark's processes on this node."""
-    port: int = 0
+    port: PortNumber = 0
     """A port that was free there when it joined; 0: it has none for the others."""
-    instance_id: str | None = None
+    instance_id: Text | None = None
     """Id of its EC2 instance; None if it is none."""
-    public_key: str | None = None
+    public_key: _PublicKey | None = None
     """Public SSH key, if the strategy uses SSH: the coordinator's client key, or a worker's host key."""
-    interface: str | None = None
+    interface: _Interface | None = None
     """The network interface there that has the address: "ens5"."""
-    agent_port: int = 0
+    agent_port: PortNumber = 0
     """Port of its agent's answers to direct questions (`peers/direct_question.py`). 0 if there is none."""
-    engine: str | None = None
+    engine: _Engine | None = None
     """Name and version of the strategy's launcher there: "mpirun (Open MPI) 4.1.4"."""
-    node: int = -1
+    node: Count = -1
     """Its number in the job's record, which no other node ever has. Unset: `rank`."""
 
     def __post_init__(self) -> None:
@@ -74,7 +85,7 @@ def members_table(members: Members) -> dict[str, Any]:
 def read_members(table: Mapping[str, Any], *, where: str) -> Members:
     """Return what `members_table` made. Raises RecordError."""
     key = table.get("key")
-    if key is not None and not _is(_KEY, key):
+    if key is not None and not (isinstance(key, str) and _KEY.fullmatch(key)):
         raise RecordError(f"{where}: the key is corrupt or was written by another tool")
     peers = read_peers(table.get("peers"), where=where)
     return Members(peers=peers, key=None if key is None else bytes.fromhex(key))
@@ -106,10 +117,7 @@ def peer_of(peers: Sequence[Peer], node: int) -> Peer:
 def read_peers(table: Any, *, where: str) -> tuple[Peer, ...]:
     """Return the peers in `table`, in the order of their ranks. where: beginning of error messages. Raises
     RecordError."""
-    try:
-        peers = tuple(_peer(each) for each in table)
-    except (TypeError, KeyError, ValueError) as error:
-        raise RecordError(f"{where} is corrupt or was written by another tool") from error
+    peers = tuple(checked(list[Peer], table, where=where))
     if not peers or [peer.rank for peer in peers] != list(range(len(peers))):
         raise RecordError(f"{where}: the ranks are not 0 to {max(len(peers) - 1, 0)}, in this order")
     return peers
@@ -120,43 +128,3 @@ def _peer_table(peer: Peer) -> dict[str, Any]:
     if peer.node == peer.rank:
         del table["node"]
     return table
-
-
-def _peer(table: Mapping[str, Any]) -> Peer:
-    rank, address, slots = table["rank"], table["address"], table["slots"]
-    port, agent_port, instance_id = table.get("port", 0), table.get("agent_port", 0), table.get("instance_id")
-    public_key, engine, interface = (table.get(key) for key in ("public_key", "engine", "interface"))
-    node = table.get("node", rank)
-    numbers = all(type(each) is int for each in (rank, slots, port, agent_port, node))
-    # These texts become lines of configuration files: none may hold a line break or another special
-    # character.
-    texts = _is(_ADDRESS, address) and all(
-        each is None or _is(pattern, each)
-        for pattern, each in ((_PUBLIC_KEY, public_key), (_ENGINE, engine), (INTERFACE, interface))
-    )
-    if (
-        not numbers
-        or not texts
-        or slots < 1
-        or node < 0
-        or not all(0 <= each < 2**16 for each in (port, agent_port))
-    ):
-        raise ValueError
-    if not isinstance(instance_id, (str, type(None))):
-        raise TypeError
-    return Peer(
-        rank=rank,
-        address=address,
-        slots=slots,
-        port=port,
-        agent_port=agent_port,
-        instance_id=instance_id,
-        public_key=public_key,
-        interface=interface,
-        engine=engine,
-        node=node,
-    )
-
-
-def _is(pattern: re.Pattern[str], value: Any) -> bool:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None

@@ -25,7 +25,12 @@ Seconds = Annotated[float, Rule("a time in seconds", 0, _LATEST)]
 Texts = Annotated[list[Text], Rule("a list, each a text")]
 Labels = Annotated[dict[Text, Text], Rule("a table of texts")]
 Counts = Annotated[dict[Text, Count], Rule("a table of counts")]
+PortNumber = Annotated[int, Rule("a port", 0, 2**16)]
 Transports = Annotated[dict[Text, Texts], Rule("a table of lists, each of texts")]
+
+
+_EVENTS: dict[str, type[RunEvent]] = {}
+"""The events of this version by their types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,10 @@ class RunEvent:
     type: ClassVar[str]
     time: Moment = 0
     """Time (ms UTC), set when it is appended."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.type:
+            _EVENTS[cls.type] = cls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,34 +309,6 @@ class UnknownEvent(RunEvent):
     table: Mapping[str, Any] = field(default_factory=dict)
 
 
-EVENTS: Mapping[str, type[RunEvent]] = {
-    each.type: each
-    for each in (
-        AgentEvent,
-        PhaseEvent,
-        PullEvent,
-        BenchmarkStartEvent,
-        RepeatEvent,
-        RequirementsEvent,
-        BenchmarkExitEvent,
-        RestartEvent,
-        GenerationEvent,
-        CheckpointEvent,
-        RestoreEvent,
-        TruncationEvent,
-        StopEvent,
-        WarningEvent,
-        WaitEvent,
-        NeighbourEvent,
-        TransportEvent,
-        ExtractionEvent,
-        SinkEvent,
-        DeliveryEvent,
-        OutcomeEvent,
-    )
-}
-
-
 def event_table(event: RunEvent) -> dict[str, Any]:
     """Return an event as JSON values."""
     if isinstance(event, UnknownEvent):
@@ -338,7 +319,7 @@ def event_table(event: RunEvent) -> dict[str, Any]:
 def event_of(table: Any, *, where: str) -> RunEvent:
     """Return the event in a JSON value, of this version or another. Raises RecordError."""
     event = checked(_AnyEvent, table, where=where)
-    kind = EVENTS.get(event.type)
+    kind = _EVENTS.get(event.type)
     return UnknownEvent(time=event.time, table=table) if kind is None else checked(kind, table, where=where)
 
 

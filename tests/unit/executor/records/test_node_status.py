@@ -50,7 +50,7 @@ def test_a_job_of_one_node_has_no_rows(tmp_path: Path) -> None:
     [
         ("ended/1.json", b'{"outcome": 3, "sentence": ""}', "attempts/0/ended/1.json: outcome"),
         ("ended/1.json", b"[", "attempts/0/ended/1.json is not JSON"),
-        ("joined/1.json", b'{"address": 3}', "attempts/0/joined/1.json is corrupt"),
+        ("joined/1.json", b'{"address": 3}', "attempts/0/joined/1.json: address: expected an address"),
     ],
 )
 def test_a_broken_record_of_one_node_does_not_hide_others(
