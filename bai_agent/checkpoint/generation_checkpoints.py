@@ -271,7 +271,7 @@ def _restore_origin(ctx: RunContext, folder: Path, user: User | None, origin: Ch
     restorer = _restorer(ctx, folder, user, record)
     is_there = restorer.is_there(marker)
     if not is_there and not _insist(ctx, lambda: restorer.restore(marker)):
-        raise CheckpointError(f"the files of {origin.title} differ from its marker")
+        raise CheckpointError(f"[checkpoint.origin]: the files of {origin.title} differ from its marker")
     ctx.resumed, ctx.restored = origin.title, marker
     return 0 if is_there else marker.bytes
 
@@ -284,9 +284,11 @@ def _origin_marker(record: CheckpointRecord, origin: CheckpointOrigin) -> Checkp
     try:
         marker = record.marker(at)
     except RecordError as error:
-        raise CheckpointError(f"{origin.title}: {error}") from error
+        raise CheckpointError(f"[checkpoint.origin]: {origin.title}: {error}") from error
     if marker_digest(marker) != origin.sha256:
-        raise CheckpointError(f"{origin.title} is another one than when this job was submitted")
+        raise CheckpointError(
+            f"[checkpoint.origin]: {origin.title} is another one than when this job was submitted"
+        )
     return marker
 
 

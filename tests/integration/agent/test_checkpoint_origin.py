@@ -81,8 +81,11 @@ print(open(f"{folder}/step").read())
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
-        ("file", "the files of earlier/checkpoint-0-0 differ from its marker"),
-        ("marker", "earlier/checkpoint-0-0 is another one than when this job was submitted"),
+        ("file", "[checkpoint.origin]: the files of earlier/checkpoint-0-0 differ from its marker"),
+        (
+            "marker",
+            "[checkpoint.origin]: earlier/checkpoint-0-0 is another one than when this job was submitted",
+        ),
         ("gone", "/earlier/attempts/0/signs/checkpoint-0-0.json is gone"),
     ],
 )
