@@ -21,7 +21,7 @@ from pathlib import Path
 
 from scipy import stats
 
-from bai_agent.job.descriptor import Better, Metric
+from bai_agent.job.descriptor.metric_tables import Better, Metric
 from bai_agent.phases.enough import Headlines, enough_runs
 from executor.analysis.compared_metric import Verdict
 from executor.analysis.comparison import compare

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import boto3
 
-from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.store import open_store
 from bai_agent.phases.artifacts import keep_artifacts
 from bai_agent.pull import pull

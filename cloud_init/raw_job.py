@@ -30,7 +30,8 @@ def main() -> int:
 
 
 def _prepare(bundle: str) -> None:
-    from bai_agent.job.descriptor import EC2_MAX_RUNTIME, Power, Store
+    from bai_agent.job.descriptor.limit_tables import EC2_MAX_RUNTIME, Power
+    from bai_agent.job.descriptor.sink_tables import Store
     from bai_agent.job.descriptor_file import parse_job
 
     if sys.version_info >= (3, 11):

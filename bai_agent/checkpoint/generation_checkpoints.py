@@ -34,7 +34,7 @@ from bai_agent.generations.checkpoint_marker import (
     marker_digest,
 )
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin
+from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import RestoreEvent

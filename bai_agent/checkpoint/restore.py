@@ -16,7 +16,8 @@ from bai_agent.checkpoint.keep import sha256_of_open, side_by_side
 from bai_agent.checkpoint.snapshot import STAGING, list_folder
 from bai_agent.files.user_rights import User, open_as, user_rights
 from bai_agent.generations.checkpoint_marker import CheckpointFile, CheckpointMarker, CheckpointRecord
-from bai_agent.job.descriptor import Source, SourceKind, Store
+from bai_agent.job.descriptor.sink_tables import Store
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.light_dataclass import dataclass
 from bai_agent.pull import pull
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bai_agent.job.descriptor import Restart
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.light_dataclass import dataclass
 
 LONGEST_BACKOFF_S = 300.0

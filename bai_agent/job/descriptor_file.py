@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import ELASTIC_SILENCE, VERSION, Job, check_patterns, check_results
+from bai_agent.job.descriptor import VERSION, Job
+from bai_agent.job.descriptor.limit_tables import ELASTIC_SILENCE
+from bai_agent.job.descriptor.metric_tables import check_patterns
+from bai_agent.job.descriptor.results_table import check_results
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.job.schema.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text
 
-_DESCRIPTOR_LIMIT = 16 * 2**20
+DESCRIPTOR_LIMIT = 16 * 2**20
+"""Largest size of a job descriptor (bytes)."""
 
 
 def read_job(path: Path, *, checked: bool = False) -> Job:
@@ -23,10 +27,10 @@ def read_job(path: Path, *, checked: bool = False) -> Job:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(_DESCRIPTOR_LIMIT + 1)
+            content = file.read(DESCRIPTOR_LIMIT + 1)
     except OSError as error:
         raise DescriptorError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > _DESCRIPTOR_LIMIT:
+    if len(content) > DESCRIPTOR_LIMIT:
         raise DescriptorError(f"{path}: larger than 16 MiB; that is not a job descriptor")
     return parse_job(content, where=str(path), checked=checked)
 

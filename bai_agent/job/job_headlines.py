@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from bai_agent.job.descriptor import Headline, Metric, OverRanks
+from bai_agent.job.descriptor.metric_tables import Headline, Metric, OverRanks
 from bai_agent.job.figures import ExactSum, RunningMedian, mean_of, median_of
 from bai_agent.job.record_types import HeadlineValue
 from bai_agent.light_dataclass import dataclass

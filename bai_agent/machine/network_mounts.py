@@ -21,7 +21,7 @@ from stat import S_ISDIR, S_ISLNK, S_ISVTX, S_IWGRP, S_IWOTH
 
 from bai_agent.benchmark.children import Stopped, wait_within
 from bai_agent.errors import SetupError
-from bai_agent.job.descriptor import Mount, MountType
+from bai_agent.job.descriptor.source_tables import Mount, MountType
 from bai_agent.machine.host_facts import mounts
 from bai_agent.runtime.clock import call_with_deadline
 

@@ -21,7 +21,8 @@ from bai_agent import __version__
 from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.errors import NoAnswerError
 from bai_agent.files.user_rights import user_rights
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.run_directory import RunDir, now_ms
 from bai_agent.machine import host_facts, software
 from bai_agent.machine.gpu import DRIVER, describe_gpus, heat_slowdowns

@@ -10,7 +10,7 @@ from typing import Any
 
 from bai_agent.decode import checked
 from bai_agent.errors import RecordError
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.record_types import ProcessUsage
 from bai_agent.job.run_directory import read_json, write_all
 from bai_agent.light_dataclass import asdict, dataclass, field

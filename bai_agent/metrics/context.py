@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.schema.pattern_groups import STEP as STEP_GROUP
 from bai_agent.job.schema.pattern_groups import UNIT
 from bai_agent.metrics.search.extract import Guard

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from bai_agent.job.figures import LIMIT
 from bai_agent.job.job_headlines import (
     RunningHeadline,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bai_agent.backoff import Backoff
-from bai_agent.job.descriptor import Metric, OfRun
+from bai_agent.job.descriptor.metric_tables import Metric, OfRun
 from bai_agent.job.record_types import BenchmarkExit
 from bai_agent.job.reserved_space import FULL
 from bai_agent.job.run_directory import open_append, write_all

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.metrics.search.extract import Closed, Extraction, Guard, MatchingLine
 from bai_agent.metrics.search.patterns import compile_patterns
 

@@ -11,7 +11,7 @@ from functools import partial
 from bai_agent.benchmark.programs import ask
 from bai_agent.benchmark.start import Order
 from bai_agent.errors import NoAnswerError
-from bai_agent.job.descriptor import ReadinessProbe, Server
+from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.schema.durations import format_duration

@@ -18,7 +18,8 @@ from pathlib import Path
 from bai_agent.errors import BaiError, RecordError, StoreError
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord, Control, StopOrder, Version
-from bai_agent.job.descriptor import Checkpoint, Limits
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Checkpoint
 from bai_agent.job.generation_records import (
     Beginning,
     DecisionKind,

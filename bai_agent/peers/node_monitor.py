@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from bai_agent.aws.s3_client import RetryPolicy
 from bai_agent.job.attempt import AttemptRecord, Version
-from bai_agent.job.descriptor import Limits
+from bai_agent.job.descriptor.limit_tables import Limits
 from bai_agent.job.peers import Peer
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.peers.direct_question import PeerAnswer, ask_all, wake_all

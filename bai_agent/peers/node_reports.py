@@ -12,7 +12,8 @@ from bai_agent.generations.decision import desired_nodes
 from bai_agent.generations.observation import Member
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord, Control, EndsSeen, SignsSeen, Version
-from bai_agent.job.descriptor import Checkpoint, Limits
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Checkpoint
 from bai_agent.job.generation_records import (
     Beginning,
     GenerationEnd,

@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from bai_agent.errors import BaiError, RecordError
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord, StopOrder, Version
-from bai_agent.job.descriptor import Limits, Restart
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.job_result import first_failure, sentence_of_node
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer

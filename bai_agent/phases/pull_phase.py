@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from bai_agent.benchmark.children import Stopped
 from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.errors import NoSpaceError, PullError, PullStopped, SetupError
-from bai_agent.job.descriptor import Job, Source, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import PullEvent, RequirementsEvent
 from bai_agent.job.run_directory import RunDir

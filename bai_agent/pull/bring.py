@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bai_agent.errors import PullError
 from bai_agent.files.user_rights import User, may_change, user_rights
-from bai_agent.job.descriptor import Source, Unpack
+from bai_agent.job.descriptor.source_tables import Source, Unpack
 from bai_agent.job.schema.source_schemes import SCHEMES, file_path, scheme_of, schemes_text, source_name
 from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.pull.draft import PartialFile, has_sums

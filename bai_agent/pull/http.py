@@ -22,7 +22,7 @@ from http import HTTPStatus
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urljoin, urlsplit
 
 from bai_agent.errors import PullError
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import source_name
 from bai_agent.light_dataclass import dataclass, field
 from bai_agent.pull.draft import CHUNK, PartialFile

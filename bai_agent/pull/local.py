@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bai_agent.errors import PullError
 from bai_agent.files.user_rights import User, open_as, user_rights
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.run_directory import write_all
 from bai_agent.job.schema.source_schemes import file_path, source_name
 from bai_agent.pull.draft import CHUNK, PartialFile

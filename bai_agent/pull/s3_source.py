@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from bai_agent.aws.s3_client import DENIED_OR_MISSING, RetryPolicy, classify_s3_error, connect
 from bai_agent.errors import PullError, S3Error
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import source_name
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bai_agent.errors import PullError, PullStopped
 from bai_agent.files.user_rights import User
-from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.run_directory import read_json, write_json
 from bai_agent.job.schema.source_schemes import source_name
 from bai_agent.light_dataclass import replace

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from bai_agent.benchmark.environment import scripts_folder
-from bai_agent.job.descriptor import Job, Power
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.limit_tables import Power
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import (

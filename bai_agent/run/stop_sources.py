@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from bai_agent.benchmark.state import read_started, running_seconds
 from bai_agent.errors import StoreError
 from bai_agent.files.user_rights import folder_owner, user_rights
-from bai_agent.job.descriptor import Job, Limits
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.limit_tables import Limits
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir

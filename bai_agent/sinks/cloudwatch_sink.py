@@ -20,7 +20,8 @@ from bai_agent.aws.imds import Keys
 from bai_agent.aws.json_service import ask
 from bai_agent.backoff import Backoff
 from bai_agent.errors import CredentialsError, ServiceError
-from bai_agent.job.descriptor import CloudWatch, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.sink_tables import CloudWatch
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.schema.field_types import MOST_DIMENSIONS

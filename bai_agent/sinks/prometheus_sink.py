@@ -18,7 +18,8 @@ from bai_agent.aws.secrets import resolve
 from bai_agent.backoff import Backoff
 from bai_agent.errors import PushError, SecretError
 from bai_agent.job.bounded_server import Answers, BoundedServer
-from bai_agent.job.descriptor import Job, Prometheus
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.sink_tables import Prometheus
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.schema.field_types import split_address

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import SERVER_NODE, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.strategy_tables import SERVER_NODE
 
 if TYPE_CHECKING:
     from bai_agent.job.peers import Peer

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import SERVER_NODE, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.strategy_tables import SERVER_NODE
 from bai_agent.job.peers import Peer
 from bai_agent.strategy.launch import Launch, Role, Setup
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor.metric_tables import Better
 from bai_agent.job.figures import LIMIT
 from bai_agent.light_dataclass import dataclass, replace
 from executor.analysis.compared_metric import ComparedMetrics, Incomparable, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor.metric_tables import Better
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.effect import Effect, centre
 from executor.analysis.history import SidesDrift

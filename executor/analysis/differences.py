@@ -12,7 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bai_agent.job.descriptor import Job, Metric, Source, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.light_dataclass import dataclass
 from executor.planning.request import MATRIX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from bai_agent.job.descriptor import Better, Metric
+from bai_agent.job.descriptor.metric_tables import Better, Metric
 from bai_agent.metrics.search.units import conversion
 from executor.analysis.compared_metric import Incomparable, MetricComparison
 from executor.analysis.effect import Effect, centre, effect, is_relative, on_scale, paired_effect

@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bai_agent.job.descriptor import Better, Job, Metric, OfRun
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import Better, Metric, OfRun
 from bai_agent.job.figures import half_width, mean_of
 from bai_agent.job.job_headlines import LastGenerations, headline_of, labelled_name, over_ranks_of, with_arm
 from bai_agent.job.record_types import JobResult, RepeatOutcome

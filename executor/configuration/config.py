@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import CloudWatch, Kafka, LogLines, Prometheus
+from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus
 from bai_agent.job.schema.field_types import is_broker
 from bai_agent.job.schema.tables import read_table
 from bai_agent.job.toml import read_toml_text

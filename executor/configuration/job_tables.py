@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from bai_agent.job.descriptor import Limits
+from bai_agent.job.descriptor.limit_tables import Limits
 from bai_agent.job.schema.declared import Check, DeclaredTable, Example, Mistake
 from bai_agent.job.schema.field_types import PositiveDuration, in_range
 from bai_agent.light_dataclass import dataclass

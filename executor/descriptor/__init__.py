@@ -1,7 +1,7 @@
 """The benchmark descriptor, and all mistakes in it."""
 
 from executor.descriptor.findings import Finding, Severity, has_errors, render_findings
-from executor.descriptor.load import load, load_table, load_text
+from executor.descriptor.load import load, load_table
 from executor.descriptor.model import Descriptor
 from executor.descriptor.schema import json_schema
 from executor.descriptor.template import TEMPLATE
@@ -15,6 +15,5 @@ __all__ = [
     "json_schema",
     "load",
     "load_table",
-    "load_text",
     "render_findings",
 ]

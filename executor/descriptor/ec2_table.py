@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from bai_agent.job.schema.declared import wrong
 from bai_agent.job.schema.field_types import Duration
 from executor.configuration.job_tables import Volume
 from executor.descriptor.raw_table import at
-from executor.descriptor.values import DescriptorTable, wrong
+from executor.descriptor.values import DescriptorTable
 
 OWNED = frozenset(
     {"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData", "DryRun"}

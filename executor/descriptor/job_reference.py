@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bai_agent.job.schema.declared import Mistake
 from bai_agent.job.schema.field_types import shown
-from bai_agent.job.schema.source_schemes import Mistake
 from bai_agent.light_dataclass import dataclass
 
 _MARK = "job:"

@@ -23,50 +23,26 @@ from executor.descriptor.variables import Variables, expand_variables
 def load(
     path: Path,
     *,
+    content: bytes | None = None,
     script: Path | None = None,
     overrides: Sequence[Override] = (),
+    scripts: Path | None = None,
     variables: Variables | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor in the file `path`, and all findings. With a descriptor all findings are
     warnings.
 
-    script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the file's.
-    variables: environment with which `${NAME}` is expanded; None: it stays as it is.
+    content: the file's, if it has been read. script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the
+    file's. scripts: folder that is checked in place of `[ml.script] path`. variables: environment with which `${NAME}` is expanded; None: it
+    stays as it is.
     """
-    return _load(read_toml(path), path, script=script, overrides=overrides, variables=variables)
-
-
-def load_text(
-    content: bytes,
-    *,
-    path: Path,
-    script: Path | None = None,
-    overrides: Sequence[Override] = (),
-    scripts: Path | None = None,
-    variables: Variables | None = None,
-) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the result of `load` for a file `path` with `content`. scripts: folder that is checked in place of `[ml.script] path`."""
-    read = parse_toml(content, file=str(path))
-    return _load(read, path, script=script, overrides=overrides, scripts=scripts, variables=variables)
-
-
-def _load(
-    read: tuple[dict[str, Any] | None, list[Finding]],
-    path: Path,
-    *,
-    script: Path | None,
-    overrides: Sequence[Override],
-    scripts: Path | None = None,
-    variables: Variables | None,
-) -> tuple[Descriptor | None, list[Finding]]:
-    table, findings = read
+    table, findings = read_toml(path) if content is None else parse_toml(content, file=str(path))
     if table is None:
         return None, findings
-    folder = path.absolute().parent
     return load_table(
         table,
         file=str(path),
-        folder=folder,
+        folder=path.absolute().parent,
         script=script,
         overrides=overrides,
         scripts=scripts,

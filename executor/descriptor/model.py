@@ -12,27 +12,23 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from bai_agent.job.descriptor import (
-    CloudWatch,
-    Elastic,
-    HostMetrics,
-    Kafka,
-    LogLines,
-    Mount,
-    Prometheus,
-    Restart,
-    Results,
-    SinkTable,
-    WrittenCheckpoint,
-    WrittenRepeat,
-)
-from bai_agent.job.schema.declared import Example, Mistake
+from bai_agent.job.descriptor.benchmark_tables import Buffering
+from bai_agent.job.descriptor.metric_tables import HostMetrics
+from bai_agent.job.descriptor.repeat_tables import WrittenRepeat
+from bai_agent.job.descriptor.restart_tables import Elastic, Restart, WrittenCheckpoint
+from bai_agent.job.descriptor.results_table import Results
+from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, SinkTable
+from bai_agent.job.descriptor.source_tables import Mount
+from bai_agent.job.descriptor.strategy_tables import MpiLaunch
+from bai_agent.job.schema.declared import Example, Mistake, wrong
 from bai_agent.job.schema.field_types import (
     AbsolutePath,
     ImageName,
+    JobId,
     RelativeGlob,
     RelativePath,
     SecretReference,
+    VariableName,
     Word,
     shown,
 )
@@ -43,7 +39,6 @@ from executor.descriptor.matrix_table import MatrixTable
 from executor.descriptor.presets import preset_names, with_presets
 from executor.descriptor.service_tables import CustomParams, MetricTable, ServerTable, SourceTable
 from executor.descriptor.values import (
-    ArmName,
     DescriptorTable,
     FolderPath,
     GitAddress,
@@ -53,10 +48,8 @@ from executor.descriptor.values import (
     NodeCount,
     NodeRange,
     Processes,
-    VariableName,
     VariableText,
     Warmup,
-    wrong,
 )
 
 Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "adaptdl", "ray", "inference"]
@@ -108,7 +101,7 @@ class Distributed(DescriptorTable):
     without this table, use one machine; `inference` uses two."""
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`, `ray` and `inference`."""
-    launch: Literal["mpirun", "user"] = Field(default="mpirun", examples=["user"])
+    launch: MpiLaunch = Field(default=MpiLaunch.MPIRUN, strict=False, examples=["user"])
     """With `horovod` and `mpi`: `mpirun` if `bai` starts `mpirun` once for all processes; `user` if the
     benchmark's command starts it."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
@@ -232,7 +225,7 @@ class OutputTable(DescriptorTable):
     results: list[Results] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
     """Globs, relative to the benchmark's working folder, of files that are kept with the job at the end."""
-    buffering: Literal["line", "timed", "own"] = Field(default="line", examples=["timed"])
+    buffering: Buffering = Field(default=Buffering.LINE, strict=False, examples=["timed"])
     """Buffering of the benchmark's output: `line` writes every line at once; `timed` flushes every 100 ms,
     for much output; `own` changes nothing, so a killed benchmark loses its last lines."""
     discard_stdout: bool = False
@@ -250,7 +243,7 @@ class OutputTable(DescriptorTable):
 class ArmTable(DescriptorTable):
     """One of two or more arms, which take turns in one job so that they are compared on the same machine: see [repeats.md](repeats.md#comparing-two-or-more)."""
 
-    name: ArmName = Field(examples=["b"])
+    name: JobId = Field(examples=["b"])
     """The arm's name in results."""
     benchmark_code: str | None = Field(default=None, examples=["python3 train.py"])
     """The arm's command. Unset: that of `[ml]`."""

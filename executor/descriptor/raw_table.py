@@ -44,3 +44,13 @@ def text_at(table: Raw, key: str) -> str:
     """Return the text at `key`, or an empty one if there is none."""
     value = table.get(key)
     return value if isinstance(value, str) else ""
+
+
+def written_engine(table: Raw) -> str:
+    """Return `info.execution_engine`, or its default."""
+    return text_at(at(table, "info"), "execution_engine") or "default"
+
+
+def written_strategy(table: Raw) -> str:
+    """Return `hardware.strategy`, or its default."""
+    return text_at(at(table, "hardware"), "strategy") or "single_node"

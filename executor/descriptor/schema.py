@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from bai_agent.job.descriptor import Unpack
+from bai_agent.job.descriptor.source_tables import Unpack
 from bai_agent.job.schema.declared import DeclaredTable
 from bai_agent.job.schema.durations import format_duration
 from executor.descriptor.model import Descriptor

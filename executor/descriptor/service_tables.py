@@ -6,14 +6,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bai_agent.job.descriptor import ReadinessProbe, WrittenMetric, WrittenSource
+from bai_agent.job.descriptor.metric_tables import WrittenMetric
+from bai_agent.job.descriptor.source_tables import WrittenSource
+from bai_agent.job.descriptor.strategy_tables import ReadinessProbe
 from bai_agent.job.schema.declared import Example
+from bai_agent.job.schema.field_types import Port, VariableName
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.values import (
     DescriptorTable,
     SourceText,
     TargetPath,
-    VariableName,
     VariableText,
     Warmup,
 )
@@ -60,7 +62,7 @@ class ServerEnv(DescriptorTable):
     """The command that starts the server, written like `[ml] benchmark_code`. It must not go to the background."""
     start_command_args: str | None = Field(default=None, examples=["--model=digits"])
     """Arguments of the command."""
-    ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(min_length=1, examples=[[8080, 8081]])
+    ports: list[Port] = Field(min_length=1, examples=[[8080, 8081]])
     """Ports on which the server listens, at the address of its machine. The client has them as `INFERENCE_SERVER_PORT`,
     `INFERENCE_SERVER_PORT_1` and so on."""
     privileged: bool = False

@@ -11,16 +11,14 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     PlainSerializer,
     WithJsonSchema,
 )
 
-from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenAs
+from bai_agent.job.schema.declared import Check, Mistake, WrittenAs, wrong
 from bai_agent.job.schema.field_types import inside, no_tilde, shown, written_duration
 from bai_agent.job.schema.source_schemes import SCHEMES, scheme_of, schemes_text
 from bai_agent.light_dataclass import dataclass
@@ -31,11 +29,6 @@ class DescriptorTable(BaseModel):
     """A table of the descriptor: unknown keys and other types than the declared ones are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
-
-
-def wrong(problem: str, fix: str) -> MistakeError:
-    """Return the error for a value: the problem, and what to write instead."""
-    return MistakeError([("", (problem, fix))])
 
 
 LAUNCH_LIMIT = 1000
@@ -102,9 +95,6 @@ def _warmup(value: Any) -> Any:
 Warmup = Annotated[timedelta | int, WrittenAs(_warmup, {"type": ["string", "integer"], "minimum": 0})]
 
 
-ArmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-
-
 def _variable(value: Any) -> Any:
     """Return an integer as its text. Floats and booleans can be written in several ways, so the user has to
     write a text."""
@@ -114,29 +104,17 @@ def _variable(value: Any) -> Any:
 VariableText = Annotated[str, BeforeValidator(_variable), WithJsonSchema({"type": ["string", "integer"]})]
 
 
-def _variable_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise wrong(
-            f'"{name}" is not a name of an environment variable',
-            "use letters, digits and _ only, and no digit at the start",
-        )
-    return name
-
-
-VariableName = Annotated[str, AfterValidator(_variable_name)]
-
-
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 
-def _label(text: str) -> str:
-    if not re.fullmatch(_LABEL, text):
-        raise wrong(
-            f"{shown(text)} is not allowed in a label",
-            "use 1 to 63 of A-Z a-z 0-9 - _ . with a letter or digit at both ends, "
-            f'for example "{as_label(text) or "my-benchmark"}"',
-        )
-    return text
+def _label(text: str) -> Mistake | None:
+    if re.fullmatch(_LABEL, text):
+        return None
+    return (
+        f"{shown(text)} is not allowed in a label",
+        "use 1 to 63 of A-Z a-z 0-9 - _ . with a letter or digit at both ends, "
+        f'for example "{as_label(text) or "my-benchmark"}"',
+    )
 
 
 def as_label(text: str) -> str:
@@ -144,7 +122,7 @@ def as_label(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.-")[:63].strip("_.-")
 
 
-Label = Annotated[str, AfterValidator(_label), Field(json_schema_extra={"pattern": f"^{_LABEL}$"})]
+Label = Annotated[str, Check(_label, {"pattern": f"^{_LABEL}$"})]
 
 
 NodeCount = Annotated[

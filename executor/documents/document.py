@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor.metric_tables import Better
 from bai_agent.light_dataclass import dataclass
 from executor.quantities import quantity
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.record_types import (
     BenchmarkStartEvent,
     JobResult,

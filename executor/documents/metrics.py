@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.job.descriptor import Better, Headline, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import Better, Headline
 from bai_agent.job.figures import LIMIT
 from bai_agent.job.job_result import never_a_number
 from bai_agent.job.record_types import JobResult

@@ -14,7 +14,7 @@ from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor.metric_tables import Better
 from bai_agent.light_dataclass import dataclass
 from executor.documents.document import (
     Block,

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from bai_agent.job.descriptor import Git, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Git
 from bai_agent.job.outcome import ExitCode, signal_name
 from bai_agent.job.record_types import (
     BenchmarkExit,

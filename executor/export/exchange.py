@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor.metric_tables import Better
 from bai_agent.job.job_headlines import labelled_name, with_arm
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.measured_runs import JobRuns, RunValue

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from bai_agent.errors import DescriptorError, RecordError, StoreError
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.light_dataclass import dataclass, replace

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job.descriptor import is_job_id
+from bai_agent.job.schema.field_types import is_job_id
 
 _MOST = 200
 _DESCRIBED = 50

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from bai_agent.errors import RecordError
 from bai_agent.generations.checkpoint_marker import CheckpointRecord, marker_digest
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import CheckpointOrigin, Job, Unpack
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.restart_tables import CheckpointOrigin
+from bai_agent.job.descriptor.source_tables import Unpack
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.schema.declared import as_kind

@@ -15,15 +15,10 @@ from contextlib import ExitStack
 from typing import Any
 
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import (
-    Elastic,
-    HostMetrics,
-    Job,
-    Metric,
-    Restart,
-    StrategyTable,
-    check_patterns,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric, check_patterns
+from bai_agent.job.descriptor.restart_tables import Elastic, Restart
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.record import JobRecord, NodeRecord, Stream
 from bai_agent.job.record_types import ExtractionSummary, GenerationOutcome

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bai_agent.errors import DescriptorError, RecordError
-from bai_agent.job.descriptor import Better
+from bai_agent.job.descriptor.metric_tables import Better
 from bai_agent.job.figures import half_width, mean_of
 from bai_agent.light_dataclass import dataclass
 from executor.analysis.measured_runs import WALL_TIME, JobRuns, RunValue

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 from bai_agent.decode import checked
 from bai_agent.errors import DescriptorError, RecordError
-from bai_agent.job.descriptor import Power, is_job_id
+from bai_agent.job.descriptor.limit_tables import Power
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, JobResult, Moment, Number, Text
 from bai_agent.job.run_directory import now_ms
+from bai_agent.job.schema.field_types import is_job_id
 from bai_agent.job.store import JobStore
 from bai_agent.light_dataclass import asdict, dataclass, field, replace
 from executor.errors import UsageError

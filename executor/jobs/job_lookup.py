@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError, RecordError, StoreError
-from bai_agent.job.descriptor import Identity, is_job_id
+from bai_agent.job.descriptor.benchmark_tables import Identity
 from bai_agent.job.record import JobRecord
+from bai_agent.job.schema.field_types import is_job_id
 from bai_agent.job.store import JobStore
 from executor.errors import UsageError
 from executor.jobs.ended_jobs import StartedJob, ended_jobs

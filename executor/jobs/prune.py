@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from bai_agent.errors import BusyError, RecordError, StoreError
-from bai_agent.job.descriptor import is_job_id
 from bai_agent.job.record import JobRecord
+from bai_agent.job.schema.field_types import is_job_id
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass
 from bai_agent.requirements.venv_cache import cached_venvs

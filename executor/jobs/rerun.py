@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path, PurePosixPath
 
 from bai_agent.errors import PullError, StoreError
-from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore

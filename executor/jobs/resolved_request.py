@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import PullError
-from bai_agent.job.descriptor import Git, Job, Source, SourceKind, Unpack
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Git
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.errors import ScriptsError, UsageError
 from executor.jobs.earlier_jobs import job_before, pin, pinned, use_earlier_jobs

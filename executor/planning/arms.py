@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from bai_agent.job.descriptor import Git
+from bai_agent.job.descriptor.benchmark_tables import Git
 from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor import Descriptor

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin, Source, SourceKind, Store, Unpack
+from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin
+from bai_agent.job.descriptor.sink_tables import Store
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from bai_agent.job.schema.declared import as_kind
 from bai_agent.job.schema.source_schemes import file_path, scheme_of
 from bai_agent.light_dataclass import dataclass, replace

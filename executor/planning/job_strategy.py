@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from bai_agent.job.descriptor import MpiLaunch, StrategyTable
+from bai_agent.job.descriptor.strategy_tables import MPI_STRATEGIES, StrategyTable
 from bai_agent.light_dataclass import replace
 from executor.descriptor.ec2_table import efa_interfaces
 from executor.descriptor.model import Descriptor, Distributed
 
-MPI = ("horovod", "mpi")
-"""Strategies whose first node starts processes on all others, by mpirun."""
 
 
 def plan_strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
@@ -23,7 +21,7 @@ def plan_strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> Str
         table = replace(table, nodes=hardware.nodes)
     elif distributed is not None:
         table = _distributed(table, distributed)
-        if where == "local" and hardware.strategy in MPI:
+        if where == "local" and hardware.strategy in MPI_STRATEGIES:
             table = replace(table, nodes=1, min_nodes=None, processes_per_node=_on_one_node(distributed))
     if where == "ec2" and ec2 is not None:
         table = replace(table, efa=ec2.efa is not None or efa_interfaces(ec2.run_instances) > 0)
@@ -39,7 +37,7 @@ def one_node_note(descriptor: Descriptor) -> str | None:
     if hardware.strategy == "ray":
         most = distributed.num_instances.most
         return f"ray: each of the {most} nodes has 1/{most} of this machine's CPUs and memory, and the first one its GPUs"
-    if hardware.strategy not in MPI:
+    if hardware.strategy not in MPI_STRATEGIES:
         return None
     processes = _on_one_node(distributed)
     many = "one process for each of its GPUs" if processes == "gpus" else f"{processes} processes"
@@ -67,10 +65,10 @@ def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTabl
         processes_per_node=distributed.processes_per_instance,
         cpus_per_process=distributed.cpus_per_process,
     )
-    if table.name not in MPI:
+    if table.name not in MPI_STRATEGIES:
         return table
     return replace(
-        table, launch=MpiLaunch(distributed.launch), mpirun_options=tuple(distributed.mpirun_options)
+        table, launch=distributed.launch, mpirun_options=tuple(distributed.mpirun_options)
     )
 
 

@@ -8,13 +8,11 @@ import tomli_w
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor_file import job_table, parse_job, without_credentials
+from bai_agent.job.descriptor_file import DESCRIPTOR_LIMIT, job_table, parse_job, without_credentials
 from bai_agent.job.record import JobRecord
 from bai_agent.job.redaction import Redactor
 from executor.errors import UsageError
 
-_LIMIT = 16 * 2**20
-"""Largest size of a job descriptor (bytes)."""
 _HEADER = """\
 # A job descriptor: what one job's agent needs, with nothing left to look up.
 # `bai-agent run THIS-FILE` runs it. Keys that have their default value are left out.
@@ -47,7 +45,7 @@ def shown_job_toml(record: JobRecord) -> str:
     Raises StoreError.
     """
     key = record.key("job.toml")
-    content = record.store.get(key, limit=_LIMIT)
+    content = record.store.get(key, limit=DESCRIPTOR_LIMIT)
     try:
         job = parse_job(content, where=f"{record.store.url}/{key}", checked=True)
     except DescriptorError:  # written by another version, or damaged

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bai_agent.decode import Rule
 from bai_agent.errors import RecordError
-from bai_agent.job.descriptor import is_job_id, shuffled_blocks
+from bai_agent.job.descriptor.repeat_tables import shuffled_blocks
 from bai_agent.job.record_types import Count, Number, Text, Truth
-from bai_agent.job.schema.field_types import shown
+from bai_agent.job.schema.field_types import is_job_id, shown
 from bai_agent.light_dataclass import dataclass, replace
 from executor.descriptor.key_path import overlap, read_key_path
 from executor.descriptor.overrides import REDACTED, Override, read_overrides, recorded

@@ -9,32 +9,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from bai_agent.job.descriptor import (
-    EC2_MAX_RUNTIME,
-    ELASTIC_SILENCE,
-    Arm,
-    Benchmark,
-    Better,
-    Buffering,
-    Checkpoint,
-    Elastic,
-    End,
-    Git,
-    Identity,
-    Job,
-    Limits,
-    Metric,
-    OfRun,
-    Output,
-    Power,
-    Repeat,
-    Restart,
-    Server,
-    SinkTable,
-    Source,
-    Store,
-    StrategyTable,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity, Output
+from bai_agent.job.descriptor.limit_tables import EC2_MAX_RUNTIME, ELASTIC_SILENCE, End, Limits, Power
+from bai_agent.job.descriptor.metric_tables import Better, Metric, OfRun
+from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
+from bai_agent.job.descriptor.restart_tables import Checkpoint, Elastic, Restart
+from bai_agent.job.descriptor.sink_tables import SinkTable, Store
+from bai_agent.job.descriptor.source_tables import Source
+from bai_agent.job.descriptor.strategy_tables import SHARED_FILES_STRATEGIES, Server, StrategyTable
 from bai_agent.job.schema.declared import as_kind
 from bai_agent.job.schema.source_schemes import grants_access
 from bai_agent.light_dataclass import dataclass, field, fields, replace
@@ -47,7 +30,7 @@ from executor.descriptor.values import as_label
 from executor.errors import PlanError
 from executor.planning.arms import ArmFiles, FileArm, file_arms
 from executor.planning.job_sources import Uploaded, job_sources, moved, plan_checkpoint
-from executor.planning.job_strategy import MPI, plan_strategy
+from executor.planning.job_strategy import plan_strategy
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _MOST_RUNS = 50
@@ -108,7 +91,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         _check_repeated(descriptor, strategy)
     sources = _sources(descriptor, inputs)
     if (
-        strategy.name in (*MPI, "inference")
+        strategy.name in SHARED_FILES_STRATEGIES
         and strategy.nodes > 1
         and any(each.arm is not None for each in sources)
     ):
@@ -207,7 +190,7 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
         cwd=ml.cwd,
         user=env.user,
         container=env.container,
-        buffering=Buffering(descriptor.output.buffering),
+        buffering=descriptor.output.buffering,
     )
 
 

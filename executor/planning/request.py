@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Git, Identity, Job, Source
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Git, Identity
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass, field, replace
 from executor.errors import UsageError
@@ -164,25 +166,17 @@ def read_file(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
 
 def load_request(job_request: JobRequest) -> tuple[Descriptor | None, list[Finding]]:
     """Return the request's own descriptor, and all findings. With a descriptor all findings are warnings."""
-    from executor.descriptor import load, load_text
+    from executor.descriptor import load
     from executor.descriptor.override_places import name_flag
 
-    if job_request.content is not None:
-        descriptor, findings = load_text(
-            job_request.content,
-            path=job_request.file,
-            script=job_request.script,
-            overrides=job_request.overrides,
-            scripts=job_request.scripts,
-            variables=job_request.variables,
-        )
-    else:
-        descriptor, findings = load(
-            job_request.file,
-            script=job_request.script,
-            overrides=job_request.overrides,
-            variables=job_request.variables,
-        )
+    descriptor, findings = load(
+        job_request.file,
+        content=job_request.content,
+        script=job_request.script,
+        overrides=job_request.overrides,
+        scripts=job_request.scripts,
+        variables=job_request.variables,
+    )
     if (flags := job_request.flags) is not None:
         findings = [name_flag(each, flags) for each in findings]
     return descriptor, findings

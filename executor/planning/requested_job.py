@@ -11,7 +11,9 @@ from datetime import date
 from pathlib import Path
 from types import MappingProxyType
 
-from bai_agent.job.descriptor import Git, Job, Store
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Git
+from bai_agent.job.descriptor.sink_tables import Store
 from bai_agent.job.descriptor_file import without_credentials
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import replace

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import scheme_of, source_name
 
 _GONE = frozenset({401, 403, 404, 410})

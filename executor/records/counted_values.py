@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bai_agent.job.descriptor import Job, Metric, OfRun
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import Metric, OfRun
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.job.record_types import HeadlineValue, JobResult, OwnUsage

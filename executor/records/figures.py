@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from bai_agent.job.figures import deviation, mean_of
 from bai_agent.job.job_headlines import headline_of
 from bai_agent.light_dataclass import dataclass

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from bai_agent.job.descriptor import OverRanks
+from bai_agent.job.descriptor.metric_tables import OverRanks
 from bai_agent.job.job_headlines import over_ranks_of, over_runs
 from bai_agent.light_dataclass import dataclass
 from executor.records.series import Series, Trend, labelled_name, without_rank_labels

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from bai_agent.job.descriptor import Better, Headline
+from bai_agent.job.descriptor.metric_tables import Better, Headline
 from bai_agent.job.job_headlines import ARM, arm_of, headline_of, over_runs
 from bai_agent.job.job_headlines import labelled_name as name_with_labels
 from bai_agent.light_dataclass import dataclass, field, replace

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from bai_agent.job.descriptor import Headline, Job, OverRanks
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import Headline, OverRanks
 from bai_agent.job.job_headlines import ARM, LastGenerations
 from executor.records.counted_values import LEAST, RUN_FACT, floor_of
 from executor.records.over_ranks import over_ranks

@@ -11,7 +11,8 @@ from typing import Any
 from bai_agent import __version__
 from bai_agent.decode import checked
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Better, Job, Metric
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.metric_tables import Better, Metric
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import (
     ExtractionSummary,

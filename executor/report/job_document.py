@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from bai_agent.job.descriptor import Better, OverRanks
+from bai_agent.job.descriptor.metric_tables import Better, OverRanks
 from bai_agent.job.job_headlines import over_ranks_of
 from bai_agent.job.record_types import OwnUsage, RepeatOutcome
 from executor.documents.comparison_document import pair_blocks

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.figures import mean_of
 from bai_agent.job.job_headlines import LastGenerations
 from bai_agent.light_dataclass import dataclass, replace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from bai_agent.job.descriptor import Headline
+from bai_agent.job.descriptor.metric_tables import Headline
 from bai_agent.job.figures import LIMIT
 from bai_agent.job.job_headlines import (
     JobHeadline,

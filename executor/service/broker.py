@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.sinks.kafka.connection import client_settings, create_topics, explained, owned_client, release
 from bai_agent.sinks.kafka.library_log import last_trouble
 from executor.configuration.service_config import ServiceTable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError, ConnectError, RecordError, StoreError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from executor.configuration.service_config import ServiceTable
 from executor.errors import MessageTooLargeError, SendError, UnreadableEventError
 from executor.service.broker import (

@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.sinks.kafka.library_log import quieten
 from executor.backends.ec2.bucket_store import bucket_store, open_bucket
 from executor.backends.ec2.clock import forget_clocks

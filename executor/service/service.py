@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from bai_agent.errors import BaiError, ConnectError, RecordError, StoreError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass
 from bai_agent.sinks.kafka.library_log import quieten

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.figures import LIMIT
 from bai_agent.light_dataclass import dataclass, field
 from bai_agent.metrics.context import ContextMarkers, LogContext

@@ -18,7 +18,11 @@ from container.account import BUCKET, REGION, STORE, ContainerAccount
 from container.instance import ContainerInstance
 from sandbox.fake_aws.calls import Call
 
-from bai_agent.job.descriptor import Benchmark, End, Identity, Job, Metric, Output, Power, Store
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity, Output
+from bai_agent.job.descriptor.limit_tables import End, Power
+from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.sink_tables import Store
 from bai_agent.job.descriptor_file import job_table
 from cloud_init.user_data import Boot, Bundle, Pointer, user_data
 from executor.backends.ec2.bundle.bundle import build

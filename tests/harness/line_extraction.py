@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.metrics.search.extract import Extraction
 from bai_agent.metrics.search.patterns import Found, compile_patterns
 from bai_agent.metrics.search.reading import Doubt

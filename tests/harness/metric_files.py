@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.job.run_directory import RunDir
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import tomli_w
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record import JobRecord
 from bai_agent.job.redaction import Redactor

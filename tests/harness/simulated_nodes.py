@@ -24,7 +24,8 @@ from bai_agent.errors import MissingObjectError, StoreError
 from bai_agent.generations.checkpoint_marker import SLOTS, CheckpointMarker, CheckpointRecord
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Checkpoint, Limits, Restart
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Checkpoint, Restart
 from bai_agent.job.generation_records import GenerationEnd
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer

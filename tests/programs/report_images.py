@@ -17,7 +17,9 @@ import tomli_w
 from browser import Page, open_browser
 from handmade_job import HandmadeJob
 
-from bai_agent.job.descriptor import Better, Metric, OverRanks, Source, StrategyTable
+from bai_agent.job.descriptor.metric_tables import Better, Metric, OverRanks
+from bai_agent.job.descriptor.source_tables import Source
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.descriptor_file import job_table
 from executor.report.contents import report_of
 from executor.report.html import html_report

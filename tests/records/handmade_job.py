@@ -11,17 +11,12 @@ from typing import Any
 
 import tomli_w
 
-from bai_agent.job.descriptor import (
-    Benchmark,
-    Better,
-    End,
-    Identity,
-    Job,
-    Metric,
-    Power,
-    Store,
-    StrategyTable,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.limit_tables import End, Power
+from bai_agent.job.descriptor.metric_tables import Better, Metric
+from bai_agent.job.descriptor.sink_tables import Store
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore

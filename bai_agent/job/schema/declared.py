@@ -28,6 +28,11 @@ class MistakeError(ValueError):
         self.mistakes = mistakes
 
 
+def wrong(problem: str, fix: str) -> MistakeError:
+    """Return the error for a value: the problem, and what to write instead."""
+    return MistakeError([("", (problem, fix))])
+
+
 @dataclass(frozen=True, eq=False)
 class Check:
     """A marker of a field: constraints of its value in addition to its type."""
@@ -39,7 +44,7 @@ class Check:
     def apply(self, value: Any) -> Any:
         """Return `value`. Raises MistakeError."""
         if (found := self.mistake(value)) is not None:
-            raise MistakeError([("", found)])
+            raise wrong(*found)
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:

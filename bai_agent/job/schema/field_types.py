@@ -11,13 +11,14 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from bai_agent.aws.secrets import KINDS
-from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenAs, WrittenCheck
+from bai_agent.job.schema.declared import Check, Mistake, MistakeError, WrittenAs, WrittenCheck, wrong
 from bai_agent.job.schema.durations import format_duration, parse_duration
 from bai_agent.job.schema.json_path import read_json_path
 
 MOST_DIMENSIONS = 30
 """Dimensions of one metric in CloudWatch: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html"""
 
+_DURATION = r"(\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+"
 _DURATION_EXAMPLES = 'write for example "90s", "15m" or "2h"'
 
 
@@ -43,18 +44,20 @@ def in_range(least: int, most: int | None = None) -> Check:
 ExitStatus = Annotated[int, in_range(1, 255)]
 """Exit code of a program that failed; 128 and the signal's number if a signal ended it."""
 
+Port = Annotated[int, in_range(1, 65535)]
+
 
 def written_duration(value: object) -> timedelta:
     """Return the duration in a descriptor's text. Raises MistakeError."""
     if not isinstance(value, str):
         number = type(value) in (int, float)
         fix = f'write "{value}s" for seconds, or "15m", "2h"' if number else _DURATION_EXAMPLES
-        raise MistakeError([("", ("a duration is a text with a unit", fix))])
+        raise wrong("a duration is a text with a unit", fix)
     try:
         return parse_duration(value)
     except ValueError as error:
         problem, _, fix = str(error).partition("; ")
-        raise MistakeError([("", (problem, fix or _DURATION_EXAMPLES))]) from None
+        raise wrong(problem, fix or _DURATION_EXAMPLES) from None
 
 
 def at_least(least: timedelta, fix: str) -> Check:
@@ -71,7 +74,7 @@ def _positive(duration: timedelta) -> Mistake | None:
 
 Duration = Annotated[
     timedelta,
-    WrittenAs(written_duration, {"type": "string", "pattern": r"^\s*(\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+$"}),
+    WrittenAs(written_duration, {"type": "string", "pattern": rf"^\s*{_DURATION}$"}),
 ]
 PositiveDuration = Annotated[Duration, Check(_positive)]
 
@@ -82,9 +85,8 @@ def _written_duration_or_off(value: object) -> timedelta | None:
     try:
         return written_duration(value)
     except MistakeError as error:
-        raise MistakeError(
-            [(key, (problem, f'{fix}, or "{OFF}"')) for key, (problem, fix) in error.mistakes]
-        ) from None
+        [(_, (problem, fix))] = error.mistakes
+        raise wrong(problem, f'{fix}, or "{OFF}"') from None
 
 
 OFF = "off"
@@ -93,7 +95,7 @@ DurationOrOff = Annotated[
     timedelta | None,
     WrittenAs(
         _written_duration_or_off,
-        {"type": "string", "pattern": r"^\s*((\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+|off)$"},
+        {"type": "string", "pattern": rf"^\s*({_DURATION}|{OFF})$"},
     ),
 ]
 
@@ -344,7 +346,7 @@ def _percentage(value: object) -> float:
         re.fullmatch(r"\s*([0-9]{1,6}(?:\.[0-9]{1,12})?)\s*%\s*", value) if isinstance(value, str) else None
     )
     if found is None:
-        raise MistakeError([("", ("must be a percentage, as a text", 'write for example "2%" or "0.5%"'))])
+        raise wrong("must be a percentage, as a text", 'write for example "2%" or "0.5%"')
     # Computed from the text: 7 / 100 of a float is 0.07, and 0.07 * 100 is not 7.
     return float(f"{found[1]}e-2")
 
@@ -365,6 +367,35 @@ Percentage = Annotated[
     Check(_share),
 ]
 PositivePercentage = Annotated[Percentage, Check(_positive_share)]
+
+
+_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+ID_RULE = "must be 1 to 128 of A-Z a-z 0-9 . _ - and start with a letter or digit"
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a job can have this id."""
+    return re.fullmatch(_ID, text) is not None
+
+
+def _job_id(text: str) -> Mistake | None:
+    return None if is_job_id(text) else (f"{shown(text)} {ID_RULE}", 'write for example "train-1"')
+
+
+JobId = Annotated[str, Check(_job_id, {"pattern": f"^{_ID}$"})]
+"""A job's id, or an arm's name."""
+
+
+def _variable_name(text: str) -> Mistake | None:
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        return None
+    return (
+        f'"{text}" is not a name of an environment variable',
+        "use letters, digits and _ only, and no digit at the start",
+    )
+
+
+VariableName = Annotated[str, Check(_variable_name)]
 
 
 def _metric_name(text: str) -> Mistake | None:
@@ -430,7 +461,7 @@ def _mode(value: object) -> Mistake | None:
 
 def _written_mode(value: object) -> object:
     if (mistake := _mode(value)) is not None:
-        raise MistakeError([("", mistake)])
+        raise wrong(*mistake)
     return value
 
 
@@ -459,7 +490,7 @@ def _pattern_fix(message: str) -> str:
 
 Pattern = Annotated[str, WrittenCheck(_pattern, {"format": "regex"})]
 """An agent compiles patterns once, and checks their groups at the same time: `check_patterns` of
-`descriptor.py`."""
+`metric_tables.py`."""
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
+from bai_agent.job.schema.declared import Mistake
 from bai_agent.light_dataclass import dataclass
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -25,9 +26,6 @@ _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
 """Text that `source_name` writes in place of a query: it does not change if it is applied twice."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
 """Query parameters that make an address give access to its content."""
-
-Mistake = tuple[str, str]
-"""A mistake in an address, and what to write instead."""
 
 
 def _no_host(src: str) -> Mistake | None:

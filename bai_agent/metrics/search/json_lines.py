@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.schema.json_path import JsonPath, last_key, read_json_path, value_at
 from bai_agent.metrics.search.number import json_number
 from bai_agent.metrics.search.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings

@@ -10,7 +10,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache
 
-from bai_agent.job.descriptor import NumberForm
+from bai_agent.job.descriptor.metric_tables import NumberForm
 from bai_agent.metrics.search.units import COUNTED, PREFIXES, Conversion
 
 _WHOLE_JSON = r"-?(?:0|[1-9][0-9]{0,14})"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from bai_agent.job.descriptor import Metric, Repaint
+from bai_agent.job.descriptor.metric_tables import Metric, Repaint
 from bai_agent.job.schema.pattern_groups import Groups, read_groups
 from bai_agent.light_dataclass import dataclass
 from bai_agent.metrics.search.json_lines import JsonLines, JsonSearch, required_text

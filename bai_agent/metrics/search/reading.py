@@ -9,7 +9,7 @@ from enum import Enum
 from operator import add
 from typing import Protocol
 
-from bai_agent.job.descriptor import Metric, NumberForm
+from bai_agent.job.descriptor.metric_tables import Metric, NumberForm
 from bai_agent.job.schema.pattern_groups import Groups
 from bai_agent.metrics.search.number import (
     begins_within_span,

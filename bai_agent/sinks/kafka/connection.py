@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bai_agent.aws.credentials import find_keys, takes_botocore
 from bai_agent.aws.secrets import resolve
 from bai_agent.errors import ConnectError, CredentialsError, MetadataError, SecretError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.job.redaction import Redactor
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from bai_agent.aws.credentials import from_botocore
 from bai_agent.aws.s3_client import bucket_region, endpoint_of
-from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.job.store import JobStore, open_store
 from bai_agent.light_dataclass import dataclass

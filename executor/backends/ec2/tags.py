@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from bai_agent.job.descriptor import Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Identity
 
 OURS = "bai:"
 JOB_TAG = "bai:job-id"

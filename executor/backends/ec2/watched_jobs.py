@@ -16,8 +16,8 @@ from enum import Enum
 
 from bai_agent.decode import decode
 from bai_agent.errors import MissingObjectError, RecordError
-from bai_agent.job.descriptor import is_job_id
 from bai_agent.job.record_types import Count
+from bai_agent.job.schema.field_types import is_job_id
 from bai_agent.job.store import JobStore
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.clock import elapsed

@@ -7,10 +7,20 @@ import shlex
 from collections.abc import Iterator
 
 from executor.descriptor.checks.secret_values import known_secret
-from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, text_at, warning
+from executor.descriptor.raw_table import (
+    Raw,
+    RawFinding,
+    Where,
+    at,
+    error,
+    text_at,
+    warning,
+    written_engine,
+    written_strategy,
+)
 
 _CODE = ("ml", "benchmark_code")
-_OUR_ENGINES = ("default", "local", "aws.ec2")
+OUR_ENGINES = ("default", "local", "aws.ec2")
 _REFERENCE = re.compile(r"(?<!\$)\$\(([^()]*)\)")
 _PROVIDED = re.compile(r"BENCHMARK_AI\w*|BAI_\w+|HOME|PATH|USER|LOGNAME|SHELL|LANG|TMPDIR|PWD|HOSTNAME")
 _PROVIDED_BY_SERVER = re.compile(rf"{_PROVIDED.pattern}|INFERENCE_SERVER_(?:HOST|PORT(?:_[1-9][0-9]*)?)")
@@ -41,18 +51,13 @@ def is_script(code: str) -> bool:
     return "\n" in code.strip() or code.strip().startswith("#!")
 
 
-def written_engine(table: Raw) -> str:
-    """Return `execution_engine`, or its default."""
-    return text_at(at(table, "info"), "execution_engine") or "default"
-
-
 def command_given(table: Raw) -> Iterator[RawFinding]:
     """Check that there is a command, if the engine needs one."""
     ml = at(table, "ml")
     # The model reports a value of another type.
     if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
         return
-    if written_engine(table) in _OUR_ENGINES:
+    if written_engine(table) in OUR_ENGINES:
         problem = "is empty" if "benchmark_code" in ml else "is missing: there is nothing to run"
         fix = 'write [ml] benchmark_code = "python3 train.py", the command of the benchmark'
         yield error(_CODE, problem, fix)
@@ -122,7 +127,7 @@ def variable_references(table: Raw) -> Iterator[RawFinding]:
 def references(table: Raw) -> Iterator[RawFinding]:
     """Check that each `$(NAME)` has a value where the benchmark runs."""
     known = {*at(table, "env", "vars"), *at(table, "env", "secrets")}
-    has_server = text_at(at(table, "hardware"), "strategy") == "inference"
+    has_server = written_strategy(table) == "inference"
     provided = _PROVIDED_BY_SERVER if has_server else _PROVIDED
     for key in ("benchmark_code", "args"):
         text = text_at(at(table, "ml"), key)

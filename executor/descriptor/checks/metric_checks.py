@@ -1,4 +1,4 @@
-"""Checks of the metrics that look at more than one key."""
+"""Checks of the metrics that look at more than one key, and of presets against the descriptor's own metrics."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from bai_agent.job.descriptor import (
-    NumberForm,
-    OfRun,
-    Repaint,
-    context_problem,
-    marker_problem,
-)
+from bai_agent.job.descriptor.metric_tables import NumberForm, OfRun, Repaint, context_problem, marker_problem
 from bai_agent.job.schema.field_types import compile_pattern
 from bai_agent.job.schema.json_path import last_key, read_json_path
-from bai_agent.job.schema.pattern_groups import RESERVED, Groups, misspelled_names, read_groups, taken_names
+from bai_agent.job.schema.pattern_groups import (
+    RESERVED,
+    STEP,
+    UNIT,
+    Groups,
+    misspelled_names,
+    read_groups,
+    taken_names,
+)
 from bai_agent.metrics.search.literal import can_match_number
 from bai_agent.metrics.search.reading import Doubt
 from bai_agent.metrics.search.units import PREFIXES, is_time, split_unit
 from bai_agent.metrics.tally import number_advice
 from executor.descriptor.checks.pattern_trial import PatternExample, Trial, try_patterns
 from executor.descriptor.model import Descriptor
+from executor.descriptor.presets import PresetMetric, preset_names, read_preset
 from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
 
+_PRESET = ("output", "preset")
 _METRICS = (("output", "metrics"), ("server", "output", "metrics"))
 _NUMBER_ALONE = "put ( ) around the number alone, or call that group value: (?P<value>…)"
 _OF_LINES = ("pattern", "json", "json_step", "json_labels", "after", "until", "number", "repaint", "example")
@@ -205,6 +209,53 @@ def given_labels(table: Raw) -> dict[str, str]:
     return options
 
 
+def presets(table: Raw) -> Iterator[RawFinding]:
+    """Check that no preset is named twice, and that names and labels of their metrics are unique."""
+    names = _written_presets(table)
+    known = _known_presets(names)
+    if len(known) < sum(name in known for name in names):
+        yield error(_PRESET, "names a preset twice", "keep one of the two")
+    labels = given_labels(table)
+    first: dict[str, str] = {}
+    for metric in preset_metrics(table):
+        if metric.name in first:
+            problem = f'"{first[metric.name]}" and "{metric.preset}" both have a metric {metric.name}'
+            fix = "keep one of the two, or write a metric of this name yourself, which then counts"
+            yield error(_PRESET, problem, fix)
+        first.setdefault(metric.name, metric.preset)
+        for label in _preset_labels(metric):
+            if label in labels:
+                problem = f'the metric {metric.name} of "{metric.preset}" has a label {label}, and so has {labels[label]}'
+                fix = f"rename the label in {labels[label]}, or write a metric {metric.name} yourself"
+                yield error(_PRESET, problem, fix)
+
+
+def _preset_labels(metric: PresetMetric) -> list[str]:
+    groups = read_groups(compile_pattern(metric.pattern)).labels if metric.pattern else ()
+    context = {name for each in metric.context for name in compile_pattern(each).groupindex}
+    return sorted({name for name, _ in groups} | context - {STEP, UNIT})
+
+
+def preset_metrics(table: Raw) -> list[PresetMetric]:
+    """Return the metrics of the known presets of `table`, without those that it defines itself."""
+    own = {text_at(metric, "name") for _, metric in items(table, "output", "metrics")}
+    return [
+        metric
+        for name in _known_presets(_written_presets(table))
+        for metric in read_preset(name).metrics
+        if metric.name not in own
+    ]
+
+
+def _written_presets(table: Raw) -> list[Any]:
+    written = at(table, "output").get("preset")
+    return [written] if isinstance(written, str) else written if isinstance(written, list) else []
+
+
+def _known_presets(names: list[Any]) -> list[str]:
+    return list(dict.fromkeys(filter(preset_names().__contains__, names)))
+
+
 def examples(table: Raw) -> Iterator[RawFinding]:
     """Try each metric on its example."""
     tried = [
@@ -234,7 +285,7 @@ def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
                 json_labels=tuple(each.json_labels),
                 line=each.example or "",
                 # The unit of another line is not known here, so the number is not converted.
-                units="" if _unit_elsewhere(each.context) else each.units,
+                units="" if each.context_has_unit else each.units,
                 number=each.number,
                 repaint=each.repaint,
             )
@@ -244,7 +295,7 @@ def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
     return [
         {
             "name": each.name,
-            "units": "" if _unit_elsewhere(each.context) else each.units,
+            "units": "" if each.context_has_unit else each.units,
             "values": list(trial.values),
         }
         for each, trial in zip(written, trials, strict=True)

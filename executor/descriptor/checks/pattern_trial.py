@@ -107,7 +107,7 @@ class _Findings:
 def _child() -> None:
     sys.path.insert(0, str(Path(__file__).parents[3]))
     # Not before the path is set: this runs as a script, under -I.
-    from bai_agent.job.descriptor import Metric, NumberForm, Repaint
+    from bai_agent.job.descriptor.metric_tables import Metric, NumberForm, Repaint
     from bai_agent.metrics.repaint import repainted_states
     from bai_agent.metrics.search.extract import Extraction
     from bai_agent.metrics.search.patterns import compile_patterns

@@ -5,12 +5,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from bai_agent.job.descriptor import OfRun
+from bai_agent.job.descriptor.metric_tables import OfRun
+from bai_agent.job.descriptor.strategy_tables import TOGETHER_STRATEGIES
 from executor.descriptor.checks.command_checks import is_script
-from executor.descriptor.checks.elastic_checks import node_range
-from executor.descriptor.checks.preset_checks import preset_metrics
+from executor.descriptor.checks.machine_checks import node_range
+from executor.descriptor.checks.metric_checks import preset_metrics
 from executor.descriptor.checks.secret_values import looks_secret, secret_fix
-from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
+from executor.descriptor.raw_table import (
+    Raw,
+    RawFinding,
+    Where,
+    at,
+    error,
+    items,
+    text_at,
+    warning,
+    written_strategy,
+)
 
 STEPS = ("prepare", "cleanup")
 
@@ -34,8 +45,8 @@ def repeats(table: Raw) -> Iterator[RawFinding]:
 
 
 def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
-    strategy = text_at(at(table, "hardware"), "strategy")
-    if repeat.get("keep_going") is not True or strategy not in ("each_node", "torchrun"):
+    strategy = written_strategy(table)
+    if repeat.get("keep_going") is not True or strategy not in TOGETHER_STRATEGIES:
         return
     if (nodes := node_range(table)) is not None and nodes.most > 1:
         yield error(
@@ -48,7 +59,7 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
 def _ray(table: Raw) -> Iterator[RawFinding]:
     nodes = node_range(table)
     # Without the table there is one machine.
-    if text_at(at(table, "hardware"), "strategy") != "ray" or "distributed" not in at(table, "hardware"):
+    if written_strategy(table) != "ray" or "distributed" not in at(table, "hardware"):
         return
     if nodes is None or nodes.most > 1:
         problem = "is not for ray on several machines: the others belong to one start of Ray, and each run would need another one"

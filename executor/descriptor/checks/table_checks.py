@@ -11,25 +11,27 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job.descriptor import CONTAINER_STRATEGIES, overlapping_target
+from bai_agent.job.descriptor.source_tables import overlapping_target
+from bai_agent.job.descriptor.strategy_tables import CONTAINER_STRATEGIES
 from executor.descriptor.checks.command_checks import (
+    OUR_ENGINES,
     command_given,
     command_words,
     plain_secrets,
     references,
     shell_syntax,
     variable_references,
-    written_engine,
-)
-from executor.descriptor.checks.elastic_checks import (
-    adaptdl,
-    checkpoints,
-    elastic,
-    node_range,
-    restarts,
-    size_policy,
 )
 from executor.descriptor.checks.file_checks import data_files, script_files, script_table
+from executor.descriptor.checks.machine_checks import (
+    adaptdl,
+    checkpoints,
+    distributed_table,
+    elastic,
+    restarts,
+    server,
+    size_policy,
+)
 from executor.descriptor.checks.metric_checks import (
     examples,
     metric_context,
@@ -37,30 +39,33 @@ from executor.descriptor.checks.metric_checks import (
     metric_sources,
     metric_units,
     pattern_groups,
+    presets,
     result_labels,
     section_marks,
 )
-from executor.descriptor.checks.preset_checks import presets
 from executor.descriptor.checks.repeat_checks import repeats
 from executor.descriptor.checks.secret_values import looks_secret, secret_fix
-from executor.descriptor.checks.server_checks import server
 from executor.descriptor.ec2_table import CAPACITY_BLOCK, ON_DEMAND, read_market
 from executor.descriptor.findings import Finding
 from executor.descriptor.matrix_table import matrix
-from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, items, text_at, warning
+from executor.descriptor.raw_table import (
+    Raw,
+    RawFinding,
+    Where,
+    at,
+    error,
+    items,
+    text_at,
+    warning,
+    written_engine,
+    written_strategy,
+)
 
 _IMAGE = re.compile(r"auto|ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
 _LABELS_OF_ALL = ("action-id", "client-id", "parent-action-id", "rank", "process_rank", "repeat")
 """Labels that every metric may have without the descriptor."""
 _MOST_LABELS = 10
 _MARKETS = {ON_DEMAND: "on demand anyway", CAPACITY_BLOCK: "in a capacity block"}
-_OF_STRATEGIES = {
-    "launch": ("horovod", "mpi"),
-    "mpirun_options": ("horovod", "mpi"),
-    "max_restarts": ("torchrun",),
-    "cpus_per_process": ("horovod", "mpi", "torchrun", "adaptdl"),
-}
-"""Keys of `[hardware.distributed]` that other strategies ignore."""
 _BURSTS = ("gp2", "st1", "sc1")
 """Volumes that are fast while they have credits: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volume-types.html"""
 
@@ -108,7 +113,7 @@ def _container(table: Raw) -> Iterator[RawFinding]:
     env, script = at(table, "env"), at(table, "ml", "script")
     if not text_at(env, "container"):
         return
-    strategy = text_at(at(table, "hardware"), "strategy") or "single_node"
+    strategy = written_strategy(table)
     if strategy not in CONTAINER_STRATEGIES:
         problem = f"is for {', '.join(CONTAINER_STRATEGIES)}, and the strategy is {strategy}"
         yield error(("env", "container"), problem, "remove it, or use one of these strategies")
@@ -142,7 +147,7 @@ def _image(table: Raw) -> Iterator[RawFinding]:
 
 def _scheduling(table: Raw) -> Iterator[RawFinding]:
     scheduling = text_at(at(table, "info"), "scheduling")
-    if scheduling not in ("", "single_run") and written_engine(table) in ("default", "local", "aws.ec2"):
+    if scheduling not in ("", "single_run") and written_engine(table) in OUR_ENGINES:
         problem = f'"{scheduling}" is for the benchmark service, which repeats it; `bai run` and `bai submit` run it once'
         yield warning(("info", "scheduling"), problem, 'write "single_run", or leave it to the service')
 
@@ -167,43 +172,6 @@ def _network(table: Raw) -> Iterator[RawFinding]:
             "writes the network interfaces of the type, and run_instances has NetworkInterfaces of its own"
         )
         yield error(("aws", "ec2", "efa"), problem, "remove one of them")
-
-
-def _distributed(table: Raw) -> Iterator[RawFinding]:
-    hardware, distributed = at(table, "hardware"), at(table, "hardware", "distributed")
-    place = ("hardware", "distributed")
-    strategy = text_at(hardware, "strategy") or "single_node"
-    many = node_range(table)
-    if strategy == "single_node" and many is not None and many.most > 1:
-        problem = f"single_node uses one machine, not {many}"
-        # A number is ignored. A range would be an elastic job, which cannot be.
-        report, fix = (warning, "remove it") if many.least is None else (error, 'remove it, or write "1:1"')
-        yield report((*place, "num_instances"), problem, fix)
-    yield from _processes(strategy, distributed.get("processes_per_instance"))
-    for key, users in _OF_STRATEGIES.items():
-        if key in distributed and strategy not in users:
-            problem = f"is for {' or '.join(users)}, and the strategy is {strategy}"
-            yield warning((*place, key), problem, "remove it")
-    if text_at(distributed, "launch") == "user" and "mpirun_options" in distributed:
-        problem = 'is for an mpirun that is started here, and launch = "user" leaves that to the command'
-        yield warning((*place, "mpirun_options"), problem, "remove it")
-
-
-def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
-    """Check that a strategy that starts each command once is not asked for more processes."""
-    is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
-    if strategy == "ray" and is_many:
-        yield error(
-            ("hardware", "distributed", "processes_per_instance"),
-            f'"{processes}" is not for ray, which starts the command once, on the first machine',
-            "remove it: Ray starts the processes of its tasks",
-        )
-    if strategy in ("each_node", "inference") and is_many:
-        yield error(
-            ("hardware", "distributed", "processes_per_instance"),
-            f'"{processes}" is not for {strategy}, which starts the command once on each machine',
-            "remove it, and let the command start its processes; or use torchrun, mpi or horovod",
-        )
 
 
 def _zone(table: Raw) -> Iterator[RawFinding]:
@@ -263,7 +231,7 @@ _CHECKS: tuple[Callable[[Raw], Iterator[RawFinding]], ...] = (
     _image,
     _scheduling,
     server,
-    _distributed,
+    distributed_table,
     _zone,
     _market,
     _network,

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from bai_agent.job.descriptor import EC2_MAX_RUNTIME
+from bai_agent.job.descriptor.limit_tables import EC2_MAX_RUNTIME
 from bai_agent.job.schema.durations import format_duration, parse_duration
 from bai_agent.job.schema.source_schemes import scheme_of
 from bai_agent.light_dataclass import dataclass, replace
 from executor.configuration.job_tables import JobLimits
 from executor.configuration.service_config import Bounds
 from executor.descriptor import Finding
-from executor.descriptor.checks.elastic_checks import node_range
+from executor.descriptor.checks.machine_checks import node_range
 from executor.descriptor.ec2_table import read_reservation
 from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.model import SINKS

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bai_agent.job.descriptor import Source, SourceKind, Unpack, is_job_id
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
+from bai_agent.job.schema.field_types import is_job_id
 from bai_agent.job.schema.source_schemes import SCHEMES, grants_access, scheme_of, source_name
 from bai_agent.light_dataclass import dataclass
 from executor.configuration.service_config import Bounds

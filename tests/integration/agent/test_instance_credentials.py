@@ -134,7 +134,7 @@ def test_secrets_are_resolved_with_a_slow_metadata_service(bundle: Path, moto: s
 def test_kafka_iam_authentication_uses_the_instances_role(bundle: Path) -> None:
     code = """
 import logging
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.sinks.kafka.connection import client_settings
 from kafka.net.sasl import get_sasl_mechanism
 kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
@@ -258,7 +258,7 @@ except SecretError as error:
 """
 _TRY_MSK = """
 from bai_agent.errors import ConnectError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.sinks.kafka.connection import client_settings
 kafka = Kafka(brokers=("b-1.example:9098",), security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM")
 try:

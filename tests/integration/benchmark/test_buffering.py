@@ -15,7 +15,8 @@ from shim_runs import Bench
 
 from bai_agent.benchmark.environment import STARTUP, prepare_environment
 from bai_agent.benchmark.start import Order, launch
-from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Buffering, Identity
 
 PRINTS = "import time\nprint('loss=1')\nprint('loss=2')\n"
 WAITS = "time.sleep(600)\n"

@@ -16,7 +16,8 @@ from bai_agent.benchmark import children, prepared_shim
 from bai_agent.benchmark import start as launching
 from bai_agent.benchmark.start import Order, launch
 from bai_agent.errors import NotReadyError, PullError, ShimError
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.run_directory import RunDir
 from bai_agent.machine import readiness as machine
 from bai_agent.requirements import python_env

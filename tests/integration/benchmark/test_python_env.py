@@ -18,7 +18,8 @@ from shim_runs import until
 from small_pythons import small_python
 
 from bai_agent.errors import PullError
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.run_directory import RunDir
 from bai_agent.requirements.python_env import install_requirements
 from bai_agent.shim.proc import RUN_MARKER, all_processes

@@ -17,7 +17,8 @@ import pytest
 from cli_harness import CliHarness
 from small_pythons import small_python
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.run_directory import RunDir, now_ms
 from bai_agent.requirements.python_env import discard_requirements, install_requirements
 from bai_agent.requirements.venv_cache import cached_venvs

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Metric
 from executor.backends.ec2.bundle.bundle import BuiltBundle, agent_files, build, pack
 from executor.backends.ec2.bundle.wheels import find_wheels
 from executor.errors import WheelError

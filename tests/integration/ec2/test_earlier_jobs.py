@@ -15,7 +15,7 @@ from sandbox.fake_aws.control_plane import access
 from saved_files import keep_checkpoint
 
 from bai_agent.generations.checkpoint_marker import marker_digest
-from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin
+from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import open_store
 from executor.backends.ec2.bucket_store import bucket_store

@@ -15,7 +15,8 @@ from cli_harness import CliHarness
 from git_server import GitServer, Repository, git_server
 from moto_aws import HELLO, MotoAws, open_moto_aws
 
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.configuration.config import read_settings

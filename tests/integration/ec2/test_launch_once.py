@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from moto_aws import REGION, MotoAws
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, Server, Store, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.sink_tables import Store
+from bai_agent.job.descriptor.strategy_tables import Server, StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Metric
 from executor.backends.ec2.bundle.bundle import agent_files
 from executor.planning.job_toml import job_toml
 

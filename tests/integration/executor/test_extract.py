@@ -13,7 +13,7 @@ from handmade_job import HandmadeJob
 from local_cli import LocalCli
 from s3_gate import Gate
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import locked
 from bai_agent.job.store import open_store

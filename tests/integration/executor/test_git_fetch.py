@@ -11,8 +11,8 @@ import pytest
 from git_server import GitServer, Repository, git_server
 
 import executor.planning.git_fetch
-from bai_agent.job.descriptor import Git
-from executor.descriptor import load_text
+from bai_agent.job.descriptor.benchmark_tables import Git
+from executor.descriptor import load
 from executor.errors import ScriptsError, UsageError
 from executor.jobs.resolved_request import resolved_request
 from executor.jobs.scope import JobScope
@@ -280,7 +280,7 @@ def test_fetched_files_are_removed_after_the_submission(
         'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
         f'[ml]\nbenchmark_code = "true"\n[ml.script]\ngit = "{address}"\n'
     )
-    descriptor, findings = load_text(text.encode(), path=tmp_path / "b.toml")
+    descriptor, findings = load(tmp_path / "b.toml", content=text.encode())
     assert descriptor is not None, findings
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for name, value in server.environment.items():
@@ -302,7 +302,7 @@ def test_no_repository_is_fetched_for_a_matrix_over_local_script_folders(tmp_pat
         '[ml]\nbenchmark_code = "true"\n[ml.script]\ngit = "https://127.0.0.1:1/none"\n'
         "[matrix]\n'ml.script.path' = ['one', 'two']\n"
     )
-    descriptor, findings = load_text(text.encode(), path=tmp_path / "b.toml")
+    descriptor, findings = load(tmp_path / "b.toml", content=text.encode())
     assert descriptor is not None, findings
     request, scope = JobRequest(file=tmp_path / "b.toml"), JobScope(store=str(tmp_path / "store"))
 

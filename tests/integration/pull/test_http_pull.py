@@ -17,7 +17,7 @@ import pytest
 from server_certificates import certificate_from
 
 from bai_agent.errors import PullError, PullStopped
-from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.pull import PullProgress, http, pull
 from bai_agent.pull.s3_source import PATIENCE
 

@@ -20,7 +20,7 @@ from agent_runs import wait_until
 from s3_gate import Gate
 
 from bai_agent.errors import NoSpaceError, PullError
-from bai_agent.job.descriptor import Source, SourceKind
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.pull import pull
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ PART = 16 * MIB
 CHILD = """
 import os, sys, time
 from pathlib import Path
-from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from bai_agent.pull import pull
 from bai_agent.benchmark.environment import find_user
 src, path, sha256, unpack, manifest, *user = sys.argv[1:]

@@ -18,7 +18,7 @@ import pytest
 from s3_gate import Gate, denied
 
 from bai_agent.errors import PullError, PullStopped
-from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from bai_agent.pull import PullProgress, pull
 from bai_agent.pull.s3_source import PATIENCE
 

@@ -126,11 +126,13 @@ def test_a_new_sink_needs_only_its_file_and_its_registration(tree: SourceTree, c
     registry = "bai_agent/sinks/__init__.py"
     tree.insert(registry, '    "json_lines": "json_lines:JsonLinesFile",\n', before='    "kafka": ')
     table = '@dataclass(frozen=True, kw_only=True)\nclass JsonLines(SinkTable):\n    """JSON."""\n\n    path: str\n    """The file."""\n\n\n'
-    tree.insert("bai_agent/job/descriptor.py", table, before="def check_patterns(")
-    tree.insert(
-        "bai_agent/job/descriptor.py", "    json_lines: JsonLines | None = None\n", before="    kafka: "
-    )
-    there = {registry, "bai_agent/sinks/json_lines.py", "bai_agent/job/descriptor.py"}
+    tables = "bai_agent/job/descriptor/sink_tables.py"
+    kafka = "@dataclass(frozen=True, kw_only=True)\nclass Kafka("
+    tree.replace(tables, kafka, f"{table}{kafka}")
+    job_table = "bai_agent/job/descriptor/__init__.py"
+    tree.replace(job_table, "import CloudWatch, Kafka,", "import CloudWatch, JsonLines, Kafka,")
+    tree.insert(job_table, "    json_lines: JsonLines | None = None\n", before="    kafka: ")
+    there = {registry, "bai_agent/sinks/json_lines.py", tables, job_table}
     assert tree.changed() == there
 
     # When an agent runs a job that has its table
@@ -151,7 +153,7 @@ def test_a_new_sink_needs_only_its_file_and_its_registration(tree: SourceTree, c
 
     # And when the benchmark descriptor knows that table too, `bai run` hands it on
     model = "executor/descriptor/model.py"
-    known = "from bai_agent.job.descriptor import JsonLines\n"
+    known = "from bai_agent.job.descriptor.sink_tables import JsonLines\n"
     tree.insert(model, known, before="from bai_agent.job.schema.field_types import")
     tree.insert(model, "    json_lines: JsonLines | None = None\n", before="    kafka: ")
     code = "print('loss=0.25 loss=0.125')"
@@ -181,7 +183,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
 from bai_agent.pull.progress import PullWatch

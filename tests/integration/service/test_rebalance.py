@@ -13,7 +13,7 @@ from typing import Any
 from kafka import KafkaProducer
 from kafka_brokers import Broker
 
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from executor.configuration.service_config import ServiceTable
 from executor.service.broker import Rebalance, open_consumer
 

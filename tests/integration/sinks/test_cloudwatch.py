@@ -17,7 +17,9 @@ from local_cli import local_cli
 from metric_files import append_records, new_run
 from s3_gate import Gate, open_gate, s3_server
 
-from bai_agent.job.descriptor import Benchmark, CloudWatch, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.sink_tables import CloudWatch
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks import sinks_of

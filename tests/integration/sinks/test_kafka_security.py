@@ -9,7 +9,7 @@ import pytest
 from kafka_brokers import PASSWORD, USER, Broker
 from metric_files import append_records, kafka_job, new_run, sequence
 
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.job.schema.declared import MistakeError
 from bai_agent.sinks.kafka.pusher import KafkaPusher
 from bai_agent.sinks.sink import Delivery

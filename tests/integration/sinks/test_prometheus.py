@@ -16,7 +16,9 @@ from local_cli import local_cli
 from metric_files import append_records, new_run
 from pushgateways import PASSWORD, USER, Gateway, running_gateway, samples_in
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Prometheus
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.sink_tables import Prometheus
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.sinks import sinks_of

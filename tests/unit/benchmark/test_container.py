@@ -25,16 +25,10 @@ from bai_agent.benchmark.container import (
 )
 from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User
-from bai_agent.job.descriptor import (
-    Benchmark,
-    Checkpoint,
-    Identity,
-    Job,
-    Mount,
-    MountType,
-    Source,
-    SourceKind,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.restart_tables import Checkpoint
+from bai_agent.job.descriptor.source_tables import Mount, MountType, Source, SourceKind
 from bai_agent.job.run_directory import RunDir
 
 ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"

@@ -20,7 +20,8 @@ from bai_agent.benchmark.environment import (
 )
 from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User
-from bai_agent.job.descriptor import Benchmark, Buffering, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Buffering, Identity
 from bai_agent.job.run_directory import RunDir
 
 NAMES = st.text("ABC_19", min_size=1, max_size=4)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from bai_agent.job.descriptor import CloudWatch
+from bai_agent.job.descriptor.sink_tables import CloudWatch
 from executor.backends.ec2.tags import ATTEMPT_TAG, CLIENT_TAG, JOB_TAG
 
 FOLDER = Path(__file__).parents[3] / "examples" / "service"

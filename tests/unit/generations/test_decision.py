@@ -22,7 +22,7 @@ from bai_agent.generations.decision import (
 )
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
 from bai_agent.generations.policy import LONGEST_BACKOFF_S, Policy, backoff_s
-from bai_agent.job.descriptor import Restart
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import Ledger
 from bai_agent.job.outcome import Outcome
 

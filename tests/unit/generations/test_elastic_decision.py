@@ -28,7 +28,7 @@ from bai_agent.generations.observation import (
     Waiting,
 )
 from bai_agent.generations.policy import Policy
-from bai_agent.job.descriptor import Restart
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import Change, Ledger
 from bai_agent.job.outcome import Outcome
 from bai_agent.light_dataclass import replace

@@ -24,7 +24,7 @@ from bai_agent.generations.decision import (
 from bai_agent.generations.member_states import MOST_GENERATIONS
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
 from bai_agent.generations.policy import Policy
-from bai_agent.job.descriptor import Restart
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import Ledger
 from bai_agent.job.outcome import Outcome
 

@@ -9,7 +9,10 @@ import pytest
 import tomli_w
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Better, Checkpoint, End, Unpack
+from bai_agent.job.descriptor.limit_tables import End
+from bai_agent.job.descriptor.metric_tables import Better
+from bai_agent.job.descriptor.restart_tables import Checkpoint
+from bai_agent.job.descriptor.source_tables import Unpack
 from bai_agent.job.descriptor_file import job_table, parse_job, read_job
 from bai_agent.job.schema.tables import read_table
 
@@ -194,6 +197,31 @@ def test_checkpoints_are_kept_periodically_or_only_at_the_end(every: str, read: 
         ("[checkpoint]\npath = '/efs/a:b'\nshared = true", r'\[checkpoint\] path: "/efs/a:b" has a ":"'),
         ("[checkpoint]\npath = 'out'\nevery = 'never'", r'\[checkpoint\] every: "never" is not a duration'),
         ("[checkpoint]\npath = 'out'\nevery = '1ms'", r"\[checkpoint\] every: must be at least 1s"),
+        ("[strategy]\nnodes = 0", r"\[strategy\] nodes: must be at least 1, not the number 0"),
+        (
+            "[strategy]\nname = 'mpi'\ncpus_per_process = 0",
+            r"\[strategy\] cpus_per_process: must be at least 1, not the number 0",
+        ),
+        (
+            "[repeat]\nruns = 2\n[[repeat.arms]]\nname = 'a b'",
+            r'\[repeat\.arms\[0\]\] name: "a b" must be 1 to 128 of',
+        ),
+        (
+            "[repeat]\nruns = 2\n[[repeat.arms]]\nname = 'a'\nenv = {'A=B' = 'x'}",
+            r'\[repeat\.arms\[0\]\] env\.A=B: "A=B" is not a name of an environment variable',
+        ),
+        (
+            "[server]\nports = [80]\nargv = ['s']\nenv = {'A=B' = 'x'}",
+            r'\[server\] env\.A=B: "A=B" is not a name of an environment variable',
+        ),
+        (
+            '[repeat]\nruns = 2\nprepare = ["a\\u0000"]',
+            r"\[repeat\] prepare\[0\]: holds a NUL character",
+        ),
+        (
+            "[checkpoint]\npath = 'out'\n[checkpoint.origin]\njob = '../x'\nname = 'n'\nsha256 = 's'",
+            r'\[checkpoint\.origin\] job: "\.\./x" must be 1 to 128 of',
+        ),
     ],
 )
 def test_an_error_names_file_table_and_key(more: str, message: str) -> None:
@@ -245,7 +273,7 @@ def test_a_missing_file_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> 
 
 
 def test_a_wrong_type_in_a_nested_table_is_located() -> None:
-    from bai_agent.job.descriptor import Benchmark
+    from bai_agent.job.descriptor.benchmark_tables import Benchmark
 
     with pytest.raises(DescriptorError, match=r"argv\[1\]: expected a text, got 5"):
         read_table(Benchmark, {"argv": ["a", 5]}, where="x: [benchmark]")

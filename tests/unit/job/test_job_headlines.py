@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.job import figures
-from bai_agent.job.descriptor import Headline
+from bai_agent.job.descriptor.metric_tables import Headline
 from bai_agent.job.figures import LIMIT, ExactSum, median_of
 from bai_agent.job.job_headlines import RunningHeadline, headline_of
 

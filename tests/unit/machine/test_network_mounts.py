@@ -18,7 +18,7 @@ from threading import Thread
 import pytest
 
 from bai_agent.errors import SetupError
-from bai_agent.job.descriptor import Mount, MountType
+from bai_agent.job.descriptor.source_tables import Mount, MountType
 from bai_agent.machine import network_mounts
 from bai_agent.machine.host_facts import mounts
 from bai_agent.machine.network_mounts import is_mounted, mount_all, mount_arguments, unmount_all

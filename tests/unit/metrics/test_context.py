@@ -22,7 +22,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from line_extraction import Notes, Unbounded
 
-from bai_agent.job.descriptor import Metric, check_patterns
+from bai_agent.job.descriptor.metric_tables import Metric, check_patterns
 from bai_agent.metrics.context import ContextMarkers, LogContext
 from bai_agent.metrics.search.extract import Extraction
 from bai_agent.metrics.search.patterns import Found, compile_patterns

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from line_extraction import Careful, Notes, Unbounded, extract_metrics
 
-from bai_agent.job.descriptor import Metric, NumberForm
+from bai_agent.job.descriptor.metric_tables import Metric, NumberForm
 from bai_agent.metrics.records import RecordFile
 from bai_agent.metrics.search.dense import Columns
 from bai_agent.metrics.search.extract import Extraction

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Headline, Metric, OverRanks
+from bai_agent.job.descriptor.metric_tables import Headline, Metric, OverRanks
 from bai_agent.job.figures import LIMIT, median_of
 from bai_agent.job.job_headlines import headline_of, headlines_of_nodes
 from bai_agent.job.record_types import HeadlineValue

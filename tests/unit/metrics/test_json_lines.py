@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from line_extraction import Notes, extract_metrics
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.schema.json_path import last_key, read_json_path, value_at
 
 

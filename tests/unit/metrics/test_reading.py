@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Metric, NumberForm
+from bai_agent.job.descriptor.metric_tables import Metric, NumberForm
 from bai_agent.metrics.search.extract import Extraction
 from bai_agent.metrics.search.patterns import compile_patterns
 from bai_agent.metrics.search.reading import LABEL_LIMIT, Doubt

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from line_extraction import Notes, Unbounded
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.metrics.search.extract import Extraction
 from bai_agent.metrics.search.patterns import Found, compile_patterns
 from bai_agent.metrics.sections import SectionMarkers, Sections

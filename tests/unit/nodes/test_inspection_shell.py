@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.run_directory import RunDir
 from bai_agent.nodes.inspection_shell import open_shell, shell_environment

@@ -15,7 +15,7 @@ import pytest
 from run_contexts import make_context
 
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import StrategyTable
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord

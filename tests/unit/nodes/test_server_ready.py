@@ -16,7 +16,8 @@ import pytest
 from run_contexts import ScriptedStopSource, SteppingClock, make_context
 from server_certificates import certificate_from
 
-from bai_agent.job.descriptor import Limits, ReadinessProbe, Server
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir

@@ -18,7 +18,10 @@ from run_contexts import SteppingClock, make_context
 from bai_agent.errors import NoAnswerError
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Benchmark, Elastic, Limits, Restart, StrategyTable
+from bai_agent.job.descriptor.benchmark_tables import Benchmark
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Elastic, Restart
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.generation_records import Hints
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord

@@ -10,7 +10,8 @@ import pytest
 
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Limits, Restart
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import DecisionKind, NextGeneration, ScaleRequest
 from bai_agent.job.peers import Members, Peer
 from bai_agent.job.record import JobRecord

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from simulated_nodes import KINDS, PUT_KINDS, Fault, World
 
-from bai_agent.job.descriptor import Checkpoint
+from bai_agent.job.descriptor.restart_tables import Checkpoint
 
 EVERY = os.environ.get("EVERY_FAULT") == "1"
 SAMPLE = 10

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Restart
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import DecisionKind, GenerationEnd, Ledger, NextGeneration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Members, Peer

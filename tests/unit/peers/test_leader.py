@@ -11,7 +11,8 @@ import pytest
 
 from bai_agent.generations.policy import Policy
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Checkpoint, Limits, Restart
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Checkpoint, Restart
 from bai_agent.job.generation_records import (
     Beginning,
     Change,

@@ -10,7 +10,8 @@ import pytest
 
 from bai_agent.errors import StoreError
 from bai_agent.job.attempt import AttemptRecord, StopOrder
-from bai_agent.job.descriptor import Limits, Restart
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import GenerationEnd, Ledger
 from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome

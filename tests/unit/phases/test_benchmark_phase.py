@@ -17,7 +17,8 @@ from run_contexts import ScriptedStopSource, SteppingClock, make_context
 from shim_runs import ended_of
 
 from bai_agent.benchmark.stopping import end_lost, request_stop
-from bai_agent.job.descriptor import Benchmark, Limits
+from bai_agent.job.descriptor.benchmark_tables import Benchmark
+from bai_agent.job.descriptor.limit_tables import Limits
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir, is_locked, read_json, write_json
 from bai_agent.nodes.join import join

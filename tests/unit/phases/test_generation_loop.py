@@ -11,7 +11,8 @@ from agent_runs import events_of
 from extraction_runs import EXITED
 from run_contexts import ScriptedStopSource, SteppingClock, make_context
 
-from bai_agent.job.descriptor import Limits, Restart
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir, boot_id, read_json
 from bai_agent.phases.generation_loop import end_generations, run_benchmark

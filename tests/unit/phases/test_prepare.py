@@ -13,7 +13,8 @@ from agent_runs import events_of
 from run_contexts import IdleUploader, ScriptedStopSource, SteppingClock, make_context
 
 from bai_agent.errors import StoreError, StoreRefusedError
-from bai_agent.job.descriptor import Benchmark, StrategyTable
+from bai_agent.job.descriptor.benchmark_tables import Benchmark
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, read_json

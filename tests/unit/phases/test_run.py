@@ -17,7 +17,10 @@ from agent_runs import events_of, records_of
 from run_contexts import InstantExtractor, ScriptedStopSource, SteppingClock, make_context
 
 from bai_agent.benchmark.stopping import end_lost
-from bai_agent.job.descriptor import Benchmark, Limits, Metric, Mount, MountType, Source
+from bai_agent.job.descriptor.benchmark_tables import Benchmark
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.source_tables import Mount, MountType, Source
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, read_json, write_json

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_contexts import SteppingClock, make_context
 
-from bai_agent.job.descriptor import StrategyTable
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.run_directory import RunDir
 from bai_agent.phases.transport import HEAD_BYTES, TransportLook, TransportScan, transports_in
 from bai_agent.run.run_context import RunContext

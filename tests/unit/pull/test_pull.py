@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import PullError, PullStopped
-from bai_agent.job.descriptor import Source, SourceKind, Unpack
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from bai_agent.job.schema.source_schemes import source_name
 from bai_agent.pull import PullProgress, pull, sources
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.errors import NoSpaceError, PullError
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.schema.source_schemes import SCHEMES, file_path, grants_access, source_name
 from bai_agent.pull.bring import open_origin
 from bai_agent.pull.landing import disk_problem

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from run_contexts import ScriptedStopSource, SteppingClock, make_context
 
-from bai_agent.job.descriptor import End, Limits, Power
+from bai_agent.job.descriptor.limit_tables import End, Limits, Power
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.run_directory import RunDir
 from bai_agent.run.run_context import RunContext

@@ -14,7 +14,9 @@ from run_contexts import ScriptedStopSource, SteppingClock
 
 from bai_agent.errors import StoreError
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.limit_tables import Limits
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, boot_id, write_json

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.sinks.backlog import (
     MAX_BYTES,
     MAX_RECORDS,

@@ -10,7 +10,7 @@ from emf_schema import checked, values_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import CloudWatch
+from bai_agent.job.descriptor.sink_tables import CloudWatch
 from bai_agent.sinks.backlog import Record
 from bai_agent.sinks.cloudwatch_sink import EventWriter, LogEvent, cloudwatch_unit, requests_of
 

@@ -14,7 +14,9 @@ import pytest
 from agent_runs import wait_until
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Benchmark, Identity, Job, LogLines
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.sink_tables import LogLines
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.schema.tables import read_table

@@ -12,7 +12,10 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import TopicPartition
 
 from bai_agent.errors import RecordError
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Kafka, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.sink_tables import Kafka
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.sinks.kafka import metric_messages
 from bai_agent.sinks.kafka.metric_messages import (
     MetricMessage,

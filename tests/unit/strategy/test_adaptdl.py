@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Benchmark, Checkpoint, Identity, Job, Limits, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.restart_tables import Checkpoint
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.peers import Peer
 from bai_agent.strategy import SetsUp, explain_failure, strategy_of
 from bai_agent.strategy.failure import Cause, LeftFile, Remains

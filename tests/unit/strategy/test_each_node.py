@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Benchmark, Identity, Job, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.peers import Peer
 from bai_agent.strategy import PlacesNodes, strategy_of
 from bai_agent.strategy.launch import Launch

@@ -13,21 +13,13 @@ import pytest
 
 from bai_agent.benchmark.node_setup import set_up_node
 from bai_agent.errors import DescriptorError, SetupError
-from bai_agent.job.descriptor import (
-    Benchmark,
-    Checkpoint,
-    Identity,
-    Job,
-    Metric,
-    Output,
-    ReadinessProbe,
-    Repeat,
-    Restart,
-    Server,
-    Source,
-    SourceKind,
-    StrategyTable,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity, Output
+from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.repeat_tables import Repeat
+from bai_agent.job.descriptor.restart_tables import Checkpoint, Restart
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
+from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir

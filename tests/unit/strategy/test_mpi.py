@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, MpiLaunch, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.strategy_tables import MpiLaunch, StrategyTable
 from bai_agent.job.peers import Peer
 from bai_agent.strategy import SetsUp, role_of, strategy_of
 from bai_agent.strategy.launch import Launch, Role, SshFrom, SshTo

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Limits, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.limit_tables import Limits
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.peers import Peer
 from bai_agent.strategy import explain_failure, strategy_of
 from bai_agent.strategy.failure import LeftFile, Remains

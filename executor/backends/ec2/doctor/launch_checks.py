@@ -10,7 +10,9 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Server, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.strategy_tables import Server, StrategyTable
 from bai_agent.light_dataclass import replace
 from executor.backends.ec2.bundle.bundle import build, linux_architecture
 from executor.backends.ec2.bundle.wheels import ARCHITECTURES

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import SERVER_NODE, Job, Store
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.sink_tables import Store
+from bai_agent.job.descriptor.strategy_tables import SERVER_NODE
 from bai_agent.light_dataclass import dataclass, replace
 from cloud_init.user_data import Boot, Bundle
 from executor.backends.ec2.bundle.bundle import BuiltBundle, build, linux_architecture

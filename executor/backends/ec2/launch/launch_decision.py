@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from bai_agent.errors import BaiError
-from bai_agent.job.descriptor import SERVER_NODE
+from bai_agent.job.descriptor.strategy_tables import SERVER_NODE
 from bai_agent.job.launches import launch_key
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord

@@ -18,7 +18,9 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
-from bai_agent.job.descriptor import SERVER_NODE, Job, Source, SourceKind, Unpack
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
+from bai_agent.job.descriptor.strategy_tables import SERVER_NODE
 from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass, replace
 from cloud_init.user_data import LIMIT, Boot, Bundle, Pointer, UserDataTooLargeError, user_data

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from bai_agent.errors import BaiError, DescriptorError, RecordError
-from bai_agent.job.descriptor import Power
+from bai_agent.job.descriptor.limit_tables import Power
 from bai_agent.job.outcome import Status
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult

@@ -13,7 +13,7 @@ from functools import partial
 
 from bai_agent.errors import BaiError
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Power
+from bai_agent.job.descriptor.limit_tables import Power
 from bai_agent.job.record_types import JobResult
 from bai_agent.light_dataclass import dataclass, replace
 from executor.backends.ec2.clock import elapsed, moment, span

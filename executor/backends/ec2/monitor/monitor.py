@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError, DescriptorError, MissingObjectError, RecordError
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Job, Power
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.limit_tables import Power
 from bai_agent.job.generation_records import DecisionKind
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord

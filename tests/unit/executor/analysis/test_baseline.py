@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from bai_agent.job.descriptor import Better, Headline, Metric
+from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric
 from executor.analysis.baseline import AgainstHistory, against_history
 from executor.analysis.measured_runs import Run, RunValue
 from executor.documents.comparison_document import history_blocks

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy import stats
 
-from bai_agent.job.descriptor import Better, Headline, Metric, OverRanks
+from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric, OverRanks
 from bai_agent.job.figures import LIMIT
 from executor.analysis.baseline import against_history
 from executor.analysis.compared_metric import Verdict

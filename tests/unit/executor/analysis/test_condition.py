@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bai_agent.job.descriptor import Metric
+from bai_agent.job.descriptor.metric_tables import Metric
 from executor.analysis.baseline import AgainstHistory, against_history
 from executor.analysis.comparison import Comparison, compare
 from executor.analysis.condition import judge, parse_condition

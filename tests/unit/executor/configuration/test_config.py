@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from executor.configuration.config import VARIABLES, SettingsTable, config_file, read_settings
 from executor.configuration.job_tables import JobLimits
 from executor.errors import UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import Kafka
+from bai_agent.job.descriptor.sink_tables import Kafka
 from executor.configuration.config import read_settings
 from executor.configuration.service_config import ServiceTable, Topics, service_kafka, service_table
 from executor.errors import UsageError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor.configuration.service_config import Bounds
-from executor.descriptor import Descriptor, Finding, has_errors, load_text
+from executor.descriptor import Descriptor, Finding, has_errors, load
 from executor.descriptor.overrides import read_overrides
 from executor.descriptor.toml_file import parse_toml
 from executor.errors import UsageError
@@ -43,7 +43,7 @@ TWO_KEYS = '"ml.args" = ["a", "b"]\nhardware.distributed.num_instances = [1, 2]\
 
 
 def read(matrix: str) -> tuple[Descriptor | None, list[Finding]]:
-    return load_text(f"{BASE}[matrix]\n{matrix}".encode(), path=FILE)
+    return load(FILE, content=f"{BASE}[matrix]\n{matrix}".encode())
 
 
 def request(matrix: str) -> JobRequest:

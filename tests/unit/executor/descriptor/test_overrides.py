@@ -12,7 +12,7 @@ import tomli_w
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Unpack
+from bai_agent.job.descriptor.source_tables import Unpack
 from bai_agent.job.toml import read_toml_text
 from executor.descriptor import Descriptor, Finding, Severity, load_table, render_findings
 from executor.descriptor.override_places import put_overrides

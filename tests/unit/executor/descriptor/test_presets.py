@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from line_extraction import Notes, extract_metrics
 
-from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from bai_agent.metrics.tally import not_a_number_warning
 from executor.descriptor import Descriptor, load_table
 from executor.descriptor.overrides import read_overrides

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor import OfRun, Repeat
+from bai_agent.job.descriptor.metric_tables import OfRun
+from bai_agent.job.descriptor.repeat_tables import Repeat
 from bai_agent.job.descriptor_file import parse_job
 from executor.descriptor import Severity, load
 from executor.planning.plan import PlanInputs, plan
@@ -189,6 +190,19 @@ def test_each_mistake_in_arms_is_named(tmp_path: Path, table: str, key: str) -> 
     file.write_text(f"{HEAD.format(strategy='single_node')}[repeat]\n{table}")
 
     assert [each.key for each in load(file)[1] if each.severity is Severity.ERROR] == [key]
+
+
+def test_the_name_of_an_arm_has_a_rule(tmp_path: Path) -> None:
+    file = tmp_path / "benchmark.toml"
+    table = f"runs = 4\n{ARMS.replace('new', 'my new one')}"
+    file.write_text(f"{HEAD.format(strategy='single_node')}[repeat]\n{table}")
+
+    (mistake,) = load(file)[1]
+
+    assert (mistake.key, mistake.problem) == (
+        "repeat.arms[1].name",
+        '"my new one" must be 1 to 128 of A-Z a-z 0-9 . _ - and start with a letter or digit',
+    )
 
 
 def test_until_may_use_the_wall_time_without_a_table(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Better, Metric
 from executor.analysis.measured_runs import JobRuns, Run, RunValue
 from executor.errors import UsageError
 from executor.export.exchange import headlines_of, text_of

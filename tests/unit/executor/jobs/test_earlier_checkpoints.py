@@ -14,11 +14,13 @@ from saved_files import keep_checkpoint
 
 from bai_agent.generations.checkpoint_marker import CheckpointMarker, CheckpointRecord, marker_digest
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Checkpoint, CheckpointOrigin, Job, Store
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin
+from bai_agent.job.descriptor.sink_tables import Store
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import replace
-from executor.descriptor import load_text
+from executor.descriptor import load
 from executor.descriptor.model import Descriptor
 from executor.descriptor.overrides import read_overrides, recorded
 from executor.errors import PlanError, UsageError
@@ -71,7 +73,7 @@ def made(store: Path) -> Make:
 
 
 def _descriptor(origin: str) -> Descriptor:
-    descriptor, findings = load_text(_TEXT.format(origin=origin).encode(), path=Path("b.toml"))
+    descriptor, findings = load(Path("b.toml"), content=_TEXT.format(origin=origin).encode())
     assert descriptor is not None, findings
     return descriptor
 

@@ -11,12 +11,13 @@ import pytest
 import tomli_w
 from handmade_job import HandmadeJob
 
-from bai_agent.job.descriptor import Job, Store
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.sink_tables import Store
 from bai_agent.job.descriptor_file import job_table
 from bai_agent.job.schema.source_schemes import file_path
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import replace
-from executor.descriptor import load_text
+from executor.descriptor import load
 from executor.descriptor.model import Descriptor
 from executor.descriptor.overrides import read_overrides, recorded
 from executor.errors import UsageError
@@ -56,7 +57,7 @@ def made(store: Path) -> Callable[..., HandmadeJob]:
 
 def _descriptor(*sources: str) -> Descriptor:
     text = _TEXT + "".join(f"[[data.sources]]\n{each}\n" for each in sources)
-    descriptor, findings = load_text(text.encode(), path=Path("b.toml"))
+    descriptor, findings = load(Path("b.toml"), content=text.encode())
     assert descriptor is not None, findings
     return descriptor
 
@@ -213,7 +214,7 @@ def test_only_a_reference_to_an_artifact_with_an_unprintable_name_is_refused(
 def test_a_malformed_job_reference_is_a_finding(src: str, words: str) -> None:
     text = _TEXT + f'[[data.sources]]\nsrc = "{src}"\npath = "/data/in"\n'
 
-    descriptor, findings = load_text(text.encode(), path=Path("b.toml"))
+    descriptor, findings = load(Path("b.toml"), content=text.encode())
 
     assert descriptor is None
     assert [words in each.problem for each in findings] == [True]

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job.descriptor import Job, SourceKind
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.descriptor_file import parse_job
 from executor.backends.ec2.staging_bucket import local_files
 from executor.descriptor import Descriptor

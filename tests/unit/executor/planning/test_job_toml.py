@@ -13,34 +13,14 @@ import tomli_w
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import (
-    Benchmark,
-    Better,
-    Buffering,
-    CloudWatch,
-    End,
-    Git,
-    Headline,
-    HostMetrics,
-    Identity,
-    Job,
-    Kafka,
-    Limits,
-    Metric,
-    Output,
-    OverRanks,
-    Power,
-    Prometheus,
-    ReadinessProbe,
-    ResultFormat,
-    Results,
-    Server,
-    Source,
-    SourceKind,
-    Store,
-    StrategyTable,
-    Unpack,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Buffering, Git, Identity, Output
+from bai_agent.job.descriptor.limit_tables import End, Limits, Power
+from bai_agent.job.descriptor.metric_tables import Better, Headline, HostMetrics, Metric, OverRanks
+from bai_agent.job.descriptor.results_table import ResultFormat, Results
+from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, Prometheus, Store
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
+from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable
 from bai_agent.job.descriptor_file import parse_job
 from executor.planning.job_toml import job_toml
 

@@ -8,22 +8,13 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job.descriptor import (
-    Better,
-    Buffering,
-    Checkpoint,
-    Git,
-    Headline,
-    Job,
-    Kafka,
-    MpiLaunch,
-    ReadinessProbe,
-    Server,
-    SourceKind,
-    Store,
-    StrategyTable,
-    Unpack,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Buffering, Git
+from bai_agent.job.descriptor.metric_tables import Better, Headline
+from bai_agent.job.descriptor.restart_tables import Checkpoint
+from bai_agent.job.descriptor.sink_tables import Kafka, Store
+from bai_agent.job.descriptor.source_tables import SourceKind, Unpack
+from bai_agent.job.descriptor.strategy_tables import MpiLaunch, ReadinessProbe, Server, StrategyTable
 from bai_agent.job.descriptor_file import parse_job
 from bai_agent.job.schema.tables import read_table
 from bai_agent.light_dataclass import replace

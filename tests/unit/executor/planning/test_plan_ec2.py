@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job.descriptor import End, Job, Kafka, Power, SourceKind, Store, Unpack
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.limit_tables import End, Power
+from bai_agent.job.descriptor.sink_tables import Kafka, Store
+from bai_agent.job.descriptor.source_tables import SourceKind, Unpack
 from executor.backends.ec2.launch.launch_request import deadman
 from executor.backends.ec2.staging_bucket import local_files
 from executor.backends.ec2.staging_bucket import pack as pack_folder

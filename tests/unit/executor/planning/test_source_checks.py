@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.descriptor import Source
+from bai_agent.job.descriptor.source_tables import Source
 from executor.planning.source_checks import refused_sources
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bai_agent.benchmark.environment import expand
-from executor.descriptor import load_text
+from executor.descriptor import load
 from executor.errors import UsageError
 from executor.planning.timing_request import (
     Around,
@@ -131,7 +131,7 @@ def test_each_stop_rule_gives_a_valid_descriptor(
         timed, count, folder=tmp_path, task="t", seed=1, ignore_failure=True, discard_stdout=True
     )
 
-    descriptor, findings = load_text(text.encode(), path=tmp_path / "time.toml")
+    descriptor, findings = load(tmp_path / "time.toml", content=text.encode())
     assert descriptor is not None, findings
     assert not findings
     assert descriptor.repeat is not None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from bai_agent.job.figures import LIMIT
 from executor.records.figures import figures, headline, measured
 from executor.records.points import PointSeries, SeriesKey

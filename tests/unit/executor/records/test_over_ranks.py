@@ -10,7 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Benchmark, Better, Identity, Job, Metric, OverRanks
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Better, Metric, OverRanks
 from bai_agent.job.figures import LIMIT
 from executor.records.over_ranks import Spread, last_over_ranks, over_ranks, spreads
 from executor.records.reading import records_in

@@ -13,7 +13,9 @@ from handmade_job import START
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import Benchmark, Headline, Identity, Job, Metric
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from executor.records.reading import records_in
 from executor.records.series_lines import RecordLines, SeriesReader, labelled, rows_in, with_rank
 from executor.records.statistics import Measurements

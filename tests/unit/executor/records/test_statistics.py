@@ -13,17 +13,10 @@ from typing import Any
 import numpy
 import pytest
 
-from bai_agent.job.descriptor import (
-    Arm,
-    Benchmark,
-    Better,
-    Headline,
-    Identity,
-    Job,
-    Metric,
-    OverRanks,
-    Repeat,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric, OverRanks
+from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from executor.documents.metrics import metric_notes
 from executor.records.over_ranks import over_ranks
 from executor.records.series import Series, Trend

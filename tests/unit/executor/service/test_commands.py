@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from service_events import CLIENT, JSON, cancel_event, encoded, fetcher_event
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store import StoredObject
 from bai_agent.job.store.directory import DirectoryStore

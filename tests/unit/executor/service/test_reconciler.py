@@ -16,7 +16,9 @@ from instance_events import INSTANCE, REGION
 from service_events import ACTION, CLIENT, encoded, fetcher_event
 
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor import Benchmark, Identity, Job, StrategyTable
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Members, Peer

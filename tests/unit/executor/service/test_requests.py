@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from service_events import DATASET, JSON, encoded, fetcher_event
 
-from bai_agent.job.descriptor import Source, SourceKind, Unpack, is_job_id
+from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
+from bai_agent.job.schema.field_types import is_job_id
 from executor.configuration.job_tables import JobLimits
 from executor.configuration.service_config import Bounds
 from executor.errors import RefusedError, UnreadableEventError

@@ -14,7 +14,8 @@ from instance_events import INSTANCE, REGION
 from service_events import ACTION, CLIENT, encoded, fetcher_event
 
 from bai_agent.errors import StoreError
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import JobResult, as_table

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.job.descriptor import Headline, Metric
+from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from executor.documents.screen import show_blocks
 from executor.documents.trial import trial_blocks
 from executor.errors import UsageError

@@ -7,7 +7,9 @@ import json
 
 from rich.console import Console, RenderableType
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job, Metric, OverRanks
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.metric_tables import Metric, OverRanks
 from executor.documents.job_view import JobView
 from executor.documents.machines import host_line, node_table
 from executor.documents.screen import Screen

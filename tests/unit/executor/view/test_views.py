@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from bai_agent.job.descriptor import Better, Headline, Metric, Source, SourceKind
+from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.figures import LIMIT
 from executor.documents.job_view import JobView
 from executor.documents.metrics import metric_table

@@ -16,17 +16,12 @@ from botocore.validate import ParamValidator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bai_agent.job.descriptor import (
-    Benchmark,
-    Elastic,
-    Identity,
-    Job,
-    Server,
-    Source,
-    Store,
-    StrategyTable,
-    Unpack,
-)
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.restart_tables import Elastic
+from bai_agent.job.descriptor.sink_tables import Store
+from bai_agent.job.descriptor.source_tables import Source, Unpack
+from bai_agent.job.descriptor.strategy_tables import Server, StrategyTable
 from executor.backends.ec2.launch.images import Image, InstanceType, NetworkCard, check_processes
 from executor.backends.ec2.launch.launch_request import (
     candidate_token,

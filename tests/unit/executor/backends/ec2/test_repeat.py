@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from bai_agent.job.descriptor import Benchmark, Identity, Job
+from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.record import JobRecord
 from bai_agent.job.store.directory import DirectoryStore
 from executor.backends.ec2.launch.launch_record import LaunchFile, expires_at

@@ -1,0 +1,289 @@
+"""Metrics that are taken from the benchmark's output, and samples of the machine: `[[metrics]]` and `[host_metrics]`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Annotated
+
+from bai_agent.job.schema.declared import DeclaredTable, Example
+from bai_agent.job.schema.field_types import (
+    Duration,
+    JsonPathText,
+    MetricName,
+    Pattern,
+    Percentage,
+    at_least,
+    compile_pattern,
+)
+from bai_agent.job.schema.json_path import last_key, read_json_path
+from bai_agent.job.schema.pattern_groups import RESERVED, UNIT, VALUE, read_groups, taken_names
+from bai_agent.light_dataclass import dataclass, replace
+
+_NEVER = r"\Zof another node's output"
+"""A pattern without any match. Its text lets lines be skipped without a search."""
+
+
+class Better(str, Enum):
+    """Which direction of a metric is an improvement."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+class NumberForm(str, Enum):
+    """How a benchmark writes its numbers."""
+
+    PLAIN = "plain"
+    """`60911.3`, `1.5e-05`."""
+    THOUSANDS = "thousands"
+    """`60,911.3` as well."""
+    SI = "si"
+    """`1.2k`, `4Ki` as well."""
+    AUTO = "auto"
+    """All of them."""
+
+
+class Repaint(str, Enum):
+    """States of a progress bar, each ended by a carriage return within one line, from which a metric is
+    taken."""
+
+    ALL = "all"
+    LAST = "last"
+
+
+class OverRanks(str, Enum):
+    """How a metric is shown that several nodes or processes print."""
+
+    EACH = "each"
+    MEAN = "mean"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+class Headline(str, Enum):
+    """How a run's values of a metric become one number."""
+
+    LAST = "last"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+    MEDIAN = "median"
+
+
+class OfRun(str, Enum):
+    """Resources of a run that can be metrics."""
+
+    WALL_TIME = "wall_time"
+    CPU_TIME = "cpu_time"
+    """User and system time together."""
+    USER_TIME = "user_time"
+    SYSTEM_TIME = "system_time"
+    PEAK_MEMORY = "peak_memory"
+
+    @property
+    def units(self) -> str:
+        """The units of its values."""
+        return "bytes" if self is OfRun.PEAK_MEMORY else "s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenMetric(DeclaredTable):
+    """A metric that is taken from the benchmark's output."""
+
+    name: Annotated[MetricName, Example("train_loss")]
+    """The metric's name."""
+    units: Annotated[str, Example("ms")] = ""
+    """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
+    pattern: Annotated[Pattern, Example(r"train loss (\d+\.\d+)")] = ""
+    """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else the
+    first unnamed group, else the only named one, else the match. The group `step` is the plots' axis, `unit` the
+    unit; others become labels. Use single quotes: `'loss (\\d+)'`. Required without `json` and `of_run`."""
+    of_run: Annotated[OfRun | None, Example("wall_time")] = None
+    """In place of `pattern`: a resource of the run itself. Times are in seconds (`units = "s"`), the peak
+    memory of its largest process in `"bytes"`; `cpu_time` is user plus system time."""
+    json: Annotated[JsonPathText | None, Example("train.loss")] = None
+    """In place of `pattern`, for lines that are JSON objects: the path of the value, such as `a.b`,
+    `'"a.b".c'` for a key with a dot, or `losses[0]`."""
+    json_step: Annotated[JsonPathText | None, Example("step")] = None
+    """With `json`: the path of the step in the same object."""
+    json_labels: Annotated[tuple[JsonPathText, ...], Example(["split"])] = ()
+    """With `json`: the ways to labels in the same object. Each label has the name of its path's last key."""
+    after: Annotated[Pattern | None, Example("^== Latency")] = None
+    """A regular expression: the metric counts only after a line that matches it. Use it for logs with several
+    tables of the same shape."""
+    until: Annotated[Pattern | None, Example("^== ")] = None
+    """A regular expression: a matching line ends the metric until `after` matches again; without `after`
+    the metric starts with the log."""
+    context: Annotated[tuple[Pattern, ...], Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])] = ()
+    """Regular expressions for lines that describe the following values: named groups become labels, unit
+    or step. Several matches in a line are heads of columns: for the first value of a line, the second, and
+    so on."""
+    number: Annotated[NumberForm, Example("thousands")] = NumberForm.PLAIN
+    """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
+    repaint: Annotated[Repaint, Example("last")] = Repaint.ALL
+    """States of a progress bar in one line from which the metric is taken: `all` of them, or only the
+    `last`."""
+    over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
+    """How the summary, `bai status` and `bai metrics` show the metric if several nodes or processes print it.
+    Records always exist for each rank."""
+    better: Annotated[Better | None, Example("lower")] = None
+    """Which direction is an improvement."""
+    headline: Annotated[Headline, Example("max")] = Headline.LAST
+    """How a run's values become the one number that lists and comparisons use."""
+    tolerance: Annotated[Percentage | None, Example("2%")] = None
+    """Largest share by which runs may differ without consequence. Unset: any counts."""
+    required: bool = False
+    """Whether a run without a match has failed."""
+
+    @property
+    def context_has_unit(self) -> bool:
+        """Whether an earlier line says the unit of its values."""
+        return any("(?P<unit>" in pattern for pattern in self.context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric(WrittenMetric):
+    """One metric to extract: an item of `[[metrics]]`."""
+
+    name: str
+    warmup: timedelta | None = None
+    """Time from the benchmark's start, in each repeat, whose values are left out of statistics and headline.
+    The values are still recorded."""
+    warmup_values: int = 0
+    """Number of first values of each series that are left out in the same way."""
+    revision: str | None = None
+    """The preset's definition, "fio/2": its name, and a number that is raised only if the metric's numbers
+    change."""
+    server: bool = False
+    """Whether it is searched in the output of the server of `[server]`, and not in that of its client."""
+
+    @property
+    def preset(self) -> str | None:
+        """The name of the preset that it comes from; None if the descriptor defines it itself."""
+        return None if self.revision is None else self.revision.partition("/")[0]
+
+    def unsearched(self) -> Metric:
+        """Return this metric with a pattern that no line matches, for a node whose output it is not about."""
+        return replace(
+            self,
+            pattern=_NEVER,
+            of_run=None,
+            json=None,
+            json_step=None,
+            json_labels=(),
+            after=None,
+            until=None,
+            context=(),
+        )
+
+    def __post_init__(self) -> None:
+        if self.of_run is not None and (self.pattern or self.json is not None):
+            raise ValueError("of_run excludes pattern and json; keep one of them")
+        if self.of_run is not None and self.units != self.of_run.units:
+            raise ValueError(f'units of {self.of_run.value} must be "{self.of_run.units}"')
+        if self.warmup_values < 0:
+            raise ValueError("warmup_values must be an integer ≥ 0")
+        if self.warmup is not None and self.warmup_values:
+            raise ValueError("warmup and warmup_values exclude each other; keep one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostMetrics(DeclaredTable):
+    """Samples of the machine itself: CPU, memory, disk, network, GPUs."""
+
+    enabled: bool = True
+    """Whether they are taken."""
+    interval: Annotated[
+        Duration,
+        at_least(
+            timedelta(milliseconds=100),
+            'write "100ms" or more; [host_metrics] enabled = false switches them off',
+        ),
+        Example("5s"),
+    ] = timedelta(seconds=5)
+    """Time between two samples, at least 100ms."""
+
+
+def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> None:
+    """Raise ValueError if a metric's pattern does not compile, or its groups contradict the metric's keys.
+
+    labels: the names of the job's own.
+    """
+    for index, metric in enumerate(metrics):
+        where = f'[[metrics]] {index} "{metric.name}"'
+        for key, text in (("after", metric.after), ("until", metric.until)):
+            if text is not None and (problem := marker_problem(text)):
+                raise ValueError(f"{where}: {key} {problem}")
+        if problem := context_problem(
+            metric.context, pattern=metric.pattern, units=metric.units, labels=labels
+        ):
+            raise ValueError(f"{where}: context {problem}")
+        if metric.of_run is not None:
+            continue
+        if metric.json is not None or not metric.pattern:
+            _check_json(metric, where=where, labels=labels)
+            continue
+        if metric.json_step is not None or metric.json_labels:
+            raise ValueError(
+                f"{where}: json_step and json_labels go with json, and pattern is there; remove them"
+            )
+        try:
+            pattern = compile_pattern(metric.pattern)
+        except ValueError as error:
+            raise ValueError(f"{where}: the pattern does not compile: {error}") from error
+        groups = read_groups(pattern)
+        for name in taken_names(groups):
+            raise ValueError(
+                f'{where}: the group "{name}" has the name of a label that records get by themselves'
+            )
+        for name in taken_names(groups, labels):
+            raise ValueError(
+                f'{where}: the group "{name}" has the name of a label of [job] labels; rename one of them'
+            )
+        if groups.unit and not metric.units:
+            raise ValueError(f"{where}: the pattern has a group unit, so units must say what to convert to")
+
+
+def _check_json(metric: Metric, *, where: str, labels: Collection[str]) -> None:
+    if metric.json is None:
+        raise ValueError(f"{where}: write pattern, json or of_run")
+    if metric.pattern:
+        raise ValueError(f"{where}: pattern and json exclude each other; keep one of them")
+    for index, path in enumerate(metric.json_labels):
+        name = last_key(read_json_path(path))
+        if name in RESERVED or name in labels:
+            problem = f'"{name}" is the name of a label that records have already'
+            raise ValueError(f"{where}: json_labels[{index}]: {problem}")
+
+
+def marker_problem(text: str) -> str | None:
+    """Return why a section cannot begin or end at lines that match `text`; None if it can."""
+    try:
+        pattern = compile_pattern(text)
+    except ValueError as error:
+        return f"does not compile: {error}"
+    return "matches an empty text, and empty lines do not count" if pattern.search("") else None
+
+
+def context_problem(
+    context: Sequence[str], *, pattern: str, units: str, labels: Collection[str]
+) -> str | None:
+    """Return why a metric with this `pattern` cannot have this `context`; None if it can. labels: the names of the job's own."""
+    unit_groups = int("(?P<unit>" in pattern)
+    for text in context:
+        if problem := marker_problem(text):
+            return problem
+        names = set(compile_pattern(text).groupindex)
+        if not names:
+            return f"has no named group in '{text}', so its lines say nothing"
+        if VALUE in names:
+            return f"has a group value in '{text}'; the value is taken by pattern"
+        if taken := names & {*RESERVED, *labels}:
+            return f"has a group \"{min(taken)}\" in '{text}', which is a label of its own; rename the group"
+        unit_groups += UNIT in names
+    if unit_groups > 1:
+        return "takes a unit, as another pattern of the metric does; keep one of them"
+    return "takes a unit, so units must say what to convert to" if unit_groups and not units else None

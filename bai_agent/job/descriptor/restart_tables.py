@@ -1,0 +1,120 @@
+"""How a job continues after a failure, with other machines, or from checkpoints: `[restart]`, `[elastic]` and `[checkpoint]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import Enum
+from typing import Annotated
+
+from bai_agent.job.schema.declared import Check, DeclaredTable, Example, Mistake
+from bai_agent.job.schema.field_types import (
+    Duration,
+    DurationOrOff,
+    ExitStatus,
+    JobId,
+    OwnFolder,
+    PositiveDuration,
+    in_range,
+    shown,
+)
+from bai_agent.light_dataclass import dataclass
+
+
+class SizePolicy(str, Enum):
+    """What changes the number of nodes of an elastic job, apart from `bai scale`."""
+
+    FIXED = "fixed"
+    """Nothing."""
+    GOODPUT = "goodput"
+    """The benchmark's hints about its speed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart(DeclaredTable):
+    """When a benchmark that failed is started again, in the same job: see [restarts.md](restarts.md)."""
+
+    max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
+    """Number of restarts over the whole job. Later failures end it."""
+    backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
+    """Time between a failure and the first restart. It doubles with each further restart, up to 5m."""
+    exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
+    """Exit codes after which the benchmark is restarted; 128 plus a number is a signal. Unset: after every
+    failure, except one that would repeat itself, such as a missing command."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elastic(DeclaredTable):
+    """Settings of a job whose number of machines is a range, such as `"2:4"`. `replacements` also works with
+    `single_node`."""
+
+    nodes: Annotated[int | None, in_range(1), Example(3)] = None
+    """Number of machines that are wanted at the start. Unset: the largest number of the range; the least one with
+    `policy = "goodput"`."""
+    policy: Annotated[SizePolicy | None, Example("fixed")] = None
+    """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets one; `"fixed"`: only `bai scale` does. Unset:
+    `"goodput"` for `adaptdl`, else `"fixed"`."""
+    wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
+    """Time for which the job waits with fewer machines than the least. It ends then."""
+    pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
+    """Least time between a start of the benchmark and its end for a machine that has joined."""
+    replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
+    """Most machines that are launched on EC2 in place of lost ones, over the whole job, while a command or the service follows it."""
+
+
+def _interval(every: timedelta | None) -> Mistake | None:
+    if every is None or every >= timedelta(seconds=1):
+        return None
+    return "must be at least 1s", 'write for example "10m", or "off"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenCheckpoint(DeclaredTable):
+    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and restored
+    before a restart."""
+
+    path: Annotated[OwnFolder, Example("checkpoints")]
+    """The folder: in the working folder, or absolute. `BAI_CHECKPOINT_DIR` is its path in the environment of the benchmark."""
+    every: Annotated[DurationOrOff, Check(_interval), Example("10m")] = timedelta(minutes=10)
+    """Time between two copies of the folder to the job store; `"off"` for only one at each end of the benchmark."""
+    shared: bool = False
+    """Whether the folder is on a file system that all machines share. Nothing is copied then."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        if self.shared and not self.path.startswith("/"):
+            problem = f"{shown(self.path)} is relative, so it is in a working folder of each machine's own"
+            yield "path", (problem, "write the absolute path of the shared folder, or remove shared")
+        elif self.shared and ":" in self.path:
+            problem = f'{shown(self.path)} has a ":", which separates the folders in BAI_CHECKPOINTS'
+            yield "path", (problem, "name the folder by a path without one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOrigin:
+    """The checkpoint of another job in the same job store, from which a job begins."""
+
+    job: JobId
+    """The job's id."""
+    name: str
+    """The checkpoint's name: "checkpoint-0-3"."""
+    sha256: str
+    """SHA-256 of its marker, which has the sums of its files."""
+    attempt: int = 0
+
+    @property
+    def title(self) -> str:
+        """Name in `BAI_RESUMED` and for people: "train-1/checkpoint-0-3"."""
+        return f"{self.job}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(WrittenCheckpoint):
+    """The `[checkpoint]` table: the folder of the benchmark's checkpoints."""
+
+    origin: CheckpointOrigin | None = None
+    """Unset: the job begins without a checkpoint."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        yield from super().mistakes()
+        if self.shared and self.origin is not None:
+            yield "origin", ("is for a folder that is copied, and shared = true copies none", "remove one")

@@ -1,0 +1,162 @@
+"""Data, scripts and network file systems of a job: `[[sources]]` and `[[mounts]]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Annotated
+
+from bai_agent.job.schema.declared import DeclaredTable, Example, Mistake, WrittenAs, wrong
+from bai_agent.job.schema.field_types import Md5, Mode, MountTarget, Sha256, shown
+from bai_agent.light_dataclass import dataclass
+
+
+class Unpack(str, Enum):
+    """How a pulled archive is unpacked."""
+
+    NO = "no"
+    """It stays packed, at `path`."""
+    INTO = "into"
+    """Its members are written into the folder `path`; the archive itself is not kept."""
+    IN_PLACE = "in_place"
+    """Its members are written beside `path`; the archive itself is not kept."""
+
+
+class SourceKind(str, Enum):
+    """The purpose of a source, which decides where its relative path starts."""
+
+    DATA = "data"
+    SCRIPTS = "scripts"
+
+
+def _unpack(value: object) -> Unpack:
+    choices = {False: Unpack.NO, True: Unpack.INTO, "into": Unpack.INTO, "in_place": Unpack.IN_PLACE}
+    for each, unpack in choices.items():
+        if type(value) is type(each) and value == each:
+            return unpack
+    problem = f"{shown(value) if isinstance(value, str) else value} is not one of the choices"
+    raise wrong(problem, 'possible: false, true, "into", "in_place"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenSource(DeclaredTable):
+    """Data or scripts that are pulled before the run."""
+
+    src: Annotated[str, Example("s3://bucket/train.npz")]
+    path: Annotated[str, Example("/data/train.npz")]
+    id: Annotated[str | None, Example("train")] = None
+    """A name, for other programs. Kept in the job descriptor."""
+    md5: Annotated[Md5 | None, Example("8a61469f7ea1b51cbae51d4f78837e45")] = None
+    """The file's MD5, checked while it is written."""
+    sha256: Annotated[Sha256 | None, Example("0" * 64)] = None
+    """The file's SHA-256, checked while it is written."""
+    unpack: Annotated[
+        Unpack, WrittenAs(_unpack, {"enum": [False, True, "into", "in_place"]}), Example("into")
+    ] = Unpack.NO
+    """An archive: `true` or `"into"` puts its members into the folder `path`, `"in_place"` beside `path`."""
+    mode: Annotated[Mode | None, Example("0755")] = None
+    """The file's permissions, octal, as a text."""
+    region: Annotated[str | None, Example("eu-west-1")] = None
+    """The bucket's region. Unset: found."""
+    anonymous: bool = False
+    """Whether the bucket is read without credentials."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(WrittenSource):
+    """A source as an agent pulls it: an item of `[[sources]]`."""
+
+    src: str
+    """An address of one of the schemes in `job/schema/source_schemes.py`."""
+    path: str
+    """Its place on the machine: absolute, or relative to the folder in which the benchmark starts (data), or
+    the scripts' folder (scripts)."""
+    kind: SourceKind = SourceKind.DATA
+    directory: bool = False
+    """The source is a prefix or folder even though `src` does not end in a slash."""
+    size: int | None = None
+    """Bytes, where known."""
+    etag: str | None = None
+    """The S3 object's ETag, without quotes, if its content must not have changed since the job was planned."""
+    endpoint: str | None = None
+    """Address of an S3 server other than AWS's; unset: the one of the environment, if any."""
+    arm: str | None = None
+    """The arm of `[repeat]` that needs it. If a source has one, each arm has folders of its own; unset: it is
+    for both."""
+    server: bool = False
+    """Whether it is for the server of `[server]`, and not for its client. Scripts are for both."""
+
+
+class MountType(str, Enum):
+    """How a network file system is mounted."""
+
+    EFS = "efs"
+    """Amazon EFS with TLS, by the program mount.efs."""
+    NFS = "nfs"
+    """NFS version 4, by the program mount.nfs."""
+
+    @property
+    def program(self) -> str:
+        """The program by which `mount` mounts it."""
+        return f"mount.{self.value}"
+
+    @property
+    def package(self) -> str:
+        """The package of that program, for people."""
+        if self is MountType.EFS:
+            return "amazon-efs-utils"
+        return "nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)"
+
+
+_HOST = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"
+"""A name or an IPv4 address. A longer or an empty part of a name cannot be looked up, with an error of its own kind."""
+_NFS_SRC = re.compile(rf"(?P<server>{_HOST}|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
+_EFS_SRC = re.compile(r"fs-[0-9a-f]{8,40}:/[^\s\x00-\x1f\x7f]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount(DeclaredTable):
+    """A network file system. It is mounted on each machine before the pull, and unmounted at the job's end: see
+    [data.md](data.md#network-file-systems)."""
+
+    type: Annotated[MountType, Example("efs")]
+    """`efs`: Amazon EFS, encrypted with TLS, by the package amazon-efs-utils. `nfs`: NFS version 4."""
+    src: Annotated[str, Example("fs-0123456789abcdef0:/")]
+    """The file system: `fs-…:/FOLDER` with `efs`, `SERVER:/EXPORT` with `nfs`."""
+    target: Annotated[MountTarget, Example("/efs")]
+    """The absolute path of the folder where it is mounted: a new or an empty one."""
+    iam: Annotated[bool, Example(True)] = False
+    """With `efs`: whether the machine identifies itself with its role, as the file system's policy may require."""
+
+    def mistakes(self) -> Iterator[tuple[str, Mistake]]:
+        if self.type is MountType.EFS and not _EFS_SRC.fullmatch(self.src):
+            problem = f"{shown(self.src)} is not a file system of EFS and a folder in it"
+            yield "src", (problem, 'write for example "fs-0123456789abcdef0:/"')
+        if self.type is MountType.NFS and not _NFS_SRC.fullmatch(self.src):
+            problem = f"{shown(self.src)} is not a server and its export"
+            yield "src", (problem, 'write for example "10.0.0.5:/export"')
+        elif self.type is MountType.NFS and _EFS_SRC.fullmatch(self.src):
+            problem = f"{shown(self.src)} names no server, but a file system of EFS"
+            yield "src", (problem, 'write type = "efs", or its DNS name: "fs-….efs.REGION.amazonaws.com:/"')
+        if self.iam and self.type is not MountType.EFS:
+            yield "iam", ("is for efs", "remove it")
+
+    @property
+    def server(self) -> str | None:
+        """Name or address of the NFS server. None for EFS, whose server mount.efs finds."""
+        found = _NFS_SRC.fullmatch(self.src) if self.type is MountType.NFS else None
+        return found["server"].strip("[]") if found is not None else None
+
+    def contains(self, path: str) -> bool:
+        """Return whether an absolute path is the mount's target or below it."""
+        return path == self.target or path.startswith(f"{self.target}/")
+
+
+def overlapping_target(targets: Sequence[str]) -> tuple[int, str] | None:
+    """Return the index of the first target that is, contains or is in an earlier one, with that one; None if there is none."""
+    for index, target in enumerate(targets):
+        for earlier in targets[:index]:
+            if f"{target}/".startswith(f"{earlier}/") or earlier.startswith(f"{target}/"):
+                return index, earlier
+    return None

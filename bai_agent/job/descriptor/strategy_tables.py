@@ -1,0 +1,142 @@
+"""How the nodes of a job work together: `[strategy]`, and the server of `[server]`."""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import Annotated, Literal
+
+from bai_agent.job.schema.declared import DeclaredTable, Example
+from bai_agent.job.schema.field_types import Port, RequestPath, VariableName, in_range
+from bai_agent.light_dataclass import dataclass, field
+
+MPI_STRATEGIES = ("horovod", "mpi")
+"""Strategies whose first node starts processes on all others, by mpirun."""
+SHARED_FILES_STRATEGIES = (*MPI_STRATEGIES, "inference")
+"""Strategies that give arms no files of their own on several nodes."""
+CONTAINER_STRATEGIES = ("single_node", "each_node", "torchrun")
+"""Strategies of jobs with a container: the others start programs of ours, or a server for other nodes, with the benchmark."""
+
+TOGETHER_STRATEGIES = ("each_node", "torchrun")
+"""Strategies with which each of several nodes starts its own part of every run."""
+
+SERVER_NODE = 1
+"""Node of the server in a job with `[server]`; node 0 is its client."""
+
+
+class MpiLaunch(str, Enum):
+    """Which program starts mpirun, with the strategies `horovod` and `mpi`."""
+
+    MPIRUN = "mpirun"
+    USER = "user"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyTable:
+    """How the nodes work together: the `[strategy]` table."""
+
+    name: str = "single_node"
+    nodes: Annotated[int, in_range(1)] = 1
+    """Number of nodes; the largest number, if there is a range."""
+    min_nodes: int | None = None
+    """Least number of nodes that an elastic job runs with. None if the job is fixed."""
+    processes_per_node: str = "1"
+    """A number, or "gpus" for one process per GPU."""
+    launch: MpiLaunch = MpiLaunch.MPIRUN
+    """`user`: the command runs alone, and starts mpirun itself. For the strategies `horovod` and `mpi`."""
+    max_restarts: Annotated[int, in_range(0)] = 0
+    """The same number as in `[restart]`, for the strategy `torchrun`."""
+    cpus_per_process: Annotated[int | None, in_range(1)] = None
+    """CPUs for each process; unset: decided by its launcher."""
+    gpus: int | None = None
+    """Number of GPUs of each node by its instance type, if `processes_per_node` counts them; a node with
+    another number does not start. Unset: any number."""
+    mpirun_options: tuple[str, ...] = ()
+    """Options of mpirun, placed unchanged after our own. Of `launch` `mpirun`."""
+    efa: bool = False
+    """Whether the machines have Elastic Fabric Adapters: then a library that moves data between them by
+    sockets causes a warning."""
+
+    @property
+    def process_logs(self) -> bool:
+        """Whether each process keeps its output in a file of its own, from which metrics are taken: if we
+        start mpirun."""
+        return self.name in MPI_STRATEGIES and self.launch is MpiLaunch.MPIRUN
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the agent is the supervisor of the benchmark's processes, as AdaptDL has it."""
+        return self.name == "adaptdl"
+
+    @property
+    def saved_code(self) -> int | None:
+        """Exit code of a benchmark that has saved its state and asks to be restarted. None if there is
+        none."""
+        return 143 if self.is_supervised else None
+
+    @property
+    def absorbs_losses(self) -> bool:
+        """Whether the benchmark continues by itself if nodes come or go: in an elastic job only the loss of the first
+        node ends a generation."""
+        return self.name == "ray"
+
+    @property
+    def serving_program(self) -> str:
+        """Name for people of the program by which the other nodes serve the first one."""
+        return "Ray" if self.name == "ray" else "sshd, through which node 0 starts processes on this node,"
+
+    def __post_init__(self) -> None:
+        if self.min_nodes is not None and not 1 <= self.min_nodes <= self.nodes:
+            raise ValueError(f"min_nodes must be an integer from 1 to nodes, which is {self.nodes}")
+        if not re.fullmatch(r"0*[1-9][0-9]{0,5}|gpus", self.processes_per_node):
+            raise ValueError(f'processes_per_node "{self.processes_per_node}" must be a number ≥ 1 or "gpus"')
+        if not all(self.mpirun_options):
+            raise ValueError("mpirun_options must be words; none can be empty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadinessProbe(DeclaredTable):
+    """An HTTP request that shows that the server is ready: it is answered with a status from 200 to 399. Without this table the
+    server is ready when its first port accepts a connection."""
+
+    path: Annotated[RequestPath, Example("/ping")]
+    """The path of the request."""
+    port: Annotated[Port | None, Example(8080)] = None
+    """The port. Unset: the server's first."""
+    scheme: Annotated[Literal["http", "https", "HTTP", "HTTPS"], Example("https")] = "http"
+    """The scheme. Certificates are not verified."""
+    initial_delay_seconds: Annotated[int, in_range(0, 86_400), Example(10)] = 10
+    """Seconds before the first probe."""
+    period_seconds: Annotated[int, in_range(1, 86_400), Example(10)] = 10
+    """Seconds between probes."""
+    timeout_seconds: Annotated[int, in_range(1, 86_400), Example(1)] = 1
+    """Longest time of a probe (seconds)."""
+    success_threshold: Annotated[int, in_range(1, 1000), Example(1)] = 1
+    """Answers in a row after which the server is ready."""
+    failure_threshold: Annotated[int, in_range(1, 1000), Example(3)] = 3
+    """Accepted; has no effect: the client waits for `limits.join`, however many probes fail."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """The server under test, which node 1 runs: the `[server]` table. Either `argv` or `script` is set."""
+
+    ports: tuple[Port, ...]
+    """Ports on which it listens."""
+    argv: tuple[str, ...] = ()
+    """Its command and arguments, like the benchmark's."""
+    script: str | None = None
+    """The text of a script, like the benchmark's."""
+    env: dict[VariableName, str] = field(default_factory=dict)
+    """Its environment variables, in place of the benchmark's."""
+    readiness_probe: ReadinessProbe | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ports or len(set(self.ports)) < len(self.ports):
+            raise ValueError("ports must be one or more different ports")
+
+    def environment(self, address: str) -> dict[str, str]:
+        """Return the variables by which the client finds the server at `address`."""
+        first, *others = map(str, self.ports)
+        numbered = {f"INFERENCE_SERVER_PORT_{number}": port for number, port in enumerate(others, 1)}
+        return {"INFERENCE_SERVER_HOST": address, "INFERENCE_SERVER_PORT": first, **numbered}
