@@ -9,8 +9,7 @@ from typing import Any
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import VERSION, Job
 from bai_agent.job.descriptor.limit_tables import ELASTIC_SILENCE
-from bai_agent.job.descriptor.metric_tables import check_patterns
-from bai_agent.job.descriptor.results_table import check_results
+from bai_agent.job.descriptor.metric_tables import check_patterns, check_results
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.job.schema.tables import read_table, write_table
 from bai_agent.job.toml import read_toml_text

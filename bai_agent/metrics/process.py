@@ -14,8 +14,7 @@ from bai_agent.backoff import Backoff
 from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.state import StartedBenchmark, read_exit, read_started
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.metric_tables import Metric
-from bai_agent.job.descriptor.results_table import Results
+from bai_agent.job.descriptor.metric_tables import Metric, Results
 from bai_agent.job.record_types import RunEnd
 from bai_agent.job.repeats import RepeatedRuns, RepeatsFile, read_repeats
 from bai_agent.job.reserved_space import FULL

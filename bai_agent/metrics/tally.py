@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from bai_agent.job.descriptor.metric_tables import Metric, NumberForm
-from bai_agent.job.descriptor.results_table import Results
+from bai_agent.job.descriptor.metric_tables import Metric, NumberForm, Results
 from bai_agent.job.record_types import HeadlineValue, as_table
 from bai_agent.job.schema.pattern_groups import read_groups
 from bai_agent.light_dataclass import dataclass, field

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from executor.descriptor.key_path import KeyPath, overlap, read_key_path
 from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error
+from executor.descriptor.toml_text import KeyPath, overlap, read_key_path
 from executor.descriptor.values import DescriptorTable
 
 _TABLE = "matrix"

@@ -13,11 +13,10 @@ from typing import Any
 from bai_agent.job.schema.field_types import shown
 from bai_agent.job.toml import TomlBoundsError
 from executor.descriptor.findings import Finding, Severity
-from executor.descriptor.key_path import ItemName, overlap
 from executor.descriptor.overrides import Override, read_value
 from executor.descriptor.raw_table import at
 from executor.descriptor.schema import Schema, schema_at
-from executor.descriptor.toml_text import key_text, toml_value
+from executor.descriptor.toml_text import ItemName, key_text, overlap, toml_value
 
 _KINDS = {
     bool: "boolean",

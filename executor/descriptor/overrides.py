@@ -18,8 +18,7 @@ from bai_agent.job.schema.source_schemes import grants_access
 from bai_agent.job.toml import read_toml_text
 from bai_agent.light_dataclass import dataclass
 from executor.descriptor.checks.secret_values import looks_secret
-from executor.descriptor.key_path import KeyPath, read_key_path
-from executor.descriptor.toml_text import key_text, toml_value
+from executor.descriptor.toml_text import KeyPath, key_text, read_key_path, toml_value
 from executor.errors import UsageError
 
 _EXAMPLE = "write for example --set limits.max_runtime=2h"

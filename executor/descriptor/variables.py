@@ -12,11 +12,10 @@ from typing import Any
 
 from executor.descriptor.checks.secret_values import looks_secret, secret_fix
 from executor.descriptor.findings import Finding
-from executor.descriptor.key_path import KeyPath
 from executor.descriptor.override_places import Place, key_types
 from executor.descriptor.overrides import Override
 from executor.descriptor.schema import schema_at
-from executor.descriptor.toml_text import key_text
+from executor.descriptor.toml_text import KeyPath, key_text
 
 Variables = Mapping[str, str]
 

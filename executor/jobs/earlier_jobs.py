@@ -27,9 +27,9 @@ from executor.descriptor.job_reference import (
     refers_to_job,
     with_job_of,
 )
-from executor.descriptor.key_path import ItemName, overlap
 from executor.descriptor.overrides import Override
 from executor.descriptor.service_tables import SourceTable
+from executor.descriptor.toml_text import ItemName, overlap
 from executor.errors import UsageError
 from executor.jobs.job_lookup import did_you_mean, find_reference
 from executor.planning.arms import FileArm

@@ -14,7 +14,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass, replace
-from executor.descriptor.key_path import overlap
+from executor.descriptor.toml_text import overlap
 from executor.descriptor.model import Script
 from executor.descriptor.override_places import (
     OTHER_SCRIPTS,
@@ -25,6 +25,7 @@ from executor.descriptor.override_places import (
 from executor.descriptor.overrides import REDACTED, Override, read_overrides
 from executor.descriptor.raw_table import Raw, at, text_at
 from executor.descriptor.toml_file import parse_toml
+from executor.descriptor.toml_text import overlap
 from executor.errors import ScriptsError, UsageError
 from executor.jobs.earlier_jobs import CHECKPOINT_KEY
 from executor.owned_folders import scratch_folder

@@ -14,7 +14,7 @@ from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Git
 from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
-from executor.descriptor.key_path import overlap, read_key_path
+from executor.descriptor.toml_text import overlap, read_key_path
 from executor.errors import ScriptsError, UsageError
 from executor.jobs.earlier_jobs import job_before, pin, pinned, use_earlier_jobs
 from executor.owned_folders import scratch_folder

@@ -12,8 +12,8 @@ from bai_agent.job.descriptor.repeat_tables import shuffled_blocks
 from bai_agent.job.record_types import Count, Number, Text, Truth
 from bai_agent.job.schema.field_types import is_job_id, shown
 from bai_agent.light_dataclass import dataclass, replace
-from executor.descriptor.key_path import overlap, read_key_path
 from executor.descriptor.overrides import REDACTED, Override, read_overrides, recorded
+from executor.descriptor.toml_text import overlap, read_key_path
 from executor.errors import UsageError
 from executor.planning.request import MATRIX, FindingsError, JobRequest, group_of, read_file, read_request
 from executor.planning.requested_job import digest_of

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity, Output
 from bai_agent.job.descriptor.limit_tables import End, Limits
-from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric
+from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric, Results
 from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor.restart_tables import Checkpoint, Elastic, Restart, SizePolicy
-from bai_agent.job.descriptor.results_table import Results
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, Store
 from bai_agent.job.descriptor.source_tables import Mount, Source, SourceKind, overlapping_target
 from bai_agent.job.descriptor.strategy_tables import (

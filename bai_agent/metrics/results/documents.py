@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from bai_agent.errors import WrongFormatError
-from bai_agent.job.descriptor.results_table import ResultFormat, Results
+from bai_agent.job.descriptor.metric_tables import ResultFormat, Results
 from bai_agent.job.schema.json_path import differing_keys, read_star_path
 
 _NO_LABELS: Mapping[str, Any] = MappingProxyType({})

@@ -24,7 +24,7 @@ from typing import Any
 from bai_agent.errors import WrongFormatError
 from bai_agent.files.globs import matching_files
 from bai_agent.files.user_rights import User, user_rights
-from bai_agent.job.descriptor.results_table import Results
+from bai_agent.job.descriptor.metric_tables import Results
 from bai_agent.job.schema.pattern_groups import RESERVED
 from bai_agent.light_dataclass import dataclass
 from bai_agent.metrics.emit import NAME_LIMIT

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.descriptor.results_table import ResultFormat, Results
+from bai_agent.job.descriptor.metric_tables import ResultFormat, Results
 from bai_agent.job.descriptor_file import parse_job, read_job
 from bai_agent.job.run_directory import RunDir
 from bai_agent.job.schema.json_path import read_star_path

@@ -8,8 +8,7 @@ from typing import Any
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity
-from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric
-from bai_agent.job.descriptor.results_table import ResultFormat, Results
+from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric, ResultFormat, Results
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Prometheus
 from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from executor.analysis.differences import descriptor_differences, environment_differences

@@ -17,10 +17,9 @@ from jsonschema import Draft202012Validator
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity, Output
 from bai_agent.job.descriptor.limit_tables import End, Limits
-from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric
+from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric, Results
 from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin, Elastic, Restart
-from bai_agent.job.descriptor.results_table import Results
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, Store
 from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable

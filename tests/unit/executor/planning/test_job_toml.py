@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Buffering, Git, Identity, Output
 from bai_agent.job.descriptor.limit_tables import End, Limits, Power
-from bai_agent.job.descriptor.metric_tables import Better, Headline, HostMetrics, Metric, OverRanks
-from bai_agent.job.descriptor.results_table import ResultFormat, Results
+from bai_agent.job.descriptor.metric_tables import (
+    Better,
+    Headline,
+    HostMetrics,
+    Metric,
+    OverRanks,
+    ResultFormat,
+    Results,
+)
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, Prometheus, Store
 from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable
