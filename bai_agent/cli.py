@@ -22,8 +22,7 @@ from bai_agent.job.outcome import ExitCode, Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import WarningEvent
 from bai_agent.job.redaction import Redactor
-from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import RunDir, locked, make_folder, read_json, write_atomic
+from bai_agent.job.run_directory import FULL, RunDir, locked, make_folder, read_json, write_atomic
 from bai_agent.job.store import open_store
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.readiness import Node

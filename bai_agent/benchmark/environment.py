@@ -15,8 +15,7 @@ import bai_agent
 from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User, user_rights
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Buffering
-from bai_agent.job.descriptor.repeat_tables import ARM
+from bai_agent.job.descriptor.benchmark_tables import ARM, Benchmark, Buffering
 from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.run_directory import RunDir, write_atomic
 from bai_agent.shim.proc import RUN_MARKER

@@ -33,7 +33,7 @@ from bai_agent.errors import ShimError
 from bai_agent.files.pipes import read_to_end, write_within
 from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.repeat_tables import ARM, Arm, Repeat
+from bai_agent.job.descriptor.benchmark_tables import ARM, Arm, Repeat
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir, make_folder
 from bai_agent.light_dataclass import dataclass, replace

@@ -22,7 +22,7 @@ from bai_agent.generations.checkpoint_marker import (
     marker_bytes,
 )
 from bai_agent.job.record import LARGEST_OBJECT
-from bai_agent.job.reserved_space import FULL
+from bai_agent.job.run_directory import FULL
 from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.run.stop_sources import LOW_DISK_BYTES, free_bytes
 from bai_agent.runtime.clock import CLOCK, Clock

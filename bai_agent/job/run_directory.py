@@ -24,6 +24,11 @@ from bai_agent.errors import BusyError, RecordError
 from bai_agent.files.new_files import draft_beside, place_new
 from bai_agent.light_dataclass import dataclass, replace
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of writes without space on the disk, or for this user."""
+
+_RECORDS_BYTES = 2**20
+_RESULT_BYTES = 2**18
 _GENERATIONS = "generations"
 _JSON_LIMIT = 2**28
 """Largest JSON file that is read (bytes), larger than the longest list of pulled files."""
@@ -198,6 +203,27 @@ class RunDir:
     """Space for the result."""
     log_chunks = _Place("log")
     metric_chunks = _Place("metrics")
+
+
+def reserve_space(rundir: RunDir) -> None:
+    """Reserve space, so that a run that fills the disk can still report that. Raises OSError if there is not enough."""
+    for path, size in ((rundir.reserved, _RECORDS_BYTES), (rundir.reserved_result, _RESULT_BYTES)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+        finally:
+            os.close(descriptor)
+
+
+def make_room(rundir: RunDir) -> None:
+    """Free the space for the last records and events."""
+    rundir.reserved.unlink(missing_ok=True)
+
+
+def make_room_for_result(rundir: RunDir) -> None:
+    """Free all reserved space."""
+    make_room(rundir)
+    rundir.reserved_result.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path, *, private: Path) -> None:

@@ -17,8 +17,7 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.metric_tables import Metric, Results
 from bai_agent.job.record_types import RunEnd
 from bai_agent.job.repeats import RepeatedRuns, RepeatsFile, read_repeats
-from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import RunDir, now_ms, write_json
+from bai_agent.job.run_directory import FULL, RunDir, now_ms, write_json
 from bai_agent.metrics.checkpoint import ExtractionCheckpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.context import ContextMarkers
 from bai_agent.metrics.emit import begun_run, parse_emitted

@@ -18,8 +18,7 @@ from typing import NamedTuple
 from bai_agent.backoff import Backoff
 from bai_agent.job.descriptor.metric_tables import Metric, OfRun
 from bai_agent.job.record_types import BenchmarkExit
-from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import open_append, write_all
+from bai_agent.job.run_directory import FULL, open_append, write_all
 from bai_agent.metrics.headlines import Headlines, members_of
 from bai_agent.metrics.search.dense import Columns
 from bai_agent.metrics.search.patterns import Found

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from bai_agent.benchmark.state import running_seconds
 from bai_agent.job.attempt import COORDINATOR, AttemptRecord
-from bai_agent.job.descriptor.repeat_tables import Repeat
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.repeats import RepeatsFile
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.nodes.members_file import peers_of

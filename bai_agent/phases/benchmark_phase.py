@@ -33,8 +33,7 @@ from bai_agent.job.record_types import (
     StopEvent,
     TruncationEvent,
 )
-from bai_agent.job.reserved_space import make_room
-from bai_agent.job.run_directory import RunDir, make_folder, write_atomic, write_json
+from bai_agent.job.run_directory import RunDir, make_folder, make_room, write_atomic, write_json
 from bai_agent.light_dataclass import replace
 from bai_agent.machine.probe import OWN_LEVELS, EnvironmentProbe
 from bai_agent.nodes.members_file import members_of, peers_of

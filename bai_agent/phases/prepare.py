@@ -18,8 +18,7 @@ from bai_agent.benchmark.user_access import give_all_to, open_way, require_acces
 from bai_agent.errors import BaiError, ClaimedError, NotReadyError, SecretError, SetupError, StoreError
 from bai_agent.files.new_files import NO_LINKS
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.reserved_space import reserve_space
-from bai_agent.job.run_directory import boot_id, make_folder, now_ms, write_json
+from bai_agent.job.run_directory import boot_id, make_folder, now_ms, reserve_space, write_json
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.clock import call_with_deadline
 from bai_agent.runtime.stop import RunEndedError

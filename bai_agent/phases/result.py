@@ -37,8 +37,15 @@ from bai_agent.job.record_types import (
     as_table,
 )
 from bai_agent.job.repeats import read_repeats
-from bai_agent.job.reserved_space import make_room_for_result
-from bai_agent.job.run_directory import RunDir, make_folder, now_ms, read_job_result, read_json, write_json
+from bai_agent.job.run_directory import (
+    RunDir,
+    make_folder,
+    make_room_for_result,
+    now_ms,
+    read_job_result,
+    read_json,
+    write_json,
+)
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.machine.colocated_jobs import neighbour_warnings

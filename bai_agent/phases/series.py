@@ -11,8 +11,8 @@ from typing import Any
 
 from bai_agent.benchmark.ending import classify
 from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.descriptor.metric_tables import Metric
-from bai_agent.job.descriptor.repeat_tables import Repeat
 from bai_agent.job.outcome import Outcome, signal_name
 from bai_agent.job.record_types import RepeatEvent, RepeatOutcome, RunEnd
 from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, RepeatsFile, read_repeats

@@ -17,8 +17,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from bai_agent.errors import NoSpaceError, PullError
 from bai_agent.files.new_files import NO_LINKS
 from bai_agent.files.user_rights import User, user_rights
-from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import boot_id
+from bai_agent.job.run_directory import FULL, boot_id
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.journal import PREFIX, Journal, PlacedFile, folder_journal, is_record
 from bai_agent.pull.progress import PullProgress, PullWatch

@@ -16,8 +16,7 @@ from bai_agent.decode import parse_json
 from bai_agent.errors import RecordError
 from bai_agent.job.record_types import PhaseEvent, RunEvent, UnknownEvent, event_of, event_table
 from bai_agent.job.redaction import Redactor
-from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import append_line, now_ms, open_append
+from bai_agent.job.run_directory import FULL, append_line, now_ms, open_append
 
 E = TypeVar("E", bound=RunEvent)
 

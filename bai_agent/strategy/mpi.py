@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from bai_agent.job.attempt import COORDINATOR
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.repeat_tables import ARM
+from bai_agent.job.descriptor.benchmark_tables import ARM
 from bai_agent.job.descriptor.strategy_tables import MpiLaunch
 from bai_agent.job.peers import Peer
 from bai_agent.strategy import mpi_process, ssh_steps

@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from bai_agent.job.descriptor.benchmark_tables import Buffering
+from bai_agent.job.descriptor.benchmark_tables import Buffering, WrittenRepeat
 from bai_agent.job.descriptor.metric_tables import HostMetrics, Results
-from bai_agent.job.descriptor.repeat_tables import WrittenRepeat
 from bai_agent.job.descriptor.restart_tables import Elastic, Restart, WrittenCheckpoint
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, SinkTable
 from bai_agent.job.descriptor.source_tables import Mount

@@ -12,13 +12,7 @@ from bai_agent.job.descriptor.strategy_tables import ReadinessProbe
 from bai_agent.job.schema.declared import Example
 from bai_agent.job.schema.field_types import Port, VariableName
 from bai_agent.light_dataclass import dataclass
-from executor.descriptor.values import (
-    DescriptorTable,
-    SourceText,
-    TargetPath,
-    VariableText,
-    Warmup,
-)
+from executor.descriptor.values import DescriptorTable, SourceText, TargetPath, VariableText, Warmup
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    PlainSerializer,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 
 from bai_agent.job.schema.declared import Check, Mistake, WrittenAs, wrong
 from bai_agent.job.schema.field_types import inside, no_tilde, shown, written_duration

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.repeat_tables import Arm
+from bai_agent.job.descriptor.benchmark_tables import Arm
 from bai_agent.job.job_headlines import LastGenerations, arm_of
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record import JobRecord

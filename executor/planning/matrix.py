@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bai_agent.decode import Rule
 from bai_agent.errors import RecordError
-from bai_agent.job.descriptor.repeat_tables import shuffled_blocks
+from bai_agent.job.descriptor.benchmark_tables import shuffled_blocks
 from bai_agent.job.record_types import Count, Number, Text, Truth
 from bai_agent.job.schema.field_types import is_job_id, shown
 from bai_agent.light_dataclass import dataclass, replace

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity, Output
+from bai_agent.job.descriptor.benchmark_tables import Arm, Benchmark, Git, Identity, Output, Repeat
 from bai_agent.job.descriptor.limit_tables import EC2_MAX_RUNTIME, ELASTIC_SILENCE, End, Limits, Power
 from bai_agent.job.descriptor.metric_tables import Better, Metric, OfRun
-from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor.restart_tables import Checkpoint, Elastic, Restart
 from bai_agent.job.descriptor.sink_tables import SinkTable, Store
 from bai_agent.job.descriptor.source_tables import Source

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bai_agent.errors import StoreError
-from bai_agent.job.reserved_space import FULL
-from bai_agent.job.run_directory import make_folder
+from bai_agent.job.run_directory import FULL, make_folder
 from bai_agent.light_dataclass import dataclass
 from executor.errors import ScriptsError
 

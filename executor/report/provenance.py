@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Git
-from bai_agent.job.descriptor.repeat_tables import Arm
+from bai_agent.job.descriptor.benchmark_tables import Arm, Git
 from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.record_types import GitCommit
 from executor.documents.document import (

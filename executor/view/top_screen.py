@@ -11,7 +11,7 @@ from rich.rule import Rule
 from rich.table import Table as Grid
 from rich.text import Text
 
-from bai_agent.job.descriptor.repeat_tables import Repeat
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.run_directory import now_ms
 from executor.documents.document import Column, Phrase, Table
 from executor.documents.job_view import phase_words

@@ -6,10 +6,9 @@ their reference.
 
 from __future__ import annotations
 
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity, Output
+from bai_agent.job.descriptor.benchmark_tables import Arm, Benchmark, Git, Identity, Output, Repeat
 from bai_agent.job.descriptor.limit_tables import End, Limits
 from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric, Results
-from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor.restart_tables import Checkpoint, Elastic, Restart, SizePolicy
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, Store
 from bai_agent.job.descriptor.source_tables import Mount, Source, SourceKind, overlapping_target

@@ -1,11 +1,32 @@
-"""The job's identity, its command, and the files that are kept of it: `[job]`, `[git]`, `[benchmark]` and `[output]`."""
+"""The job's identity, its command with its runs and arms, and the files that are kept: `[job]`, `[git]`, `[benchmark]`, `[output]` and
+`[repeat]`."""
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Annotated
 
-from bai_agent.job.schema.field_types import ID_RULE, ImageName, VariableName, is_glob_below, is_job_id
+from bai_agent.job.schema.declared import DeclaredTable, Example
+from bai_agent.job.schema.field_types import (
+    ID_RULE,
+    FilledText,
+    ImageName,
+    JobId,
+    PositiveDuration,
+    PositivePercentage,
+    VariableName,
+    in_range,
+    is_glob_below,
+    is_job_id,
+)
 from bai_agent.light_dataclass import dataclass, field
+
+ARM = "BAI_ARM"
+"""The environment variable that names the arm."""
+
+LEAST_RUNS = 10
+"""Smallest number of runs before `until` is evaluated: an interval of fewer runs, chosen by its width, is
+often too narrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,3 +125,120 @@ class Output:
                 raise ValueError(
                     f'artifacts "{pattern}" is not a glob below the working folder; write for example "runs/**" or "*.csv"'
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One of the arms that a job compares: an item of `[[repeat.arms]]`."""
+
+    name: JobId
+    labels: dict[str, str] = field(default_factory=dict)
+    """The arm's labels, in addition to those of `[job]`. For people."""
+    argv: tuple[str, ...] = ()
+    """The arm's values, in place of those of `[benchmark]`."""
+    script: str | None = None
+    env: dict[VariableName, str] = field(default_factory=dict)
+    """The arm's complete environment, in place of that of `[benchmark]`."""
+    prepare: tuple[str, ...] = ()
+    """The arm's command before each run; empty: that of `[repeat]`."""
+    cleanup: tuple[str, ...] = ()
+    """One after each run."""
+    requirements: str | None = None
+    """The arm's requirements in place of those of `[benchmark]`, if arms have folders of their own."""
+    scripts_sha256: str | None = None
+    """A checksum over names and contents of the arm's own scripts at submission. For people."""
+    git: Git | None = None
+    """The commit of the folder of the arm's own descriptor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenRepeat(DeclaredTable):
+    """Runs the benchmark several times in one job, one run after the other: see [repeats.md](repeats.md)."""
+
+    runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
+    """Number of runs. With `until` the largest number of runs. Unset: 50 of each arm."""
+    warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
+    """Number of runs before those, from which no metric is taken."""
+    until: Annotated[PositivePercentage | None, Example("2%")] = None
+    """Precision of the mean of `metric`: from the tenth run on, runs end when the 95 % confidence interval
+    extends at most this share to either side twice in a row, without a trend. With arms: the interval of
+    their difference."""
+    metric: Annotated[FilledText | None, Example("throughput")] = None
+    """The metric whose headline `until` evaluates, or a resource of each run: `wall_time`, `cpu_time`,
+    `user_time`, `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
+    max_time: Annotated[PositiveDuration | None, Example("2h")] = None
+    """Time after which no new run begins (with arms: no new block). Unset: no limit except `[limits]
+    max_runtime`, which is for all runs together."""
+    min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
+    """With `max_time`: so many runs are done in any case. If no time is left for further runs, that is then
+    not a warning."""
+    keep_going: bool = False
+    """Whether runs continue after one failed. The job still fails. Not for `torchrun` or
+    `each_node` on several nodes."""
+    ignore_failure: bool = False
+    """Whether a run counts with any exit code. A signal, or a command that cannot be started, is a failure
+    all the same."""
+    seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
+    """Seed of the order in which the arms take turns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat(WrittenRepeat):
+    """The `[repeat]` table: the benchmark is run several times, one run after the other, in one job."""
+
+    runs: Annotated[int, in_range(1)] = field()
+    """With `until`: at most so many."""
+    warmup_runs: Annotated[int, in_range(0)] = 0
+    prepare: tuple[str, ...] = ()
+    """A command before each run, and its arguments; empty: none."""
+    cleanup: tuple[str, ...] = ()
+    """One after each run."""
+    arms: tuple[Arm, ...] = ()
+    """Two or more arms that take turns, each for an equal part of `runs`; none: the benchmark itself."""
+
+    def __post_init__(self) -> None:
+        if (self.until is None) != (self.metric is None):
+            raise ValueError(
+                "until and metric go together: metric names the metric whose interval until uses"
+            )
+        if self.min_runs is not None and not 1 <= self.min_runs <= self.runs:
+            raise ValueError("min_runs must be an integer from 1 to runs")
+        if self.min_runs is not None and self.max_time is None:
+            raise ValueError("min_runs is for max_time: it says how many runs are done in any case")
+        if self.arms and not 1 < len(self.arms) == len({each.name for each in self.arms}):
+            raise ValueError("arms must be two or more, with names of their own")
+        if self.arms and (self.runs % len(self.arms) or self.warmup_runs % len(self.arms)):
+            raise ValueError(
+                f"runs and warmup_runs must be multiples of {len(self.arms)}, as each arm has an equal part of them"
+            )
+
+    @property
+    def sequence(self) -> list[int]:
+        """Return the arm of each run, warm-up runs included: every block has each arm once, in an order that the seed decides."""
+        if not self.arms:
+            return [0] * (self.warmup_runs + self.runs)
+        count = len(self.arms)
+        return shuffled_blocks(count, (self.warmup_runs + self.runs) // count, seed=self.seed)
+
+    @property
+    def arms_of_runs(self) -> list[str]:
+        """The name of each run's arm, by its number in records; empty without arms."""
+        return [self.arms[arm].name for arm in self.sequence[self.warmup_runs :]] if self.arms else []
+
+    @property
+    def decided_after(self) -> int | None:
+        """Number of runs after which `until` is evaluated for the first time; None if the number of runs is
+        fixed."""
+        least = LEAST_RUNS * max(1, len(self.arms))
+        return None if self.until is None else min(least, self.runs)
+
+
+def shuffled_blocks(count: int, blocks: int, *, seed: int) -> list[int]:
+    """Return the numbers below `count` once for each block, in an order of each block that the seed decides."""
+    import random  # most jobs draw nothing
+
+    draw = random.Random(seed)  # noqa: S311 - whoever has the seed shall draw the same
+    if count == 2:
+        # The same draws as for two arms in earlier versions: an existing job keeps its order.
+        return [each for _ in range(blocks) for each in draw.choice(([0, 1], [1, 0]))]
+    return [each for _ in range(blocks) for each in draw.sample(range(count), count)]

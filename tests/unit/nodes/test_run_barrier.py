@@ -16,7 +16,7 @@ import pytest
 
 from bai_agent.errors import StoreError
 from bai_agent.job.attempt import AttemptRecord
-from bai_agent.job.descriptor.repeat_tables import Repeat
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import RunDir, boot_id, read_json, write_json
 from bai_agent.job.store.directory import DirectoryStore

@@ -12,8 +12,7 @@ import pytest
 from run_contexts import make_context
 
 from bai_agent.decode import checked
-from bai_agent.job.descriptor.benchmark_tables import Benchmark
-from bai_agent.job.descriptor.repeat_tables import Repeat
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Repeat
 from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer, peers_table

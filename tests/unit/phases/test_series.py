@@ -12,8 +12,8 @@ from run_contexts import make_context
 
 from bai_agent.decode import checked
 from bai_agent.job.attempt import AttemptRecord
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.descriptor.metric_tables import Metric
-from bai_agent.job.descriptor.repeat_tables import Repeat
 from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.peers import Peer

@@ -14,9 +14,8 @@ import pytest
 from bai_agent.benchmark.node_setup import set_up_node
 from bai_agent.errors import DescriptorError, SetupError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity, Output
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity, Output, Repeat
 from bai_agent.job.descriptor.metric_tables import Metric
-from bai_agent.job.descriptor.repeat_tables import Repeat
 from bai_agent.job.descriptor.restart_tables import Checkpoint, Restart
 from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable

@@ -10,9 +10,8 @@ import pytest
 
 from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity, Repeat
 from bai_agent.job.descriptor.limit_tables import Limits
-from bai_agent.job.descriptor.repeat_tables import Repeat
 from bai_agent.job.descriptor.strategy_tables import StrategyTable
 from bai_agent.job.peers import Members, Peer, generation_token
 from bai_agent.strategy import SetsUp, explain_failure, strategy_of

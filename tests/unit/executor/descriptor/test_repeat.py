@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bai_agent.errors import DescriptorError
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.descriptor.metric_tables import OfRun
-from bai_agent.job.descriptor.repeat_tables import Repeat
 from bai_agent.job.descriptor_file import parse_job
 from executor.descriptor import Severity, load
 from executor.planning.plan import PlanInputs, plan

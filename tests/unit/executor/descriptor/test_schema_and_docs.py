@@ -15,10 +15,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Git, Identity, Output
+from bai_agent.job.descriptor.benchmark_tables import Arm, Benchmark, Git, Identity, Output, Repeat
 from bai_agent.job.descriptor.limit_tables import End, Limits
 from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric, Results
-from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin, Elastic, Restart
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, Store
 from bai_agent.job.descriptor.source_tables import Source

@@ -11,9 +11,8 @@ import pytest
 import tomli_w
 from handmade_job import START, HandmadeJob
 
-from bai_agent.job.descriptor.benchmark_tables import Identity
+from bai_agent.job.descriptor.benchmark_tables import Arm, Identity, Repeat
 from bai_agent.job.descriptor.metric_tables import OverRanks
-from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor_file import job_table
 from executor.errors import UsageError
 from executor.jobs.compared import RunReader, job_runs

@@ -14,9 +14,8 @@ import numpy
 import pytest
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
+from bai_agent.job.descriptor.benchmark_tables import Arm, Benchmark, Identity, Repeat
 from bai_agent.job.descriptor.metric_tables import Better, Headline, Metric, OverRanks
-from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from executor.documents.metrics import metric_notes
 from executor.records.over_ranks import over_ranks
 from executor.records.series import Series, Trend

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from markupsafe import escape
 
 from bai_agent.job.descriptor import Job
+from bai_agent.job.descriptor.benchmark_tables import Arm, Repeat
 from bai_agent.job.descriptor.metric_tables import Headline, OverRanks
-from bai_agent.job.descriptor.repeat_tables import Arm, Repeat
 from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
 from executor.report.contents import Report, report_of

@@ -11,7 +11,7 @@ from handmade_job import START, HandmadeJob
 from rich.cells import cell_len
 from rich.console import Console
 
-from bai_agent.job.descriptor.repeat_tables import Repeat
+from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.descriptor_file import job_table
 from executor.records.newest import JobGlance
 from executor.view.top_screen import TopScreen
