@@ -43,13 +43,13 @@ def draw(count: int, seed: int, slope: float = 0.05) -> list[float]:
 
 
 @pytest.mark.parametrize("count", [2, 5, 8, 20, 30])
-def test_one_series_without_ties_is_judged_exactly(count: int) -> None:
+def test_the_p_value_of_a_short_series_without_ties_equals_scipys(count: int) -> None:
     values = draw(count, 1)
 
     assert trend_p(values) == pytest.approx(stats.kendalltau(range(count), values, method="exact").pvalue)
 
 
-def test_long_series_and_ties_are_judged_nearly_as_by_the_library() -> None:
+def test_the_p_value_of_a_long_or_tied_series_is_close_to_scipys() -> None:
     long = draw(200, 2, slope=0.003)
     tied = [float(round(each)) for each in draw(60, 3, slope=0.03)]
 
@@ -63,7 +63,7 @@ def score(values: Sequence[float]) -> int:
     return sum((y > x) - (y < x) for x, y in combinations(values, 2))
 
 
-def test_several_series_are_judged_by_the_sum_of_their_scores() -> None:
+def test_the_trend_of_several_series_is_judged_by_the_sum_of_their_scores() -> None:
     a, b = [1.0, 2.0, 4.0, 3.0], [2.0, 5.0, 6.0]
     orders = list(product(permutations(a), permutations(b)))
     as_far = sum(abs(score(x) + score(y)) >= abs(score(a) + score(b)) for x, y in orders)
