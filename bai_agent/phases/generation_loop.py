@@ -23,8 +23,7 @@ from bai_agent.generations.policy import Policy, backoff_s
 from bai_agent.job.generation_records import GenerationEnd, Ledger
 from bai_agent.job.outcome import Outcome
 from bai_agent.job.record_types import RestartEvent, RunEnd, Text, as_table
-from bai_agent.job.run_directory import FULL, reserve_space
-from bai_agent.job.run_directory import make_folder, now_ms, read_json, write_json
+from bai_agent.job.run_directory import FULL, make_folder, now_ms, read_json, reserve_space, write_json
 from bai_agent.job.schema.durations import format_duration
 from bai_agent.light_dataclass import dataclass
 from bai_agent.phases.benchmark_phase import is_unstarted, run_generation

@@ -30,8 +30,7 @@ from bai_agent.job.record_types import (
     PhaseEvent,
     StopEvent,
 )
-from bai_agent.job.run_directory import FULL, make_room
-from bai_agent.job.run_directory import RunDir, boot_id, read_json
+from bai_agent.job.run_directory import FULL, RunDir, boot_id, make_room, read_json
 from bai_agent.light_dataclass import dataclass
 from bai_agent.machine.colocated_jobs import colocated_jobs_reported, wait_until_alone
 from bai_agent.machine.job_sockets import ThisJob

@@ -12,11 +12,11 @@ from handmade_job import START, HandmadeJob
 
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.metric_tables import Headline, Metric, OverRanks, ResultFormat, Results
+from bai_agent.job.elastic_result import elastic_result
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
 from bai_agent.job.record_types import GenerationOutcome, NodeOutcome
 from bai_agent.metrics.records import RecordFile, Value
 from bai_agent.phases import lost_records
-from bai_agent.job.elastic_result import elastic_result
 from bai_agent.phases.lost_records import outcomes_of_lost
 
 HEARD = NodeOutcome(
