@@ -17,8 +17,7 @@ import typer
 
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
-from bai_agent.job.run_directory import FULL
-from bai_agent.job.run_directory import now_ms
+from bai_agent.job.run_directory import FULL, now_ms
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
 from executor.documents.text import plain_text, tell

@@ -14,7 +14,6 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import JobStore
 from bai_agent.job.store.directory import DirectoryStore
 from bai_agent.light_dataclass import dataclass, replace
-from executor.descriptor.toml_text import overlap
 from executor.descriptor.model import Script
 from executor.descriptor.override_places import (
     OTHER_SCRIPTS,

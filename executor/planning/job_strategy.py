@@ -10,7 +10,6 @@ from executor.descriptor.ec2_table import efa_interfaces
 from executor.descriptor.model import Descriptor, Distributed
 
 
-
 def plan_strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> StrategyTable:
     hardware, ec2 = descriptor.hardware, descriptor.aws.ec2
     distributed = hardware.distributed
@@ -67,9 +66,7 @@ def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTabl
     )
     if table.name not in MPI_STRATEGIES:
         return table
-    return replace(
-        table, launch=distributed.launch, mpirun_options=tuple(distributed.mpirun_options)
-    )
+    return replace(table, launch=distributed.launch, mpirun_options=tuple(distributed.mpirun_options))
 
 
 def _on_one_node(distributed: Distributed) -> str:
