@@ -7,9 +7,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 log = logging.getLogger(__name__)
 
@@ -24,16 +24,34 @@ class Stopped(Exception):  # noqa: N818 - it is not an error
     """A child was ended because the run is to end."""
 
 
-def wait_within(child: subprocess.Popen[Any], *, deadline: float, stopping: Callable[[], bool]) -> int:
-    """Return the exit code of a child that leads a session of its own and prints into no pipe.
+def run_in_session(
+    argv: Sequence[str],
+    output: IO[bytes],
+    *,
+    env: Mapping[str, str],
+    deadline: float,
+    stopping: Callable[[], bool],
+    **options: Any,
+) -> int:
+    """Return the exit code of a program that leads a session of its own and prints into the file `output`.
 
-    Raises TimeoutExpired at `deadline` (of `time.monotonic()`) and Stopped once `stopping()`, after ending the child
-    and its descendants.
+    Not into a pipe, which processes that it leaves behind could keep open. options: further ones of Popen. Raises OSError;
+    TimeoutExpired at `deadline` (of `time.monotonic()`) and Stopped once `stopping()`, after ending the program and its
+    descendants.
     """
+    child = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=env,
+        start_new_session=True,
+        **options,
+    )
     while child.poll() is None:
         late = time.monotonic() >= deadline
         if late or stopping():
-            end_session(child)
+            _end_session(child)
             if late:
                 raise subprocess.TimeoutExpired(child.args, 0.0)
             raise Stopped
@@ -41,14 +59,25 @@ def wait_within(child: subprocess.Popen[Any], *, deadline: float, stopping: Call
     return int(child.returncode)
 
 
-def end_session(child: subprocess.Popen[Any]) -> None:
-    """End a child that is not reaped yet, with its session."""
-    os.killpg(child.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(_GRACE_SECONDS)
-    with suppress(ProcessLookupError):
+def has_ended(child: subprocess.Popen[Any]) -> bool:
+    """Return whether a child has ended. It is not reaped: until then the number of its session is not reused."""
+    return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def kill_session(child: subprocess.Popen[Any]) -> None:
+    """Kill the session of a child that is not reaped yet, and reap it, see `reap`."""
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     reap(child)
+
+
+def _end_session(child: subprocess.Popen[Any]) -> None:
+    """End a child that is not reaped yet, with its session."""
+    os.killpg(child.pid, signal.SIGTERM)
+    kill_at = time.monotonic() + _GRACE_SECONDS
+    while not has_ended(child) and time.monotonic() < kill_at:
+        time.sleep(_TICK_SECONDS)
+    kill_session(child)
 
 
 def kill(child: subprocess.Popen[Any]) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bai_agent.benchmark.children import wait_within
+from bai_agent.benchmark.children import run_in_session
 from bai_agent.benchmark.environment import DEFAULT_PATH
 from bai_agent.benchmark.programs import ask
 from bai_agent.benchmark.user_access import give_to, open_way
@@ -233,16 +233,11 @@ def _install(path: str, stopping: Callable[[], bool]) -> str:
         "DEBIAN_FRONTEND": "noninteractive",
     }
     with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen(
-            ["/bin/sh", "-c", line],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+        deadline = time.monotonic() + _INSTALL_SECONDS
         try:
-            code = wait_within(child, deadline=time.monotonic() + _INSTALL_SECONDS, stopping=stopping)
+            code = run_in_session(
+                ["/bin/sh", "-c", line], output, env=env, deadline=deadline, stopping=stopping
+            )
         except subprocess.TimeoutExpired:
             return f", and could not be installed ({manager} did not finish within {_INSTALL_SECONDS:.0f} s, and was ended)"
         output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_BYTES))

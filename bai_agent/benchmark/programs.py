@@ -6,8 +6,6 @@ line.
 
 from __future__ import annotations
 
-import os
-import signal
 import struct
 import subprocess
 import time
@@ -15,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bai_agent.benchmark.children import reap
+from bai_agent.benchmark.children import has_ended, kill_session
 from bai_agent.decode import decode
 from bai_agent.errors import NoAnswerError, RecordError
 from bai_agent.files.pipes import read_to_end
@@ -169,17 +167,14 @@ def ask(
     try:
         with child.stdout:
             said = read_to_end(child.stdout.fileno(), timeout_s=timeout_s, most=_MOST_BYTES)
-        # Killed before it is reaped: until then its number cannot be reused.
-        while os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        while not has_ended(child):
             if time.monotonic() > deadline:
                 raise TimeoutError
             time.sleep(_TICK_S)
     except TimeoutError:
         raise NoAnswerError(f"{argv[0]} did not answer within {timeout_s:g} s") from None
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        reap(child)
+        kill_session(child)
     return ProgramOutput(child.returncode, said.decode(errors="replace"))
 
 

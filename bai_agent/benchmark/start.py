@@ -40,7 +40,7 @@ from bai_agent.light_dataclass import dataclass, replace
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, SshFrom, SshTo
 
 if TYPE_CHECKING:
-    from bai_agent.benchmark.container import Container
+    from bai_agent.benchmark.container_image import Container
 
 OOM_SCORE_ADJ = 500
 """How much likelier than the agent the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
@@ -166,7 +166,7 @@ def _find_container(job: Job, rundir: RunDir) -> Container | None:
     if job.benchmark.container is None:
         return None
     # Imported here, as below: most jobs have no container.
-    from bai_agent.benchmark.container import find_container
+    from bai_agent.benchmark.container_image import find_container
 
     return find_container(job.benchmark.container, rundir)
 

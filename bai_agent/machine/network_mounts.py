@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK, S_ISVTX, S_IWGRP, S_IWOTH
 
-from bai_agent.benchmark.children import Stopped, wait_within
+from bai_agent.benchmark.children import Stopped, run_in_session
 from bai_agent.errors import SetupError
 from bai_agent.job.descriptor.source_tables import Mount, MountType
 from bai_agent.machine.host_facts import mounts
@@ -255,16 +255,10 @@ def _mount(
     # A file and not a pipe: the TLS process of mount.efs goes on, and would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
-            child = subprocess.Popen(
-                mount_arguments(mount),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,
+            env = {**os.environ, "LC_ALL": "C"}
+            code = run_in_session(
+                mount_arguments(mount), output, env=env, deadline=deadline, stopping=stopping, cwd="/"
             )
-            code = wait_within(child, deadline=deadline, stopping=stopping)
         except OSError as error:
             raise SetupError(
                 f"{where} cannot be mounted: mount cannot be started ({error.strerror})."

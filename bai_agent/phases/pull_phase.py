@@ -101,7 +101,7 @@ def bring(ctx: RunContext) -> None:
 def _bring_image(ctx: RunContext, deadline: float) -> None:
     """Bring the image of the benchmark's container, before the nodes meet. Raises RunEndedError, Stopped."""
     # Imported here: most jobs have no container.
-    from bai_agent.benchmark.container import bring_image
+    from bai_agent.benchmark.container_image import bring_image
 
     on_instance = ctx.node.instance_id is not None
     try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from bai_agent.benchmark.children import Stopped, wait_within
+from bai_agent.benchmark.children import Stopped, run_in_session
 from bai_agent.benchmark.environment import STARTUP, benchmark_python, find_user, prepare_environment
 from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.programs import DESCRIBE_PYTHON, PythonDescription, read_description
@@ -319,25 +319,18 @@ class _Runner:
         with self._log.open("ab") as log:
             try:
                 with process_options(self.user, self._cwd) as options:
-                    child = subprocess.Popen(
-                        argv,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        env=self._env,
-                        start_new_session=True,
-                        **options,
+                    code = run_in_session(
+                        argv, log, env=self._env, deadline=self._deadline, stopping=self._stopping, **options
                     )
             except OSError as error:
                 log.write(f"{argv[0]}: {error.strerror}\n".encode())
                 return False
-        try:
-            return wait_within(child, deadline=self._deadline, stopping=self._stopping) == 0
-        except subprocess.TimeoutExpired:
-            raise PullError(
-                f"the requirements were not installed within limits.pull_timeout: {self._last_lines()} "
-                f"(all of it: {self._log})"
-            ) from None
+            except subprocess.TimeoutExpired:
+                raise PullError(
+                    f"the requirements were not installed within limits.pull_timeout: {self._last_lines()} "
+                    f"(all of it: {self._log})"
+                ) from None
+        return code == 0
 
     def _last_lines(self) -> str:
         """Return the errors in a command's output, else its last lines."""

@@ -32,7 +32,7 @@ _SIGNAL = 128
 """A code above is that of a process which was ended by a signal."""
 _TICK_S = 0.02
 _CALM_S = 0.5
-"""Seconds between two looks at the processes of a container that has run for a while."""
+"""Longest wait for a signal once nothing is to be done for the container (seconds)."""
 _SETTLE_S = 2.0
 """Seconds in which the engine may put processes of a container that starts into a cgroup of its own."""
 _REMOVAL_S = 15.0
@@ -73,7 +73,7 @@ class ContainerRun:
         status: int | None = None
         while status is None:
             self._look()
-            arrived = signal.sigtimedwait(_HEEDED, self._pause())
+            arrived = signal.sigtimedwait(_HEEDED, _CALM_S if self._is_calm else _TICK_S)
             if arrived is not None and arrived.si_signo != signal.SIGCHLD:
                 self._to_tell = True
             status = self._reap()
@@ -86,15 +86,15 @@ class ContainerRun:
             signal.sigtimedwait([signal.SIGCHLD], _TICK_S)
         return status
 
-    def _pause(self) -> float:
-        is_calm = (
-            self._begun and time.monotonic() > self._begun + _SETTLE_S and self._to_tell == self._is_told
-        )
-        return _CALM_S if is_calm else _TICK_S
+    @property
+    def _is_calm(self) -> bool:
+        """Whether the container has settled and no order to end is to be passed on: its processes are not looked at."""
+        has_settled = self._begun > 0 and time.monotonic() > self._begun + _SETTLE_S
+        return has_settled and self._to_tell == self._is_told
 
     def _look(self) -> None:
         """Put new processes into our cgroup, and pass on the order to end, once there are processes."""
-        if self._pause() == _CALM_S:
+        if self._is_calm:
             return
         contained = self._contained()
         if contained and not self._begun and self.started:

@@ -1,78 +1,24 @@
-"""What podman is asked for; a stand-in of it records its arguments and answers."""
+"""The command that starts a benchmark in its container, and the container's removal."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from stand_in_podman import USUAL, put_podman
 
-from bai_agent.benchmark import container
-from bai_agent.benchmark.container import (
-    Container,
-    bring_image,
-    contained,
-    find_container,
-    find_podman,
-    own_environment,
-    remove_container,
-)
+from bai_agent.benchmark import container_image
+from bai_agent.benchmark.container import contained, own_environment, remove_container
+from bai_agent.benchmark.container_image import Container
 from bai_agent.errors import SetupError
 from bai_agent.files.user_rights import User
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.descriptor.restart_tables import Checkpoint
 from bai_agent.job.descriptor.source_tables import Mount, MountType, Source, SourceKind
+)
 from bai_agent.job.run_directory import RunDir
-
-ECR = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/train:1"
-TOKEN = "QVdTOnMzY3JldA=="
-
-_STAND_IN = """\
-#!{python}
-import json, os, sys
-from pathlib import Path
-files = {{word: [Path(word.partition("=")[2]).read_text(), oct(Path(word.partition("=")[2]).stat().st_mode)]
-         for word in sys.argv if word.startswith("--authfile=")}}
-with open({calls!r}, "a") as file:
-    file.write(json.dumps([sys.argv[1:], dict(os.environ), files]) + "\\n")
-{answer}
-"""
-INSPECTED = 'print(json.dumps([{"Id": "abc", "Config": {"Env": ["PATH=/image/bin", "SAYS=a=b"]}}]))'
-USUAL = f"""
-if "--version" in sys.argv: print("podman version 4.9.3")
-elif "exists" in sys.argv: sys.exit(1)
-elif "inspect" in sys.argv: {INSPECTED}
-"""
-
-
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Return a function that makes a podman with an answer (Python), and returns the file of its calls."""
-    monkeypatch.setattr(container, "_GPU", tmp_path / "no-gpu")
-
-    def make(answer: str = USUAL) -> Path:
-        folder, calls = tmp_path / "bin", tmp_path / "calls.jsonl"
-        folder.mkdir(exist_ok=True)
-        (folder / "podman").write_text(
-            _STAND_IN.format(python=sys.executable, calls=str(calls), answer=answer)
-        )
-        (folder / "podman").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        return calls
-
-    return make
-
-
-def pulls(calls: Path) -> list[list[Any]]:
-    """Return the calls of podman that pull an image."""
-    return [each for each in map(json.loads, calls.read_text().splitlines()) if "pull" in each[0]]
 
 
 def job(**benchmark: object) -> Job:
@@ -85,12 +31,6 @@ def rundir(folder: Path) -> RunDir:
     return RunDir(folder / "run")
 
 
-def brought(folder: Path, one: Job, *, seconds: float = 60.0) -> None:
-    bring_image(
-        one, rundir(folder), deadline=time.monotonic() + seconds, stopping=lambda: False, on_instance=False
-    )
-
-
 def words_of(
     folder: Path, one: Job, env: dict[str, str], user: User | None = None
 ) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -98,69 +38,22 @@ def words_of(
     return contained(found, one, rundir(folder), env=env, cwd=folder / "run" / "work", user=user)
 
 
+@pytest.mark.parametrize("exists", [True, False])
 def test_gpus_are_passed_to_podman_by_cdi(
-    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
 ) -> None:
-    calls = stand_in(USUAL)
-    gpu, folder = tmp_path / "nvidiactl", tmp_path / "cdi"
-    gpu.touch()
-    folder.mkdir()
-    monkeypatch.setattr(container, "_GPU", gpu)
-    monkeypatch.setattr(container, "_CDI_FOLDERS", (folder,))
-    with pytest.raises(SetupError, match=r"does not know the GPUs .* run `sudo nvidia-ctk cdi generate"):
-        brought(tmp_path, job())
-    (folder / "nvidia.yaml").write_text("kind: nvidia.com/gpu\n")
-    brought(tmp_path, job())
+    gpu = tmp_path / "nvidiactl"
+    if exists:
+        gpu.touch()
+    monkeypatch.setattr(container_image, "_GPU", gpu)
 
-    found = find_container("registry.example/train:1", rundir(tmp_path))
-    words, env = contained(found, job(), rundir(tmp_path), env={}, cwd=tmp_path / "run" / "work", user=None)
-    subprocess.run([*words, "train"], env=env, check=True, timeout=60)
+    words, _ = words_of(tmp_path, job(), {})
 
-    argv = json.loads(calls.read_text().splitlines()[-1])[0]
-    assert "--device=nvidia.com/gpu=all" in argv
-    assert argv[-2:] == ["abc", "train"]
+    assert ("--device=nvidia.com/gpu=all" in words) == exists
+    assert words[-1] == "abc"
 
 
-@pytest.mark.parametrize("works", [True, False])
-def test_an_ec2_instance_generates_its_cdi_description_of_gpus(
-    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, works: bool
-) -> None:
-    stand_in(USUAL)
-    (tmp_path / "nvidiactl").touch()
-    program = tmp_path / "bin" / "nvidia-ctk"
-    program.write_text(
-        f'#!/bin/sh\n{"" if works else "echo no driver; exit 3"}\necho "$3" >"${{3#--output=}}"\n'
-    )
-    program.chmod(0o755)
-    for name, value in {
-        "_GPU": tmp_path / "nvidiactl",
-        "_CDI_FOLDERS": (tmp_path / "etc" / "cdi",),
-        "DEFAULT_PATH": f"{program.parent}:/bin",
-    }.items():
-        monkeypatch.setattr(container, name, value)
-
-    def bring() -> None:
-        bring_image(
-            job(),
-            rundir(tmp_path),
-            deadline=time.monotonic() + 60,
-            stopping=lambda: False,
-            on_instance=True,
-        )
-
-    if works:
-        bring()
-        assert (tmp_path / "etc" / "cdi" / "nvidia.yaml").exists()
-    else:
-        with pytest.raises(
-            SetupError, match=r"does not know the GPUs of this machine: 'no driver'; run `sudo"
-        ):
-            bring()
-
-
-def test_values_of_variables_are_not_in_podmans_arguments_unless_podman_itself_reads_them(
-    tmp_path: Path,
-) -> None:
+def test_values_of_variables_are_not_in_podmans_arguments_unless_podman_itself_reads_them(tmp_path: Path) -> None:
     env = {"TOKEN": "s3cret", "PATH": "/image/bin", "LD_PRELOAD": "/image/x.so", "XDG_X": "1"}
 
     words, given = words_of(tmp_path, job(), env)
@@ -192,16 +85,6 @@ def test_a_variable_that_would_make_podman_hang_is_kept_from_its_own_environment
 
     assert "--env=_PODMAN_PAUSE=1" in words
     assert "_PODMAN_PAUSE" not in given
-
-
-def test_an_image_cannot_ask_for_variables_of_the_caller(
-    tmp_path: Path, stand_in: Callable[[str], Path]
-) -> None:
-    stand_in(USUAL.replace('"SAYS=a=b"', '"SAYS=a=b", "*=x", "AWS*=x", "=x"'))
-
-    found = find_container("registry.example/train:1", rundir(tmp_path))
-
-    assert found.environment == {"PATH": "/image/bin", "SAYS": "a=b"}
 
 
 def test_the_container_runs_as_the_benchmarks_user_and_groups(tmp_path: Path) -> None:
@@ -271,121 +154,12 @@ def test_variables_of_the_hosts_account_and_loader_are_not_passed_into_a_contain
     assert set(kept) == {"HOME", "SAYS", "USER"}
 
 
-def test_the_id_and_environment_of_an_image_are_read(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
-    stand_in(USUAL)
-
-    found = find_container("registry.example/train:1", rundir(tmp_path))
-
-    assert (found.image, found.environment) == ("abc", {"PATH": "/image/bin", "SAYS": "a=b"})
-
-
-@pytest.mark.parametrize(
-    "answer", ["print('[]')", "print('{')", 'print(\'[{"Id": 1, "Config": 3}]\')', "sys.exit(125)"]
-)
-def test_an_image_that_cannot_be_inspected_is_named(
-    tmp_path: Path, stand_in: Callable[[str], Path], answer: str
-) -> None:
-    stand_in(USUAL.replace(INSPECTED, answer))
-
-    with pytest.raises(SetupError, match=r'image "registry.example/train:1" cannot be found on this machine'):
-        find_container("registry.example/train:1", rundir(tmp_path))
-
-
-def test_restarts_use_the_image_that_was_pulled_although_its_tag_has_moved(
-    tmp_path: Path, stand_in: Callable[[str], Path]
-) -> None:
-    """Also after a restart of the agent, unless somebody has removed the image meanwhile."""
-    called = 'print(json.dumps([{{"Id": {}, "Config": {{}}}}]))'
-    there = USUAL.replace("sys.exit(1)", "sys.exit(0)")
-    stand_in(there.replace(INSPECTED, called.format('"abc"')))
-    brought(tmp_path, job())
-    calls = stand_in(there.replace(INSPECTED, called.format('"abc" if "abc" in sys.argv else "def"')))
-
-    brought(tmp_path, job())
-    assert find_container("registry.example/train:1", rundir(tmp_path)).image == "abc"
-    assert pulls(calls) == []
-
-    stand_in(USUAL.replace(INSPECTED, called.format('"abc" if "abc" in sys.argv else "def"')))
-    brought(tmp_path, job())
-    assert find_container("registry.example/train:1", rundir(tmp_path)).image == "def"
-    assert len(pulls(calls)) == 1
-
-
-def test_a_missing_podman_is_named_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-    with pytest.raises(SetupError, match=r"podman is not on this machine; install the package podman .*dnf"):
-        brought(tmp_path, job())
-
-
-@pytest.mark.parametrize("version", ["podman version 3.4.4", "?"])
-def test_an_old_podman_is_refused(stand_in: Callable[[str], Path], version: str) -> None:
-    stand_in(f"print({version!r})")
-
-    with pytest.raises(SetupError, match=r"4\.1 is the oldest that works"):
-        find_podman()
-
-
-def test_a_podman_that_lacks_permissions_is_refused_with_its_own_message(
-    tmp_path: Path, stand_in: Callable[[str], Path]
-) -> None:
-    stand_in(
-        USUAL.replace("sys.exit(1)", "print('Error: cannot clone: Operation not permitted'); sys.exit(125)")
-    )
-
-    with pytest.raises(SetupError, match=r"podman does not work on this machine: .*Operation not permitted"):
-        brought(tmp_path, job())
-
-
-def test_a_pull_that_hangs_ends_at_the_deadline(tmp_path: Path, stand_in: Callable[[str], Path]) -> None:
-    stand_in(USUAL + "elif 'pull' in sys.argv: import time; time.sleep(600)\n")
-
-    with pytest.raises(SetupError, match=r"could not be pulled within limits.pull_timeout"):
-        brought(tmp_path, job(), seconds=0.5)
-
-
-def test_the_ecr_login_is_a_private_file_that_is_removed_after_the_pull(
-    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = stand_in(USUAL)
-    asked = []
-
-    def login(service: str, target: str, question: object, **more: object) -> object:
-        asked.append((service, target, more["region"]))
-        return {"authorizationData": [{"authorizationToken": TOKEN}]}
-
-    monkeypatch.setattr("bai_agent.aws.registry_login.ask", login)
-
-    brought(tmp_path, job(container=ECR))
-
-    ((argv, _, files),) = pulls(calls)
-    ((text, mode),) = files.values()
-    assert argv[:2] == ["pull", "--quiet"]
-    assert argv[-1] == ECR
-    assert json.loads(text) == {"auths": {ECR.partition("/")[0]: {"auth": TOKEN}}}
-    assert mode == oct(0o100600)
-    assert asked == [("ecr", "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken", "eu-west-1")]
-    assert TOKEN not in " ".join(argv)
-    assert [each.name for each in (tmp_path / "run").iterdir()] == ["image.id"]
-
-
-def test_a_role_that_may_not_log_in_is_named_with_the_policy(
-    tmp_path: Path, stand_in: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in(USUAL)
-    monkeypatch.setattr("bai_agent.aws.registry_login.ask", lambda *_, **__: {"authorizationData": []})
-
-    with pytest.raises(
-        SetupError, match=r"authorizationToken; the role .*AmazonEC2ContainerRegistryReadOnly"
-    ):
-        brought(tmp_path, job(container=ECR))
-
-
 def test_a_container_that_cannot_be_removed_causes_a_warning(
-    tmp_path: Path, stand_in: Callable[[str], Path]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in(USUAL + "elif 'rm' in sys.argv: print('Error: it is busy'); sys.exit(125)\n")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    put_podman(tmp_path / "bin", USUAL + "elif 'rm' in sys.argv: print('Error: it is busy'); sys.exit(125)\n")
 
     assert remove_container(rundir(tmp_path)) == "The container could not be removed: 'it is busy'"
-    stand_in(USUAL)
+    put_podman(tmp_path / "bin")
     assert remove_container(rundir(tmp_path)) is None
