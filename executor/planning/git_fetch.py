@@ -23,7 +23,7 @@ FETCH_SECONDS = 600.0
 """Longest time of a fetch, and of the check-out of its files."""
 MOST_BYTES = 8 << 30
 """Most bytes of the repository and its files, together with what git prints."""
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS, _TICK_SECONDS = 1.0, 0.02
 _MOST_PRINTED = 1 << 16
 """Bytes of git's output that are read, from its end."""
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -164,29 +164,41 @@ class _Repository:
         ):
             try:
                 self._await(process)
-            except BaseException:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
-            if process.returncode:
+            finally:
+                if process.returncode is None:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, signal.SIGKILL)
+            if process.wait():
                 raise _GitError(_end_of(errors))
             return _end_of(output)
 
     def _await(self, process: subprocess.Popen[bytes]) -> None:
         """Wait for git, and look at what it has written meanwhile. Raises UsageError, TimeoutExpired."""
-        is_running = True
-        while is_running:
-            left = max(0.0, self._deadline - time.monotonic())
-            try:
-                process.wait(min(left, _LOOK_SECONDS))
-                is_running = False
-            except subprocess.TimeoutExpired:
-                if left <= _LOOK_SECONDS:
-                    raise
-            if _size(self._place) > MOST_BYTES:
-                raise UsageError(
-                    f"the repository has more than {MOST_BYTES / (1 << 30):g} GiB; clone it, and name the folder with path"
-                )
+        next_look = 0.0
+        while True:
+            # Before the look, which then sees all that it has written.
+            has_ended = _has_ended(process)
+            if has_ended or time.monotonic() >= next_look:
+                self._require_size()
+                next_look = time.monotonic() + _LOOK_SECONDS
+            if has_ended:
+                return
+            if time.monotonic() >= self._deadline:
+                raise subprocess.TimeoutExpired(process.args, FETCH_SECONDS)
+            time.sleep(_TICK_SECONDS)
+
+    def _require_size(self) -> None:
+        if _size(self._place) > MOST_BYTES:
+            raise UsageError(
+                f"the repository has more than {MOST_BYTES / (1 << 30):g} GiB; clone it, and name the folder with path"
+            )
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether git has ended. If possible it is not reaped: until then its session's number is not reused."""
+    if not hasattr(os, "waitid"):  # on a Mac before Python 3.13
+        return process.poll() is not None
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _size(folder: Path) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from git_server import GitServer, Repository, git_server
 
 import executor.planning.git_fetch
 from bai_agent.job.descriptor.benchmark_tables import Git
+from bai_agent.shim.proc import read_process
 from executor.descriptor import load
 from executor.errors import ScriptsError, UsageError
 from executor.jobs.resolved_request import resolved_request
@@ -262,6 +265,30 @@ def test_a_git_server_that_hangs_is_abandoned(
             _fetch(server, repository, tmp_path / "place")
     finally:
         server.hangs = False
+
+
+def test_processes_that_git_leaves_are_ended_with_it(
+    server: GitServer, repository: Repository, tmp_path: Path
+) -> None:
+    commit = repository.commit({"train.py": "1"})
+    left = tmp_path / "left"
+    program = tmp_path / "git"
+    program.write_text(f'#!/bin/sh\nsleep 600 &\necho $! >>{left}\nexec {shutil.which("git")} "$@"\n')
+    program.chmod(0o755)
+
+    found = _fetch(server, repository, tmp_path / "place", PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+    assert found.commit == commit
+    pids = [int(line) for line in left.read_text().split()]
+    deadline = time.monotonic() + 60
+    while any(map(_lives, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if _lives(pid)]
+
+
+def _lives(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.state not in "ZX"
 
 
 def test_a_missing_git_is_reported_in_a_sentence(

@@ -17,7 +17,6 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity
 from bai_agent.job.descriptor.restart_tables import Checkpoint
 from bai_agent.job.descriptor.source_tables import Mount, MountType, Source, SourceKind
-)
 from bai_agent.job.run_directory import RunDir
 
 
