@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -34,8 +33,6 @@ _OPTIONS = "soft,timeo=150,retrans=2,nosuid,nodev"
 """soft: calls fail when the server is gone, and a power-off does not wait for it. timeo: 15 s, the least that EFS recommends:
 https://docs.aws.amazon.com/efs/latest/ug/mounting-fs-nfs-mount-settings.html
 """
-_HELPER_FOLDERS = ("/sbin", "/usr/sbin")
-"""Folders of mount's helpers: mount(8)."""
 _MOST_WORDS = 300
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 """Flags of umount2(2)."""
@@ -147,15 +144,14 @@ def _require_rights(mount: Mount, where: str) -> None:
         raise SetupError(
             f"{where} cannot be mounted: only root may mount, and the agent runs as user {os.geteuid()}."
         )
-    program = mount.type.program
-    if shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *_HELPER_FOLDERS])) is None:
+    if not mount.type.is_installed():
         other = (
             ', or write type = "nfs" and the DNS name of the file system'
             if mount.type is MountType.EFS
             else ""
         )
         raise SetupError(
-            f"{where} cannot be mounted: there is no {program} on this machine. Install the package {mount.type.package}{other}."
+            f"{where} cannot be mounted: there is no {mount.type.program} on this machine. Install the package {mount.type.package}{other}."
         )
 
 

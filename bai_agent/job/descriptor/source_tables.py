@@ -88,6 +88,10 @@ class Source(WrittenSource):
     """Whether it is for the server of `[server]`, and not for its client. Scripts are for both."""
 
 
+_HELPER_FOLDERS = ("/sbin", "/usr/sbin")
+"""Folders of mount's helpers, in addition to PATH: mount(8)."""
+
+
 class MountType(str, Enum):
     """How a network file system is mounted."""
 
@@ -107,6 +111,15 @@ class MountType(str, Enum):
         if self is MountType.EFS:
             return "amazon-efs-utils"
         return "nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)"
+
+    def is_installed(self) -> bool:
+        """Return whether this machine has that program."""
+        # Imported here: few jobs have mounts.
+        import os
+        import shutil
+
+        path = os.pathsep.join([os.environ.get("PATH", ""), *_HELPER_FOLDERS])
+        return shutil.which(self.program, path=path) is not None
 
 
 _HOST = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"

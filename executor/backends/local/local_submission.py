@@ -192,12 +192,11 @@ def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], st
     for key, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ):
         problem = f"the environment variable {name} is not set here"
         yield key, problem, f"export {name} before `bai run`, which would refuse to start"
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/sbin", "/usr/sbin"])
     for index, mount in enumerate(descriptor.mounts):
         if os.geteuid() != 0:
             fix = "run it as root, or with --on ec2"
             yield ("mounts", index), "only root may mount, and you are not root here", fix
-        elif shutil.which(mount.type.program, path=path) is None:
+        elif not mount.type.is_installed():
             problem = f"there is no {mount.type.program} here"
             yield ("mounts", index, "type"), problem, f"install the package {mount.type.package}"
     if descriptor.env.container is not None and shutil.which("podman") is None:

@@ -336,7 +336,7 @@ def test_a_missing_program_is_named_with_its_package(
     tmp_path: Path, record: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("bai_agent.machine.network_mounts._HELPER_FOLDERS", ())
+    monkeypatch.setattr("bai_agent.job.descriptor.source_tables._HELPER_FOLDERS", ())
     efs = Mount(type=MountType.EFS, src="fs-0123456789abcdef0:/", target=str(tmp_path / "efs"))
 
     assert "there is no mount.nfs on this machine. Install the package nfs-common" in refusal(
