@@ -8,7 +8,7 @@ init_seconds=1800
 max_starts=6
 agent=
 own_python=
-keep_seconds=0
+keep_failure_seconds=0
 keep_success_seconds=0
 nodes=1
 launch=0
@@ -23,7 +23,7 @@ end() {
     case $* in
     "done 4") ;; # cancelled
     "done 0") keep "$keep_success_seconds" ;;
-    *) keep "$keep_seconds" ;;
+    *) keep "$keep_failure_seconds" ;;
     esac
     finish "$@"
 }
@@ -333,7 +333,7 @@ if [ ! -r "$state/settings" ]; then
     say "$state/settings is not there; cloud-init may have failed to write it"
     end no-settings
 fi
-# Words of the shell, quoted: power, keep_seconds, keep_success_seconds, nodes, launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
+# Words of the shell, quoted: power, keep_failure_seconds, keep_success_seconds, nodes, launch, first_node, job_id, region, s3_endpoint, bundle_url, bundle_sha256, job_url, job_sha256, store_url.
 # shellcheck source=/dev/null
 . "$state/settings"
 run=$root/jobs/$job_id

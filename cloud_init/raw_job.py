@@ -56,7 +56,7 @@ def _prepare(bundle: str) -> None:
         "region": store.region or _region(),
         "store_url": store.url if store.url.startswith("s3://") else "",
         "s3_endpoint": store.endpoint or "",
-        "keep_seconds": str(int(job.end.keep_time(None).total_seconds())),
+        "keep_failure_seconds": str(int(job.end.keep_time(None).total_seconds())),
         "keep_success_seconds": str(int(job.end.keep_time(0).total_seconds())),
         "nodes": str(job.strategy.nodes),
         "power": "stay" if stays else "off",

@@ -230,7 +230,7 @@ def guardian_settings(boot: Boot) -> dict[str, str | int | None]:
         "region": boot.region,
         "store_url": boot.store_url,
         "s3_endpoint": boot.s3_endpoint,
-        "keep_seconds": int(boot.keep_after_failure.total_seconds()),
+        "keep_failure_seconds": int(boot.keep_after_failure.total_seconds()),
         "keep_success_seconds": int(boot.keep_after_success.total_seconds()),
         "nodes": boot.nodes,
         "launch": boot.launch,

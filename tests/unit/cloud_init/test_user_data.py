@@ -116,7 +116,7 @@ def test_the_guardian_gets_all_settings() -> None:
         "region": "eu-west-1",
         "store_url": "s3://bucket/jobs",
         "s3_endpoint": "http://10.0.0.1:8080",
-        "keep_seconds": "1800",
+        "keep_failure_seconds": "1800",
         "keep_success_seconds": "600",
         "nodes": "4",
         "launch": "2",

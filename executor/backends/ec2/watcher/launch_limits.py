@@ -45,7 +45,7 @@ class LaunchLimits:
     def check(self, file: LaunchFile, ec2: EC2Client, *, store: str) -> None:
         """Raise UsageError unless a launch of a job in `store`, a URL, is within the limits; its price is not
         checked here. Raises BaiError."""
-        found = [*self._beyond(file.request), *self._beyond_places(file), *_of_others(file, store)]
+        found = [*self._beyond(file.request), *self._beyond_places(file), *_foreign_tags(file, store)]
         owner = _owner(ec2, str(file.request.get("ImageId")))
         if not found and not set(owner) & set(self.owners):
             found = [
@@ -82,7 +82,7 @@ class LaunchLimits:
         return any(fnmatch.fnmatchcase(name, each) for each in self.types)
 
 
-def _of_others(file: LaunchFile, store: str) -> Sequence[str]:
+def _foreign_tags(file: LaunchFile, store: str) -> Sequence[str]:
     """Return tags of machines, volumes and the job's own security group that name another job or store, or are
     missing."""
     ours = sanitised({JOB_TAG: file.job_id, STORE_TAG: store})
