@@ -30,7 +30,7 @@ from email.message import Message
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from xml.sax.saxutils import escape
 
-from bai_agent.aws.http_request import authorization, imds_request, open_url
+from bai_agent.aws.http_request import imds_request, open_url, signed_headers
 
 UNREACHABLE, DENIED, MISSING, CORRUPT, DISK, CLOCK, CLOCK_OFF = 3, 4, 5, 6, 7, 8, 9
 TIMEOUT = 10
@@ -246,17 +246,10 @@ def refused(status: int, headers: Message, body: bytes, url: str) -> FetchError:
 
 def signed(host: str, path: str, query: str, region: str) -> Dict[str, str]:
     """Return the headers of a GET, signed."""
-    key, secret, token = credentials()
-    headers = {
-        "host": host,
-        "x-amz-content-sha256": hashlib.sha256(b"").hexdigest(),
-        "x-amz-date": time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() + _learned["skew"])),
-        "x-amz-security-token": token,
-    }
-    headers["authorization"] = authorization(
-        "GET", path, query, headers, b"", service="s3", region=region, access=key, secret=secret
+    at = time.time() + _learned["skew"]
+    return signed_headers(
+        "GET", host, path, query, b"", {}, at=at, service="s3", region=region, keys=credentials()
     )
-    return headers
 
 
 def credentials() -> Tuple[str, str, str]:

@@ -5,8 +5,9 @@ The program that fetches the agent contains the text of this module: standard li
 
 import hashlib
 import hmac
+import time
 import urllib.request
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 from urllib.error import HTTPError
 
 
@@ -46,30 +47,40 @@ def imds_request(path: str, token: Optional[str], environment: Mapping[str, str]
     return {"url": url, "method": method, "headers": headers, "by_proxy": False}
 
 
-def authorization(
+def signed_headers(
     method: str,
+    host: str,
     path: str,
     query: str,
-    headers: Dict[str, str],
     payload: bytes,
+    headers: Mapping[str, str],
     *,
+    at: float,
     service: str,
     region: str,
-    access: str,
-    secret: str,
-) -> str:
-    """Return the header `authorization` (Signature Version 4) of a request, which signs all of `headers`.
+    keys: Tuple[str, str, Optional[str]],
+) -> Dict[str, str]:
+    """Return `headers`, whose names are in lower case, with those that sign the request (Signature Version 4).
 
-    Header names are in lower case, `x-amz-date` and `host` among them. Path and query are as sent, the query in
-    alphabetical order. https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
+    Path and query are as sent, the query in alphabetical order. at: the time (seconds since the epoch). keys: access key, secret key,
+    session token.
+    https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html
     """
-    stamp = headers["x-amz-date"]
+    access, secret, token = keys
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
+    digest = hashlib.sha256(payload).hexdigest()
+    found = {**headers, "host": host, "x-amz-date": stamp}
+    if service == "s3":
+        found["x-amz-content-sha256"] = digest
+    if token:
+        found["x-amz-security-token"] = token
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"
-    names = ";".join(sorted(headers))
-    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    request = "\n".join([method, path, query, lines, names, hashlib.sha256(payload).hexdigest()])
+    names = ";".join(sorted(found))
+    lines = "".join(f"{name}:{found[name]}\n" for name in sorted(found))
+    request = "\n".join([method, path, query, lines, names, digest])
     text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(request.encode()).hexdigest()])
     signature = f"AWS4{secret}".encode()
     for part in [*scope.split("/"), text]:
         signature = hmac.new(signature, part.encode(), hashlib.sha256).digest()
-    return f"AWS4-HMAC-SHA256 Credential={access}/{scope}, SignedHeaders={names}, Signature={signature.hex()}"
+    sign = f"Credential={access}/{scope}, SignedHeaders={names}, Signature={signature.hex()}"
+    return {**found, "authorization": f"AWS4-HMAC-SHA256 {sign}"}

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from bai_agent.aws.credentials import find_keys
 from bai_agent.aws.http_answer import Answer, send
-from bai_agent.aws.http_request import authorization
+from bai_agent.aws.http_request import signed_headers
 from bai_agent.aws.imds import BUSY, Keys, read
 from bai_agent.backoff import Backoff, retry
 from bai_agent.decode import parse_json
@@ -87,26 +87,18 @@ def signed(
 ) -> dict[str, str]:
     """Return the headers of a signed POST of `body` to `url`."""
     parts = urlsplit(url)
-    headers = {
-        "content-type": "application/x-amz-json-1.1",
-        "host": parts.netloc,
-        "x-amz-date": at.strftime("%Y%m%dT%H%M%SZ"),
-        "x-amz-target": target,
-    }
-    if keys.token:
-        headers["x-amz-security-token"] = keys.token
-    headers["authorization"] = authorization(
+    return signed_headers(
         "POST",
+        parts.netloc,
         parts.path or "/",
         "",
-        headers,
         body,
+        {"content-type": "application/x-amz-json-1.1", "x-amz-target": target},
+        at=at.timestamp(),
         service=service,
         region=region,
-        access=keys.access,
-        secret=keys.secret,
+        keys=(keys.access, keys.secret, keys.token),
     )
-    return headers
 
 
 def _endpoint(service: str, region: str, environment: Mapping[str, str]) -> str:

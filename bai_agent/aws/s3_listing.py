@@ -7,10 +7,10 @@ only: an instance may not have boto3.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from datetime import datetime, timedelta, timezone
+import time
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -18,7 +18,8 @@ from xml.etree import ElementTree
 
 from bai_agent.aws.credentials import find_keys
 from bai_agent.aws.http_answer import send
-from bai_agent.aws.http_request import authorization
+from bai_agent.aws.http_request import signed_headers
+from bai_agent.aws.s3_client import aws_address
 from bai_agent.errors import CredentialsError, MetadataError, S3Error
 from bai_agent.light_dataclass import dataclass, field
 
@@ -101,30 +102,22 @@ def _page(client: S3Store, query: dict[str, str], *, timeout_s: float) -> Elemen
 
 def _address(config: dict[str, Any]) -> str:
     """Return the address of the bucket that `connect` configured."""
-    by_host = config.get("virtual_hosted_style_request") == "true"
+    bucket, by_host = config["bucket"], config.get("virtual_hosted_style_request") == "true"
     if endpoint := config.get("endpoint"):
-        return f"{endpoint}/" if by_host else f"{endpoint}/{config['bucket']}"
-    server = f"s3.{config['region']}.amazonaws.com"
-    return f"https://{config['bucket']}.{server}/" if by_host else f"https://{server}/{config['bucket']}"
+        return f"{endpoint}/" if by_host else f"{endpoint}/{bucket}"
+    server = aws_address(config["region"])
+    return f"{server.replace('://', f'://{bucket}.')}/" if by_host else f"{server}/{bucket}"
 
 
 def _signed(client: S3Store, address: str, query: str, *, region: str) -> dict[str, str]:
     """Return the headers of a signed GET, with the client's credentials. Raises CredentialsError, MetadataError."""
     if client.credential_provider is not None:
         found: Any = client.credential_provider()
-        access, secret, token = found["access_key_id"], found["secret_access_key"], found.get("token")
+        keys = found["access_key_id"], found["secret_access_key"], found.get("token")
     else:
-        keys = find_keys(os.environ)()
-        access, secret, token = keys.access, keys.secret, keys.token
+        own = find_keys(os.environ)()
+        keys = own.access, own.secret, own.token
     parts = urlsplit(address)
-    headers = {
-        "host": parts.netloc,
-        "x-amz-content-sha256": hashlib.sha256(b"").hexdigest(),
-        "x-amz-date": datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ"),
-    }
-    if token:
-        headers["x-amz-security-token"] = token
-    headers["authorization"] = authorization(
-        "GET", parts.path, query, headers, b"", service="s3", region=region, access=access, secret=secret
+    return signed_headers(
+        "GET", parts.netloc, parts.path, query, b"", {}, at=time.time(), service="s3", region=region, keys=keys
     )
-    return headers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import Any
 
 from bai_agent.errors import SecretError
 
@@ -25,50 +26,46 @@ def resolve(reference: str, *, environment: Mapping[str, str] = os.environ) -> s
     # Imported here and below: few jobs have secrets, and an HTTP client is 40 modules.
     from bai_agent.aws.credentials import takes_botocore
 
+    is_parameter = kind == "ssm"
+    question = {"Name": name, "WithDecryption": True} if is_parameter else {"SecretId": name}
     if takes_botocore(environment) and find_spec("boto3") is not None:
-        return _by_boto3(kind, name, reference)
-    return _by_hand(kind, name, reference, environment)
+        answer = _ask_boto3(kind, question, reference)
+    else:
+        answer = _ask_aws(kind, question, reference, environment)
+    try:
+        return str(answer["Parameter"]["Value"] if is_parameter else answer["SecretString"])
+    except (KeyError, TypeError) as error:
+        raise SecretError(
+            f'"{reference}" cannot be resolved: it holds no text; store the secret as a string'
+        ) from error
 
 
-def _by_boto3(kind: str, name: str, reference: str) -> str:
-    """Ask boto3, which knows a person's profiles and single sign-on."""
+def _ask_boto3(kind: str, question: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
+    """Ask boto3, which knows a person's profiles and single sign-on. Raises SecretError."""
     # Installed together with `bai`, not with the agent.
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     config = Config(connect_timeout=10, read_timeout=20, retries={"max_attempts": 4, "mode": "standard"})
+    make_client: Any = boto3.client
+    method = {"ssm": "get_parameter", "secretsmanager": "get_secret_value"}[kind]
     try:
-        if kind == "ssm":
-            answer = boto3.client("ssm", config=config).get_parameter(Name=name, WithDecryption=True)
-            return str(answer["Parameter"]["Value"])
-        answer = boto3.client("secretsmanager", config=config).get_secret_value(SecretId=name)
-        return str(answer["SecretString"])
+        answer: Mapping[str, Any] = getattr(make_client(kind, config=config), method)(**question)
     except (BotoCoreError, ClientError) as error:
         raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
-    except (KeyError, TypeError) as error:
-        raise SecretError(_NO_TEXT.format(reference)) from error
+    return answer
 
 
-def _by_hand(kind: str, name: str, reference: str, environment: Mapping[str, str]) -> str:
-    """Ask AWS directly, on an instance with any image or with keys in the environment."""
+def _ask_aws(
+    kind: str, question: Mapping[str, Any], reference: str, environment: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """Ask AWS directly, on an instance with any image or with keys in the environment. Raises SecretError."""
     from bai_agent.aws.json_service import ask
     from bai_agent.errors import ServiceError
 
+    target = {"ssm": "AmazonSSM.GetParameter", "secretsmanager": "secretsmanager.GetSecretValue"}[kind]
     try:
-        if kind == "ssm":
-            question = {"Name": name, "WithDecryption": True}
-            return str(
-                ask("ssm", "AmazonSSM.GetParameter", question, environment=environment)["Parameter"]["Value"]
-            )
-        answer = ask(
-            "secretsmanager", "secretsmanager.GetSecretValue", {"SecretId": name}, environment=environment
-        )
-        return str(answer["SecretString"])
+        return ask(kind, target, question, environment=environment)
     except ServiceError as error:
         raise SecretError(f'"{reference}" cannot be resolved: {error}') from error
-    except (KeyError, TypeError) as error:
-        raise SecretError(_NO_TEXT.format(reference)) from error
-
-
-_NO_TEXT = '"{}" cannot be resolved: it holds no text; store the secret as a string'
