@@ -5,36 +5,33 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, TypedDict
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.backoff import Backoff
 from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
 from bai_agent.benchmark.state import StartedBenchmark, read_exit, read_started
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.metric_tables import Metric, Results
+from bai_agent.job.descriptor.metric_tables import Results
 from bai_agent.job.record_types import RunEnd
 from bai_agent.job.repeats import RepeatedRuns, RepeatsFile, read_repeats
 from bai_agent.job.run_directory import FULL, RunDir, now_ms, write_json
+from bai_agent.metrics.block_extractor import BlockExtractor
 from bai_agent.metrics.checkpoint import ExtractionCheckpoint, read_checkpoint, write_checkpoint
 from bai_agent.metrics.context import ContextMarkers
-from bai_agent.metrics.emit import begun_run, parse_emitted
 from bai_agent.metrics.follow import Follower, LineBlock, LogPosition
 from bai_agent.metrics.headlines import Headlines
 from bai_agent.metrics.logs import Log, Logs, source_of
 from bai_agent.metrics.records import SOURCES, RecordFile, Value, run_facts, values_of_run, wait_for_room
 from bai_agent.metrics.repeated_logs import GenerationRuns, RepeatGuide
 from bai_agent.metrics.results.values_journal import FileValues, read_note
-from bai_agent.metrics.search.dense import Columns
-from bai_agent.metrics.search.extract import Extraction
-from bai_agent.metrics.search.patterns import compile_patterns, line_counter, prefilter_available
-from bai_agent.metrics.search.reading import Doubt
-from bai_agent.metrics.search_limit import LIMIT_SECONDS, SearchLimit
+from bai_agent.metrics.search.patterns import prefilter_available
+from bai_agent.metrics.search_limit import SearchLimit
 from bai_agent.metrics.sections import SectionMarkers
-from bai_agent.metrics.tally import Tally, doubt_warning, line_around, not_a_number_warning, summary
-from bai_agent.metrics.watchdog import off_in, open_mark, read_switched_off
+from bai_agent.metrics.tally import Tally, summary
+from bai_agent.metrics.watchdog import open_mark, read_switched_off, switch_off_warnings
 from bai_agent.shim.proc import own_usage
 from bai_agent.strategy.process_ends import process_logs, runs_of_processes
 
@@ -46,20 +43,6 @@ log = logging.getLogger(__name__)
 _SHORTEST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.04
 _CHECKPOINT_SECONDS = 1.0
-_NUMBER_SHOWN = 80
-_QUOTABLE = 64 * 1024
-"""Characters of a line that are searched for secrets before its beginning is quoted."""
-
-
-class _Where(TypedDict):
-    """Source of a block's records, for `RecordFile`."""
-
-    src: str
-    labels: str
-    truncations: int
-    timestamp: int
-    late: bool
-    repeat: int | None
 
 
 class Extractor:
@@ -119,16 +102,16 @@ class Extractor:
         )
         self._tally = start.tally
         self._fast = prefilter_available()
-        self._limit = SearchLimit(open_mark(rundir.extractor_search) if careful else None)
+        limit = SearchLimit(open_mark(rundir.extractor_search) if careful else None)
         self._logs = Logs(
             rundir,
             job,
             places=start.logs,
             last=self._records.last,
             again=again,
-            markers=SectionMarkers(job.metrics, guard=self._limit, fast=self._fast),
+            markers=SectionMarkers(job.metrics, guard=limit, fast=self._fast),
             opened=start.sections,
-            context=ContextMarkers(job.metrics, guard=self._limit, fast=self._fast),
+            context=ContextMarkers(job.metrics, guard=limit, fast=self._fast),
             known=start.context,
         )
         emit = Follower((rundir.emit,), place=start.emit, carriage_return=False)
@@ -138,18 +121,24 @@ class Extractor:
         self._samples = sampled.off + 1 if sampled else 0
         self._host = _host_sampler(rundir) if job.host_metrics.enabled else None
         self._next_sample = self._next_checkpoint = clock()
-        self._count_lines = line_counter(fast=self._fast)
         self._switched_off = read_switched_off(rundir.extractor_disabled)
+        self._blocks = BlockExtractor(
+            job,
+            self._records,
+            self._tally,
+            limit=limit,
+            switched_off=self._switched_off,
+            fast=self._fast,
+            quote=quote,
+            now=now,
+        )
         self._written: tuple[int, dict[str, LogPosition], LogPosition] | None = None
-        self._extraction: tuple[frozenset[int], Extraction] | None = None
         self._leaves_rest = False
         self._repeats: RepeatGuide | None = None
         if job.repeat is not None:
             self._repeats = RepeatGuide(RepeatsFile(rundir.repeats), extract=self._take)
         elif job.has_generations:
             self._repeats = RepeatGuide(GenerationRuns(rundir), extract=self._take)
-        self._runs_elsewhere = False
-        """Whether another node does the runs of a `[repeat]` job; then emitted lines name their run."""
         self._empty_results: list[Results] = []
         self._result_warnings: list[str] = []
         self._benchmark = StartedBenchmark(rundir)
@@ -191,10 +180,10 @@ class Extractor:
 
     def _follow_runs(self, repeats: RepeatGuide | None, *, exited: bool) -> bool:
         """Set the ends of the logs; return whether a log moved on to its next run."""
-        self._runs_elsewhere = (
+        self._blocks.runs_elsewhere = (
             self._job.repeat is not None and self._logs.by_process and not self._rundir.repeats.exists()
         )
-        if repeats is None or self._runs_elsewhere:
+        if repeats is None or self._blocks.runs_elsewhere:
             self._leave_to_others(exited=exited)
             return False
         # Each log of a process belongs to one run.
@@ -216,11 +205,9 @@ class Extractor:
         return moved
 
     def _take(self, source: Log, blocks: Sequence[LineBlock]) -> None:
+        take = self._blocks.take_emitted if source is self._emit else self._blocks.extract
         for block in blocks:
-            if source is self._emit:
-                self._take_emitted(block)
-            else:
-                self._extract(source, block)
+            take(source, block)
 
     def _leave_to_others(self, *, exited: bool) -> None:
         """Stop reading at the benchmark's end: later output of processes that it left behind is not searched for metrics.
@@ -246,17 +233,6 @@ class Extractor:
                 shared.end = 0 if output is not None and shared.size() < output else output
             self._emit.follower.end = ended.emit_bytes
 
-    def not_a_number(self, index: int, text: str) -> None:
-        self._count_not_a_number(self._job.metrics[index].name, text, metric=self._job.metrics[index])
-
-    def doubtful(self, index: int, doubt: Doubt, taken: str, whole: str, line: str) -> None:
-        if self._tally.is_new_doubt(index, doubt):
-            shown = line_around(self._quoted(line), whole)
-            example = (taken, whole, shown) if whole[:_NUMBER_SHOWN] in shown else ("***", "***", shown)
-            log.warning("%s", doubt_warning(self._job.metrics[index], doubt, 1, example))
-            self._tally.note_doubt(index, doubt, example)
-        self._tally.count_doubt(index, doubt)
-
     def _read_logs(self) -> bool:
         any_new = False
         for each in self._logs.in_turn():
@@ -269,14 +245,12 @@ class Extractor:
                 log.warning("%s was truncated; it is read from its start", self._rundir.path / each.name)
                 each.reset_sections()
                 wait_for_room(self._write_checkpoint, path=self._rundir.extractor_offset, sleep=self._sleep)
-            for block in blocks:
-                self._extract(each, block)
+            self._take(each, blocks)
         return any_new
 
     def _read_emit(self) -> bool:
         new, blocks = self._emit.follower.read()
-        for block in blocks:
-            self._take_emitted(block)
+        self._take(self._emit, blocks)
         return new
 
     def _finish(self) -> None:
@@ -288,11 +262,8 @@ class Extractor:
                     each.follower.end = None
                 remaining += max(0, each.follower.last - each.follower.place.offset)
         else:
-            for each in self._logs:
-                for block in each.follower.finish():
-                    self._extract(each, block)
-            for block in self._emit.follower.finish():
-                self._take_emitted(block)
+            for each in (*self._logs, self._emit):
+                self._take(each, each.follower.finish())
         exited = read_exit(self._rundir.newest_generation()) or RunEnd()
         if self._job.results:
             self._take_results(exited)
@@ -387,99 +358,6 @@ class Extractor:
         place = follower.place
         return place.former + (place.offset if self._leaves_rest else follower.position)
 
-    def _extract(self, source: Log, block: LineBlock) -> None:
-        timestamp = self._now()
-        late = source.is_late(block)
-        self._limit.truncations = block.truncations
-        self._limit.log = source.number
-        labels = "" if source.process is None else f'"process_rank":"{source.process.rank}"'
-        for part, without in self._parts(source, block):
-            closed = source.sections.read(part.data, part.offset, without=without) if source.sections else ()
-            context = source.context
-            changes = context.read(part.data, part.offset, without=without) if context else ()
-            extraction = self._extraction_without(without)
-            where: _Where = {
-                "src": source.src,
-                "labels": labels,
-                "truncations": part.truncations,
-                "timestamp": timestamp,
-                "late": late,
-                "repeat": source.repeat,
-            }
-            for each in extraction.find_many(part.data, part.offset, part.repainted, closed):
-                if isinstance(each, Columns) and context is None:
-                    self._tally.count_columns(each)
-                    self._records.add_columns(each, **where)
-                    continue
-                found = each.found() if isinstance(each, Columns) else each
-                if context is not None:
-                    found = context.apply(found, changes, self)
-                self._tally.count_found(found)
-                self._records.add_found(found, **where)
-        self._tally.lines += self._count_lines(block.data)
-
-    def _parts(self, source: Log, block: LineBlock) -> Iterator[tuple[LineBlock, frozenset[int]]]:
-        """Yield the parts of the block between two patterns' switching off, each with the metrics that are off."""
-        end = block.offset + len(block.data)
-        switched_off = off_in(source.src, self._switched_off) if self._switched_off else []
-        cuts = {each.off for each in switched_off if each.truncations == block.truncations}
-        starts = [block.offset, *sorted(off for off in cuts if block.offset < off < end), end]
-        for start, stop in pairwise(starts):
-            without = frozenset(
-                each.i for each in switched_off if (each.truncations, each.off) <= (block.truncations, start)
-            )
-            data = block.data[start - block.offset : stop - block.offset]
-            yield LineBlock(block.truncations, start, data, block.repainted), without
-
-    def _extraction_without(self, without: frozenset[int]) -> Extraction:
-        if self._extraction is None or self._extraction[0] != without:
-            patterns = compile_patterns(self._job.metrics, without=without, fast=self._fast)
-            self._extraction = without, Extraction(patterns, findings=self, guard=self._limit)
-        return self._extraction[1]
-
-    def _take_emitted(self, block: LineBlock) -> None:
-        timestamp = self._now()
-        late = self._emit.is_late(block)
-        offset = block.offset
-        for line in block.data.split(b"\n"):
-            run = begun_run(line) if self._job.repeat is not None else None
-            if run is not None:
-                if self._runs_elsewhere:
-                    self._emit.follower.stay_in(run)
-            elif line.strip() and not (self._runs_elsewhere and self._emit.repeat is None):
-                emitted = parse_emitted(line)
-                values = [Value(*each) for each in emitted.values]
-                for value in values:
-                    self._tally.count_named(value.name)
-                for name, text in emitted.not_numbers:
-                    self._count_not_a_number(name, text)
-                if emitted.bad:
-                    self._tally.emit_bad_lines += 1
-                    if self._tally.emit_bad_lines == 1:
-                        shown = self._quoted(line[:_QUOTABLE].decode("utf-8", "replace"))
-                        log.warning("emit: not a JSON object of names and numbers: %.200r", shown)
-                self._records.add_values(
-                    "emit",
-                    offset,
-                    values,
-                    truncations=block.truncations,
-                    timestamp=timestamp,
-                    late=late,
-                    repeat=self._emit.repeat,
-                )
-            offset += len(line) + 1
-
-    def _count_not_a_number(self, name: str, text: str, *, metric: Metric | None = None) -> None:
-        if name not in self._tally.not_numbers:
-            text = self._quoted(text)
-        if self._tally.count_not_a_number(name, text):
-            log.warning("%s", not_a_number_warning(name, 1, text, metric=metric))
-
-    def _quoted(self, text: str) -> str:
-        """Return `text` as it may be quoted: redacted and cut. Secrets are removed before it is cut: half a
-        secret is not recognised."""
-        return self._quote(text[:_QUOTABLE])
-
     def _sample_host(self) -> None:
         if self._host is None or self._clock() < self._next_sample:
             return
@@ -546,23 +424,8 @@ class Extractor:
             )
         if self._host is None and self._job.host_metrics.enabled:
             sentences.append("The host was not sampled: psutil is not installed for this Python")
-        found_first = {each.i: each for each in reversed(self._switched_off)}
-        for each in sorted(found_first.values(), key=self._switched_off.index):
-            metric = self._job.metrics[each.i]
-            file = next((known.name for known in self._logs if known.src == each.src), each.src)
-            keys = (
-                ["pattern"]
-                if metric.after is None and metric.until is None
-                else ["pattern", "after", "until"]
-            )
-            keys += ["context"] if metric.context else []
-            pattern = " or ".join(filter(None, [", ".join(keys[:-1]), keys[-1]]))
-            sentences.append(
-                f'metric "{metric.name}": its {pattern} took more than {LIMIT_SECONDS:g} s of CPU time on the line at '
-                f"byte {each.off} of {file} and was switched off from there on. Repeated groups within repeats, "
-                "such as (a+)+, are the usual cause"
-            )
-        return sentences
+        files = {each.src: each.name for each in self._logs}
+        return [*sentences, *switch_off_warnings(self._switched_off, self._job.metrics, files=files)]
 
 
 def _host_sampler(rundir: RunDir) -> HostSampler | None:

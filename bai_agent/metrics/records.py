@@ -66,6 +66,21 @@ class Value(NamedTuple):
     """Time (ms UTC), if it differs from that of the other values."""
 
 
+class BlockOrigin(NamedTuple):
+    """Origin of some lines, the same for the records of all their values."""
+
+    timestamp: int
+    """Time at which they were read (ms UTC)."""
+    src: str = "log"
+    labels: str = ""
+    """Members of a JSON object that are added to each record's labels."""
+    truncations: int = 0
+    """Truncations of the log before."""
+    late: bool = False
+    """Whether they are read later than they were printed."""
+    repeat: int | None = None
+
+
 class RecordFile:
     """Appends records to the file at `path`.
 
@@ -106,21 +121,9 @@ class RecordFile:
         self._names = names
         self._ends = [f',"units":{json.dumps(metric.units)},"timestamp":' for metric in metrics]
 
-    def add_found(
-        self,
-        found: Sequence[Found],
-        *,
-        src: str = "log",
-        labels: str = "",
-        truncations: int,
-        timestamp: int,
-        late: bool,
-        repeat: int | None = None,
-    ) -> None:
-        """Append values found by patterns in a log, in order, except those that are there already.
-
-        labels: members of a JSON object that are added to each record's labels.
-        """
+    def add_found(self, found: Sequence[Found], origin: BlockOrigin) -> None:
+        """Append values found by patterns in a log, in order, except those that are there already."""
+        src, labels, truncations = origin.src, origin.labels, origin.truncations
         known = self._known.get(src)
         if known is not None:
             found = [each for each in found if (truncations, *each[:3]) > known]
@@ -130,9 +133,9 @@ class RecordFile:
             return
         self.last[src] = Key(truncations, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
-        end = self._end(truncations=truncations, late=late, repeat=repeat)
+        end = self._end(origin)
         # Most metrics of a job with a thousand may have no value.
-        middles = {i: f"{ends[i]}{timestamp}" for i in set(map(_index, found))}
+        middles = {i: f"{ends[i]}{origin.timestamp}" for i in set(map(_index, found))}
         own = f"{_LABELS}{labels}}}" if labels else ""
         tails = {i: f"{middle}{own}{end}" for i, middle in middles.items()}
         if labels:
@@ -146,35 +149,20 @@ class RecordFile:
             len(found),
         )
         if self._headlines is not None:
-            self._headlines.add_found(found, labels=labels, timestamp=timestamp, repeat=repeat)
-
-    def add_columns(
-        self,
-        columns: Columns,
-        *,
-        src: str = "log",
-        labels: str = "",
-        truncations: int,
-        timestamp: int,
-        late: bool,
-        repeat: int | None = None,
-    ) -> None:
-        """Append values as `add_found` does, in a fraction of the time."""
-        if self._known.get(src) is not None:
-            self.add_found(
-                columns.found(),
-                src=src,
-                labels=labels,
-                truncations=truncations,
-                timestamp=timestamp,
-                late=late,
-                repeat=repeat,
+            self._headlines.add_found(
+                found, labels=labels, timestamp=origin.timestamp, repeat=origin.repeat
             )
+
+    def add_columns(self, columns: Columns, origin: BlockOrigin) -> None:
+        """Append values as `add_found` does, in a fraction of the time."""
+        src, labels, timestamp = origin.src, origin.labels, origin.timestamp
+        if self._known.get(src) is not None:
+            self.add_found(columns.found(), origin)
             return
         metrics, lines = len(columns.columns), len(columns.offsets)
         count = metrics * lines
-        self.last[src] = Key(truncations, columns.offsets[-1], columns.columns[-1].metric, 0)
-        end = self._end(truncations=truncations, late=late, repeat=repeat)
+        self.last[src] = Key(origin.truncations, columns.offsets[-1], columns.columns[-1].metric, 0)
+        end = self._end(origin)
         own = f"{_LABELS}{labels}}}" if labels else ""
         # Each record is a fixed number of pieces. The pieces of all records are in one list, in which each
         # kind has fixed positions.
@@ -195,7 +183,7 @@ class RecordFile:
                 pieces[first + 5 :: step] = [f"{middle}{extra}{end}" for extra in more]
         self._append("".join(pieces), count)
         if self._headlines is not None:
-            self._headlines.add_columns(columns, labels=labels, timestamp=timestamp, repeat=repeat)
+            self._headlines.add_columns(columns, labels=labels, timestamp=timestamp, repeat=origin.repeat)
 
     def add_values(
         self,
@@ -217,7 +205,7 @@ class RecordFile:
         if not values:
             return
         self.last[src] = Key(truncations, off, values[-1].i, 0)
-        end = self._end(truncations=truncations, late=late, repeat=repeat)
+        end = self._end(BlockOrigin(timestamp, src, "", truncations, late, repeat))
         self._append(
             "".join(
                 f'{{"seq":{seq},"src":"{src}","off":{off},"i":{i},"k":0,"name":{json.dumps(name)},"value":{value}'
@@ -236,9 +224,11 @@ class RecordFile:
     def close(self) -> None:
         os.close(self._descriptor)
 
-    def _end(self, *, truncations: int, late: bool, repeat: int | None) -> str:
-        part = "" if repeat is None else f"{self._part}{repeat}"
-        return f"{_LATE if late else ''}{f'{_GEN}{truncations}' if truncations else ''}{part}}}\n"
+    def _end(self, origin: BlockOrigin) -> str:
+        """Return the end of a record."""
+        part = "" if origin.repeat is None else f"{self._part}{origin.repeat}"
+        gen = f"{_GEN}{origin.truncations}" if origin.truncations else ""
+        return f"{_LATE if origin.late else ''}{gen}{part}}}\n"
 
     def _append(self, records: str, count: int) -> None:
         content = records.encode("ascii")

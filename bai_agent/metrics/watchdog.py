@@ -22,11 +22,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from bai_agent.job.descriptor.metric_tables import Metric
 from bai_agent.job.run_directory import append_line, open_append
 from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.logs import OUTPUT, source_of_number
 from bai_agent.metrics.records import wait_for_room
-from bai_agent.metrics.search_limit import MARK_BYTES, marked_search
+from bai_agent.metrics.search_limit import LIMIT_SECONDS, MARK_BYTES, marked_search
 
 
 class SwitchOff(NamedTuple):
@@ -95,6 +96,27 @@ def off_in(src: str, switched_off: Sequence[SwitchOff]) -> list[SwitchOff]:
     own = {each.i: each for each in switched_off if each.src == src}
     others = {each.i for each in switched_off} - own.keys()
     return [*own.values(), *(SwitchOff(truncations=0, off=0, i=i, src=src) for i in others)]
+
+
+def switch_off_warnings(
+    switched_off: Sequence[SwitchOff], metrics: Sequence[Metric], *, files: Mapping[str, str]
+) -> list[str]:
+    """Return a sentence for each metric whose search was switched off. files: the name of each log, by source."""
+    first = {each.i: each for each in reversed(switched_off)}
+    sentences = []
+    for each in sorted(first.values(), key=switched_off.index):
+        metric = metrics[each.i]
+        keys = ["pattern"]
+        if metric.after is not None or metric.until is not None:
+            keys += ["after", "until"]
+        keys += ["context"] if metric.context else []
+        pattern = " or ".join(filter(None, [", ".join(keys[:-1]), keys[-1]]))
+        sentences.append(
+            f'metric "{metric.name}": its {pattern} took more than {LIMIT_SECONDS:g} s of CPU time on the line at '
+            f"byte {each.off} of {files.get(each.src, each.src)} and was switched off from there on. Repeated groups within "
+            "repeats, such as (a+)+, are the usual cause"
+        )
+    return sentences
 
 
 def _append(path: Path, items: Sequence[SwitchOff]) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from line_extraction import Careful, Notes, Unbounded, extract_metrics
 
 from bai_agent.job.descriptor.metric_tables import Metric, NumberForm
-from bai_agent.metrics.records import RecordFile
+from bai_agent.metrics.records import BlockOrigin, RecordFile
 from bai_agent.metrics.search.dense import Columns
 from bai_agent.metrics.search.extract import Extraction
 from bai_agent.metrics.search.number import JSON, are_json, fast_number, needs_look
@@ -466,12 +466,12 @@ def test_fast_and_plain_extraction_write_identical_records(
             # when they are extracted in whatever pieces
             for block in blocks:
                 for each in extraction.find_many(block, offset):
-                    made = {"src": "log", "labels": labels, "timestamp": 17, **where}
+                    origin = BlockOrigin(17, labels=labels, **where)
                     if isinstance(each, Columns):
                         assert fast
-                        file.add_columns(each, **made)
+                        file.add_columns(each, origin)
                     else:
-                        file.add_found(each, **made)
+                        file.add_found(each, origin)
                 offset += len(block)
             file.close()
             ways.append((path.read_bytes(), file.last, file.seq, file.size))

@@ -21,7 +21,7 @@ from bai_agent.job.record_types import HeadlineValue
 from bai_agent.metrics import headlines as module
 from bai_agent.metrics import spilled_values
 from bai_agent.metrics.headlines import Headlines, NodeHeadlines
-from bai_agent.metrics.records import RecordFile, Value
+from bai_agent.metrics.records import BlockOrigin, RecordFile, Value
 
 
 def records(
@@ -255,10 +255,7 @@ def test_the_headline_covers_all_values_in_memory_or_on_disk(
                 labels = '"process_rank":"3"' if src != "log" else ""
                 file.add_found(
                     [(off + 10 * number, *rest) for off, *rest in found],
-                    src=src,
-                    labels=labels,
-                    truncations=0,
-                    **where,
+                    BlockOrigin(src=src, labels=labels, **where),
                 )
             else:
                 values = [Value(i, METRICS[i].name, value, "", extra) for _, i, _, value, extra in found]
