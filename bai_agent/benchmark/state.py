@@ -12,19 +12,19 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from bai_agent.decode import checked
+from bai_agent.decode import Rule, checked
 from bai_agent.errors import RecordError
-from bai_agent.job.record_types import RunEnd
+from bai_agent.job.record_types import Count, RunEnd, Text
 from bai_agent.job.repeats import RepeatedRun
 from bai_agent.job.run_directory import RunDir, boot_id, is_locked, read_json
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import dataclass, field
 from bai_agent.shim.proc import RUN_MARKER, Process, read_process
 
 _SHIMS = ("bai_agent/shim/shim.py", "bai_agent/benchmark/shim.py")
 """Paths of our shim, in this version and in versions whose jobs may still run."""
-_MOST_PID = 2**22
+_Pid = Annotated[int, Rule("a process id", 1, 2**22 + 1)]
 """Upper bound of pids: proc_sys_kernel(5)."""
 _OUTPUT = (1, 2)
 """Descriptors of a benchmark that refer to its log: stdout and stderr."""
@@ -34,21 +34,22 @@ _OUTPUT = (1, 2)
 class Started:
     """Content of `started.json`."""
 
-    shim_pid: int
-    shim_start: int
-    pid: int
+    shim_pid: _Pid
+    shim_start: Count
+    pid: _Pid
     """The benchmark's first process."""
-    start: int
-    boot_id: str
-    time: int
+    start: Count
+    boot_id: Text
+    # Older versions wrote no more keys.
+    time: Count = 0
     """Start of the benchmark (ms UTC)."""
-    output_bytes: int = 0
+    output_bytes: Count = 0
     """Size of the output at that time (bytes)."""
-    emit_bytes: int = 0
+    emit_bytes: Count = 0
     """Size of the emitted bytes at that time."""
-    port: int = 0
+    port: Count = 0
     """Port of the shim, which listens as long as it lives. 0 if it does not listen."""
-    warnings: tuple[str, ...] = ()
+    warnings: Annotated[list[Text], Rule("a list, each a text", check=all)] = field(default_factory=list)
 
     @property
     def of_this_boot(self) -> bool:
@@ -57,24 +58,10 @@ class Started:
 
 def read_started(rundir: RunDir) -> Started | None:
     """Return the content of `started.json`; None if it is missing, or names no process."""
-    said = read_json(rundir.started)
-    if said is None:
+    try:
+        return checked(Started, read_json(rundir.started), where=str(rundir.started))
+    except RecordError:
         return None
-    numbers: dict[str, Any] = {name: said.get(name) for name in ("shim_pid", "shim_start", "pid", "start")}
-    # Older versions wrote fewer keys.
-    numbers |= {name: said.get(name, 0) for name in ("time", "output_bytes", "emit_bytes", "port")}
-    if any(type(each) is not int or each < 0 for each in numbers.values()):
-        return None
-    if not (0 < numbers["pid"] <= _MOST_PID and 0 < numbers["shim_pid"] <= _MOST_PID):
-        return None
-    warnings = said.get("warnings", [])
-    return Started(
-        **numbers,
-        boot_id=str(said.get("boot_id")),
-        warnings=tuple(each for each in warnings if isinstance(each, str) and each)
-        if isinstance(warnings, list)
-        else (),
-    )
 
 
 def find_shim(rundir: RunDir, started: Started | None) -> Process | None:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from bai_agent.decode import parse_json
+from bai_agent.decode import checked, parse_json
 from bai_agent.errors import RecordError
 from bai_agent.job.descriptor import Job
+from bai_agent.job.record_types import Count
 from bai_agent.job.run_directory import read_json
 from bai_agent.light_dataclass import asdict, dataclass
 
-HOST = "host"
+_HOST = "host"
 """`src` of the machine's own metrics."""
 
 
@@ -55,6 +56,12 @@ def read_record(line: bytes) -> Record:
         seq=seq,
         labels=_own_labels(record),
     )
+
+
+def read_wanted(line: bytes, *, host_metrics: bool) -> Record | None:
+    """Return the record of one line; None for the machine's own metrics without `host_metrics`. Raises RecordError."""
+    record = read_record(line)
+    return None if record.src == _HOST and not host_metrics else record
 
 
 def _own_labels(record: Mapping[str, Any]) -> dict[str, str]:
@@ -103,20 +110,20 @@ MAX_RECORDS = 2_000
 MAX_BYTES = 400 * 1024
 """Limit for the messages of a batch. With keys and headers they fit into one produce request of the usual limit, 1 MiB."""
 _READ = 512 * 1024
-_HOST = re.compile(rb'"src": ?"host"')
+_HOST_RECORD = re.compile(rb'"src": ?"host"')
 
 
 @dataclass(frozen=True, kw_only=True)
 class SendProgress:
     """The progress of a sink; the content of `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
 
-    offset: int = 0
+    offset: Count = 0
     """Bytes of `metrics.jsonl`, or of the benchmark's output, that are dealt with."""
-    delivered: int = 0
+    delivered: Count = 0
     """Messages that the other side has acknowledged, or lines that were written."""
-    refused: int = 0
+    refused: Count = 0
     """Messages that the other side has refused permanently (too large, timestamp out of its range)."""
-    malformed: int = 0
+    malformed: Count = 0
     """Lines that are not records."""
 
     def after(self, batch: Batch[T], *, refused: int) -> SendProgress:
@@ -188,7 +195,7 @@ class Backlog(Generic[T]):
             chunk = chunk[: chunk.rfind(b"\n") + 1]
             lines += chunk.count(b"\n")
             if not host_metrics:
-                lines -= len(_HOST.findall(chunk))
+                lines -= len(_HOST_RECORD.findall(chunk))
             offset += len(chunk)
             if not chunk or time.monotonic() > deadline:
                 break
@@ -208,11 +215,10 @@ class Backlog(Generic[T]):
 def read_progress(path: Path) -> SendProgress:
     """Return the progress in `path`; no progress if it cannot be read: sending messages twice is better than
     losing them."""
-    content = read_json(path) or {}
-    names = ("offset", "delivered", "refused", "malformed")
-    if not all(_is_count(content, name) for name in names):
+    try:
+        return checked(SendProgress, read_json(path), where=str(path))
+    except RecordError:
         return SendProgress()
-    return SendProgress(**{name: content[name] for name in names})
 
 
 def write_progress(path: Path, progress: SendProgress) -> None:
@@ -223,8 +229,3 @@ def write_progress(path: Path, progress: SendProgress) -> None:
     temporary.touch(mode=0o600)
     temporary.write_text(json.dumps(asdict(progress)) + "\n")
     temporary.replace(path)
-
-
-def _is_count(content: Mapping[str, object], name: str) -> bool:
-    value = content.get(name)
-    return type(value) is int and value >= 0

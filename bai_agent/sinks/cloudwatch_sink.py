@@ -13,6 +13,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from bai_agent.aws.credentials import find_keys
@@ -27,14 +28,13 @@ from bai_agent.job.run_directory import RunDir
 from bai_agent.job.schema.field_types import MOST_DIMENSIONS
 from bai_agent.light_dataclass import dataclass, field
 from bai_agent.sinks.backlog import (
-    HOST,
     MAX_RECORDS,
     Backlog,
     Batch,
     Record,
     labels_of,
     read_progress,
-    read_record,
+    read_wanted,
     write_progress,
 )
 from bai_agent.sinks.sink import Delivery, SinkThread
@@ -97,7 +97,8 @@ class CloudWatchSink(SinkThread):
         region = job.store.region if job.store is not None else None
         self._stream = LogStream(table, f"{job.job.id}/{rank}", region=region, environment=environment)
         self._writer = EventWriter(table, labels_of(job, rank=rank))
-        self._backlog: Backlog[Record] = Backlog(rundir.metrics, self._wanted)
+        wanted = partial(read_wanted, host_metrics=table.host_metrics)
+        self._backlog: Backlog[Record] = Backlog(rundir.metrics, wanted)
         self._offset_file = rundir.cloudwatch_offset
         self._progress = read_progress(rundir.cloudwatch_offset)
         self._batch: Batch[Record] | None = None
@@ -152,10 +153,6 @@ class CloudWatchSink(SinkThread):
             write_progress(self._offset_file, self._progress)
         except OSError as error:
             log.warning("%s cannot be written: %s", self._offset_file, error.strerror)
-
-    def _wanted(self, line: bytes) -> Record | None:
-        record = read_record(line)
-        return None if record.src == HOST and not self._table.host_metrics else record
 
     def _why(self) -> str:
         if self._progress.refused:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from bai_agent.light_dataclass import dataclass
-from bai_agent.sinks.backlog import HOST, Backlog, Record, read_record
+from bai_agent.sinks.backlog import Backlog, Record, read_wanted
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "BAI_METRICS_"
@@ -46,7 +47,8 @@ class LatestValues:
 
     def __init__(self, metrics: Path, labels: dict[str, str], *, host_metrics: bool) -> None:
         """labels: of every series."""
-        self._backlog: Backlog[Record] = Backlog(metrics, self._wanted)
+        wanted = partial(read_wanted, host_metrics=host_metrics)
+        self._backlog: Backlog[Record] = Backlog(metrics, wanted)
         self._labels = labels
         self._host_metrics = host_metrics
         self._offset = 0
@@ -77,10 +79,6 @@ class LatestValues:
     def text(self) -> bytes:
         """Return all series in Prometheus' text format."""
         return exposition([*self._families.values(), *([self._counts] if self._counts.samples else [])])
-
-    def _wanted(self, line: bytes) -> Record | None:
-        record = read_record(line)
-        return None if record.src == HOST and not self._host_metrics else record
 
     def _take(self, record: Record) -> None:
         key = record.name, tuple(record.labels.items())

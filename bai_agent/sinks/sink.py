@@ -15,6 +15,7 @@ log = logging.getLogger(__name__)
 
 _FINISHING_PAUSE_S = 0.5
 """Longest pause between two rounds after `finish` (seconds)."""
+_SAME_WARNING_S = 300.0
 _PAST_DEADLINE_S = 1.0
 """Seconds that `finish` waits for the last round of a sink on this machine, even after its deadline."""
 
@@ -39,6 +40,22 @@ class Delivery:
             return cls(delivered=delivered, undelivered=0, error=None)
         warning = f"{undelivered} of {delivered + undelivered} {what} did not reach {place}: {why}."
         return cls(delivered=delivered, undelivered=undelivered, error=why, warnings=(warning,))
+
+
+class RareWarnings:
+    """Logs warnings, but not the same text repeatedly."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._last = (-_SAME_WARNING_S, "")
+
+    def add(self, text: str) -> None:
+        """Log `text`, unless it was the last one and that was a short time ago."""
+        now = time.monotonic()
+        at, last = self._last
+        if text != last or now - at > _SAME_WARNING_S:
+            self._log.warning("%s", text)
+            self._last = (now, text)
 
 
 class Sink(Protocol):

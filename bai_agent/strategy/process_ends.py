@@ -10,14 +10,14 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from bai_agent.decode import parse_json
+from bai_agent.decode import decode
 from bai_agent.errors import RecordError
 from bai_agent.files.new_files import NO_DESCRIPTOR
 from bai_agent.files.user_rights import folder_owner, user_rights
+from bai_agent.job.record_types import Count
 from bai_agent.light_dataclass import dataclass
 
 _NUMBER = r"0|[1-9][0-9]{0,5}"
@@ -103,6 +103,18 @@ def open_regular(path: Path) -> int:
     return descriptor
 
 
+@dataclass(frozen=True, kw_only=True)
+class _EndFile:
+    """Content of the file of a process's end."""
+
+    code: Count | None
+    signal: Count | None
+    asked: Count | None
+    """Signal by which mpirun had asked it to end."""
+    time: Count
+    output_bytes: Count
+
+
 def process_end(log: ProcessLog) -> ProcessEnd | None:
     """Return the end of a log's process; None if not known."""
     try:
@@ -110,11 +122,22 @@ def process_end(log: ProcessLog) -> ProcessEnd | None:
     except FileNotFoundError:
         return None
     try:
-        return _read(log, parse_json(os.read(descriptor, _BYTES), where=str(log.path)))
-    except (OSError, RecordError, ValueError, TypeError, KeyError):
+        found = decode(_EndFile, os.read(descriptor, _BYTES), where=str(log.path))
+    except (OSError, RecordError):
         return None
     finally:
         os.close(descriptor)
+    if found.code is None and found.signal is None:
+        return None
+    return ProcessEnd(
+        rank=log.rank,
+        log=log.path,
+        code=found.code if found.signal is None else None,
+        signal=found.signal,
+        asked=found.asked is not None,
+        time=found.time,
+        output_bytes=found.output_bytes,
+    )
 
 
 def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
@@ -140,20 +163,3 @@ def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]
         found.append((begin, run if measured else None))
         begin = max(begin, end + 1)
     return found
-
-
-def _read(log: ProcessLog, value: Mapping[str, Any]) -> ProcessEnd:
-    """Raises ValueError, KeyError and TypeError if `value` is malformed."""
-    code, signal = value["code"], value["signal"]
-    numbers = [code if signal is None else signal, value["time"], value["output_bytes"]]
-    if not all(type(each) is int and each >= 0 for each in numbers):
-        raise ValueError
-    return ProcessEnd(
-        rank=log.rank,
-        log=log.path,
-        code=code if signal is None else None,
-        signal=signal,
-        asked=value["asked"] is not None,
-        time=value["time"],
-        output_bytes=value["output_bytes"],
-    )

@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 
 from bai_agent.backoff import Backoff
+from bai_agent.decode import checked
 from bai_agent.errors import StoreError
 from bai_agent.job.run_directory import RunDir, read_job_result, read_json, write_json
-from bai_agent.light_dataclass import asdict, dataclass, fields
+from bai_agent.light_dataclass import asdict, dataclass
 from bai_agent.sinks.job_store.node_store import NodeStore
 from bai_agent.sinks.job_store.stream import OBJECT_BYTES, StreamUpload, UploadOffset
-from bai_agent.sinks.sink import Delivery
+from bai_agent.sinks.sink import Delivery, RareWarnings
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,6 @@ _POLL = 0.25
 _FIRST_INTERVAL, _LONGEST_INTERVAL, _GROWTH = 2.0, 15.0, 1.25
 """Seconds between two uploads of a stream: short for short runs, few requests for long ones."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _HASTY_PAUSE = 1.0, 15.0, 0.5
-_SAME_WARNING_SECONDS = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class StoreUploader(threading.Thread):
         self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._error: str | None = None
         self._over = False
-        self._warned = (-_SAME_WARNING_SECONDS, "")
+        self._warnings = RareWarnings(log)
 
     @property
     def error(self) -> str | None:
@@ -218,16 +218,11 @@ class StoreUploader(threading.Thread):
 
     def _failed(self, reason: str) -> None:
         self._error = reason
-        now = time.monotonic()
-        when, last = self._warned
-        if reason != last or now - when > _SAME_WARNING_SECONDS:
-            log.warning("%s", reason)
-            self._warned = (now, reason)
+        self._warnings.add(reason)
 
 
 def _read_reached(path: Path) -> dict[str, UploadOffset]:
-    known = {field.name for field in fields(UploadOffset)}
     return {
-        name: UploadOffset(**{key: value for key, value in position.items() if key in known})
+        name: checked(UploadOffset, position, where=str(path))
         for name, position in (read_json(path) or {}).items()
     }

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bai_agent.job.descriptor import Job
-from bai_agent.sinks.backlog import HOST, labels_of, read_record
+from bai_agent.sinks.backlog import labels_of, read_wanted
 
 # kafka-python takes half a second of imports, and most jobs have no Kafka: functions import it.
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class MetricMessageWriter:
             seq, name, value, timestamp = plain.groups()
             text = b'{"name": %b, "value": %b, "timestamp": %b%b' % (name, value, timestamp, self._end)
             return MetricMessage(text, seq)
-        record = read_record(line)
-        if record.src == HOST and not self._host_metrics:
+        record = read_wanted(line, host_metrics=self._host_metrics)
+        if record is None:
             return None
         text = json.dumps(
             {"name": record.name, "value": record.value, "timestamp": record.timestamp}

@@ -24,7 +24,7 @@ from bai_agent.sinks.kafka.connection import connect, release
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble, quieten
 from bai_agent.sinks.kafka.metric_messages import MetricMessageWriter
 from bai_agent.sinks.kafka.send import MAX_IN_FLIGHT, BatchSender, Outgoing, SendWindow
-from bai_agent.sinks.sink import Delivery
+from bai_agent.sinks.sink import Delivery, RareWarnings
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer
@@ -37,7 +37,6 @@ to a line's way to the topic; a look costs 0.7 % of a core."""
 _OFFSET_SECONDS = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _PERMANENT_PAUSE_S = 0.25, 5.0, 30.0
 _DRAINING_PAUSE_S = 0.5
-_SAME_WARNING_SECONDS = 300.0
 
 
 class KafkaPusher(threading.Thread):
@@ -74,7 +73,7 @@ class KafkaPusher(threading.Thread):
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._error: str | None = None
         self._connected = False
-        self._warned = (-_SAME_WARNING_SECONDS, "")
+        self._warnings = RareWarnings(log)
         self._finishing = threading.Event()
         self._drain_until = float("inf")
         self._drained = threading.Event()
@@ -178,7 +177,7 @@ class KafkaPusher(threading.Thread):
             topic=self._kafka.topic,
             writer=self._writer,
             wake=self._wake,
-            warn=self._warn,
+            warn=self._warnings.add,
         )
         try:
             while not self._is_over():
@@ -239,7 +238,7 @@ class KafkaPusher(threading.Thread):
                 self._error = None
             forget_trouble()
             if batch.malformed:
-                self._warn(
+                self._warnings.add(
                     f"{batch.malformed} lines of metrics.jsonl before byte {batch.end} are not records; passed over"
                 )
         if self._clock() >= self._note_at:
@@ -253,7 +252,7 @@ class KafkaPusher(threading.Thread):
         try:
             write_progress(self._offset_file, progress)
         except OSError as error:
-            self._warn(
+            self._warnings.add(
                 f"{self._offset_file} cannot be written ({error.strerror}); a restart would send messages again"
             )
         # Also if it failed: the next progress tries again, and the end need not wait for it.
@@ -272,15 +271,7 @@ class KafkaPusher(threading.Thread):
 
     def _failed(self, reason: str) -> None:
         self._error = reason
-        self._warn(reason)
-
-    def _warn(self, text: str) -> None:
-        """Log `text`, but not the same text repeatedly."""
-        now = time.monotonic()
-        when, last = self._warned
-        if text != last or now - when > _SAME_WARNING_SECONDS:
-            log.warning("%s", text)
-            self._warned = (now, text)
+        self._warnings.add(reason)
 
     def _why(self) -> str:
         if self._error is not None:
