@@ -20,17 +20,25 @@ class EachNode:
     """The benchmark's command, unchanged, on each node of one or several."""
 
     def check(self, job: Job) -> None:
-        if job.strategy.processes_per_node.lstrip("0") != "1":
-            raise DescriptorError(
-                "[strategy] processes_per_node: each_node starts the command once on each node, so it must be 1, not "
-                f'"{job.strategy.processes_per_node}"; the command starts more processes itself'
-            )
+        require_one_process(
+            job, "each_node starts the command once on each node", "the command starts more processes itself"
+        )
 
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
         return Launch(argv=tuple(command))
 
     def local_address(self, job: Job, node: int) -> str:
         return loopback_address(job, node)
+
+
+def require_one_process(job: Job, starts: str, advice: str = "") -> None:
+    """Raise DescriptorError if the job wants several processes of a strategy that starts one. starts: half a sentence."""
+    wanted = job.strategy.processes_per_node
+    if wanted.lstrip("0") != "1":
+        more = f"; {advice}" if advice else ""
+        raise DescriptorError(
+            f'[strategy] processes_per_node: {starts}, so it must be 1, not "{wanted}"{more}'
+        )
 
 
 def loopback_address(job: Job, node: int) -> str:

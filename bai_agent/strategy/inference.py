@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bai_agent.errors import DescriptorError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.strategy_tables import SERVER_NODE
 from bai_agent.job.peers import Peer
+from bai_agent.strategy.each_node import require_one_process
 from bai_agent.strategy.launch import Launch, Role, Setup
 
 
@@ -18,11 +18,7 @@ class Inference:
     """The client starts when the server is ready. The end of the client ends the server; an earlier end of the server is a failure."""
 
     def check(self, job: Job) -> None:
-        if job.strategy.processes_per_node.lstrip("0") != "1":
-            raise DescriptorError(
-                "[strategy] processes_per_node: inference starts each command once, so it must be 1, not "
-                f'"{job.strategy.processes_per_node}"'
-            )
+        require_one_process(job, "inference starts each command once")
 
     def setup(self, job: Job, rank: int) -> Setup:
         return Setup(ports=job.server.ports if job.server is not None and rank == SERVER_NODE else ())

@@ -15,7 +15,7 @@ from bai_agent.job.peers import Peer
 from bai_agent.job.record_types import Count, Text
 from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy import ray_node
-from bai_agent.strategy.each_node import loopback_address
+from bai_agent.strategy.each_node import loopback_address, require_one_process
 from bai_agent.strategy.failure import Cause, Remains, left_note
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, Needs, Role, Setup
 
@@ -32,11 +32,11 @@ class Ray:
     """Ray's head and the benchmark's command on the first node, Ray alone on the others."""
 
     def check(self, job: Job) -> None:
-        if job.strategy.processes_per_node.lstrip("0") != "1":
-            raise DescriptorError(
-                "[strategy] processes_per_node: ray starts the command once, on the first node, so it must be 1, not "
-                f'"{job.strategy.processes_per_node}"; Ray starts the processes of its tasks itself'
-            )
+        require_one_process(
+            job,
+            "ray starts the command once, on the first node",
+            "Ray starts the processes of its tasks itself",
+        )
         if job.repeat is not None and job.strategy.nodes > 1:
             raise DescriptorError(
                 "[repeat]: ray on several nodes runs the command once, as the other nodes belong to one start of Ray; "

@@ -1,16 +1,47 @@
-"""PyTorch's launcher on every node: https://docs.pytorch.org/docs/stable/elastic/run.html"""
+"""PyTorch's launcher on every node, and the traces of a failure that it leaves: https://docs.pytorch.org/docs/stable/elastic/run.html
+
+A process whose main function has the decorator `record` writes its exception into a file of its own, below the folder of
+`--log-dir`. torchrun prints a summary of all that failed when it ends, and writes what went wrong with itself into
+TORCHELASTIC_ERROR_FILE: https://docs.pytorch.org/docs/stable/elastic/errors.html
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+import signal
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
-from bai_agent.errors import DescriptorError
+from bai_agent.decode import parse_json
+from bai_agent.errors import DescriptorError, RecordError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.peers import Peer
-from bai_agent.strategy.failure import Cause, Remains
+from bai_agent.light_dataclass import dataclass
+from bai_agent.strategy.failure import Cause, LeftFile, Remains
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs
-from bai_agent.strategy.torchrun_failure import OWN_FILE, explain
+
+_OWN_FILE = "torchrun.json"
+"""In the launcher's folder: what went wrong with torchrun itself, or a copy of one of its processes' files."""
+
+_FILE = re.compile(r"[^/]+/attempt_(?P<attempt>\d{1,9})/(?P<local>\d{1,9})/error\.json")
+_ROOT = "Root Cause (first observed failure):"
+_FAILURES = "\nFailures:\n"
+_ENTRY = re.compile(
+    r"^ *time *: (?P<time>[\d_:T.-]{1,40}) *\n(?: *host *: [^\n]*\n)?"
+    r" *rank *: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\) *\n"
+    r" *exitcode *: (?P<code>-?\d{1,9}) ",
+    re.MULTILINE,
+)
+_FIRST_WORD = re.compile(
+    r"^[A-Z]\d{4} [\d:.]+ +\d+ [^\n]*torch/distributed/elastic/[^\n]*\] (?:failed \(exitcode: |Sending process \d+ closing signal )",
+    re.MULTILINE,
+)
+"""torchrun ends the other processes, and reports the end of the failed one before its summary."""
+_DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Another process's failure does not cause these signals: it leads to an exception, or to SIGABRT."""
+_CONSEQUENCE_S = 5.0
+"""torchrun counts whole seconds, and those that talked to a process fail shortly after it; torchrun's own SIGKILL comes after 30 s."""
 
 
 class Torchrun:
@@ -74,7 +105,7 @@ def _environment(job: Job, me: Peer, *, alone: bool) -> Mapping[str, str]:
     # By a variable, since the value of an option would have to be known here.
     environment = {
         "PET_LOG_DIR": f"$({LAUNCHER_FOLDER})",
-        "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{OWN_FILE}",
+        "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{_OWN_FILE}",
     }
     if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in job.benchmark.env:
         # Else it ends its processes 30 s after SIGTERM, however long they may take (PyTorch 2.12 and later read this).
@@ -87,3 +118,153 @@ def _environment(job: Job, me: Peer, *, alone: bool) -> Mapping[str, str]:
         # so.
         environment["GLOO_SOCKET_IFNAME"] = me.interface
     return environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """A process as torchrun's summary has it."""
+
+    rank: int
+    local: int
+    code: int
+    """Exit code as in subprocess: negative for a signal."""
+    time: float
+    """Seconds since the epoch, rounded down; NaN: unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Exception:
+    """Description of an exception by a process, or by torchrun itself."""
+
+    message: str
+    traceback: Sequence[str]
+    written: int
+
+
+def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
+    """Return which process failed first.
+
+    That is one that was killed, which no other one's end can have caused; else the first to write of its exception, in its
+    file's precise time; else the one that torchrun saw first.
+    """
+    root, listed = _summary(remains.log)
+    told = _told(remains.files)
+    killed = root and _killed(root, listed)
+    own = _own_failure(remains.files)
+    # Without a summary it did not end of a process; what one wrote is then of an attempt before. Otherwise
+    # its file is a copy of the process's file.
+    if own is not None and root is None and own.message not in {each.message for each in told.values()}:
+        return own
+    if killed:
+        local = killed.local
+    elif told:
+        local = min(told, key=lambda each: (told[each].written, each))
+    elif root:
+        local = root.local
+    else:
+        return own
+    return _cause(
+        listed.get(local),
+        told.get(local),
+        local=local,
+        rank=sum(peer.slots for peer in peers[: me.rank]) + local,
+        printed=_printed(remains.log),
+    )
+
+
+def _killed(root: _Failure, listed: Mapping[int, _Failure]) -> _Failure | None:
+    near = [
+        each
+        for each in listed.values()
+        if -each.code in _DEADLY and not each.time - root.time > _CONSEQUENCE_S
+    ]
+    return min(near, key=lambda each: (each.time, each.rank), default=None)
+
+
+def _own_failure(files: Iterable[LeftFile]) -> Cause | None:
+    """Return the exception of torchrun itself, if it recorded one."""
+    own = next((each for file in files if file.path == _OWN_FILE and (each := _exception(file))), None)
+    if own is None:
+        return None
+    return Cause(process="torchrun itself", message=own.message, traceback=own.traceback, failed=own.written)
+
+
+def _cause(
+    failure: _Failure | None, told: _Exception | None, *, local: int, rank: int | None, printed: str | None
+) -> Cause:
+    code = failure.code if failure else None
+    rank = failure.rank if failure else rank
+    seen = int(failure.time * 1000) + 999 if failure and math.isfinite(failure.time) else None
+    return Cause(
+        process=f"the process of local rank {local}"
+        if rank is None
+        else f"process {rank} (local rank {local})",
+        code=code if code is not None and code > 0 else None,
+        signal=-code if code is not None and code < 0 else None,
+        message=told.message if told else "",
+        traceback=told.traceback if told else (),
+        failed=told.written if told else seen,
+        printed=printed,
+    )
+
+
+def _summary(log: str) -> tuple[_Failure | None, Mapping[int, _Failure]]:
+    """Return the root cause of torchrun's last summary, and all processes in it by their local ranks."""
+    at = log.rfind(_ROOT)
+    if at < 0:
+        return None, {}
+    begun = log.rfind(_FAILURES, 0, at)
+    others = _failures(log[begun:at]) if begun >= 0 else ()
+    found = next(iter(_failures(log[at:])), None)
+    return found, {each.local: each for each in (*others, *([found] if found else []))}
+
+
+def _failures(text: str) -> Iterable[_Failure]:
+    for found in _ENTRY.finditer(text):
+        yield _Failure(
+            rank=int(found["rank"]),
+            local=int(found["local"]),
+            code=int(found["code"]),
+            time=_seconds(found["time"]),
+        )
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text.replace("_", "T")).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return math.nan
+
+
+def _printed(log: str) -> str | None:
+    found = _FIRST_WORD.search(log)
+    return log[: found.start()] if found else None
+
+
+def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
+    """Return what processes of the last attempt wrote, by their local ranks: torchrun may have started them again before."""
+    found = [(each, match) for each in files if (match := _FILE.fullmatch(each.path))]
+    last = max((int(match["attempt"]) for _, match in found), default=0)
+    exceptions = (
+        (int(match["local"]), _exception(file)) for file, match in found if int(match["attempt"]) == last
+    )
+    return {local: each for local, each in exceptions if each is not None}
+
+
+def _exception(file: LeftFile) -> _Exception | None:
+    """Return the content of a file of torchelastic; None if it is something else."""
+    try:
+        message = parse_json(file.content, where=file.path)["message"]
+        stack = ""
+        if isinstance(message, dict):
+            stack = message["extraInfo"]["py_callstack"]
+            message = message["message"]
+    except (RecordError, KeyError, TypeError):
+        return None
+    if not isinstance(message, str) or not isinstance(stack, str):
+        return None
+    lines = [line.rstrip() for line in stack.splitlines()]
+    first = next((line for line in message.splitlines() if line.strip()), "")
+    return _Exception(
+        message=" ".join(first.split()), traceback=[line for line in lines if line], written=file.modified
+    )
