@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import bai_agent
 from bai_agent.errors import SetupError
-from bai_agent.files.user_rights import User, user_rights
+from bai_agent.files.user_rights import User, user_of_entry, user_rights
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import ARM, Benchmark, Buffering
 from bai_agent.job.descriptor.source_tables import SourceKind
@@ -52,10 +52,7 @@ def find_user(name: str | None) -> User | None:
         raise SetupError(
             f'[benchmark] user "{name}" does not exist on this machine; create it or leave the key out'
         ) from None
-    if entry.pw_uid == os.geteuid():
-        return None
-    groups = tuple(os.getgrouplist(name, entry.pw_gid))
-    return User(name=name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
+    return None if entry.pw_uid == os.geteuid() else user_of_entry(entry)
 
 
 def prepare_environment(

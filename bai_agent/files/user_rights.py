@@ -86,8 +86,13 @@ def _account(uid: int, gid: int) -> User:
         entry = pwd.getpwuid(uid)
     except KeyError:  # a container's arbitrary uid
         return User(name=str(uid), uid=uid, gid=gid, groups=(), home="/")
+    return user_of_entry(entry)
+
+
+def user_of_entry(entry: pwd.struct_passwd) -> User:
+    """Return the user of an entry of the system's accounts, with all groups."""
     groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    return User(name=entry.pw_name, uid=uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
+    return User(name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, groups=groups, home=entry.pw_dir)
 
 
 def open_as(user: User | None, path: Path, *, follow: bool = True) -> int:

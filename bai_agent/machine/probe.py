@@ -18,7 +18,13 @@ from functools import partial
 from pathlib import Path
 
 from bai_agent import __version__
-from bai_agent.benchmark.environment import find_user, scripts_folder, working_folder, workspaces
+from bai_agent.benchmark.environment import (
+    DEFAULT_PATH,
+    find_user,
+    scripts_folder,
+    working_folder,
+    workspaces,
+)
 from bai_agent.errors import NoAnswerError
 from bai_agent.files.user_rights import user_rights
 from bai_agent.job.descriptor import Job
@@ -214,7 +220,7 @@ class EnvironmentProbe:
         return software.open_mpi(env=env, user=user, root=_ROOT)
 
     def _cloud_init(self) -> Facts:
-        return present({"cloud_init": software.cloud_init_version(env={"PATH": software.SYSTEM_PATH})})
+        return present({"cloud_init": software.cloud_init_version(env={"PATH": DEFAULT_PATH})})
 
     def _look(self) -> None:
         self._looks.append((time.monotonic(), host_facts.processor_times(_ROOT)))

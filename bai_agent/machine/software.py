@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bai_agent import __version__
-from bai_agent.benchmark.environment import DEFAULT_PATH, STARTUP, find_user, prepare_environment
+from bai_agent.benchmark.environment import STARTUP, find_user, prepare_environment
 from bai_agent.benchmark.programs import DESCRIBE_PYTHON, MOST_DISTRIBUTIONS, ask, read_description
 from bai_agent.decode import decode
 from bai_agent.errors import NoAnswerError, RecordError
@@ -24,7 +24,6 @@ from bai_agent.machine.host_facts import Facts, present, read_text, short
 from bai_agent.runtime.user_cache import AnswerCache
 from bai_agent.shim.proc import RUN_MARKER
 
-SYSTEM_PATH = DEFAULT_PATH
 CHILD_SECONDS = 2.0
 """Seconds for a child process to answer."""
 _PYTHON_VARIABLES = ("PYTHON", "LD_", "HOME")

@@ -19,7 +19,7 @@ from bai_agent.metrics.search.extract import Guard
 from bai_agent.metrics.search.literal import read_shape
 from bai_agent.metrics.search.number import json_number, scaled
 from bai_agent.metrics.search.patterns import Found
-from bai_agent.metrics.search.reading import LABEL_LIMIT, LABELS, STEP, MatchFindings
+from bai_agent.metrics.search.reading import LABELS, STEP, MatchFindings, label_text
 from bai_agent.metrics.search.units import conversion
 from bai_agent.metrics.sections import LineMarkers
 
@@ -161,12 +161,8 @@ class LogContext:
 
 
 def _groups(match: re.Match[str], *, decodes: bool) -> dict[str, str]:
-    groups = {}
-    for name, value in match.groupdict().items():
-        if value is not None:
-            text = value if decodes or value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
-            groups[name] = text.strip()[:LABEL_LIMIT]
-    return groups
+    found = match.groupdict().items()
+    return {name: label_text(value, decodes=decodes) for name, value in found if value is not None}
 
 
 def _merged(own: str, groups: Mapping[str, str]) -> str:

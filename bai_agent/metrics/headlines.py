@@ -29,8 +29,7 @@ from bai_agent.metrics.search.reading import LABELS
 from bai_agent.metrics.spilled_values import SpilledValues, SpillFile
 
 MOST_KEPT = 2_000_000
-"""Most values that memory keeps for all medians (16 MB). Most values kept in memory; beyond that, it keeps a
-sample."""
+"""Most values that memory keeps for all medians (16 MB); beyond that, it keeps a sample."""
 _MOST_SEARCHED = 500_000
 """Most values that memory keeps while a file is searched for a median."""
 MOST_SERIES = 4096

@@ -52,7 +52,7 @@ class MemberTree:
         """Add a symbolic link. Raises UnsafeMemberError if it leads out of the folder."""
         if "\0" in target:
             raise UnsafeMemberError("its target holds a NUL character")
-        self._walk(place.split("/")[:-1], target.split("/"), follow=True, absolute=target.startswith("/"))
+        self._require_inside(place, target)
         self.links[place] = target
 
     def remove(self, place: str) -> None:
@@ -63,15 +63,16 @@ class MemberTree:
         """Raise UnsafeMemberError if a link leads out of the folder, now that all links are known."""
         for place, target in self.links.items():
             try:
-                self._walk(
-                    place.split("/")[:-1], target.split("/"), follow=True, absolute=target.startswith("/")
-                )
+                self._require_inside(place, target)
             except UnsafeMemberError as error:
                 raise UnsafeMemberError(f'the link "{place}" to "{target}": {error}') from error
 
-    def _walk(self, base: list[str], parts: list[str], *, follow: bool, absolute: bool = False) -> str:
-        if absolute:
+    def _require_inside(self, place: str, target: str) -> None:
+        if target.startswith("/"):
             raise UnsafeMemberError("it points to an absolute path")
+        self._walk(place.split("/")[:-1], target.split("/"), follow=True)
+
+    def _walk(self, base: list[str], parts: list[str], *, follow: bool) -> str:
         at = list(base)
         todo = deque(parts)
         followed = 0

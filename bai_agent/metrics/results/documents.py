@@ -64,6 +64,13 @@ def require(there: bool, what: str) -> None:
         raise WrongFormatError(f"it has no {what}")
 
 
+def _required_list(document: Any, key: str) -> Any:
+    """Return a list of the file's object. Raises WrongFormatError."""
+    found = document.get(key) if isinstance(document, dict) else None
+    require(isinstance(found, list), f'list "{key}"')
+    return found
+
+
 DOCUMENT_LIMIT = 16 * 2**20
 """Bytes of a JSON document, which takes several times as much memory."""
 LINES_LIMIT = 256 * 2**20
@@ -145,9 +152,7 @@ _PYTEST_UNITS = {"ops": "1/s", "rounds": "", "iterations": ""}
 
 def hyperfine(document: Any) -> Found:
     """`--export-json`: statistics of each command, and the time of each run."""
-    results = document.get("results") if isinstance(document, dict) else None
-    require(isinstance(results, list), 'list "results"')
-    for each in tables(results):
+    for each in tables(_required_list(document, "results")):
         labels = {"command": each.get("command"), **dict(items(each.get("parameters")))}
         for name in _HYPERFINE:
             if each.get(name) is not None:  # one run alone has no deviation
@@ -160,9 +165,7 @@ def hyperfine(document: Any) -> Found:
 
 def google_benchmark(document: Any) -> Found:
     """`--benchmark_out`: times and counters of each repetition, and aggregates, whose name follows the metric's."""
-    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
-    require(isinstance(benchmarks, list), 'list "benchmarks"')
-    for each in tables(benchmarks):
+    for each in tables(_required_list(document, "benchmarks")):
         name = each.get("run_name", each.get("name"))
         if each.get("error_occurred") is True or each.get("skipped"):
             said = each.get("error_message", each.get("skip_message"))
@@ -188,9 +191,7 @@ def google_benchmark(document: Any) -> Found:
 
 def pytest_benchmark(document: Any) -> Found:
     """`--benchmark-json`: the statistics of each test, and with `--benchmark-save-data` each round's time."""
-    benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
-    require(isinstance(benchmarks, list), 'list "benchmarks"')
-    for each in tables(benchmarks):
+    for each in tables(_required_list(document, "benchmarks")):
         labels = {"benchmark": each.get("fullname", each.get("name")), "group": each.get("group")}
         stats = dict(items(each.get("stats")))
         for name in _PYTEST_SECONDS:

@@ -140,7 +140,7 @@ class Extraction:
         Metrics that want only the last state of a progress bar are not searched in lines at `repainted`;
         metrics with sections are not searched where they are `closed`.
         """
-        clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
+        clean = visible(data)
         if len(data) > 4 * CHUNK:
             lines = self._hits_by_windows(clean)
         else:
@@ -195,7 +195,7 @@ class Extraction:
 
     def matching(self, data: bytes, offset: int) -> list[MatchingLine]:
         """Return the lines of `data` with matches, in their order."""
-        clean = visible(data) if b"\x1b" in data or b"\x08" in data else data
+        clean = visible(data)
         windows = len(data) > 4 * CHUNK
         lines = self._hits_by_windows(clean) if windows else _lines_of(clean, self._scan(clean))
         guard = self._guard

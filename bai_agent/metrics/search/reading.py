@@ -276,9 +276,12 @@ def _step(text: str | None) -> str:
 
 
 def _label_members(names: list[str], values: tuple[str | None, ...], *, decodes: bool) -> str:
-    labels = {}
-    for name, value in zip(names, values, strict=True):
-        if value is not None:
-            text = value if decodes else value.encode("latin-1").decode("utf-8", "replace")
-            labels[name] = text.strip()[:LABEL_LIMIT]
+    pairs = zip(names, values, strict=True)
+    labels = {name: label_text(value, decodes=decodes) for name, value in pairs if value is not None}
     return f"{LABELS}{json.dumps(labels)}" if labels else ""
+
+
+def label_text(value: str, *, decodes: bool) -> str:
+    """Return the text of a group, from a line that was searched as characters (`decodes`) or as bytes, as a label."""
+    text = value if decodes or value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
+    return text.strip()[:LABEL_LIMIT]
