@@ -36,6 +36,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _temporary_folder() -> Iterator[None]:
+    """Give the programs of this run a folder for temporary files: those that a test kills leave some.
+
+    It is for all users, as /tmp, and its path is short enough for Ray. This process's own folder, where pytest keeps the files of
+    failed tests, is the usual one.
+    """
+    with TemporaryDirectory(prefix="bai-test-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o1777)
+        os.environ["TMPDIR"] = folder
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _listed_programs() -> Iterator[None]:
     """Let the tests find the programs that scripts/test installs, and no others."""
     with TemporaryDirectory(prefix="bai-programs-") as folder:

@@ -10,17 +10,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_LOCK = "bai-tests-memory-killer.lock"
-
 
 @contextmanager
 def _locked(how: int) -> Iterator[None]:
-    file = os.open(Path(tempfile.gettempdir()) / _LOCK, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    # All runs of tests on this machine know this folder, and leave no file there.
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(file, how)
+        fcntl.flock(folder, how)
         yield
     finally:
-        os.close(file)
+        os.close(folder)
 
 
 @contextmanager
