@@ -8,7 +8,6 @@ import logging
 import signal
 import time
 from datetime import timedelta
-from typing import Any
 
 from bai_agent.benchmark.orphans import kill_remains
 from bai_agent.benchmark.state import Started, State, find_shim, read_started, state, wait_exited
@@ -25,6 +24,7 @@ from bai_agent.job.run_directory import (
     write_json,
     write_new,
 )
+from bai_agent.light_dataclass import asdict, fields
 from bai_agent.shim.memory_group import remove_abandoned_groups
 from bai_agent.shim.proc import send_signal
 
@@ -36,22 +36,8 @@ _SHIM_DEATH_LIMIT_S = 10.0
 _SHIM_END_LIMIT_S = 30.0
 """Seconds for a shim that was sent SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and a slow disk."""
 
-_UNKNOWN = (
-    "code",
-    "signal",
-    "exec_error",
-    "stop",
-    "stop_signal",
-    "wall_seconds",
-    "user_seconds",
-    "system_seconds",
-    "peak_memory_bytes",
-    "context_switches_voluntary",
-    "context_switches_involuntary",
-    "emit_lost_bytes",
-    "output_bytes",
-    "emit_bytes",
-)
+_MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory_bytes")
+"""Keys of exit.json that not every version wrote."""
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
@@ -92,7 +78,8 @@ def require_valid_exit(rundir: RunDir) -> None:
         return
     try:
         found = checked(BenchmarkExit, table, where=str(rundir.exit))
-        missing = [name for name in (*_UNKNOWN, "oom", "lost") if name not in table]
+        known = [each.name for each in fields(BenchmarkExit) if each.name not in _MAY_BE_MISSING]
+        missing = [name for name in known if name not in table]
         if missing:
             raise RecordError(f"{rundir.exit}: {missing[0]} is missing")
         if not found.lost and found.wall_seconds is None:
@@ -106,15 +93,10 @@ def require_valid_exit(rundir: RunDir) -> None:
 
 
 def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
-    lost: dict[str, Any] = {
-        **dict.fromkeys(_UNKNOWN),
-        "oom": False,
-        "left_behind": left_behind,
-        "left_behind_names": {},
-        "time": now_ms(),
-        "lost": True,
-    }
-    write_json(rundir.exit, lost)
+    lost = BenchmarkExit(
+        oom=False, left_behind=left_behind, left_behind_names={}, time=now_ms(), lost=True
+    )
+    write_json(rundir.exit, asdict(lost))
 
 
 def end_without_order(rundir: RunDir) -> None:

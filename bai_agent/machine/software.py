@@ -35,21 +35,9 @@ _CLOUD_INIT = "from cloudinit.version import version_string; print(version_strin
 _VERSION = re.compile(r"\d+\.\d[\w.+-]*")
 
 IMPORTANT = (
-    "torch",
-    "horovod",
-    "adaptdl",
-    "ray",
-    "numpy",
-    "tensorflow",
-    "jax",
-    "jaxlib",
-    "mpi4py",
-    "transformers",
-    "deepspeed",
-    "mxnet",
-    "scipy",
-    "triton",
-)
+    "torch", "horovod", "adaptdl", "ray", "numpy", "tensorflow", "jax", "jaxlib", "mpi4py", "transformers",
+    "deepspeed", "mxnet", "scipy", "triton",
+)  # fmt: skip
 """Packages whose versions explain numbers, in addition to those that begin with `nvidia-nccl`, `nvidia-cudnn` and `nvidia-cuda-runtime`.
 """
 _IMPORTANT_STARTS = ("nvidia-nccl", "nvidia-cudnn", "nvidia-cuda-runtime")
