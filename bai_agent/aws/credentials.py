@@ -75,6 +75,11 @@ def keys_in(environment: Mapping[str, str]) -> Keys | None:
     return Keys(access=access, secret=secret, token=environment.get("AWS_SESSION_TOKEN") or None)
 
 
+def region_in(environment: Mapping[str, str]) -> str | None:
+    """Return the region that the environment names, if it names one."""
+    return environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or None
+
+
 def find_keys(environment: Mapping[str, str]) -> Callable[[], Keys]:
     """Return a function that returns valid keys. Raises CredentialsError; the function, MetadataError."""
     if keys := keys_in(environment):

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-from bai_agent.aws.credentials import find_keys
+from bai_agent.aws.credentials import find_keys, region_in
 from bai_agent.aws.http_answer import Answer, send
 from bai_agent.aws.http_request import signed_headers
 from bai_agent.aws.imds import BUSY, Keys, read
@@ -50,7 +50,7 @@ def ask(
     overrides the environment's and the instance's. `AWS_ENDPOINT_URL_<SERVICE>` or `AWS_ENDPOINT_URL` replaces AWS's
     server.
     """
-    region = region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    region = region or region_in(environment)
     try:
         keys = (find or find_keys(environment))()
         region = region or read("placement/region", environment=environment)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
 
-from bai_agent.aws.credentials import credential_provider
+from bai_agent.aws.credentials import credential_provider, region_in
 from bai_agent.aws.http_answer import send
 from bai_agent.errors import S3Error
 from bai_agent.light_dataclass import dataclass
@@ -132,7 +132,7 @@ def bucket_region(bucket: str, *, endpoint: str | None, environment: Mapping[str
     S3 sends it without credentials, in the header x-amz-bucket-region of any answer to HeadBucket (200, 301 or 403):
     https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html
     """
-    fallback = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
+    fallback = region_in(environment) or "us-east-1"
     base = endpoint or aws_address(fallback)
     if not base.startswith(("http://", "https://")):
         return fallback

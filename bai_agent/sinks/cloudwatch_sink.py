@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bai_agent.aws.credentials import find_keys
+from bai_agent.aws.credentials import find_keys, region_in
 from bai_agent.aws.imds import Keys
 from bai_agent.aws.json_service import ask
 from bai_agent.backoff import Backoff
@@ -171,8 +171,7 @@ class LogStream:
         """region: used if neither the table nor the environment names a region; None: the instance's."""
         self._group = table.log_group
         self._name = name
-        self._region = table.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
-        self._region = self._region or region
+        self._region = table.region or region_in(environment) or region
         self._environment = environment
         self._keys: Callable[[], Keys] | None = None
         self._created = False

@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from urllib.error import URLError
 
+from bai_agent.aws.credentials import region_in
 from bai_agent.aws.http_answer import send
 from bai_agent.aws.s3_client import aws_address, endpoint_of
 from bai_agent.job.run_directory import now_ms
@@ -29,7 +30,7 @@ def store_now(url: str) -> int:
     if not is_s3(url):
         return now_ms()
     bucket = url.removeprefix("s3://").partition("/")[0]
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    region = region_in(os.environ) or "us-east-1"
     base = endpoint_of(os.environ) or aws_address(region)
     # The server is asked before this machine's clock is read: the answer may take seconds.
     offset = _offset(f"{base}/{bucket}")
