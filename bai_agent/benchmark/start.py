@@ -36,7 +36,7 @@ from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import ARM, Arm, Repeat
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import RunDir, make_folder
-from bai_agent.light_dataclass import dataclass, replace
+from bai_agent.light_dataclass import asdict, dataclass, replace
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, SshFrom, SshTo
 
 if TYPE_CHECKING:
@@ -322,13 +322,7 @@ def _order_bytes(order: Order, rundir: RunDir) -> bytes:
         "argv": list(order.argv),
         "env": dict(order.env),
         "cwd": str(order.cwd),
-        "user": order.user
-        and {
-            "name": order.user.name,
-            "uid": order.user.uid,
-            "gid": order.user.gid,
-            "groups": list(order.user.groups),
-        },
+        "user": order.user and asdict(order.user),
         "grace_seconds": order.grace.total_seconds(),
         "umask": order.umask,
         "oom_score_adj": order.oom_score_adj,

@@ -38,6 +38,10 @@ _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 """Flags of umount2(2)."""
 
 
+class UnmountableError(Exception):
+    """A file system cannot be mounted. The text is the end of a sentence."""
+
+
 def mount_all(
     wanted: Sequence[Mount],
     record: Path,
@@ -60,6 +64,10 @@ def mount_all(
             )
         except Stopped:
             return
+        except UnmountableError as error:
+            raise SetupError(
+                f'[[mounts]] "{mount.src}" at {mount.target} cannot be mounted: {error}'
+            ) from error
         log.info("mounted %s at %s", mount.src, mount.target)
 
 
@@ -78,42 +86,41 @@ def unmount_all(record: Path) -> None:
 def _mount_here(
     mount: Mount, record: Path, *, is_listed: bool, stopping: Callable[[], bool], seconds: float, port: int
 ) -> None:
-    """Mount it, and list its target before. Raises SetupError, Stopped."""
-    where = f'[[mounts]] "{mount.src}" at {mount.target}'
+    """Mount it, and list its target before. Raises UnmountableError, Stopped."""
     deadline = time.monotonic() + seconds
-    _require_rights(mount, where)
-    _make_target(mount.target, where, run_directory=record.parent)
-    with _held(mount.target, where):
-        _require_unused(mount.target, where)
+    _require_rights(mount)
+    _make_target(mount.target, run_directory=record.parent)
+    with _held(mount.target):
+        _require_unused(mount.target)
         if mount.server is not None:
             _require_server(
-                mount.server, where, deadline=deadline, seconds=seconds, port=port, stopping=stopping
+                mount.server, deadline=deadline, seconds=seconds, port=port, stopping=stopping
             )
         if not is_listed:
             with record.open("a") as file:
                 file.write(f"{mount.target}\n")
         try:
-            _mount(mount, where, deadline=deadline, seconds=seconds, stopping=stopping)
-        except SetupError:
+            _mount(mount, deadline=deadline, seconds=seconds, stopping=stopping)
+        except UnmountableError:
             # The mount that a killed agent began has ended first.
             if not is_listed or not is_mounted(mount.target):
                 raise
 
 
 @contextmanager
-def _held(target: str, where: str) -> Iterator[None]:
-    """Hold the folder that will be mounted over, so that the agent of another job does not mount there too. Raises SetupError."""
+def _held(target: str) -> Iterator[None]:
+    """Hold the folder that will be mounted over, so that the agent of another job does not mount there too. Raises UnmountableError."""
     try:
         folder = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise SetupError(f"{where} cannot be mounted: {target}: {error.strerror}.") from error
+        raise UnmountableError(f"{target}: {error.strerror}.") from error
     try:
         with suppress(OSError):  # not each file system has locks
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise SetupError(
-                    f"{where} cannot be mounted: another job mounts there at this moment."
+                raise UnmountableError(
+                    "another job mounts there at this moment."
                 ) from error
         yield
     finally:
@@ -138,11 +145,11 @@ def _listed(record: Path) -> list[str]:
         return []
 
 
-def _require_rights(mount: Mount, where: str) -> None:
-    """Raise SetupError if this process may not mount, or the file system's program is missing."""
+def _require_rights(mount: Mount) -> None:
+    """Raise UnmountableError if this process may not mount, or the file system's program is missing."""
     if os.geteuid() != 0:
-        raise SetupError(
-            f"{where} cannot be mounted: only root may mount, and the agent runs as user {os.geteuid()}."
+        raise UnmountableError(
+            f"only root may mount, and the agent runs as user {os.geteuid()}."
         )
     if not mount.type.is_installed():
         other = (
@@ -150,17 +157,17 @@ def _require_rights(mount: Mount, where: str) -> None:
             if mount.type is MountType.EFS
             else ""
         )
-        raise SetupError(
-            f"{where} cannot be mounted: there is no {mount.type.program} on this machine. Install the package {mount.type.package}{other}."
+        raise UnmountableError(
+            f"there is no {mount.type.program} on this machine. Install the package {mount.type.package}{other}."
         )
 
 
-def _make_target(target: str, where: str, *, run_directory: Path) -> None:
-    """Make the folder, or check that it is one to mount at. Raises SetupError."""
+def _make_target(target: str, *, run_directory: Path) -> None:
+    """Make the folder, or check that it is one to mount at. Raises UnmountableError."""
     own = os.path.realpath(run_directory)
     if f"{own}/".startswith(f"{target}/") or target.startswith(f"{own}/"):
-        raise SetupError(
-            f"{where} cannot be mounted: the folder contains the run directory {own}, or is in it."
+        raise UnmountableError(
+            f"the folder contains the run directory {own}, or is in it."
         )
     path = Path("/")
     try:
@@ -168,30 +175,30 @@ def _make_target(target: str, where: str, *, run_directory: Path) -> None:
             path /= part
             with suppress(FileExistsError):
                 path.mkdir(0o755)
-            _require_folder(path, where, is_target=str(path) == target)
+            _require_folder(path, is_target=str(path) == target)
     except OSError as error:
-        raise SetupError(f"{where} cannot be mounted: {path}: {error.strerror}.") from error
+        raise UnmountableError(f"{path}: {error.strerror}.") from error
 
 
-def _require_unused(target: str, where: str) -> None:
-    """Raise SetupError if a file system is mounted there, or the folder has files."""
+def _require_unused(target: str) -> None:
+    """Raise UnmountableError if a file system is mounted there, or the folder has files."""
     if is_mounted(target):
-        raise SetupError(f"{where} cannot be mounted: another file system is mounted there.")
+        raise UnmountableError("another file system is mounted there.")
     try:
         if next(Path(target).iterdir(), None) is not None:
-            raise SetupError(
-                f"{where} cannot be mounted: the folder is not empty. Name a new or an empty one."
+            raise UnmountableError(
+                "the folder is not empty. Name a new or an empty one."
             )
     except OSError as error:
-        raise SetupError(f"{where} cannot be mounted: {target}: {error.strerror}.") from error
+        raise UnmountableError(f"{target}: {error.strerror}.") from error
 
 
-def _require_folder(path: Path, where: str, *, is_target: bool) -> None:
-    """Raise SetupError unless it is a folder that only root can replace, with what is in it if it is above the target."""
+def _require_folder(path: Path, *, is_target: bool) -> None:
+    """Raise UnmountableError unless it is a folder that only root can replace, with what is in it if it is above the target."""
     status = path.lstat()
     if S_ISLNK(status.st_mode) or not S_ISDIR(status.st_mode):
         what = "a link" if S_ISLNK(status.st_mode) else "not a folder"
-        raise SetupError(f"{where} cannot be mounted: {path} is {what}.")
+        raise UnmountableError(f"{path} is {what}.")
     if is_target:
         # In a folder for all, such as /tmp, its owner can replace it.
         replaceable, is_safe = path.parent, status.st_uid == 0 or not _is_writable(path.parent.lstat())
@@ -199,8 +206,8 @@ def _require_folder(path: Path, where: str, *, is_target: bool) -> None:
         is_kept = bool(status.st_mode & S_ISVTX) or not _is_writable(status)
         replaceable, is_safe = path, status.st_uid == 0 and is_kept
     if not is_safe:
-        raise SetupError(
-            f"{where} cannot be mounted: another user could replace folders in {replaceable}. Name a folder elsewhere, for example "
+        raise UnmountableError(
+            f"another user could replace folders in {replaceable}. Name a folder elsewhere, for example "
             '"/efs".'
         )
 
@@ -210,9 +217,9 @@ def _is_writable(status: os.stat_result) -> bool:
 
 
 def _require_server(
-    server: str, where: str, *, deadline: float, seconds: float, port: int, stopping: Callable[[], bool]
+    server: str, *, deadline: float, seconds: float, port: int, stopping: Callable[[], bool]
 ) -> None:
-    """Raise SetupError unless the server accepts a connection: the mount itself does not say in time why it hangs."""
+    """Raise UnmountableError unless the server accepts a connection: the mount itself does not say in time why it hangs."""
 
     def connect() -> bool:
         with socket.create_connection((server, port), timeout=max(0.1, deadline - time.monotonic())):
@@ -223,30 +230,30 @@ def _require_server(
             connect, over=lambda: stopping() or time.monotonic() >= deadline, name=f"NFS server {server}"
         )
     except socket.gaierror as error:
-        raise SetupError(
-            f'{where} cannot be mounted: the server "{server}" has no address ({error.strerror}).'
+        raise UnmountableError(
+            f'the server "{server}" has no address ({error.strerror}).'
         ) from error
     except TimeoutError:
         answered = None
     except OSError as error:
-        raise SetupError(
-            f"{where} cannot be mounted: {server} refuses connections to port {port} ({error.strerror})."
+        raise UnmountableError(
+            f"{server} refuses connections to port {port} ({error.strerror})."
         ) from error
     if answered is None:
         if stopping():
             raise Stopped
-        raise SetupError(_silent(where, seconds))
+        raise UnmountableError(_silent(seconds))
 
 
-def _silent(where: str, seconds: float) -> str:
+def _silent(seconds: float) -> str:
     return (
-        f"{where} cannot be mounted: its server did not answer within {seconds:.0f} s. The server's security group, or its "
+        f"its server did not answer within {seconds:.0f} s. The server's security group, or its "
         f"firewall, must let this machine reach TCP port {NFS_PORT}."
     )
 
 
 def _mount(
-    mount: Mount, where: str, *, deadline: float, seconds: float, stopping: Callable[[], bool]
+    mount: Mount, *, deadline: float, seconds: float, stopping: Callable[[], bool]
 ) -> None:
     # A file and not a pipe: the TLS process of mount.efs goes on, and would keep a pipe open.
     with tempfile.TemporaryFile() as output:
@@ -256,17 +263,17 @@ def _mount(
                 mount_arguments(mount), output, env=env, deadline=deadline, stopping=stopping, cwd="/"
             )
         except OSError as error:
-            raise SetupError(
-                f"{where} cannot be mounted: mount cannot be started ({error.strerror})."
+            raise UnmountableError(
+                f"mount cannot be started ({error.strerror})."
             ) from error
         except subprocess.TimeoutExpired:
-            raise SetupError(_silent(where, seconds)) from None
+            raise UnmountableError(_silent(seconds)) from None
         output.seek(0)
         said = " ".join(output.read(1 << 16).decode(errors="replace").split())[-_MOST_WORDS:]
     if code != 0 and "timed out" in said.lower():
-        raise SetupError(_silent(where, seconds))
+        raise UnmountableError(_silent(seconds))
     if code != 0:
-        raise SetupError(f"{where} cannot be mounted: {said or f'mount ended with {code}'}")
+        raise UnmountableError(said or f"mount ended with {code}")
 
 
 def _detach(target: str) -> str | None:

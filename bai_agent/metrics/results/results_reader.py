@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.metrics.emit import NAME_LIMIT
 from bai_agent.metrics.records import wait_for_room
 from bai_agent.metrics.results.documents import Measured, Problem, size_limit, values_in
-from bai_agent.metrics.results.values_journal import Item, NoteWriter, Total
+from bai_agent.metrics.results.values_journal import FileBatch, Item, NoteWriter, Total
 from bai_agent.metrics.search.number import finite_number, json_number
 
 MOST_FILES = 1000
@@ -129,20 +129,11 @@ class ResultFolder:
 
 
 @dataclass(frozen=True)
-class _Values:
-    table: int
-    file: int
-    repeat: int | None
-    first: int
-    values: list[Item]
-
-
-@dataclass(frozen=True)
 class _Done:
     table: int
 
 
-_Told = _Values | _Done | str
+_Told = FileBatch | _Done | str
 
 
 def gather_results(
@@ -183,7 +174,7 @@ def gather_results(
                 del unread[each.table]
             else:
                 total.found[each.table] += len(each.values)
-                _add(writer, each, note=note, sleep=sleep)
+                wait_for_room(partial(writer.add, each), path=note, sleep=sleep)
         given_up.set()
         total.unread = list(unread)
         total.warnings += [
@@ -191,16 +182,6 @@ def gather_results(
             for index in unread
         ]
         wait_for_room(lambda: writer.publish(total), path=note, sleep=sleep)
-
-
-def _add(writer: NoteWriter, each: _Values, *, note: Path, sleep: Callable[[float], None]) -> None:
-    wait_for_room(
-        lambda: writer.add(
-            table=each.table, file=each.file, repeat=each.repeat, first=each.first, values=each.values
-        ),
-        path=note,
-        sleep=sleep,
-    )
 
 
 class _GivenUpError(Exception):
@@ -310,7 +291,7 @@ class _Reader:
                         continue
                     batch.append((name, number, *self._rest_of(found)))
                     if len(batch) == _BATCH:
-                        self._tell(_Values(index, self._files, repeat, told, batch))
+                        self._tell(FileBatch(index, self._files, repeat, told, batch))
                         told += len(batch)
                         batch = []
         except WarmupFileError:
@@ -325,7 +306,7 @@ class _Reader:
         except OSError as error:
             warnings.append(f"cannot be read: {error.strerror}")
         if batch:
-            self._tell(_Values(index, self._files, repeat, told, batch))
+            self._tell(FileBatch(index, self._files, repeat, told, batch))
             told += len(batch)
         self._files += bool(told)
         warnings += [

@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bai_agent.job.run_directory import write_all
 from bai_agent.light_dataclass import dataclass, field
@@ -20,6 +20,20 @@ from bai_agent.metrics.records import Value
 
 Item = tuple[str, str, str, str, int]
 """Name, value as JSON, units, further members of its record, and the time of measurement or reading (ms UTC)."""
+
+
+class FileBatch(NamedTuple):
+    """Consecutive values of one file, to be written."""
+
+    table: int
+    """Index of the file's table of results."""
+    file: int
+    """Number of the file among those with values."""
+    repeat: int | None
+    """Run of a `[repeat]` job that wrote it."""
+    first: int
+    """Number of the first value in the file."""
+    values: list[Item]
 
 
 @dataclass(frozen=True)
@@ -55,8 +69,9 @@ class NoteWriter:
         self._descriptor = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._size = 0
 
-    def add(self, *, table: int, file: int, repeat: int | None, first: int, values: list[Item]) -> None:
-        self._append({"results": table, "file": file, "repeat": repeat, "first": first, "values": values})
+    def add(self, batch: FileBatch) -> None:
+        members = batch._asdict()
+        self._append({"results": members.pop("table"), **members})
 
     def publish(self, total: Total) -> None:
         self._append(vars(total))
