@@ -17,6 +17,7 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy import adaptdl_spawner
 from bai_agent.strategy.failure import Cause, Remains, left_note
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
+from bai_agent.strategy.torchrun import pytorch_environment
 
 VERSION = "0.2.11"
 """AdaptDL's version with which this is known to work; it also compares it with its scheduler's."""
@@ -89,14 +90,8 @@ def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]
         adaptdl_spawner.FAILURE_FILE: f"$({LAUNCHER_FOLDER})/{_FAILURE}",
     }
     # Its checkpoints hold more than weights, and PyTorch 2.6 and later would not load them.
-    optional = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
-    if job.strategy.cpus_per_process is not None:
-        optional["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
-    if len(peers) > 1 and me.interface is not None:
-        # As for torchrun.
-        optional["GLOO_SOCKET_IFNAME"] = me.interface
-    own = {name: value for name, value in optional.items() if name not in job.benchmark.env}
-    return {**environment, **own}
+    weights = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    return {**environment, **pytorch_environment(job, me, alone=len(peers) == 1, more=weights)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,7 +62,12 @@ class Torchrun:
         options = {
             "nnodes": str(len(peers)),
             "nproc-per-node": str(me.slots),
-            **_static(job, me, peers),
+            "node-rank": str(me.rank),
+            "rdzv-backend": "static",
+            # All nodes have met when it begins; a rendezvous of no time at all would be none.
+            "rdzv-conf": f"timeout={max(1, int(job.limits.join.total_seconds()))}",
+            "master-addr": peers[0].address,
+            "master-port": str(peers[0].port),
             "rdzv-id": f"{job.job.id}-{job.job.attempt}",
             "local-addr": me.address,
             "max-restarts": "0",
@@ -72,9 +77,16 @@ class Torchrun:
             "tee": "0",
         }
         words = [f"--{name}={value}" for name, value in options.items()]
+        # Else it ends its processes 30 s after SIGTERM, however long they may take (PyTorch 2.12 and later read this).
+        grace = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(job.limits.grace.total_seconds()))}
         return Launch(
             argv=("torchrun", *words, "--no-python", "--", *command),
-            env=_environment(job, me, alone=len(peers) == 1),
+            env={
+                # By a variable, since the value of an option would have to be known here.
+                "PET_LOG_DIR": f"$({LAUNCHER_FOLDER})",
+                "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{_OWN_FILE}",
+                **pytorch_environment(job, me, alone=len(peers) == 1, more=grace),
+            },
             needs=Needs(
                 program="install PyTorch (the package torch) where the benchmark's PATH finds it, or name its Python with [env] python",
                 cpus=me.slots * (job.strategy.cpus_per_process or 0),
@@ -85,39 +97,16 @@ class Torchrun:
         return explain(remains, me, peers)
 
 
-def _static(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]:
-    coordinator = peers[0]
-    return {
-        "node-rank": str(me.rank),
-        "rdzv-backend": "static",
-        "rdzv-conf": f"timeout={_join_seconds(job)}",
-        "master-addr": coordinator.address,
-        "master-port": str(coordinator.port),
-    }
-
-
-def _join_seconds(job: Job) -> int:
-    """All nodes have met when it begins; a rendezvous of no time at all would be none."""
-    return max(1, int(job.limits.join.total_seconds()))
-
-
-def _environment(job: Job, me: Peer, *, alone: bool) -> Mapping[str, str]:
-    # By a variable, since the value of an option would have to be known here.
-    environment = {
-        "PET_LOG_DIR": f"$({LAUNCHER_FOLDER})",
-        "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{_OWN_FILE}",
-    }
-    if "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in job.benchmark.env:
-        # Else it ends its processes 30 s after SIGTERM, however long they may take (PyTorch 2.12 and later read this).
-        environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(job.limits.grace.total_seconds()))
-    if job.strategy.cpus_per_process is not None and "OMP_NUM_THREADS" not in job.benchmark.env:
+def pytorch_environment(job: Job, me: Peer, *, alone: bool, more: Mapping[str, str]) -> dict[str, str]:
+    """Return variables of processes that use PyTorch, and `more`, without those that the job sets itself."""
+    environment = dict(more)
+    if job.strategy.cpus_per_process is not None:
         # torchrun binds processes to the CPUs near their GPUs, or not at all; unset, it makes this 1 where there are several.
         environment["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
-    if not alone and me.interface is not None and "GLOO_SOCKET_IFNAME" not in job.benchmark.env:
-        # Gloo looks up the host's own name, and uses the loopback address if the name is unknown, or /etc/hosts maps it
-        # so.
+    if not alone and me.interface is not None:
+        # Gloo looks up the host's own name, and uses the loopback address if the name is unknown, or /etc/hosts maps it so.
         environment["GLOO_SOCKET_IFNAME"] = me.interface
-    return environment
+    return {name: value for name, value in environment.items() if name not in job.benchmark.env}
 
 
 @dataclass(frozen=True, kw_only=True)
