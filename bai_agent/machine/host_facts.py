@@ -151,7 +151,7 @@ def disks(root: Path) -> list[Facts]:
     """Return the disks with a device behind them, so without loop and RAM disks."""
     found = []
     for disk in _some(sorted((root / "sys/block").glob("*"))):
-        sectors = _whole(read_text(disk / "size"))
+        sectors = whole(read_text(disk / "size"))
         if not sectors or not (disk / "device").exists():
             continue
         found.append(
@@ -174,7 +174,7 @@ def network(root: Path) -> list[Facts]:
     for interface in _some(sorted((root / "sys/class/net").glob("*"))):
         if not (interface / "device").exists():
             continue
-        speed = _whole(read_text(interface / "speed"))
+        speed = whole(read_text(interface / "speed"))
         driver = interface / "device/driver"
         found.append(
             present(
@@ -183,7 +183,7 @@ def network(root: Path) -> list[Facts]:
                     "driver": short(driver.resolve().name) if driver.exists() else None,
                     # -1: the driver does not know it, as in most virtual machines.
                     "mbit_per_second": speed if speed and speed > 0 else None,
-                    "mtu": _whole(read_text(interface / "mtu")),
+                    "mtu": whole(read_text(interface / "mtu")),
                     "state": short(read_text(interface / "operstate")),
                 }
             )
@@ -243,7 +243,7 @@ def load_average(root: Path) -> list[float]:
 def runnable(root: Path) -> int:
     """Return the number of threads that want a processor now, without the calling one."""
     fields = read_text(root / "proc/loadavg").split()
-    wants = _whole(fields[3].partition("/")[0]) if len(fields) > 3 else None
+    wants = whole(fields[3].partition("/")[0]) if len(fields) > 3 else None
     return max(0, (wants or 0) - 1)
 
 
@@ -418,11 +418,12 @@ def _unescaped(text: str) -> str:
 
 
 def _mhz(path: Path) -> int | None:
-    khz = _whole(read_text(path))
+    khz = whole(read_text(path))
     return round(khz / 1000) if khz else None
 
 
-def _whole(text: str) -> int | None:
+def whole(text: str) -> int | None:
+    """Return a text as an integer; None if it is not one."""
     return int(text) if re.fullmatch(r"-?\d{1,18}", text, re.ASCII) else None
 
 

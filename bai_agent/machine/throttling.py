@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from bai_agent.machine.host_facts import Facts, present, read_text
+from bai_agent.machine.host_facts import Facts, present, read_text, whole
 
 _STAT_BYTES = 4096
 _STEAL_SHARE = 0.05
@@ -64,9 +64,8 @@ def _heat(root: Path) -> int | None:
         if not own.exists():
             break
         for name in ("core_throttle_count", "package_throttle_count"):
-            text = read_text(own / "thermal_throttle" / name, 64)
-            if text.isascii() and text.isdecimal():
-                total = (total or 0) + int(text)
+            if (count := whole(read_text(own / "thermal_throttle" / name, 64))) is not None:
+                total = (total or 0) + count
     return total
 
 
@@ -86,9 +85,9 @@ def _ticks(root: Path) -> dict[str, int]:
 def _max_khz(root: Path) -> int | None:
     """Return the lowest frequency limit of any processor."""
     found = [
-        int(text)
+        khz
         for each in sorted((root / "sys/devices/system/cpu/cpufreq").glob("policy*"))[:_MOST_PROCESSORS]
-        if (text := read_text(each / "scaling_max_freq", 64)).isascii() and text.isdecimal()
+        if (khz := whole(read_text(each / "scaling_max_freq", 64))) is not None
     ]
     return min(found, default=None)
 
