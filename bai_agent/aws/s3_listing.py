@@ -119,5 +119,14 @@ def _signed(client: S3Store, address: str, query: str, *, region: str) -> dict[s
         keys = own.access, own.secret, own.token
     parts = urlsplit(address)
     return signed_headers(
-        "GET", parts.netloc, parts.path, query, b"", {}, at=time.time(), service="s3", region=region, keys=keys
+        "GET",
+        parts.netloc,
+        parts.path,
+        query,
+        b"",
+        {},
+        at=time.time(),
+        service="s3",
+        region=region,
+        keys=keys,
     )

@@ -48,7 +48,17 @@ _KEYGEN_SECONDS = 30.0
 _RUN_SSHD = Path("/run/sshd")
 """Folder without which Debian's sshd does not start as root, and which only its service creates."""
 _PLAIN = re.compile(r"[A-Za-z0-9/._+,=@-]+")
-_INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+)
 """Variables of the agent's environment for processes that another node starts here; other variables may hold
 secrets."""
 _APT = "apt-get -o DPkg::Lock::Timeout=120"

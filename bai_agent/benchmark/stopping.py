@@ -93,9 +93,7 @@ def require_valid_exit(rundir: RunDir) -> None:
 
 
 def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
-    lost = BenchmarkExit(
-        oom=False, left_behind=left_behind, left_behind_names={}, time=now_ms(), lost=True
-    )
+    lost = BenchmarkExit(oom=False, left_behind=left_behind, left_behind_names={}, time=now_ms(), lost=True)
     write_json(rundir.exit, asdict(lost))
 
 

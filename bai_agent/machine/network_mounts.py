@@ -93,9 +93,7 @@ def _mount_here(
     with _held(mount.target):
         _require_unused(mount.target)
         if mount.server is not None:
-            _require_server(
-                mount.server, deadline=deadline, seconds=seconds, port=port, stopping=stopping
-            )
+            _require_server(mount.server, deadline=deadline, seconds=seconds, port=port, stopping=stopping)
         if not is_listed:
             with record.open("a") as file:
                 file.write(f"{mount.target}\n")
@@ -119,9 +117,7 @@ def _held(target: str) -> Iterator[None]:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise UnmountableError(
-                    "another job mounts there at this moment."
-                ) from error
+                raise UnmountableError("another job mounts there at this moment.") from error
         yield
     finally:
         os.close(folder)
@@ -148,9 +144,7 @@ def _listed(record: Path) -> list[str]:
 def _require_rights(mount: Mount) -> None:
     """Raise UnmountableError if this process may not mount, or the file system's program is missing."""
     if os.geteuid() != 0:
-        raise UnmountableError(
-            f"only root may mount, and the agent runs as user {os.geteuid()}."
-        )
+        raise UnmountableError(f"only root may mount, and the agent runs as user {os.geteuid()}.")
     if not mount.type.is_installed():
         other = (
             ', or write type = "nfs" and the DNS name of the file system'
@@ -166,9 +160,7 @@ def _make_target(target: str, *, run_directory: Path) -> None:
     """Make the folder, or check that it is one to mount at. Raises UnmountableError."""
     own = os.path.realpath(run_directory)
     if f"{own}/".startswith(f"{target}/") or target.startswith(f"{own}/"):
-        raise UnmountableError(
-            f"the folder contains the run directory {own}, or is in it."
-        )
+        raise UnmountableError(f"the folder contains the run directory {own}, or is in it.")
     path = Path("/")
     try:
         for part in Path(target).parts[1:]:
@@ -186,9 +178,7 @@ def _require_unused(target: str) -> None:
         raise UnmountableError("another file system is mounted there.")
     try:
         if next(Path(target).iterdir(), None) is not None:
-            raise UnmountableError(
-                "the folder is not empty. Name a new or an empty one."
-            )
+            raise UnmountableError("the folder is not empty. Name a new or an empty one.")
     except OSError as error:
         raise UnmountableError(f"{target}: {error.strerror}.") from error
 
@@ -230,15 +220,11 @@ def _require_server(
             connect, over=lambda: stopping() or time.monotonic() >= deadline, name=f"NFS server {server}"
         )
     except socket.gaierror as error:
-        raise UnmountableError(
-            f'the server "{server}" has no address ({error.strerror}).'
-        ) from error
+        raise UnmountableError(f'the server "{server}" has no address ({error.strerror}).') from error
     except TimeoutError:
         answered = None
     except OSError as error:
-        raise UnmountableError(
-            f"{server} refuses connections to port {port} ({error.strerror})."
-        ) from error
+        raise UnmountableError(f"{server} refuses connections to port {port} ({error.strerror}).") from error
     if answered is None:
         if stopping():
             raise Stopped
@@ -252,9 +238,7 @@ def _silent(seconds: float) -> str:
     )
 
 
-def _mount(
-    mount: Mount, *, deadline: float, seconds: float, stopping: Callable[[], bool]
-) -> None:
+def _mount(mount: Mount, *, deadline: float, seconds: float, stopping: Callable[[], bool]) -> None:
     # A file and not a pipe: the TLS process of mount.efs goes on, and would keep a pipe open.
     with tempfile.TemporaryFile() as output:
         try:
@@ -263,9 +247,7 @@ def _mount(
                 mount_arguments(mount), output, env=env, deadline=deadline, stopping=stopping, cwd="/"
             )
         except OSError as error:
-            raise UnmountableError(
-                f"mount cannot be started ({error.strerror})."
-            ) from error
+            raise UnmountableError(f"mount cannot be started ({error.strerror}).") from error
         except subprocess.TimeoutExpired:
             raise UnmountableError(_silent(seconds)) from None
         output.seek(0)

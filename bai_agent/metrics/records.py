@@ -149,9 +149,7 @@ class RecordFile:
             len(found),
         )
         if self._headlines is not None:
-            self._headlines.add_found(
-                found, labels=labels, timestamp=origin.timestamp, repeat=origin.repeat
-            )
+            self._headlines.add_found(found, labels=labels, timestamp=origin.timestamp, repeat=origin.repeat)
 
     def add_columns(self, columns: Columns, origin: BlockOrigin) -> None:
         """Append values as `add_found` does, in a fraction of the time."""

@@ -42,9 +42,7 @@ def rundir(folder: Path) -> RunDir:
     return RunDir(folder / "run")
 
 
-def bring(
-    folder: Path, *, container: str = IMAGE, seconds: float = 60.0, on_instance: bool = False
-) -> None:
+def bring(folder: Path, *, container: str = IMAGE, seconds: float = 60.0, on_instance: bool = False) -> None:
     bring_image(
         Job(job=Identity(id="j"), benchmark=Benchmark(argv=("train",), container=container)),
         rundir(folder),
