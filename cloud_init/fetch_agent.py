@@ -187,7 +187,10 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
     _, _, host = base.partition("://")
     wanted = sorted((query or {}).items())
     text = "&".join(f"{name}={urllib.parse.quote(value, safe='~')}" for name, value in wanted)
-    headers = signed(host, path, text, region())
+    at = time.time() + _learned["skew"]
+    headers = signed_headers(
+        "GET", host, path, text, b"", {}, at=at, service="s3", region=region(), keys=credentials()
+    )
     try:
         with open_url(
             f"{base}{path}{'?' if text else ''}{text}", headers=headers, timeout_s=TIMEOUT
@@ -242,14 +245,6 @@ def refused(status: int, headers: Message, body: bytes, url: str) -> FetchError:
     if status == 404:
         return FetchError(MISSING, sentence)
     return FetchError(UNREACHABLE, sentence)
-
-
-def signed(host: str, path: str, query: str, region: str) -> Dict[str, str]:
-    """Return the headers of a GET, signed."""
-    at = time.time() + _learned["skew"]
-    return signed_headers(
-        "GET", host, path, query, b"", {}, at=at, service="s3", region=region, keys=credentials()
-    )
 
 
 def credentials() -> Tuple[str, str, str]:
