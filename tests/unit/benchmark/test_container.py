@@ -52,7 +52,9 @@ def test_gpus_are_passed_to_podman_by_cdi(
     assert words[-1] == "abc"
 
 
-def test_values_of_variables_are_not_in_podmans_arguments_unless_podman_itself_reads_them(tmp_path: Path) -> None:
+def test_values_of_variables_are_not_in_podmans_arguments_unless_podman_itself_reads_them(
+    tmp_path: Path,
+) -> None:
     env = {"TOKEN": "s3cret", "PATH": "/image/bin", "LD_PRELOAD": "/image/x.so", "XDG_X": "1"}
 
     words, given = words_of(tmp_path, job(), env)
