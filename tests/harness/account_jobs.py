@@ -18,7 +18,6 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import now_ms
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.configuration.config import read_settings
-from executor.owned_folders import cache_folder
 
 NEVER = (
     b"[    0.000000] Linux version 6.1\n"
@@ -34,10 +33,8 @@ class Account:
     def __init__(self, aws: MotoAws, folder: Path, *, config: str = "") -> None:
         self.aws = aws
         (folder / "config.toml").write_text(f'{config}[prices]\n"t3.small" = 0.5\n')
-        # Wheels are fetched, and the bundle is made, once for all tests.
-        cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
         mine = {"HOME": str(folder), "BAI_CONFIG": str(folder / "config.toml")}
-        self.cli = CliHarness(folder, {**os.environ, **aws.environment(), **cache, **mine})
+        self.cli = CliHarness(folder, {**os.environ, **aws.environment(), **mine})
         self.store = bucket_store(read_settings())
 
     def submit(

@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any
 
 from cli_harness import CliHarness, CliResult
+from light_bundles import light_cache
 
-from executor.owned_folders import cache_folder
 from sandbox.fake_aws import FakeAws, Machine
 from sandbox.fake_aws.control_plane.images import DEBIAN, MachineImage
 from sandbox.fake_aws.fake_aws import PROFILE
 
+PYTHONS = 11, 13
+"""Of the images: their machines are delivered an agent for these alone. test_proof_on_aws delivers all of it."""
 _DESCRIPTOR = """\
 spec_version = "0.1.0"
 [info]
@@ -134,8 +136,7 @@ client_id = "tester"
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(folder),
-        # Wheels are fetched, and the bundle is made, once for all tests.
-        "XDG_CACHE_HOME": str(cache_folder(os.environ).parent),
+        "XDG_CACHE_HOME": light_cache(*PYTHONS),
         **aws.environment(identity),
         "BAI_CONFIG": str(folder / "config.toml"),
     }

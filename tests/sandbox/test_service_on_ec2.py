@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 from kafka_brokers import Broker
+from light_bundles import light_cache
 from service_events import fetcher_event
 from service_runs import DASHBOARD, ServiceProcess, open_service_process
 
 from bai_agent import __version__
-from executor.owned_folders import cache_folder
 from sandbox.fake_aws import FakeAws, Machine, open_fake_aws
 from sandbox.fake_aws.control_plane.images import DEBIAN
 from sandbox.fake_aws.fake_aws import PROFILE
@@ -28,6 +28,7 @@ from sandbox.fake_aws.iam.identities import INSTANCE, SETUP
 from sandbox.fake_aws.iam.permissions import needed
 from sandbox.fake_aws.iam.policies import Policies
 from sandbox.fake_aws.iam.policy import Policy
+from sandbox.sandbox_cli import PYTHONS
 
 CLIENT = "CLIENT-ID-12345678"
 SAMPLE, CUT_OFF = "ACTION-ID-12345678", "ACTION-ID-cut-off"
@@ -102,7 +103,7 @@ def served(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         }
         environment = {
             "PATH": os.environ["PATH"],
-            "XDG_CACHE_HOME": str(cache_folder(os.environ).parent),
+            "XDG_CACHE_HOME": light_cache(*PYTHONS),
             **aws.environment("executor"),
         }
         configuration = (

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from executor.owned_folders import cache_folder
+from light_bundles import light_cache
+
 from sandbox.fake_aws import FakeAws
 from sandbox.fake_aws.iam.identities import INSTANCE, SETUP
+from sandbox.sandbox_cli import PYTHONS
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "workshop" / "workshop.sh"
 
@@ -25,8 +27,7 @@ def test_the_workshop_trains_on_two_and_four_machines_and_leaves_nothing(
         **aws.environment("administrator"),
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        # Wheels are fetched, and the bundle is made, once for all tests.
-        "XDG_CACHE_HOME": str(cache_folder(os.environ).parent),
+        "XDG_CACHE_HOME": light_cache(*PYTHONS),
         # Another `bai` of the same person, which stays as it is.
         "BAI_BUCKET": aws.bucket,
     }

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from light_bundles import light_cache
 from moto.ec2.utils import EC2_PREFIX_TO_RESOURCE, get_prefix
 from moto.ssm.models import ssm_backends
 from sandbox.fake_aws.answers import Answer, error
@@ -150,7 +151,9 @@ class MotoAws:
     def environment(self, identity: str = "user") -> dict[str, str]:
         """Return the variables with which `bai` works in this account, and has no other credentials."""
         mine = access.environment(self.identities.of(identity), endpoint=self.endpoint)
-        return {**mine, "BAI_REGION": REGION, "BAI_BUCKET": self.bucket, "BAI_CONFIG": "/dev/null"}
+        # No machine here boots with what it is delivered.
+        bundle = {"XDG_CACHE_HOME": light_cache()} if identity == "user" else {}
+        return {**mine, **bundle, "BAI_REGION": REGION, "BAI_BUCKET": self.bucket, "BAI_CONFIG": "/dev/null"}
 
     def fail(self, action: str, **what: Any) -> Fault:
         """Let calls of `action` fail: see `Fault`."""

@@ -20,7 +20,6 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.store import open_store
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.configuration.config import read_settings
-from executor.owned_folders import cache_folder
 
 _WEIGHTS = b"weights of the first job\n"
 
@@ -34,8 +33,7 @@ def moto_aws() -> Iterator[MotoAws]:
 @pytest.fixture
 def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    # The bundle is made once for all tests.
-    own = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+    own = {"HOME": str(tmp_path / "home")}
     return CliHarness(tmp_path, {**kept, **moto_aws.environment(), **own})
 
 

@@ -20,7 +20,6 @@ from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.record import JobRecord
 from executor.backends.ec2.bucket_store import bucket_store
 from executor.configuration.config import read_settings
-from executor.owned_folders import cache_folder
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def server(tmp_path: Path) -> Iterator[GitServer]:
 @pytest.fixture
 def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BAI_"))}
-    own = {"HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
+    own = {"HOME": str(tmp_path / "home")}
     return CliHarness(tmp_path, {**kept, **moto_aws.environment(), **own})
 
 

@@ -15,17 +15,13 @@ from moto.s3.models import s3_backends
 from moto_aws import HELLO, MotoAws
 from sandbox.fake_aws.calls import Call
 
-from executor.owned_folders import cache_folder
-
 
 @pytest.fixture
 def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     (tmp_path / "b.toml").write_text(HELLO)
-    # Wheels are fetched, and the bundle is made, once for all tests.
-    cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
     (tmp_path / "tmp").mkdir()
     mine = {"HOME": str(tmp_path), "TMPDIR": str(tmp_path / "tmp")}
-    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, **mine})
+    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **mine})
 
 
 def kill_after(moto_aws: MotoAws, cli: CliHarness, key: str) -> None:

@@ -16,8 +16,6 @@ from moto.s3.models import s3_backends
 from moto_aws import HELLO, MotoAws
 from sandbox.fake_aws.calls import Call
 
-from executor.owned_folders import cache_folder
-
 MATRIX = """
 [env.vars]
 SIZE = "0"
@@ -32,10 +30,8 @@ PATIENCE = 120.0
 @pytest.fixture
 def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     (tmp_path / "config.toml").write_text('[prices]\n"t3.small" = 0.1\n')
-    # Wheels are fetched, and the bundle is made, once for all tests.
-    cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
     mine = {"HOME": str(tmp_path), "BAI_CONFIG": str(tmp_path / "config.toml")}
-    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, **mine})
+    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **mine})
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -34,7 +34,6 @@ from executor.backends.ec2.monitor.ec2_watcher import EVERY, InstanceWatcher
 from executor.backends.ec2.monitor.machine_needs import LEAST_TIME
 from executor.backends.ec2.tags import parse_timestamp
 from executor.configuration.config import read_settings
-from executor.owned_folders import cache_folder
 
 pytestmark = pytest.mark.usefixtures("moto_environment")
 
@@ -54,9 +53,7 @@ class Job:
     ) -> None:
         self.aws = aws
         (folder / "b.toml").write_text(f"{base}{more}\n[elastic]\nreplacements = {replacements}\n")
-        # Wheels are fetched, and the bundle is made, once for all tests.
-        cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
-        self.cli = CliHarness(folder, {**os.environ, **aws.environment(), **cache, "HOME": str(folder)})
+        self.cli = CliHarness(folder, {**os.environ, **aws.environment(), "HOME": str(folder)})
         self.record = JobRecord(bucket_store(read_settings()), "job")
         self.attempt = AttemptRecord(self.record)
 

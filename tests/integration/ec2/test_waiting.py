@@ -26,7 +26,6 @@ from executor.backends.ec2.launch.ec2_submission import submit
 from executor.backends.ec2.monitor.ec2_job_status import make_monitor
 from executor.configuration.config import read_settings
 from executor.errors import LaunchError, UsageError
-from executor.owned_folders import cache_folder
 from executor.planning.request import JobRequest, read_request
 
 pytestmark = pytest.mark.usefixtures("moto_environment")
@@ -102,8 +101,7 @@ def submitter(moto_aws: MotoAws, tmp_path: Path) -> Submitter:
 @pytest.fixture
 def cli(moto_aws: MotoAws, tmp_path: Path) -> CliHarness:
     (tmp_path / "b.toml").write_text(f'{HELLO}[limits]\nwait_for_capacity = "2m"\n')
-    cache = {"XDG_CACHE_HOME": str(cache_folder(os.environ).parent)}
-    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), **cache, "HOME": str(tmp_path)})
+    return CliHarness(tmp_path, {**os.environ, **moto_aws.environment(), "HOME": str(tmp_path)})
 
 
 def no_room(aws: MotoAws, *, times: int | None = None) -> None:

@@ -11,8 +11,6 @@ from kafka_brokers import Broker
 from moto_aws import MotoAws, open_moto_aws
 from service_runs import ServiceRuns, allow_serving, open_service_runs
 
-from executor.owned_folders import cache_folder
-
 
 @pytest.fixture
 def moto_aws() -> Iterator[MotoAws]:
@@ -27,9 +25,7 @@ def service_environment(tmp_path: Path) -> dict[str, str]:
     # What the service is killed over stays in the test's folder.
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    # Wheels are fetched, and the bundle is made, once for all tests.
-    cache = str(cache_folder(os.environ).parent)
-    return {**os.environ, "XDG_CACHE_HOME": cache, "TMPDIR": str(temporary)}
+    return {**os.environ, "TMPDIR": str(temporary)}
 
 
 @pytest.fixture
