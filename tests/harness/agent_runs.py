@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import tomli_w
 from cli_harness import BAI_AGENT
 from forked_programs import ForkedProgram, forked_program
+from preloaded_bai import PreloadedAgent, can_be_preloaded
 
 AGENT = (*BAI_AGENT, "run")
 
@@ -52,6 +53,28 @@ def environment(**more: str) -> dict[str, str]:
     return {**{key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}, **more}
 
 
+def popen_agent(
+    arguments: Sequence[str | Path],
+    output: IO[bytes],
+    *,
+    env: Mapping[str, str],
+    prefix: Sequence[str] = (),
+    command: Sequence[str] = AGENT,
+) -> subprocess.Popen[bytes]:
+    """Start an agent in a session of its own: as a fork of one that is loaded already, unless prefix or command say what starts it."""
+    options: dict[str, Any] = {
+        "stdin": subprocess.DEVNULL,
+        "stdout": output,
+        "stderr": output,
+        "start_new_session": True,
+        "env": dict(env),
+    }
+    run = ["run", *arguments]
+    if not prefix and command == AGENT and can_be_preloaded(run, Path.cwd(), env, options):
+        return PreloadedAgent(run, **options)
+    return subprocess.Popen([*prefix, *command, *arguments], **options)
+
+
 def start_agent(
     job: Path,
     rundir: Path,
@@ -63,13 +86,8 @@ def start_agent(
     """Start an agent in the foreground of nothing: its output goes to a file beside the run directory, or the job."""
     beside = rundir if rundir.parent.is_dir() else job
     with beside.with_suffix(".out").open("ab") as output:
-        return subprocess.Popen(
-            [*prefix, *AGENT, job, "--dir", rundir, "--quiet", *more],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env=dict(env or environment()),
+        return popen_agent(
+            [job, "--dir", rundir, "--quiet", *more], output, env=env or environment(), prefix=prefix
         )
 
 

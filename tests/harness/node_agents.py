@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from agent_runs import AGENT, RUN_SECONDS, environment, is_alive, write_job
+from agent_runs import AGENT, RUN_SECONDS, environment, is_alive, popen_agent, write_job
 from stand_in_torchrun import put_torchrun
 
 UNTIL_TOLD = """
@@ -72,22 +72,12 @@ class Nodes:
         enter = ["sh", "-c", f'echo $$ > {inside}; exec "$@"', "sh"] if inside is not None else []
         place = ["--dir", str(self.rundir(rank))] if self._apart else []
         with (self.folder / f"agent-{rank}.out").open("ab") as output:
-            self.agents[rank] = subprocess.Popen(
-                [
-                    *enter,
-                    *self.command,
-                    self.job,
-                    "--rank",
-                    str(rank),
-                    *place,
-                    "--quiet",
-                    *self.options.get(rank, ()),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+            self.agents[rank] = popen_agent(
+                [self.job, "--rank", str(rank), *place, "--quiet", *self.options.get(rank, ())],
+                output,
                 env={**self.env, **env},
+                prefix=enter,
+                command=self.command,
             )
         return self.agents[rank]
 

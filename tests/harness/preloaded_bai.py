@@ -1,4 +1,4 @@
-"""`bai` as a process that is forked from one which has imported all that it needs; else imports take most of a start.
+"""`bai` and its agents as processes that are forked from one which has imported all that they need; else imports take most of a start.
 
 What is forked is as real as a program that is started: a process of its own, with its arguments, folder, environment, streams,
 signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from.
@@ -22,7 +22,7 @@ from functools import cache
 from multiprocessing.connection import wait
 from pathlib import Path
 from select import select
-from typing import Any
+from typing import Any, AnyStr
 
 _LARGEST = 100_000
 """Bytes of arguments and environment that one message to the process takes."""
@@ -34,8 +34,10 @@ _READ_AT_START = ("PYTHON", "TZ", "LD_", "MALLOC_", "OPENSSL_", *_LOCALE)
 _USUAL_LOCALE = "C.UTF-8"
 
 
-class PreloadedBai(subprocess.Popen[str]):
-    """A `bai` that was forked. Its parent is the process that it was forked from, which tells us how it ended."""
+class _Preloaded(subprocess.Popen[AnyStr]):
+    """A program that was forked. Its parent is the process that it was forked from, which tells us how it ended."""
+
+    program: str
 
     def _execute_child(self, *given: Any) -> None:
         arguments, cwd, env = given[0], given[5], given[6]
@@ -47,7 +49,8 @@ class PreloadedBai(subprocess.Popen[str]):
             streams = [
                 own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
             ]
-            self.pid = _starter().fork(_message(arguments, cwd, env), [*streams, says_end])
+            message = _message(arguments, cwd or Path.cwd(), env, self.program, new_session=given[21])
+            self.pid = _starter().fork(message, [*streams, says_end])
         finally:
             os.close(says_end)
             for ours, childs in ((our_in, child_in), (our_out, child_out), (our_err, child_err)):
@@ -78,20 +81,40 @@ class PreloadedBai(subprocess.Popen[str]):
         return self.returncode
 
 
+class PreloadedBai(_Preloaded[str]):
+    """A `bai`."""
+
+    program = "bai"
+
+
+class PreloadedAgent(_Preloaded[bytes]):
+    """A `bai-agent`."""
+
+    program = "bai-agent"
+
+
 def can_be_preloaded(
     arguments: Sequence[str | Path], cwd: Path, env: Mapping[str, str], options: Mapping[str, Any]
 ) -> bool:
     """Return whether a start with these differs from others in nothing that only a process's own start can give it."""
     special = [name for name in env if name.startswith(_READ_AT_START)]
     return (
-        options.keys() <= {"stdin", "stdout", "stderr"}
+        options.keys() <= {"stdin", "stdout", "stderr", "start_new_session", "env"}
         and all(name.startswith(_LOCALE) and env[name] == _USUAL_LOCALE for name in special)
         and len(_message(arguments, cwd, env)) < _LARGEST
     )
 
 
-def _message(arguments: Sequence[str | Path], cwd: str | Path, env: Mapping[str, str]) -> bytes:
-    return json.dumps([[str(each) for each in arguments], str(cwd), dict(env), _umask()]).encode()
+def _message(
+    arguments: Sequence[str | Path],
+    cwd: str | Path,
+    env: Mapping[str, str],
+    program: str = "",
+    *,
+    new_session: bool = False,
+) -> bytes:
+    words = [str(each) for each in arguments]
+    return json.dumps([program, words, str(cwd), dict(env), _umask(), new_session]).encode()
 
 
 def _umask() -> int:
@@ -163,8 +186,8 @@ def _reopened(stream: Any) -> Any:
     return os.fdopen(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
 
 
-def _fork_when_asked(asked: socket.socket) -> None:
-    """Return in each process that is forked, with what it was given in place; the first ends with who asks."""
+def _fork_when_asked(asked: socket.socket) -> str:
+    """Return in each process that is forked which program it is, with what it was given in place; the first ends with who asks."""
     # Ctrl-C is for those that are forked: who asks is still told how they ended. Not ignored, lest they miss one.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     ends: dict[int, tuple[int, int]] = {}
@@ -181,7 +204,9 @@ def _fork_when_asked(asked: socket.socket) -> None:
             if not message:
                 os._exit(0)
             if not (pid := os.fork()):
-                arguments, cwd, env, umask = json.loads(message)
+                program, arguments, cwd, env, umask, new_session = json.loads(message)
+                if new_session:
+                    os.setsid()
                 for number, name in enumerate(("stdin", "stdout", "stderr")):
                     os.dup2(given[number], number)
                     setattr(sys, name, _reopened(getattr(sys, name)))
@@ -196,7 +221,7 @@ def _fork_when_asked(asked: socket.socket) -> None:
                     os.environ["LC_CTYPE"] = _USUAL_LOCALE
                 sys.argv[1:] = arguments
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                return
+                return str(program)
             for stream in given[:3]:
                 os.close(stream)
             ends[os.pidfd_open(pid)] = (pid, given[3])
@@ -214,7 +239,8 @@ if __name__ == "__main__":
 
     import bai_agent
     import executor
-    from executor.cli import main
+    from bai_agent.cli import main as run_agent
+    from executor.cli import main as run_bai
     from executor.descriptor.values import DescriptorTable
 
     asked = socket.socket(fileno=int(sys.argv.pop()))
@@ -224,5 +250,4 @@ if __name__ == "__main__":
     assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
     gc.collect()
     gc.freeze()
-    _fork_when_asked(asked)
-    main()
+    {PreloadedBai.program: run_bai, PreloadedAgent.program: run_agent}[_fork_when_asked(asked)]()
