@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import boto3
 from moto.server import ThreadedMotoServer
-from sandbox.fake_aws.control_plane.moto_accounts import untrack_models
+from sandbox.fake_aws.control_plane.moto_accounts import prepare_moto
 from service_models import share_service_models
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-untrack_models()
+prepare_moto()
 share_service_models()
 
 Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]

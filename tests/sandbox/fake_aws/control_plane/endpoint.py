@@ -20,11 +20,11 @@ from werkzeug.serving import make_server
 from sandbox.fake_aws.answers import Answer, error
 from sandbox.fake_aws.calls import Call, read_call
 from sandbox.fake_aws.control_plane.faults import Fault, Faults
-from sandbox.fake_aws.control_plane.moto_accounts import untrack_models
+from sandbox.fake_aws.control_plane.moto_accounts import prepare_moto
 from sandbox.fake_aws.control_plane.signature import refusal
 from sandbox.fake_aws.iam.identities import SETUP, Identities
 
-untrack_models()
+prepare_moto()
 
 Rule = Callable[[Call, Callable[[], Answer]], Answer]
 """Sees a call, and gets its answer from further in, or gives one of its own."""
@@ -32,6 +32,8 @@ Permit = Callable[[Call], Answer | None]
 """Returns the refusal of a call whose caller may not make it."""
 
 _LONGEST_DELAY = 600.0
+_MOTO: Any = DomainDispatcherApplication(create_backend_app)
+"""Of all accounts: a request names its own."""
 
 
 class ControlPlane:
@@ -52,7 +54,6 @@ class ControlPlane:
         self._calls: list[Call] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._moto: Any = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(
             "127.0.0.1", 0, self._serve, threaded=True, request_handler=_QuietRequestHandler
         )
@@ -110,7 +111,7 @@ class ControlPlane:
             inner = {**environ, "wsgi.input": io.BytesIO(body), "HTTP_X_MOTO_ACCOUNT_ID": self._account}
             inner |= {"CONTENT_LENGTH": str(len(body)), "wsgi.input_terminated": True}
             inner.pop("HTTP_TRANSFER_ENCODING", None)
-            return _call_application(self._moto, inner)
+            return _call_application(_MOTO, inner)
 
         ask = ask_moto
         for rule in reversed(self._rules):

@@ -1,20 +1,32 @@
-"""Accounts of moto that leave no memory behind."""
+"""Moto with accounts that leave no memory behind, and requests that look for nothing that was found before."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from moto.core.base_backend import BackendDict
 from moto.core.common_models import BaseModel
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.s3.models import s3_backends
 
 
-def untrack_models() -> None:
-    """Have moto's classes keep no list of their objects, which would grow as long as this process lives.
+@cache
+def prepare_moto() -> None:
+    """Have moto's classes keep no list of their objects, and moto look for the service of each host once.
 
-    moto shows these lists on a page of its server, and closes all objects of S3 in them when one account is reset, also other accounts'.
+    Its lists would grow as long as this process lives. moto shows them on a page of its server, and closes all objects of S3 in them when
+    one account is reset, also other accounts'. And for each request it would look at its two hundred folders.
     """
     BaseModel.__new__ = _new  # type: ignore[method-assign]
+    find, found = DomainDispatcherApplication.get_backend_for_host, {}
+
+    def find_once(self: DomainDispatcherApplication, host: str | None) -> Any:
+        if host not in found:
+            found[host] = find(self, host)
+        return found[host]
+
+    DomainDispatcherApplication.get_backend_for_host = find_once  # type: ignore[method-assign]
 
 
 def _new(cls: type[BaseModel], *_: Any, **__: Any) -> BaseModel:
@@ -22,7 +34,7 @@ def _new(cls: type[BaseModel], *_: Any, **__: Any) -> BaseModel:
 
 
 def forget_account(account: str) -> None:
-    """Remove all that moto knows of an account: its bundle alone has 27 MiB."""
+    """Remove all that moto knows of an account."""
     if account in s3_backends:
         # Closes the temporary files of its objects.
         s3_backends[account].reset()
