@@ -8,15 +8,20 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
+import sys
 import tarfile
+import tempfile
 from functools import cache
 from pathlib import Path
 
+from bai_agent.job.run_directory import locked
 from executor.backends.ec2.bundle.bundle import build, pack
 from executor.owned_folders import cache_folder
 
 _CACHE = cache_folder(os.environ)
 """As it is before any test changes the environment."""
+_SECONDS = 600
 _NATIVE = re.compile(r"native/cp3(\d+)(-abi3)?/")
 
 
@@ -29,28 +34,25 @@ def light_cache(*pythons: int) -> str:
     """
     home = _CACHE / "light-bundles" / ("-".join(map(str, pythons)) or "none")
     folder = home / "bai"
-    bundle = folder / "bundles" / build(platform.machine(), cache=_CACHE).path.name
-    bundle.parent.mkdir(parents=True, exist_ok=True)
-    for shared in ("watchers", "wheels"):
-        (_CACHE / shared).mkdir(exist_ok=True)
-        if not (folder / shared).exists():
-            _link(folder / shared, _CACHE / shared)
-    if not bundle.exists():
-        partial = bundle.with_name(f".{bundle.name}.{os.getpid()}.tmp")
-        partial.write_bytes(pack(_light(_CACHE / "bundles" / bundle.name, pythons)))
-        partial.replace(bundle)
+    bundles = folder / "bundles"
+    bundles.mkdir(parents=True, exist_ok=True)
+    with locked(folder / "lock", wait_s=_SECONDS):
+        whole = build(platform.machine(), cache=_CACHE).path
+        for shared in ("watchers", "wheels"):
+            if not (folder / shared).exists():
+                (_CACHE / shared).mkdir(exist_ok=True)
+                (folder / shared).symlink_to(_CACHE / shared)
+        if not (bundles / whole.name).exists():
+            partial = bundles / ".new"
+            partial.write_bytes(pack(_light(whole, pythons)))
+            partial.replace(bundles / whole.name)
     return str(home)
 
 
-def _link(path: Path, to: Path) -> None:
-    """Make a link; fine where another process has just made it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    partial.symlink_to(to)
-    partial.replace(path)
 
 
 def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
-    """Return the files of a bundle that these versions of Python need."""
+    """Return the files of a bundle that these versions of Python need, compiled if this one is among them, as in no machine's first run."""
 
     def is_needed(name: str) -> bool:
         native = _NATIVE.match(name)
@@ -59,6 +61,12 @@ def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
         made_for = int(native[1])
         return made_for in pythons or bool(native[2] and any(made_for <= each for each in pythons))
 
-    with tarfile.open(bundle) as archive:
-        members = {each.name: archive.extractfile(each) for each in archive if is_needed(each.name)}
-        return {name: content.read() for name, content in members.items() if content is not None}
+    with tempfile.TemporaryDirectory() as name, tarfile.open(bundle) as archive:
+        folder = Path(name)
+        archive.extractall(folder, [each for each in archive if is_needed(each.name)], filter="data")
+        if sys.version_info.minor in pythons:
+            # By their content: the time of a file in a bundle says nothing.
+            options = ["-q", "--invalidation-mode", "unchecked-hash", "-s", name]
+            subprocess.run([sys.executable, "-m", "compileall", *options, name], check=True, timeout=120)
+        files = [each for each in folder.rglob("*") if each.is_file()]
+        return {each.relative_to(folder).as_posix(): each.read_bytes() for each in files}
