@@ -1,12 +1,14 @@
 """`bai` and its agents as processes that are forked from one which has imported all that they need; else imports take most of a start.
 
 What is forked is as real as a program that is started: a process of its own, with its arguments, folder, environment, streams,
-signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from.
+signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from, and so is its
+parent. A `bai` that was forked has the agents that it starts forked too.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import signal
@@ -22,6 +24,7 @@ from functools import cache
 from multiprocessing.connection import wait
 from pathlib import Path
 from select import select
+from types import SimpleNamespace
 from typing import Any, AnyStr
 
 _LARGEST = 100_000
@@ -32,15 +35,18 @@ _LOCALE = ("LC_", "LANG")
 _READ_AT_START = ("PYTHON", "TZ", "LD_", "MALLOC_", "OPENSSL_", *_LOCALE)
 """How variables begin that Python and C libraries read before a program's first line, or once."""
 _USUAL_LOCALE = "C.UTF-8"
+_WAY = 1000
+"""The file descriptor by which what was forked asks for another fork: far above those that a program opens."""
+_STREAMS = 3
 
 
 class _Preloaded(subprocess.Popen[AnyStr]):
-    """A program that was forked. Its parent is the process that it was forked from, which tells us how it ended."""
+    """A program that was forked. Its parent is the process that it was forked from, which tells us its pid, and how it ended."""
 
     program: str
 
     def _execute_child(self, *given: Any) -> None:
-        arguments, cwd, env = given[0], given[5], given[6]
+        arguments, passed, cwd, env, new_session = given[0], given[4], given[5], given[6], given[21]
         child_in, our_in, our_out, child_out, our_err, child_err = given[10:16]
         ended, says_end = os.pipe()
         self._ended, self._reading = ended, threading.Lock()
@@ -49,8 +55,8 @@ class _Preloaded(subprocess.Popen[AnyStr]):
             streams = [
                 own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
             ]
-            message = _message(arguments, cwd or Path.cwd(), env, self.program, new_session=given[21])
-            self.pid = _starter().fork(message, [*streams, says_end])
+            message = _message(arguments, cwd or Path.cwd(), env, self.program, passed, new_session)
+            _ask(message, [*streams, says_end, *passed])
         finally:
             os.close(says_end)
             for ours, childs in ((our_in, child_in), (our_out, child_out), (our_err, child_err)):
@@ -59,6 +65,7 @@ class _Preloaded(subprocess.Popen[AnyStr]):
             if (null := getattr(self, "_devnull", None)) is not None:
                 os.close(null)
             self._closed_child_pipe_fds = True
+        self.pid = self._told(_SECONDS)
         self._child_created = True
 
     # By these two all others wait, also while an exception or Ctrl-C leaves a `with`.
@@ -75,10 +82,16 @@ class _Preloaded(subprocess.Popen[AnyStr]):
             # Several threads may wait for it.
             with self._reading:
                 if self.returncode is None:
-                    said = os.read(self._ended, 4)
-                    assert said, "the process that it was forked from has ended"
-                    self.returncode = os.waitstatus_to_exitcode(*struct.unpack("i", said))
+                    self.returncode = os.waitstatus_to_exitcode(self._told(None))
         return self.returncode
+
+    def _told(self, timeout: float | None) -> int:
+        """Return the next number that the process says that this one was forked from."""
+        assert wait([self._ended], timeout), "the process to fork from does not answer"
+        said = os.read(self._ended, 4)
+        assert said, "the process to fork from has ended; its stderr tells why"
+        number: int = struct.unpack("i", said)[0]
+        return number
 
 
 class PreloadedBai(_Preloaded[str]):
@@ -99,9 +112,9 @@ def can_be_preloaded(
     """Return whether a start with these differs from others in nothing that only a process's own start can give it."""
     special = [name for name in env if name.startswith(_READ_AT_START)]
     return (
-        options.keys() <= {"stdin", "stdout", "stderr", "start_new_session", "env"}
+        options.keys() <= {"stdin", "stdout", "stderr", "start_new_session", "env", "cwd", "pass_fds"}
         and all(name.startswith(_LOCALE) and env[name] == _USUAL_LOCALE for name in special)
-        and len(_message(arguments, cwd, env)) < _LARGEST
+        and len(_message(arguments, cwd, env)) < _LARGEST - 1000
     )
 
 
@@ -110,11 +123,11 @@ def _message(
     cwd: str | Path,
     env: Mapping[str, str],
     program: str = "",
-    *,
+    passed: Sequence[int] = (),
     new_session: bool = False,
 ) -> bytes:
     words = [str(each) for each in arguments]
-    return json.dumps([program, words, str(cwd), dict(env), _umask(), new_session]).encode()
+    return json.dumps([program, words, str(cwd), dict(env), _umask(), list(passed), new_session]).encode()
 
 
 def _umask() -> int:
@@ -128,9 +141,7 @@ class _Starter:
     """The process with all imports. It is the same whichever test is the first to need it: environment and folder are nobody's."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(_SECONDS)
+        self.way, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
                 (sys.executable, __file__, str(its.fileno())),
@@ -142,21 +153,33 @@ class _Starter:
             )
         atexit.register(self.close)
 
-    def fork(self, message: bytes, streams: Sequence[int]) -> int:
-        with self._lock:
-            socket.send_fds(self._socket, [message], streams)
-            pid = self._socket.recv(20)
-        assert pid, "the process to fork from has ended; its stderr tells why"
-        return int(pid)
-
     def close(self) -> None:
-        self._socket.close()
+        self.way.close()
         self._process.wait(timeout=_SECONDS)
 
 
 @cache
 def _starter() -> _Starter:
     return _Starter()
+
+
+_is_forked = False
+
+
+def _ask(message: bytes, files: Sequence[int]) -> None:
+    if not _is_forked:
+        socket.send_fds(_starter().way, [message], files)
+        return
+    with socket.socket(fileno=os.dup(_WAY)) as way:
+        socket.send_fds(way, [message], files)
+
+
+def _start_agent(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start an agent as a `bai` does that was forked."""
+    arguments = command[command.index("run") :]
+    if can_be_preloaded(arguments, options["cwd"], os.environ, options):
+        return PreloadedAgent(arguments, env=dict(os.environ), **options)
+    return subprocess.Popen(command, **options)
 
 
 def _preload() -> None:
@@ -190,42 +213,62 @@ def _fork_when_asked(asked: socket.socket) -> str:
     """Return in each process that is forked which program it is, with what it was given in place; the first ends with who asks."""
     # Ctrl-C is for those that are forked: who asks is still told how they ended. Not ignored, lest they miss one.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    more_asked, way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ends: dict[int, tuple[int, int]] = {}
     while True:
-        for ready in select([asked.fileno(), *ends], [], [])[0]:
-            if ready != asked.fileno():
+        for ready in select([asked, more_asked, *ends], [], [])[0]:
+            if ready in ends:
                 pid, says_end = ends.pop(ready)
-                with suppress(BrokenPipeError):
-                    os.write(says_end, struct.pack("i", os.waitpid(pid, 0)[1]))
+                _say(says_end, os.waitpid(pid, 0)[1])
                 os.close(says_end)
                 os.close(ready)
                 continue
-            message, given, _, _ = socket.recv_fds(asked, _LARGEST, 4)
+            message, given, _, _ = socket.recv_fds(ready, _LARGEST, 8)
             if not message:
                 os._exit(0)
             if not (pid := os.fork()):
-                program, arguments, cwd, env, umask, new_session = json.loads(message)
-                if new_session:
-                    os.setsid()
-                for number, name in enumerate(("stdin", "stdout", "stderr")):
-                    os.dup2(given[number], number)
-                    setattr(sys, name, _reopened(getattr(sys, name)))
+                # They are closed by their numbers, which others have then.
                 asked.detach()
-                os.closerange(3, 4096)
-                os.umask(umask)
-                os.chdir(cwd)
-                os.environ.clear()
-                os.environ.update(env)
-                if not any(name in env for name in ("LC_ALL", "LC_CTYPE", "LANG")):
-                    # As Python itself does (PEP 538).
-                    os.environ["LC_CTYPE"] = _USUAL_LOCALE
-                sys.argv[1:] = arguments
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                return str(program)
-            for stream in given[:3]:
-                os.close(stream)
-            ends[os.pidfd_open(pid)] = (pid, given[3])
-            asked.send(str(pid).encode())
+                more_asked.detach()
+                return _become(json.loads(message), given, way, mask)
+            for file in (*given[:_STREAMS], *given[_STREAMS + 1 :]):
+                os.close(file)
+            ends[os.pidfd_open(pid)] = (pid, given[_STREAMS])
+            _say(given[_STREAMS], pid)
+
+
+def _say(file: int, number: int) -> None:
+    with suppress(BrokenPipeError):
+        os.write(file, struct.pack("i", number))
+
+
+def _become(request: Sequence[Any], given: Sequence[int], way: socket.socket, mask: Any) -> str:
+    """Have this process be what was asked for; return which program that is."""
+    global _is_forked
+    program, arguments, cwd, env, umask, passed, new_session = request
+    _is_forked = True
+    if new_session:
+        os.setsid()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.dup2(given[number], number)
+        setattr(sys, name, _reopened(getattr(sys, name)))
+    # Out of the way of the numbers that they are to have.
+    kept = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _WAY + 1) for each in given[_STREAMS + 1 :]]
+    os.dup2(way.detach(), _WAY, inheritable=False)
+    os.closerange(_STREAMS, _WAY)
+    for file, number in zip(kept, passed, strict=True):
+        os.dup2(file, number)
+    os.closerange(_WAY + 1, 4096)
+    os.umask(umask)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    if not any(name in env for name in ("LC_ALL", "LC_CTYPE", "LANG")):
+        # As Python itself does (PEP 538).
+        os.environ["LC_CTYPE"] = _USUAL_LOCALE
+    sys.argv[1:] = arguments
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return str(program)
 
 
 if __name__ == "__main__":
@@ -240,6 +283,7 @@ if __name__ == "__main__":
     import bai_agent
     import executor
     from bai_agent.cli import main as run_agent
+    from bai_agent.job import agent_start
     from executor.cli import main as run_bai
     from executor.descriptor.values import DescriptorTable
 
@@ -247,6 +291,8 @@ if __name__ == "__main__":
     # As with BAI.
     sys.argv[0], sys.path[0] = "-c", ""
     _preload()
+    of_agents = {**vars(subprocess), "Popen": _start_agent}
+    agent_start.subprocess = SimpleNamespace(**of_agents)  # type: ignore[assignment]
     assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
     gc.collect()
     gc.freeze()

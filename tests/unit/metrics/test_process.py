@@ -114,7 +114,7 @@ def test_restarting_after_any_prefix_gives_the_same_records(tmp_path: Path, with
     extract(whole)
     expected, last = entries(whole), extracted(whole)
 
-    # when the file ends at any byte of it
+    # when the file ends at one of its bytes
     for _ in extract_after_any_prefix(whole, with_checkpoint=with_checkpoint, step=7):
         # then nothing is missing and nothing is there twice
         assert entries(whole) == expected
