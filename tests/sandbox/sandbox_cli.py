@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cli_harness import CliHarness, CliResult
+from cli_harness import CliHarness
 from light_bundles import light_cache
 
 from sandbox.fake_aws import FakeAws, Machine
@@ -113,11 +113,6 @@ class SandboxCli(CliHarness):
             for key in keys
         }
 
-    def bai(
-        self, *arguments: str | Path, env: Mapping[str, str] = MappingProxyType({}), stdin: str = ""
-    ) -> CliResult:
-        """Run `bai` to its end, as a process that need not load its modules."""
-        return CliHarness.bai(replace(self, preloads=True), *arguments, env=env, stdin=stdin)
 
 
 def sandbox_cli(aws: FakeAws, folder: Path, *, identity: str = "user", more: str = "") -> SandboxCli:
@@ -140,4 +135,4 @@ client_id = "tester"
         **aws.environment(identity),
         "BAI_CONFIG": str(folder / "config.toml"),
     }
-    return SandboxCli(folder, environment, aws=aws, preloads=False)
+    return SandboxCli(folder, environment, aws=aws)
