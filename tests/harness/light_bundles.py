@@ -49,8 +49,6 @@ def light_cache(*pythons: int) -> str:
     return str(home)
 
 
-
-
 def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
     """Return the files of a bundle that these versions of Python need, compiled if this one is among them, as in no machine's first run."""
 

@@ -114,7 +114,6 @@ class SandboxCli(CliHarness):
         }
 
 
-
 def sandbox_cli(aws: FakeAws, folder: Path, *, identity: str = "user", more: str = "") -> SandboxCli:
     """Configure `bai` for an identity that has its policy of `bai` and nothing else; `more`: lines of the configuration."""
     aws.policies.attach(identity)
