@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 
 import pytest
 from agent_runs import wait_until
@@ -19,7 +20,8 @@ from bai_agent.shim.proc import read_process
 
 def starting(cli: LocalCli, job_id: str, *, detach: bool = False) -> subprocess.Popen[str]:
     options = ["--job-id", job_id, *["--detach"] * detach]
-    return cli.start(
+    # Not forked, so that the agent is a child of its own.
+    return replace(cli, preloads=False).start(
         "run",
         cli.descriptor(),
         *options,
