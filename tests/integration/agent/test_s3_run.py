@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -259,7 +259,8 @@ os.ftruncate(1, 0)
 print("B" * 99, flush=True)
 """
     rundir = tmp_path / "run"
-    with running(s3_job(tmp_path, program), rundir) as agent:
+    # Not forked: what the others are forked from weighs more.
+    with running(s3_job(tmp_path, program), rundir, prefix=["env"]) as agent:
         wait_until(lambda: len(stream("log")) == 1000)
         (rundir / "work" / "go").touch()
         assert agent.wait(timeout=60) == 0
@@ -304,9 +305,9 @@ def starts(rundir: Path) -> int:
 
 
 @contextmanager
-def running(job: Path, rundir: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(job: Path, rundir: Path, *, prefix: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
     """Run an agent that does not outlive a failed test."""
-    with start_agent(job, rundir) as agent:
+    with start_agent(job, rundir, prefix=prefix) as agent:
         try:
             yield agent
         finally:
@@ -335,7 +336,8 @@ def test_uploading_a_large_log_uses_bounded_memory(tmp_path: Path, gate: Gate) -
     rundir = tmp_path / "run"
     program = "for block in range(80): print(('x' * 1023 + chr(10)) * 1024, end='')\n"
     peak = 0
-    with running(s3_job(tmp_path, program), rundir) as agent:
+    # Not forked: what the others are forked from weighs more.
+    with running(s3_job(tmp_path, program), rundir, prefix=["env"]) as agent:
         while agent.poll() is None:
             peak = max(peak, peak_memory(agent.pid))
             time.sleep(0.01)
