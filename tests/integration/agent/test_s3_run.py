@@ -259,8 +259,7 @@ os.ftruncate(1, 0)
 print("B" * 99, flush=True)
 """
     rundir = tmp_path / "run"
-    # Not forked: what the others are forked from weighs more.
-    with running(s3_job(tmp_path, program), rundir, prefix=["env"]) as agent:
+    with running(s3_job(tmp_path, program), rundir) as agent:
         wait_until(lambda: len(stream("log")) == 1000)
         (rundir / "work" / "go").touch()
         assert agent.wait(timeout=60) == 0
