@@ -44,15 +44,18 @@ class _Preloaded(subprocess.Popen[AnyStr]):
     """A program that was forked. Its parent is the process that it was forked from, which tells us its pid, and how it ended."""
 
     program: str
+    _ended: int
+    _reading: Any
 
     def _execute_child(self, *given: Any) -> None:
-        arguments, passed, cwd, env, new_session = given[0], given[4], given[5], given[6], given[21]
+        passed: Sequence[int] = given[4]
+        arguments, cwd, env, new_session = given[0], given[5], given[6], given[21]
         child_in, our_in, our_out, child_out, our_err, child_err = given[10:16]
         ended, says_end = os.pipe()
         self._ended, self._reading = ended, threading.Lock()
         weakref.finalize(self, os.close, ended).atexit = False
         try:
-            streams = [
+            streams: list[int] = [
                 own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
             ]
             message = _message(arguments, cwd or Path.cwd(), env, self.program, passed, new_session)
@@ -216,7 +219,8 @@ def _fork_when_asked(asked: socket.socket) -> str:
     more_asked, way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ends: dict[int, tuple[int, int]] = {}
     while True:
-        for ready in select([asked, more_asked, *ends], [], [])[0]:
+        waiting: list[Any] = [asked, more_asked, *ends]
+        for ready in select(waiting, [], [])[0]:
             if ready in ends:
                 pid, says_end = ends.pop(ready)
                 _say(says_end, os.waitpid(pid, 0)[1])
@@ -292,7 +296,7 @@ if __name__ == "__main__":
     sys.argv[0], sys.path[0] = "-c", ""
     _preload()
     of_agents = {**vars(subprocess), "Popen": _start_agent}
-    agent_start.subprocess = SimpleNamespace(**of_agents)  # type: ignore[assignment]
+    vars(agent_start)["subprocess"] = SimpleNamespace(**of_agents)
     assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
     gc.collect()
     gc.freeze()
