@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -35,7 +33,7 @@ def new_owned_folder(
     """
     last: OSError | None = None
     for _ in range(_TRIES):
-        folder = parent / f"{prefix}{secrets.token_hex(8)}"
+        folder = parent / f"{prefix}{os.urandom(8).hex()}"
         try:
             make_folder(folder, private=private or folder)
             stack.enter_context(locked(folder / _LOCK))
@@ -54,7 +52,10 @@ def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -
 
     near: the folder in which it is made, which is this user's own; by default that of temporary files.
     """
-    parent = near or Path(tempfile.gettempdir())
+    # Imported here: most commands make no such folder.
+    from tempfile import gettempdir
+
+    parent = near or Path(gettempdir())
     remove_unowned(parent, prefix=prefix, user=None if near else os.geteuid())
     folder = new_owned_folder(parent, prefix=prefix, stack=stack)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)

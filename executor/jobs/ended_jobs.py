@@ -13,7 +13,6 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import NamedTuple, TypeAlias
 
 from bai_agent.job.run_directory import make_folder, write_atomic
 from executor.owned_folders import cache_folder
+from executor.records.reading import read_each
 
 _FORMAT = 1
 """Raised if the content of the file or the meaning of a field changes."""
@@ -30,8 +30,6 @@ _SETTLED_NS = 2_000_000_000
 """Smallest age of a file whose next change certainly changes its time: clocks of file systems advance in
 steps."""
 _DRAFT_AGE_S = 3600
-_AT_ONCE = 16
-"""Results that are read side by side."""
 
 _Files: TypeAlias = list[int]
 """Inode and time of change of a job's folder, the same of its result, and the result's size."""
@@ -73,14 +71,14 @@ def ended_jobs(
     outdated = len(known) - len(entries)
     found = {job_id: job for job_id, (_, job) in entries.items()}
     added = 0
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for (job_id, files), ended in zip(unknown.items(), pool.map(read, unknown), strict=True):
-            if ended is None:
-                continue
-            found[job_id] = ended
-            if max(files[1], files[3]) < now - _SETTLED_NS:
-                entries[job_id] = (files, ended)
-                added += 1
+    all_ended = read_each(read, list(unknown), folder=folder)
+    for (job_id, files), ended in zip(unknown.items(), all_ended, strict=True):
+        if ended is None:
+            continue
+        found[job_id] = ended
+        if max(files[1], files[3]) < now - _SETTLED_NS:
+            entries[job_id] = (files, ended)
+            added += 1
     if file is not None and added + outdated >= _WORTH:
         _save(file, folder, entries)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bai_agent.errors import BaiError, DescriptorError, RecordError, StoreError
@@ -25,13 +24,11 @@ from executor.records.counted_values import failed_runs, headline_floors, memory
 from executor.records.follower import benchmark_starts, tail_position
 from executor.records.job_status import UNREADABLE, JobStatus
 from executor.records.nodes import arms_of_runs, has_ranks, node_records
-from executor.records.reading import records_in, result_of
+from executor.records.reading import read_each, records_in, result_of
 from executor.records.series import labelled_name, with_arm
 from executor.records.series_lines import labelled
 from executor.records.statistics import Measurements
 
-_AT_ONCE = 16
-"""Number of jobs, or nodes of a job, that are read in parallel; in a bucket each takes several requests."""
 _PORTION = 64
 """Number of jobs that are read together if not all are wanted."""
 _LAST_RECORDS = 2**18
@@ -200,8 +197,7 @@ def _described(
         status = statuses[record.job_id]
         return _listed_job(record, status, known if status.where in remote else {})
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(describe, records))
+    return read_each(describe, records, folder=store.folder)
 
 
 def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float]) -> ListedJob:
@@ -264,8 +260,7 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
     Values beyond `LIMIT` are passed over.
     """
     nodes = node_records(record)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        tails = list(pool.map(_last_records, nodes))
+    tails = read_each(_last_records, nodes, folder=record.store.folder)
     arms, ranked = arms_of_runs(record), has_ranks(record)
     newest = {}
     for node, tail in zip(nodes, tails, strict=True):

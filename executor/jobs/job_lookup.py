@@ -6,7 +6,6 @@ import difflib
 import os
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +19,12 @@ from executor.jobs.ended_jobs import StartedJob, ended_jobs
 from executor.jobs.job_group import GroupNamedError, find_group
 from executor.planning.request import LAST
 from executor.records.job_status import created
-from executor.records.reading import events_in, result_of
+from executor.records.reading import events_in, read_each, result_of
 
 if TYPE_CHECKING:
     # Looking at jobs does not load descriptors.
     from executor.descriptor.job_reference import JobReference
 
-_AT_ONCE = 16
-"""Jobs that are read in parallel; in a bucket each takes several requests."""
 _LAST_OF = f"{LAST}:"
 
 
@@ -37,9 +34,8 @@ def job_ids(store: JobStore) -> list[str]:
     folder = store.folder
     if folder is not None:
         return [name for name in names if _has_descriptor(folder, name)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        exist = pool.map(lambda name: JobRecord(store, name).exists(), names)
-        return [name for name, exists in zip(names, exist, strict=True) if exists]
+    exist = read_each(lambda name: JobRecord(store, name).exists(), names, folder=None)
+    return [name for name, exists in zip(names, exist, strict=True) if exists]
 
 
 def job_names(store: JobStore) -> list[str]:
@@ -61,9 +57,8 @@ def newest_first(store: JobStore) -> list[StartedJob]:
         names = job_names(store)
         ended = ended_jobs(folder, names, lambda job_id: _ended(folder, JobRecord(store, job_id)))
         others = [name for name in names if name not in ended and _has_descriptor(folder, name)]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        started = pool.map(lambda job_id: started_of(JobRecord(store, job_id)), others)
-        jobs = [*ended.values(), *map(StartedJob, others, started)]
+    started = read_each(lambda job_id: started_of(JobRecord(store, job_id)), others, folder=folder)
+    jobs = [*ended.values(), *map(StartedJob, others, started)]
     return sorted(jobs, key=lambda each: (each.started, each.job_id), reverse=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -16,13 +15,10 @@ from bai_agent.job.record_types import NodeOutcome
 from executor.records.generation_status import GenerationStatus, generation_status
 from executor.records.job_status import NODES_END, JobStatus, NodeStatus, is_over
 from executor.records.nodes import node_records
-from executor.records.reading import events_of, stop_order
+from executor.records.reading import events_of, read_each, stop_order
 from executor.records.run_state import RunState
 
 T = TypeVar("T")
-
-_AT_ONCE = 16
-"""Nodes that are read in parallel; in a bucket each takes several requests."""
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
@@ -56,8 +52,7 @@ def node_statuses(record: JobRecord, generation: GenerationStatus | None = None)
         signed=signed,
         is_elastic=generation is not None,
     )
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(read, nodes))
+    found = read_each(read, nodes, folder=attempt.job.store.folder)
     if generation is None:
         return found
     return [

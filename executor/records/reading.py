@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from bai_agent.decode import checked, parse_json
 from bai_agent.errors import DescriptorError, MissingObjectError, RecordError
@@ -23,9 +24,27 @@ PIECE = 2**20
 """Bytes of a stream that one look takes at most."""
 LONGEST_LINE = 16 * PIECE
 """Bytes of a line of events or metrics; ours have some hundred."""
+_AT_ONCE = 16
+"""Number of objects that are read at the same time, and largest number of files that are read without threads."""
 _LATEST = 2**47
 _UNITS = (str, type(None))
 """Types of a metric's units. None if they are missing."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None) -> list[R]:
+    """Return what `read` returns for each item: several at the same time, but a few one by one if their objects
+    are files in `folder`."""
+    if folder is not None and len(items) <= _AT_ONCE:
+        return list(map(read, items))
+    # Imported here: it takes a tenth of the start of `bai list`.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(read, items))
 
 
 def result_of(record: JobRecord) -> JobResult | None:

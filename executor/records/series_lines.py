@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -38,15 +39,7 @@ _START = (
     rf'^\{{"seq":({_INTEGER}),("src":{_TEXT}{_REPEAT}),"off":({_INTEGER}),"i":{_INTEGER},"k":{_INTEGER}'
     rf',"name":({_TEXT}),"value":({_NUMBER}),"units":({_TEXT}),"timestamp":(0|[1-9]\d{{0,13}})(?:,"step":({_NUMBER}))?'
 )
-_LINE = re.compile(
-    (
-        rf'{_START}((?:{_LABELS})?(?:,"late":(?:true|false))?(?:,"gen":{_INTEGER})?{_REPEAT}{_GENERATION})\}}$'
-    ).encode(),
-    re.MULTILINE,
-)
-"""A line as `bai_agent/metrics/records.py` writes it."""
-_BARE_LINE = re.compile(re.sub(r"(?<!\\)\((?!\?)", "(?:", _START).encode() + rb"\}$", re.MULTILINE)
-"""The pattern of a line without labels and the text after them; it has no groups, which take time."""
+_END = rf'((?:{_LABELS})?(?:,"late":(?:true|false))?(?:,"gen":{_INTEGER})?{_REPEAT}{_GENERATION})\}}$'
 
 Row: TypeAlias = tuple[bytes, ...]
 """Parts of a record as written, at the places below; b"" for no step."""
@@ -57,9 +50,23 @@ _KNOWN = 2**16
 """Series whose keys are remembered."""
 
 
+@cache
+def _line() -> re.Pattern[bytes]:
+    """Return the pattern of a line as `bai_agent/metrics/records.py` writes it; compiled where lines are read,
+    as it takes 2 ms."""
+    return re.compile((_START + _END).encode(), re.MULTILINE)
+
+
+@cache
+def _bare_line() -> re.Pattern[bytes]:
+    """Return the pattern of a line without labels and the text after them; it has no groups, which take
+    time."""
+    return re.compile(re.sub(r"(?<!\\)\((?!\?)", "(?:", _START).encode() + rb"\}$", re.MULTILINE)
+
+
 def rows_in(content: bytes) -> list[Row] | None:
     """Return the rows of whole lines; None unless all of them are as our writer writes them."""
-    found = _LINE.findall(content)
+    found = _line().findall(content)
     return found if len(found) == content.count(b"\n") else None
 
 
@@ -218,7 +225,7 @@ def with_rank(records: bytes, rank: int) -> bytes:
     """Return whole lines of `metrics.jsonl` with the label `rank`; lines that are not records do not
     change."""
     label = b'"rank":"%d"' % rank
-    if len(_BARE_LINE.findall(records)) == records.count(b"\n"):
+    if len(_bare_line().findall(records)) == records.count(b"\n"):
         return records.replace(b"}\n", b',"labels":{%b}}\n' % label)
     rows = rows_in(records) if b'"rank":' not in records else None
     if rows is None:
