@@ -109,8 +109,9 @@ class PeerMonitor(NodeMonitor):
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
         """Note the nodes of the job, and start to watch for silent ones."""
-        super().met(peers, key=key)
+        # First: the thread of this monitor may look as soon as it knows them, and none is silent for longer than they have met.
         self._watched_from = self._clock()
+        super().met(peers, key=key)
 
     def _ended_nodes(self) -> Collection[int]:
         return {rank for rank in self.outcomes if self._is_complete(rank)}
