@@ -78,7 +78,7 @@ class Headline(str, Enum):
 
 
 class ResultFormat(str, Enum):
-    """The program or structure of a file of results; `metrics/results/formats.py` reads them."""
+    """The program or structure of a file of results; `metrics/results/documents.py` reads them."""
 
     HYPERFINE = "hyperfine"
     GOOGLE_BENCHMARK = "google-benchmark"
