@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Job
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from executor.planning.git_fetch import GitFiles
     from executor.planning.request import JobRequest
 
+T = TypeVar("T")
+
 _SCRATCH = ".bai-scripts-"
 
 
 class FetchedScripts(ExitStack):
-    """Scripts of repositories and buckets, each fetched once, so that all jobs of a group get the same files, which exist until it ends."""
+    """Scripts of repositories and buckets, each fetched once, so that all jobs of a group get the same files, which exist until it ends.
+    What did not arrive whole is removed at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +52,7 @@ class FetchedScripts(ExitStack):
         key = (address, ref, script.folder)
         try:
             if key not in self._commits:
-                files = fetch_files(*key, scratch_folder(_SCRATCH, stack=self), environment=os.environ)
+                files = self._brought(lambda place: fetch_files(*key, place, environment=os.environ))
                 self._commits[key] = self._commits[address, files.commit, script.folder] = files
             _check_requirements(script, self._commits[key].folder)
         except UsageError as error:
@@ -66,7 +69,7 @@ class FetchedScripts(ExitStack):
         archive = Source(src=address, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO)
         try:
             if address not in self._archives:
-                self._archives[address] = pull_scripts(archive, scratch_folder(_SCRATCH, stack=self))
+                self._archives[address] = self._brought(lambda place: pull_scripts(archive, place))
             _check_requirements(script, self._archives[address])
         except UsageError as error:
             raise UsageError(f'ml.script.script: "{address}": {error}') from error
@@ -75,6 +78,13 @@ class FetchedScripts(ExitStack):
         except OSError as error:
             raise UsageError(f"ml.script.script: {error.filename or address}: {error.strerror}") from error
         return self._archives[address]
+
+    def _brought(self, bring: Callable[[Path], T]) -> T:
+        """Return the result of `bring`, which fills a new folder. Raises its errors, OSError."""
+        with ExitStack() as stack:
+            found = bring(scratch_folder(_SCRATCH, stack=stack))
+            self.push(stack.pop_all())
+        return found
 
 
 @contextmanager

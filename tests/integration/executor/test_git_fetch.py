@@ -16,8 +16,9 @@ import executor.planning.git_fetch
 from bai_agent.job.descriptor.benchmark_tables import Git
 from bai_agent.shim.proc import read_process
 from executor.descriptor import load
+from executor.descriptor.model import Script
 from executor.errors import ScriptsError, UsageError
-from executor.jobs.resolved_request import resolved_request
+from executor.jobs.resolved_request import FetchedScripts, resolved_request
 from executor.jobs.scope import JobScope
 from executor.planning.git_fetch import GitFiles, fetch_files
 from executor.planning.request import JobRequest
@@ -319,8 +320,28 @@ def test_fetched_files_are_removed_after_the_submission(
         assert request.scripts is not None
         assert (request.scripts / "train.py").read_text() == "1"
         assert request.git == Git(commit=commit)
+        assert [each for each in tmp_path.glob(".bai-*") if each in request.scripts.parents]
 
-    assert not list(tmp_path.glob(".bai-git-*"))
+    assert not list(tmp_path.glob(".bai-*"))
+
+
+def test_a_fetch_that_fails_leaves_no_files_while_a_group_runs(
+    server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"train.py": "1"})
+    address = f"{server.url}/{repository.folder.relative_to(server.folder)}"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+
+    with FetchedScripts() as fetched:
+        with pytest.raises(UsageError, match="has no folder none"):
+            fetched.of_commit(Script(git=address, folder="none"), None)
+        assert not list(tmp_path.glob(".bai-*"))
+        files = fetched.of_commit(Script(git=address), None)
+        assert (files.folder / "train.py").read_text() == "1"
+
+    assert not list(tmp_path.glob(".bai-*"))
 
 
 def test_no_repository_is_fetched_for_a_matrix_over_local_script_folders(tmp_path: Path) -> None:
