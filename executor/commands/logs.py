@@ -158,7 +158,6 @@ def _say_of_other_nodes(count: int) -> None:
 
 
 def _print_consoles(record: JobRecord, options: JobOptions, *, rank: int | None, json_: bool) -> None:
-
     for each in options.backends.of(record).consoles(record, on_status=say):
         if rank is not None and each.node != rank:
             continue

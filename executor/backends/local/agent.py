@@ -272,9 +272,9 @@ class AgentRestarter:
         self._resume = NextStep(("resume", job_id), "starts it again")
         self._restarts = 0
         self._lived = True
-        """Time at which it was seen alive since its last start."""
+        """Whether it was seen alive since its last start."""
         self._reason = ""
-        """Time when it was last found dead."""
+        """What its log ended with when it was last found dead, without numbers."""
 
     def complete(self) -> bool:
         complete = self._agent.complete()

@@ -57,7 +57,6 @@ def submit(
 
     An existing job of this id is returned if it has the same content; otherwise it is a UsageError.
     """
-
     if sys.platform != "linux":
         raise UsageError(
             f"benchmarks run on Linux (x86_64, aarch64) with this version, not on {sys.platform}"
