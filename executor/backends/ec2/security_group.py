@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _DUPLICATE_RULE = "InvalidPermission.Duplicate"
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds."""
+_USED = "DependencyViolation"
 NO_GROUP = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidSecurityGroupID.NotFound")
 
 
@@ -75,7 +76,7 @@ def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> None:
     """Delete groups that no machine uses any more. Other groups are tried again the next time."""
     for group in groups:
         try:
-            with plain_errors(f"deleting the security group {group}"), tolerated(*NO_GROUP):
+            with plain_errors(f"deleting the security group {group}"), tolerated(_USED, *NO_GROUP):
                 ec2.delete_security_group(GroupId=group)
         except BaiError as error:
             log.info("%s", error)
