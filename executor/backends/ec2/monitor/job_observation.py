@@ -158,7 +158,7 @@ class Observation:
         return max((age for rank, age in self.signs.items() if rank not in self.done), default=timedelta())
 
     def silent_for(self, limit: timedelta) -> tuple[Instance, ...]:
-        """Return the machines whose nodes have given a sign of life, but not for longer than `limit`."""
+        """Return the machines whose nodes have given signs of life, but none within the last `limit`."""
         return tuple(each for each in self.working if self.signs.get(each.index, timedelta()) > limit)
 
     def silence_of(self, machine: Instance) -> str:
