@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from preloaded_bai import PreloadedAgent, can_be_preloaded
 
 AGENT = (*BAI_AGENT, "run")
 
-EVERY = os.environ.get("EVERY_FAULT") == "1"
 RUN_SECONDS = 120
 """Far beyond what any run of a test takes: a hang ends the test, not the suite."""
 
@@ -121,16 +119,14 @@ class ForkedAgent:
     def killed_at_each(
         self, call: str, folder: Path, make_job: Callable[[str], Path], *, least: int = 2
     ) -> Iterator[tuple[Path, str]]:
-        """Kill an agent at its first `call` and start it again, then another one at its second or a later one, until none is killed.
-
-        `EVERY_FAULT=1` leaves out none; else it is a third of the calls, the same ones at each run.
+        """Kill an agent at its first `call` and start it again, then another one at its second, until none is killed.
 
         Yields each run directory, with words for a failure. make_job: returns the job for the run directory of this name. least: of runs,
         else the kills were too few.
         """
-        number, killed, chance = 0, True, random.Random(f"{folder.name} {call}")
+        number, killed = 0, True
         while killed:
-            number += 1 if EVERY or number < 2 else chance.randint(1, 5)
+            number += 1
             rundir = folder / f"{call}-{number}"
             job = make_job(rundir.name)
             # A thread counts its own calls; the shims and the extractor, programs of their own, are let go.

@@ -20,9 +20,9 @@ import pytest
 from agent_runs import environment, python_job, records_of, result_of, start_agent
 from kafka_brokers import TopicReader
 
-LINES = 36_000
-KILLS_OF_THE_AGENT = 12
-KILLS_OF_THE_EXTRACTOR = 4
+LINES = 60_000
+KILLS_OF_THE_AGENT = 20
+KILLS_OF_THE_EXTRACTOR = 5
 LARGEST_BATCH = 2_000
 
 # Nothing is flushed by hand; two more processes emit all the while; the last line has no newline.

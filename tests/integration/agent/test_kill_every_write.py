@@ -1,4 +1,4 @@
-"""The agent is killed at its writes, renames, links and syncs in turn, and started again each time (`EVERY_FAULT=1`: at each of them)."""
+"""The agent is killed at each of its writes, renames, links and syncs in turn, and started again each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent whose store is a bucket is killed at its renames and its requests, and started again (`EVERY_FAULT=1`: at each of them)."""
+"""An agent whose store is a bucket is killed at each of its renames and each of its requests, and started again."""
 
 from __future__ import annotations
 

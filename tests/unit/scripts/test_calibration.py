@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -46,8 +45,7 @@ def test_the_page_quotes_the_calibrations_results(calibration: Any) -> None:
     quoted = _quoted()
     assert {cells[0] for cells in quoted} == set(_NAMES)
     (rounds,) = set(re.findall(r"calibration\.py --rounds (\d+)", (ROOT / "docs/compare.md").read_text()))
-    # Each takes a second; `EVERY_FAULT=1` compares all.
-    for name, sizes, *shares in quoted[:: 1 if os.environ.get("EVERY_FAULT") else 4]:
+    for name, sizes, *shares in quoted:
         few, many = map(int, sizes.split(" v "))
         draw = getattr(calibration, _NAMES[name])
 

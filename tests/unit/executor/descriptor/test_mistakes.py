@@ -102,6 +102,12 @@ OF_RUN = "[[output.metrics]]\nname = 'm'\nof_run = 'wall_time'\n"
 
 MISTAKES = [
     ("of_run beside pattern", f"{OF_RUN}pattern = '(.)'", "output.metrics[0].pattern", "keep one of the two"),
+    (
+        "of_run beside context",
+        f"{OF_RUN}context = ['== (?P<test>.) ==']",
+        "output.metrics[0].context",
+        "keep one of the two",
+    ),
     ("least runs without a time", "[repeat]\nruns = 5\nmin_runs = 2", "repeat.min_runs", "add max_time"),
     (
         "more least runs than runs",
