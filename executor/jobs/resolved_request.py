@@ -160,10 +160,7 @@ def _with_scripts(
 
 
 def _use_commit(
-    job_request: JobRequest,
-    descriptor: Descriptor,
-    fetched: FetchedScripts,
-    before: Callable[[], Job | None],
+    job_request: JobRequest, descriptor: Descriptor, fetched: FetchedScripts, before: Callable[[], Job | None]
 ) -> JobRequest:
     """Return the request with the files of the commit that `[ml.script] git` and `ref` mean as its scripts. Raises UsageError."""
     script = _repository(descriptor)

@@ -198,7 +198,10 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Return whether git has ended. If possible it is not reaped: until then its session's number is not reused."""
     if not hasattr(os, "waitid"):  # on a Mac before Python 3.13
         return process.poll() is not None
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    # If the program that started `bai` ignores SIGCHLD, the kernel has reaped it.
+    with suppress(ChildProcessError):
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+    return True
 
 
 def _size(folder: Path) -> int:

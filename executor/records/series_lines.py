@@ -108,10 +108,9 @@ class SeriesBatch:
     def values(self) -> list[float]:
         """The values, whole numbers as `int`."""
         texts = list(map(itemgetter(VALUE), self.rows))
-        # Each text has one point at most.
-        if b" ".join(texts).count(b".") == len(texts):
-            return list(map(float, texts))
-        return list(map(_number, texts))
+        # Each text has one point at most, and `float` alone is faster.
+        have_points = b" ".join(texts).count(b".") == len(texts)
+        return list(map(float if have_points else _number, texts))
 
     @property
     def timestamps(self) -> list[int]:

@@ -31,7 +31,8 @@ from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, ite
 _PRESET = ("output", "preset")
 _METRICS = (("output", "metrics"), ("server", "output", "metrics"))
 _NUMBER_ALONE = "put ( ) around the number alone, or call that group value: (?P<value>…)"
-_OF_LINES = ("pattern", "json", "json_step", "json_labels", "after", "until", "number", "repaint", "example")
+_JSON_KEYS = ("json", "json_step", "json_labels")
+_OF_LINES = ("pattern", *_JSON_KEYS, "after", "until", "context", "number", "repaint", "example")
 """Keys about the benchmark's output."""
 
 
