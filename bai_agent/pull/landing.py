@@ -86,6 +86,8 @@ class Landing:
     def require_free(self, name: str) -> None:
         """Raise PullError if something that is not ours is at `name`."""
         path = self.root / name
+        if path in self._folders:
+            raise self._file_and_folder(name)
         if os.path.lexists(path) and self._journal.record.owner(self.root, name) is None:
             raise PullError(
                 f"{self.src}: {path} exists and is not (or no longer) what was pulled there; "
@@ -297,11 +299,18 @@ class Landing:
         self._placed.add(name)
 
     def _make_way(self, name: str) -> None:
+        if name in self._placed:
+            raise self._file_and_folder(name)
         put = self._journal.record.owner(self.root, name)
-        if put is None or put.src != self.src or name in self._placed:
+        if put is None or put.src != self.src:
             raise PullError(f"{self.src}: {self.root / name} is in the way of a folder; move it away")
         (self.root / name).unlink()
         self._journal.gone(name)
+
+    def _file_and_folder(self, name: str) -> PullError:
+        return PullError(
+            f"{self.src}: {printable(name)} is there as a file and as a folder, which no file system can hold; rename one of them"
+        )
 
 
 def free_bytes(path: Path) -> int:

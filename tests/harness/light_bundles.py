@@ -61,7 +61,12 @@ def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as name, tarfile.open(bundle) as archive:
         folder = Path(name)
-        archive.extractall(folder, [each for each in archive if is_needed(each.name)], filter="data")
+        # By hand: the same with the Pythons that have no extraction filters, up to 3.11.3.
+        for each in archive:
+            if each.isfile() and is_needed(each.name) and (content := archive.extractfile(each)):
+                path = folder / each.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content.read())
         if sys.version_info.minor in pythons:
             # By their content: the time of a file in a bundle says nothing.
             options = ["-q", "--invalidation-mode", "unchecked-hash", "-s", name]

@@ -20,7 +20,7 @@ from s3_gate import Gate, denied
 from bai_agent.errors import PullError, PullStopped
 from bai_agent.job.descriptor.source_tables import Source, SourceKind, Unpack
 from bai_agent.pull import PullProgress, pull
-from bai_agent.pull.s3_source import PATIENCE
+from bai_agent.pull.s3_source import PART, PATIENCE
 
 LARGE = 40 << 20
 """More than two parts."""
@@ -173,11 +173,13 @@ def test_an_object_that_changed_since_the_job_was_planned_is_refused(
     assert names(tmp_path / "data") == ["same"]
 
 
-def test_an_object_with_the_name_of_a_folder_is_an_error(
-    tmp_path: Path, gate: Gate, put: Callable[..., None]
+@pytest.mark.parametrize("large", ["p/a", "p/a/b"])
+def test_an_object_with_the_name_of_a_folder_is_an_error_in_any_order(
+    tmp_path: Path, gate: Gate, put: Callable[..., None], large: str
 ) -> None:
-    put(**{"p/a": b"1", "p/a/b": b"2"})
-    with pytest.raises(PullError, match="folder"):
+    # A large object is fetched after all small ones.
+    put(**{"p/a": b"1", "p/a/b": b"2", large: bytes(PART + 1)})
+    with pytest.raises(PullError, match=r"^s3://bucket/p/: a is there as a file and as a folder"):
         bring(tmp_path, Source(src="s3://bucket/p/", path="x"))
 
 
