@@ -511,18 +511,25 @@ def test_resuming_an_ended_job_starts_nothing(cli: LocalCli, job: HandmadeJob) -
     assert "it has ended" in answer.objects[0]["message"]
 
 
-def test_prune_lists_the_jobs_that_it_deletes(cli: LocalCli, job: HandmadeJob) -> None:
+def test_a_dry_run_of_prune_lists_jobs_and_deletes_none(cli: LocalCli, job: HandmadeJob) -> None:
+    assert "digits-1" in cli.bai("prune", "--older-than", "1ms", "--dry-run", "--store", cli.store).stdout
+    assert (cli.store / "digits-1").exists()
+
+
+def test_prune_deletes_and_lists_only_jobs_above_the_age(cli: LocalCli, job: HandmadeJob) -> None:
     now = int(time.time() * 1000)
     HandmadeJob(cli.store, "new-1", started=now - 1000).ends(ended=now)
 
-    assert "digits-1" in cli.bai("prune", "--older-than", "1ms", "--dry-run", "--store", cli.store).stdout
-    assert (cli.store / "digits-1").exists()
     # The handmade job ended in November 2026
     age = f"{max(1, now - START - 60_000)}ms"
     objects = cli.bai("prune", "--older-than", age, "--json").objects
     assert [(each["job_id"], each["deleted"]) for each in objects] == [("digits-1", True)]
     assert sorted(each.name for each in cli.store.iterdir()) == ["new-1"]
+
+
+def test_prune_refuses_an_age_that_it_cannot_read(cli: LocalCli, job: HandmadeJob) -> None:
     assert cli.bai("prune", "--older-than", "a month").code == 2
+    assert (cli.store / "digits-1").exists()
 
 
 def test_prune_keeps_jobs_with_a_label(cli: LocalCli, job: HandmadeJob) -> None:

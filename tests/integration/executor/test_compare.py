@@ -100,13 +100,15 @@ def test_a_slowdown_of_20_percent_is_found_with_a_correct_interval(cli: LocalCli
     assert (page.tags.count("circle"), page.tags.count("rect")) == (2 * RUNS, 2 * RUNS)
 
 
-def test_equal_runs_and_single_runs_give_no_verdict_of_a_difference(cli: LocalCli) -> None:
+def test_a_comparison_of_single_runs_without_earlier_ones_asks_for_more_runs(cli: LocalCli) -> None:
     one = cli.bai("compare", "fast0", "slow0")
     assert one.code == 0
     assert "cannot tell" in one.stdout
     assert "more run" in one.stdout
     assert "as earlier runs scatter" in one.stdout
 
+
+def test_runs_of_the_same_program_are_not_called_worse(cli: LocalCli) -> None:
     equal = cli.bai("compare", "fast0", "fast1", "vs", "fast2", "fast3", "--json")
     assert equal.code == 0
     (found,) = equal.objects

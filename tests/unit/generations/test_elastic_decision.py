@@ -297,7 +297,7 @@ def test_a_failure_is_judged_once_the_other_nodes_gave_later_signs_of_life() -> 
     assert started(decide(seen(Member(node=0, end=FAILED), lost(1, 13.9), 2), POLICY)).why is Change.FAILED
 
 
-def test_a_failure_of_a_job_of_one_node_never_waits() -> None:
+def test_a_failed_job_of_one_node_restarts_without_waiting_for_signs_of_life() -> None:
     what = seen(Member(node=0, end=replace(FAILED, ended_s=NOW)))
 
     assert started(decide(what, replace(POLICY, min_nodes=1))).why is Change.FAILED

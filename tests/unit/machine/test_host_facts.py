@@ -60,7 +60,7 @@ def stat(pid: int, name: str, *, parent: int, ticks: int) -> str:
     return f"{pid} ({name}) R {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 0 0 0 20 0 1 0 77 1 1\n"
 
 
-def test_a_virtual_machine_shows_its_image_and_processors(tmp_path: Path) -> None:
+def test_processors_of_a_virtual_machine_are_read_from_kernel_files(tmp_path: Path) -> None:
     put(
         tmp_path,
         "proc/cpuinfo",
@@ -68,11 +68,6 @@ def test_a_virtual_machine_shows_its_image_and_processors(tmp_path: Path) -> Non
     )
     put(tmp_path, "sys/devices/system/cpu/online", "0-3,6\n")
     put(tmp_path, "sys/devices/system/node/online", "0-1\n")
-    put(tmp_path, "etc/os-release", 'NAME="Amazon Linux"\nPRETTY_NAME="Amazon Linux 2023"\n')
-    put(tmp_path, "etc/image-id", 'image_name="al2023-ami"\nimage_version="2023.6"\n')
-    put(
-        tmp_path, "proc/cmdline", "root=/dev/xvda1 mitigations=off ds=nocloud;password=hunter2 isolcpus=2,3\n"
-    )
 
     assert host_facts.cpu(tmp_path) == {
         "model": "AMD EPYC 7R13",
@@ -81,6 +76,15 @@ def test_a_virtual_machine_shows_its_image_and_processors(tmp_path: Path) -> Non
         "virtualised": True,
         "mhz": 2650,
     }
+
+
+def test_the_image_and_known_boot_parameters_are_recorded_and_no_password(tmp_path: Path) -> None:
+    put(tmp_path, "etc/os-release", 'NAME="Amazon Linux"\nPRETTY_NAME="Amazon Linux 2023"\n')
+    put(tmp_path, "etc/image-id", 'image_name="al2023-ami"\nimage_version="2023.6"\n')
+    put(
+        tmp_path, "proc/cmdline", "root=/dev/xvda1 mitigations=off ds=nocloud;password=hunter2 isolcpus=2,3\n"
+    )
+
     system = host_facts.system(tmp_path)
     assert (system["distribution"], system["image_name"]) == ("Amazon Linux 2023", "al2023-ami 2023.6")
     assert system["boot_parameters"] == ["mitigations=off", "isolcpus=2,3"]

@@ -88,7 +88,7 @@ def job() -> Job:
     return Job()
 
 
-def test_the_goodput_program_gets_validated_hints_of_the_current_generation(job: Job) -> None:
+def test_the_goodput_program_gets_the_hints_and_sizes_and_its_answer_is_proposed(job: Job) -> None:
     job.answer = lambda: 6
 
     assert job.observe(json.dumps({**GOOD, "more": "x" * 1000}), after_s=PAUSE_S) == 6

@@ -143,7 +143,9 @@ def test_the_earlier_of_two_deadlines_applies(
     assert watch.deadline() == 50.0
 
 
-def test_a_deadline_announced_after_a_cancel_applies(clock: SteppingClock) -> None:
+def test_a_deadline_announced_after_a_cancel_is_the_jobs_and_the_reason_stays_the_cancel(
+    clock: SteppingClock,
+) -> None:
     notice = ScriptedStopSource()
     watch = StopMonitor([ScriptedStopSource(CANCELLED), notice], clock=clock)
     assert watch.reason() is CANCELLED

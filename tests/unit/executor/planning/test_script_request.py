@@ -54,7 +54,7 @@ def planned(descriptor: Descriptor, folder: Path) -> Job:
 @IN_A_FOLDER
 @given(st.lists(PRINTABLE, max_size=4))
 @example(["${UNSET}", "$${UNSET}", "'${UNSET:-1}'"])
-def test_arguments_reach_the_script_word_for_word(folder: Path, words: list[str]) -> None:
+def test_the_planned_command_has_each_argument_as_one_word(folder: Path, words: list[str]) -> None:
     made = with_script(replace(request("src/train.py", *words), variables={}))
 
     descriptor, _ = read_request(made)
