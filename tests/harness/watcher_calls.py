@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import platform
@@ -10,7 +11,9 @@ import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from sandbox.fake_aws.control_plane.images import IMAGES
@@ -79,6 +82,14 @@ def own_archive() -> WatcherArchive:
     return build_watcher(cache=cache_folder(os.environ), python=python, architecture=platform.machine())
 
 
+@cache
+def unpacked() -> Path:
+    """Return the folder of the unpacked archive, which the calls of this process share; the first call compiles its modules."""
+    folder = TemporaryDirectory(prefix="watcher-")
+    atexit.register(folder.cleanup)
+    return unpack(Path(folder.name))
+
+
 def unpack(folder: Path) -> Path:
     """Unpack the archive, as Lambda does."""
     with zipfile.ZipFile(own_archive().path) as archive:
@@ -89,7 +100,7 @@ def unpack(folder: Path) -> Path:
 def start(code: Path, event: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
     """Begin a call of the handler of the unpacked archive; None as the event: only import it."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-B", "-c", _CALL, str(code), HANDLER, str(MEMORY)],
+        [sys.executable, "-I", "-S", "-c", _CALL, str(code), HANDLER, str(MEMORY)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import watcher_calls
@@ -29,8 +28,8 @@ every = "5s"
 class WatcherOfAccount:
     """The function of the account, with the rights of its stack."""
 
-    def __init__(self, cli: SandboxCli, folder: Path) -> None:
-        self._cli, self._code = cli, watcher_calls.unpack(folder)
+    def __init__(self, cli: SandboxCli) -> None:
+        self._cli, self._code = cli, watcher_calls.unpacked()
         subnets = list(cli.aws.subnets.values())
         watcher_calls.grant(cli.aws.policies, PROFILE, subnets=subnets, types=["t3.*"])
         kept = {k: v for k, v in cli.aws.environment("watcher").items() if k.startswith("AWS_")}
@@ -51,9 +50,9 @@ class WatcherOfAccount:
 
 
 def test_a_machine_that_loses_its_power_is_replaced_by_the_watcher_alone(
-    cli: SandboxCli, tmp_path: Path
+    cli: SandboxCli,
 ) -> None:
-    watcher = WatcherOfAccount(cli, tmp_path)
+    watcher = WatcherOfAccount(cli)
     limits = 'max_runtime = "30m"\ngrace = "5s"\ndrain = "5s"\npeer_silence = "20s"'
     file = described(cli, "exec python3 train.py /var/go 0.05", nodes="2:3", more=ELASTIC, limits=limits)
     (cli.folder / "scripts" / "train.py").write_text(TRAINS)
