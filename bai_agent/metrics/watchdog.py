@@ -22,8 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.metric_tables import About, Metric
 from bai_agent.job.run_directory import append_line, open_append
+from bai_agent.job.schema.tables import marked_keys
 from bai_agent.metrics.follow import LogPosition
 from bai_agent.metrics.logs import OUTPUT, source_of_number
 from bai_agent.metrics.records import wait_for_room
@@ -106,10 +107,7 @@ def switch_off_warnings(
     sentences = []
     for each in sorted(first.values(), key=switched_off.index):
         metric = metrics[each.i]
-        keys = ["pattern"]
-        if metric.after is not None or metric.until is not None:
-            keys += ["after", "until"]
-        keys += ["context"] if metric.context else []
+        keys = ["pattern", *(key for key in marked_keys(Metric, About.LINES_ABOVE) if getattr(metric, key))]
         pattern = " or ".join(filter(None, [", ".join(keys[:-1]), keys[-1]]))
         sentences.append(
             f'metric "{metric.name}": its {pattern} took more than {LIMIT_SECONDS:g} s of CPU time on the line at '

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.metric_tables import About, Metric
 from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.descriptor_file import job_table
+from bai_agent.job.schema.tables import marked_keys
 from bai_agent.light_dataclass import dataclass
 from executor.planning.request import MATRIX
 from executor.records.machine_facts import compared_values, table_in, times
@@ -126,12 +127,9 @@ def _source(source: Source) -> tuple[str, str]:
 
 
 def _metric(metric: Metric) -> Iterator[tuple[str, str]]:
-    for key in ("pattern", "number", "repaint", "over_ranks", "headline", "warmup", "warmup_values"):
-        value = getattr(metric, key)
-        yield f"metric {metric.name}: {key}", _text(getattr(value, "value", value))
-    for key in ("json", "after", "until", "context"):
-        if value := getattr(metric, key):
-            yield f"metric {metric.name}: {key}", _text(value)
+    for key in marked_keys(Metric, About.LINE, About.LINES_ABOVE, About.SUMMARY):
+        if (value := getattr(metric, key)) not in (None, ()):
+            yield f"metric {metric.name}: {key}", _text(getattr(value, "value", value))
 
 
 def _results(tables: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

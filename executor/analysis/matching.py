@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
-from bai_agent.job.descriptor.metric_tables import Better, Metric
+from bai_agent.job.descriptor.metric_tables import About, Better, Metric
+from bai_agent.job.schema.tables import marked_keys
 from bai_agent.metrics.search.units import conversion
 from executor.analysis.compared_metric import Incomparable, MetricComparison
 from executor.analysis.effect import Effect, centre, effect, is_relative, on_scale, paired_effect
@@ -40,10 +41,12 @@ def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | No
     reasons = []
     units = a[0].units
     if any(converted(each, units) is None for each in (*a, *b)):
-        reasons.append(_differing("units", a, b, lambda each: each.units or "none"))
-    for what, of in _DEFINING.items():
-        if len({of(each) for each in (*a, *b)} - {_NO_DIRECTION}) > 1:
-            reasons.append(_differing(what, a, b, of))
+        reasons.append(_differing("units", *([each.units or "none" for each in side] for side in (a, b))))
+    keys = [*map(_definition, a)], [*map(_definition, b)]
+    for what in keys[0][0]:
+        sides = [[each[what] for each in side] for side in keys]
+        if len({*sides[0], *sides[1]} - {_NO_DIRECTION}) > 1:
+            reasons.append(_differing(what, *sides))
     return "; ".join(reasons) or None
 
 
@@ -62,39 +65,23 @@ def why_bounds(*sides: Sequence[RunValue]) -> str | None:
     return f"a peak {quantity(most.below or 0, most.units, floor=most.below)[0]} cannot be told from that of our shim, which starts the program"
 
 
-def _described(value: RunValue) -> Metric:
-    return value.metric or _PLAIN
-
-
-def _direction(value: RunValue) -> str:
-    return value.better.value if value.better is not None else _NO_DIRECTION
-
-
-def _warmup(value: RunValue) -> str:
-    metric = _described(value)
-    if metric.warmup is not None:
-        return f"{metric.warmup.total_seconds():g} s"
-    return f"{metric.warmup_values} values"
-
-
-def _revision(value: RunValue) -> str:
-    revision = _described(value).revision
+def _definition(value: RunValue) -> dict[str, str]:
+    """Return the keys of a metric that must be the same for its numbers to be comparable, with their values."""
+    metric = value.metric or _PLAIN
+    summary = {key: getattr(metric, key) for key in marked_keys(Metric, About.SUMMARY)}
+    warmup, count = metric.warmup, summary.pop("warmup_values")
     # Before presets had revisions, their metrics had none: that was the first revision.
-    return "revision 1" if revision is None or revision.endswith("/1") else f"revision {revision}"
+    is_first = metric.revision is None or metric.revision.endswith("/1")
+    return {
+        "better": value.better.value if value.better is not None else _NO_DIRECTION,
+        **{key: str(getattr(each, "value", each)) for key, each in summary.items()},
+        "warmup": f"{count} values" if warmup is None else f"{warmup.total_seconds():g} s",
+        "preset": f"revision {1 if is_first else metric.revision}",
+    }
 
 
-_DEFINING: dict[str, Callable[[RunValue], str]] = {
-    "better": _direction,
-    "headline": lambda value: _described(value).headline.value,
-    "warmup": _warmup,
-    "over_ranks": lambda value: _described(value).over_ranks.value,
-    "preset": _revision,
-}
-
-
-def _differing(what: str, a: Sequence[RunValue], b: Sequence[RunValue], of: Callable[[RunValue], str]) -> str:
-    sides = (" or ".join(dict.fromkeys(map(of, side))) for side in (a, b))
-    return f"{what}: {' and '.join(sides)}"
+def _differing(what: str, a: Sequence[str], b: Sequence[str]) -> str:
+    return f"{what}: {' and '.join(' or '.join(dict.fromkeys(side)) for side in (a, b))}"
 
 
 def matched(a: Sequence[Run], b: Sequence[Run]) -> dict[str, MetricComparison | Incomparable]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from bai_agent.job.descriptor.metric_tables import WrittenMetric
+from bai_agent.job.descriptor.metric_tables import About, WrittenMetric
 from bai_agent.job.descriptor.source_tables import WrittenSource
 from bai_agent.job.descriptor.strategy_tables import ReadinessProbe
 from bai_agent.job.schema.declared import Example
@@ -29,7 +29,7 @@ class SourceTable(WrittenSource):
 class MetricTable(WrittenMetric):
     """A number to take from the benchmark's output."""
 
-    warmup: Annotated[Warmup | None, Example("30s")] = None
+    warmup: Annotated[Warmup | None, About.SUMMARY, Example("30s")] = None
     """First values that statistics and headline leave out: a time since the benchmark's start, or a number
     of values of each series. Unset: `warmup` of `[output]`."""
     example: Annotated[str | None, Example("epoch 3: train loss 0.6931")] = None

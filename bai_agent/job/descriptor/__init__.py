@@ -20,6 +20,7 @@ from bai_agent.job.descriptor.strategy_tables import (
     Server,
     StrategyTable,
 )
+from bai_agent.job.schema.declared import as_kind
 from bai_agent.light_dataclass import dataclass, field, replace
 
 VERSION = 1
@@ -215,16 +216,6 @@ class Job:
         """Return the settings of metrics by name: of those with a pattern, and of those in files, which have
         none."""
         of_files = (
-            Metric(
-                name=name,
-                pattern="",
-                units=each.units,
-                better=each.better,
-                over_ranks=each.over_ranks,
-                headline=each.headline,
-                tolerance=each.tolerance,
-            )
-            for each in self.results
-            for name in each.names
+            as_kind(Metric, each, name=name, required=False) for each in self.results for name in each.names
         )
         return (*self.metrics, *of_files)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from bai_agent.job.schema.declared import DeclaredTable, Example, Mistake
 from bai_agent.job.schema.field_types import (
@@ -23,6 +23,7 @@ from bai_agent.job.schema.field_types import (
 )
 from bai_agent.job.schema.json_path import last_key, path_mistakes, read_json_path, read_star_path
 from bai_agent.job.schema.pattern_groups import RESERVED, UNIT, VALUE, read_groups, taken_names
+from bai_agent.job.schema.tables import marked_keys
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _NEVER = r"\Zof another node's output"
@@ -106,51 +107,67 @@ class OfRun(str, Enum):
         return "bytes" if self is OfRun.PEAK_MEMORY else "s"
 
 
+class About(Enum):
+    """What a key of a metric is about: a mark of its field, from which `marked_keys` makes every list of
+    keys."""
+
+    LINE = "line"
+    """How values are found in a line of the output, and read."""
+    LINES_ABOVE = "lines above"
+    """Lines above it, on which that depends."""
+    SUMMARY = "summary"
+    """How a run's values become one number."""
+    JUDGEMENT = "judgement"
+    """What that number says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class WrittenMetric(DeclaredTable):
     """A metric that is taken from the benchmark's output."""
 
     name: Annotated[MetricName, Example("train_loss")]
     """The metric's name."""
-    units: Annotated[str, Example("ms")] = ""
+    units: Annotated[str, About.JUDGEMENT, Example("ms")] = ""
     """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
-    pattern: Annotated[Pattern, Example(r"train loss (\d+\.\d+)")] = ""
+    pattern: Annotated[Pattern, About.LINE, Example(r"train loss (\d+\.\d+)")] = ""
     """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else the
     first unnamed group, else the only named one, else the match. The group `step` is the plots' axis, `unit` the
     unit; others become labels. Use single quotes: `'loss (\\d+)'`. Required without `json` and `of_run`."""
     of_run: Annotated[OfRun | None, Example("wall_time")] = None
     """In place of `pattern`: a resource of the run itself. Times are in seconds (`units = "s"`), the peak
     memory of its largest process in `"bytes"`; `cpu_time` is user plus system time."""
-    json: Annotated[JsonPathText | None, Example("train.loss")] = None
+    json: Annotated[JsonPathText | None, About.LINE, Example("train.loss")] = None
     """In place of `pattern`, for lines that are JSON objects: the path of the value, such as `a.b`,
     `'"a.b".c'` for a key with a dot, or `losses[0]`."""
-    json_step: Annotated[JsonPathText | None, Example("step")] = None
+    json_step: Annotated[JsonPathText | None, About.LINE, Example("step")] = None
     """With `json`: the path of the step in the same object."""
-    json_labels: Annotated[tuple[JsonPathText, ...], Example(["split"])] = ()
+    json_labels: Annotated[tuple[JsonPathText, ...], About.LINE, Example(["split"])] = ()
     """With `json`: the ways to labels in the same object. Each label has the name of its path's last key."""
-    after: Annotated[Pattern | None, Example("^== Latency")] = None
+    after: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== Latency")] = None
     """A regular expression: the metric counts only after a line that matches it. Use it for logs with several
     tables of the same shape."""
-    until: Annotated[Pattern | None, Example("^== ")] = None
+    until: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== ")] = None
     """A regular expression: a matching line ends the metric until `after` matches again; without `after`
     the metric starts with the log."""
-    context: Annotated[tuple[Pattern, ...], Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])] = ()
+    context: Annotated[
+        tuple[Pattern, ...], About.LINES_ABOVE, Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])
+    ] = ()
     """Regular expressions for lines that describe the following values: named groups become labels, unit
     or step. Several matches in a line are heads of columns: for the first value of a line, the second, and
     so on."""
-    number: Annotated[NumberForm, Example("thousands")] = NumberForm.PLAIN
+    number: Annotated[NumberForm, About.LINE, Example("thousands")] = NumberForm.PLAIN
     """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
-    repaint: Annotated[Repaint, Example("last")] = Repaint.ALL
+    repaint: Annotated[Repaint, About.LINE, Example("last")] = Repaint.ALL
     """States of a progress bar in one line from which the metric is taken: `all` of them, or only the
     `last`."""
-    over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
+    over_ranks: Annotated[OverRanks, About.SUMMARY, Example("sum")] = OverRanks.EACH
     """How the summary, `bai status` and `bai metrics` show the metric if several nodes or processes print it.
     Records always exist for each rank."""
-    better: Annotated[Better | None, Example("lower")] = None
+    better: Annotated[Better | None, About.JUDGEMENT, Example("lower")] = None
     """Which direction is an improvement."""
-    headline: Annotated[Headline, Example("max")] = Headline.LAST
+    headline: Annotated[Headline, About.SUMMARY, Example("max")] = Headline.LAST
     """How a run's values become the one number that lists and comparisons use."""
-    tolerance: Annotated[Percentage | None, Example("2%")] = None
+    tolerance: Annotated[Percentage | None, About.JUDGEMENT, Example("2%")] = None
     """Largest share by which runs may differ without consequence. Unset: any counts."""
     required: bool = False
     """Whether a run without a match has failed."""
@@ -166,10 +183,10 @@ class Metric(WrittenMetric):
     """One metric to extract: an item of `[[metrics]]`."""
 
     name: str
-    warmup: timedelta | None = None
+    warmup: Annotated[timedelta | None, About.SUMMARY] = None
     """Time from the benchmark's start, in each repeat, whose values are left out of statistics and headline.
     The values are still recorded."""
-    warmup_values: int = 0
+    warmup_values: Annotated[int, About.SUMMARY] = 0
     """Number of first values of each series that are left out in the same way."""
     revision: str | None = None
     """The preset's definition, "fio/2": its name, and a number that is raised only if the metric's numbers
@@ -184,17 +201,10 @@ class Metric(WrittenMetric):
 
     def unsearched(self) -> Metric:
         """Return this metric with a pattern that no line matches, for a node whose output it is not about."""
-        return replace(
-            self,
-            pattern=_NEVER,
-            of_run=None,
-            json=None,
-            json_step=None,
-            json_labels=(),
-            after=None,
-            until=None,
-            context=(),
-        )
+        plain = Metric(name=self.name, pattern=_NEVER)
+        keys = ("of_run", *marked_keys(Metric, About.LINE, About.LINES_ABOVE))
+        values: dict[str, Any] = {key: getattr(plain, key) for key in keys}
+        return replace(self, **values)
 
     def __post_init__(self) -> None:
         if self.of_run is not None and (self.pattern or self.json is not None):

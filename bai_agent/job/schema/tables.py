@@ -63,6 +63,15 @@ def _type_hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind, include_extras=True)
 
 
+@cache
+def marked_keys(kind: Any, *marks: object) -> tuple[str, ...]:
+    """Return the fields of a dataclass whose `Annotated` type has one of `marks`, in their order."""
+    hints = _type_hints(kind).items()
+    return tuple(
+        name for name, hint in hints if any(each in marks for each in getattr(hint, "__metadata__", ()))
+    )
+
+
 def write_table(value: Any) -> dict[str, Any]:
     """Return a dataclass as plain TOML values; values that are None or equal their default are left out."""
     table: dict[str, Any] = {}

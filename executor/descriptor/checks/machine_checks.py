@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bai_agent.job.descriptor.metric_tables import About
 from bai_agent.job.descriptor.strategy_tables import MPI_STRATEGIES
 from bai_agent.job.schema.declared import MistakeError
+from bai_agent.job.schema.tables import marked_keys
 from executor.descriptor.job_reference import refers_to_job
 from executor.descriptor.raw_table import (
     Raw,
@@ -18,6 +20,7 @@ from executor.descriptor.raw_table import (
     warning,
     written_strategy,
 )
+from executor.descriptor.service_tables import MetricTable
 from executor.descriptor.values import NodeRange, read_node_range
 
 _MACHINES = ("hardware", "distributed", "num_instances")
@@ -30,8 +33,6 @@ _OF_STRATEGIES = {
     "cpus_per_process": (*MPI_STRATEGIES, "torchrun", "adaptdl"),
 }
 """Keys of `[hardware.distributed]` that other strategies ignore."""
-_SHARED = ("units", "better", "headline", "over_ranks", "tolerance", "warmup")
-"""Keys of a metric that lists and comparisons look up by its name."""
 _ZONES = ("availability_zone", "aws_zone_id")
 
 
@@ -270,12 +271,13 @@ def _ports(table: Raw) -> Iterator[RawFinding]:
 
 def _same_names(table: Raw) -> Iterator[RawFinding]:
     """Check that a metric of the server is described like a metric of the client with the same name."""
+    shared = marked_keys(MetricTable, About.SUMMARY, About.JUDGEMENT)
     of_client = {text_at(each, "name"): each for _, each in items(table, "output", "metrics")}
     for where, metric in items(table, "server", "output", "metrics"):
         other = of_client.get(text_at(metric, "name"))
         if other is None:
             continue
-        differing = [key for key in _SHARED if metric.get(key) != other.get(key)]
+        differing = [key for key in shared if metric.get(key) != other.get(key)]
         if not differing and not metric.get("over_ranks"):
             problem = f'"{metric.get("name")}" is also a metric of the client: lists and comparisons take the mean of the two'
             yield warning((*where, "name"), problem, "give one of them another name")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from typing import Any
 
-from bai_agent.job.descriptor.metric_tables import NumberForm, OfRun, Repaint, context_problem, marker_problem
+from bai_agent.errors import DescriptorError
+from bai_agent.job.descriptor.metric_tables import (
+    About,
+    Metric,
+    OfRun,
+    WrittenMetric,
+    context_problem,
+    marker_problem,
+)
 from bai_agent.job.schema.field_types import compile_pattern
 from bai_agent.job.schema.json_path import last_key, read_json_path
 from bai_agent.job.schema.pattern_groups import (
@@ -19,6 +26,7 @@ from bai_agent.job.schema.pattern_groups import (
     read_groups,
     taken_names,
 )
+from bai_agent.job.schema.tables import marked_keys, read_table, write_table
 from bai_agent.metrics.search.literal import can_match_number
 from bai_agent.metrics.search.reading import Doubt
 from bai_agent.metrics.search.units import PREFIXES, is_time, split_unit
@@ -31,9 +39,6 @@ from executor.descriptor.raw_table import Raw, RawFinding, Where, at, error, ite
 _PRESET = ("output", "preset")
 _METRICS = (("output", "metrics"), ("server", "output", "metrics"))
 _NUMBER_ALONE = "put ( ) around the number alone, or call that group value: (?P<value>…)"
-_JSON_KEYS = ("json", "json_step", "json_labels")
-_OF_LINES = ("pattern", *_JSON_KEYS, "after", "until", "context", "number", "repaint", "example")
-"""Keys about the benchmark's output."""
 
 
 def metric_names(table: Raw) -> Iterator[RawFinding]:
@@ -64,7 +69,7 @@ def metric_sources(table: Raw) -> Iterator[RawFinding]:
 
 def _of_run(where: Where, metric: Raw) -> Iterator[RawFinding]:
     """Check a metric about the resources of a run: it takes nothing from the output."""
-    for key in _OF_LINES:
+    for key in (*marked_keys(WrittenMetric, About.LINE, About.LINES_ABOVE), "example"):
         if key in metric:
             fix = "keep one of the two; of_run takes nothing from the benchmark's output"
             yield error((*where, key), "is given in addition to of_run", fix)
@@ -269,7 +274,7 @@ def examples(table: Raw) -> Iterator[RawFinding]:
         if mistake := _failure(trial, example):
             yield error(where, *mistake)
         for doubt in trial.doubts[:1]:
-            yield warning(where, *_doubtful(*doubt, units=example.units))
+            yield warning(where, *_doubtful(*doubt, units=example.metric.get("units", "")))
 
 
 def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
@@ -277,35 +282,15 @@ def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
     server = descriptor.used_server
     of_server = server.output.metrics if server is not None else []
     written = [each for each in (*descriptor.output.every_metric, *of_server) if each.example is not None]
-    trials = try_patterns(
-        [
-            PatternExample(
-                pattern=each.pattern or "",
-                json=each.json,
-                json_step=each.json_step,
-                json_labels=tuple(each.json_labels),
-                line=each.example or "",
-                # The unit of another line is not known here, so the number is not converted.
-                units="" if each.context_has_unit else each.units,
-                number=each.number,
-                repaint=each.repaint,
-            )
-            for each in written
-        ]
-    )
+    tried = list(filter(None, map(_example, map(write_table, written))))
     return [
         {
-            "name": each.name,
-            "units": "" if each.context_has_unit else each.units,
+            "name": each.metric["name"],
+            "units": each.metric.get("units", ""),
             "values": list(trial.values),
         }
-        for each, trial in zip(written, trials, strict=True)
+        for each, trial in zip(tried, try_patterns(tried), strict=True)
     ]
-
-
-def _unit_elsewhere(context: object) -> bool:
-    """Return whether an earlier line has the unit of the values."""
-    return isinstance(context, (list, tuple)) and any("(?P<unit>" in str(each) for each in context)
 
 
 def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
@@ -315,28 +300,20 @@ def _metrics(table: Raw) -> Iterator[tuple[Where, Raw]]:
 
 def _example(metric: Raw) -> PatternExample | None:
     """Return a metric's example; None if it has none, or if another check reports it as wrong."""
-    pattern, path, line = text_at(metric, "pattern"), text_at(metric, "json"), metric.get("example")
+    line, context = metric.get("example"), metric.get("context")
     if not isinstance(line, str):
         return None
-    units = text_at(metric, "units")
-    if path:
-        usable = not pattern and _last_key(path)
-        return PatternExample(pattern="", json=path, line=line, units=units) if usable else None
-    if not pattern or _compiled(pattern) is None:
+    keys = {"name", "units", *marked_keys(WrittenMetric, About.LINE)}
+    if isinstance(context, list) and any("(?P<unit>" in str(each) for each in context):
+        keys.remove("units")  # that of another line is not known here, so the number is not converted
+    tried = {"name": "", **{key: value for key, value in metric.items() if key in keys}}
+    try:
+        found = read_table(Metric, tried, where="")
+    except DescriptorError:
         return None
-    return PatternExample(
-        pattern=pattern,
-        line=line,
-        units="" if _unit_elsewhere(metric.get("context")) else units,
-        number=_choice(NumberForm, metric, "number", NumberForm.PLAIN),
-        repaint=_choice(Repaint, metric, "repaint", Repaint.ALL),
-    )
-
-
-def _choice(choices: type[Enum], metric: Raw, key: str, default: Enum) -> str:
-    """Return the value of a key with fixed choices, or its default if it is missing or invalid."""
-    written = text_at(metric, key)
-    return str((choices(written) if written in {each.value for each in choices} else default).value)
+    has_one_source = bool(found.pattern) != (found.json is not None)
+    usable = has_one_source and _compiled(found.pattern) is not None
+    return PatternExample(metric=tried, line=line) if usable else None
 
 
 def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, str]:
@@ -352,19 +329,19 @@ def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, s
 
 def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
     """Return problem and fix if the example gave no usable value."""
-    pattern, shown = example.pattern, _cut(example.line)
+    path, pattern, shown = example.metric.get("json"), example.metric.get("pattern"), _cut(example.line)
     if trial.too_slow:
         fix = "make it simpler: no + or * inside a group that has one itself, as in (a+)+"
-        return f"the pattern takes more than a second on this line: '{pattern[:80]}'", fix
+        return f"the pattern takes more than a second on this line: '{str(pattern)[:80]}'", fix
     if trial.values:
         return None
     other = trial.others[0][:80] if trial.others else None
-    if example.json is not None:
+    if path is not None:
         if other is not None:
             fix = "let json lead to the number alone; a number in quotes is a text"
-            return f'{example.json} leads to "{other}" in it, which is not a finite number', fix
+            return f'{path} leads to "{other}" in it, which is not a finite number', fix
         fix = "correct json, or the line as it is really printed; all of it must be one JSON object"
-        return f"'{shown}' is not a JSON object with {example.json}", fix
+        return f"'{shown}' is not a JSON object with {path}", fix
     if other is None:
         fix = "correct the pattern, or the line as it is really printed"
         return f"the pattern '{pattern}' does not match \"{shown}\"", fix

@@ -23,18 +23,11 @@ _WALL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternExample:
-    """A pattern and a line to try it on."""
+    """A metric and a line to try it on."""
 
-    pattern: str
-    """Pattern that compiles."""
+    metric: Mapping[str, Any]
+    """Keys of a job descriptor's metric, all valid: its name, what is `About.LINE`, and `units` if no other line has the unit."""
     line: str
-    json: str | None = None
-    """Path in a JSON line, in place of the pattern; None if the pattern is used."""
-    json_step: str | None = None
-    json_labels: tuple[str, ...] = ()
-    units: str = ""
-    number: str = "plain"
-    repaint: str = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +100,8 @@ class _Findings:
 def _child() -> None:
     sys.path.insert(0, str(Path(__file__).parents[3]))
     # Not before the path is set: this runs as a script, under -I.
-    from bai_agent.job.descriptor.metric_tables import Metric, NumberForm, Repaint
+    from bai_agent.job.descriptor.metric_tables import Metric
+    from bai_agent.job.schema.tables import read_table
     from bai_agent.metrics.repaint import repainted_states
     from bai_agent.metrics.search.extract import Extraction
     from bai_agent.metrics.search.patterns import compile_patterns
@@ -115,16 +109,7 @@ def _child() -> None:
 
     for each in json.load(sys.stdin):
         findings = _Findings()
-        metric = Metric(
-            name="tried",
-            pattern=each["pattern"],
-            json=each["json"],
-            json_step=each["json_step"],
-            json_labels=tuple(each["json_labels"]),
-            units=each["units"],
-            number=NumberForm(each["number"]),
-            repaint=Repaint(each["repaint"]),
-        )
+        metric = read_table(Metric, each["metric"], where="")
         extraction = Extraction(
             compile_patterns([metric], fast=False), findings=findings, guard=SearchLimit()
         )

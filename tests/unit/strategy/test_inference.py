@@ -15,7 +15,7 @@ from bai_agent.benchmark.node_setup import set_up_node
 from bai_agent.errors import DescriptorError, SetupError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Benchmark, Identity, Output, Repeat
-from bai_agent.job.descriptor.metric_tables import Metric
+from bai_agent.job.descriptor.metric_tables import Metric, OfRun, Repaint
 from bai_agent.job.descriptor.restart_tables import Checkpoint, Restart
 from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable
@@ -94,6 +94,16 @@ def test_metrics_are_searched_only_in_the_output_of_their_own_node() -> None:
         assert matching == [wanted.name]
         # Both know all names: a required metric is missing if neither has seen it.
         assert [(each.name, each.required) for each in own] == [("latency", True), ("served", False)]
+
+
+def test_a_metric_that_is_not_searched_obeys_no_key_about_lines() -> None:
+    above = replace(LATENCY, after="^begin", until="^end", context=("of (?P<test>.)",), repaint=Repaint.LAST)
+    as_json = replace(LATENCY, pattern="", json="a.b", json_step="s", json_labels=("c",))
+    of_run = replace(LATENCY, pattern="", of_run=OfRun.WALL_TIME, units="s")
+
+    found = {replace(each.unsearched(), units="") for each in (LATENCY, above, as_json, of_run)}
+
+    assert len(found) == 1
 
 
 def _matches(metric: Metric, line: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from bai_agent.job.descriptor import Job
@@ -131,6 +132,20 @@ def test_a_metric_searched_in_another_section_or_context_is_a_named_difference()
     assert {each.what: (each.a, each.b) for each in found} == {
         "metric loss: after": ("-", "^reads"),
         "metric loss: context": ("-", "in (?P<unit>ms), (?P<test>a)"),
+    }
+
+
+def test_a_metric_with_other_labels_or_warmup_is_a_named_difference() -> None:
+    (metric,) = JOB.metrics
+    json = replace(metric, pattern="", json="loss")
+    other = replace(json, json_step="step", json_labels=("split",), warmup=timedelta(seconds=30))
+
+    found = descriptor_differences([replace(JOB, metrics=(json,))], [replace(JOB, metrics=(other,))])
+
+    assert {each.what: (each.a, each.b) for each in found} == {
+        "metric loss: json_step": ("-", "step"),
+        "metric loss: json_labels": ("-", "split"),
+        "metric loss: warmup": ("-", "0:00:30"),
     }
 
 

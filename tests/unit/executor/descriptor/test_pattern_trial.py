@@ -7,7 +7,12 @@ import pytest
 from executor.descriptor.checks import pattern_trial
 from executor.descriptor.checks.pattern_trial import PatternExample, Trial, try_patterns
 
-BACKTRACKS = PatternExample(pattern="(a+)+$", line="a" * 60 + "b")
+
+def tried(pattern: str, line: str, **keys: str) -> PatternExample:
+    return PatternExample(metric={"name": "", "pattern": pattern, **keys}, line=line)
+
+
+BACKTRACKS = tried("(a+)+$", "a" * 60 + "b")
 WALL_S = 300.0
 
 
@@ -32,19 +37,19 @@ def _time_of_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_pattern_finds_the_same_values_in_its_example_as_in_a_run(
     pattern: str, line: str, numbers: list[float]
 ) -> None:
-    (trial,) = try_patterns([PatternExample(pattern=pattern, line=line)])
+    (trial,) = try_patterns([tried(pattern, line)])
     assert trial == Trial(values=tuple({"value": number} for number in numbers))
 
 
 def test_step_labels_and_units_of_an_example_are_read_as_in_a_run() -> None:
     pattern = r"step (?P<step>\d+) threads=(?P<threads>\d+) ([\d,]+)(?P<unit>us)"
-    example = PatternExample(pattern=pattern, line="step 3 threads=4 1,500us", units="ms", number="thousands")
+    example = tried(pattern, "step 3 threads=4 1,500us", units="ms", number="thousands")
     assert try_patterns([example]) == [Trial(values=({"value": 1.5, "step": 3, "labels": {"threads": "4"}},))]
 
 
 def test_values_that_are_not_numbers_or_doubtful_are_reported() -> None:
     lines = [(r"loss (\w+)", "loss nan"), (r"loss( \d+)?", "loss"), ("x", "y"), (r"(\d+)", "1,000")]
-    assert try_patterns([PatternExample(pattern=pattern, line=line) for pattern, line in lines]) == [
+    assert try_patterns([tried(pattern, line) for pattern, line in lines]) == [
         Trial(others=("nan",)),
         Trial(others=("",)),
         Trial(),
@@ -53,9 +58,7 @@ def test_values_that_are_not_numbers_or_doubtful_are_reported() -> None:
 
 
 def test_a_pattern_that_backtracks_for_ever_is_ended_and_others_are_tried() -> None:
-    trials = try_patterns(
-        [PatternExample(pattern="(1)", line="1"), BACKTRACKS, PatternExample(pattern="(2)", line="2")]
-    )
+    trials = try_patterns([tried("(1)", "1"), BACKTRACKS, tried("(2)", "2")])
 
     assert trials == [Trial(values=({"value": 1},)), Trial(too_slow=True), Trial(values=({"value": 2},))]
 

@@ -17,16 +17,18 @@ from jsonschema import Draft202012Validator
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Arm, Benchmark, Git, Identity, Output, Repeat
 from bai_agent.job.descriptor.limit_tables import End, Limits
-from bai_agent.job.descriptor.metric_tables import HostMetrics, Metric, Results
+from bai_agent.job.descriptor.metric_tables import About, HostMetrics, Metric, Results
 from bai_agent.job.descriptor.restart_tables import Checkpoint, CheckpointOrigin, Elastic, Restart
 from bai_agent.job.descriptor.sink_tables import CloudWatch, Kafka, LogLines, Prometheus, Store
 from bai_agent.job.descriptor.source_tables import Source
 from bai_agent.job.descriptor.strategy_tables import ReadinessProbe, Server, StrategyTable
 from bai_agent.job.schema.durations import format_duration
+from bai_agent.job.schema.tables import marked_keys
 from executor.descriptor import TEMPLATE, json_schema, load
 from executor.descriptor.model import Descriptor
 from executor.descriptor.reference import reference
 from executor.descriptor.schema import resolved, schema_at, tables
+from executor.descriptor.service_tables import MetricTable
 from executor.descriptor.toml_file import parse_toml
 from executor.descriptor.toml_text import toml_value
 from executor.planning.job_toml import job_toml
@@ -47,6 +49,19 @@ def test_the_schema_accepts_the_template_and_names_a_misspelt_key() -> None:
     assert list(validator.iter_errors(table)) == []
     table["limits"]["max_runtme"] = "2h"
     assert "max_runtme" in next(validator.iter_errors(table)).message
+
+
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [
+        (MetricTable, {"name", "of_run", "required", "example"}),
+        (Metric, {"name", "of_run", "required", "revision", "server"}),
+    ],
+)
+def test_every_key_of_a_metric_says_once_what_it_is_about(kind: Any, others: set[str]) -> None:
+    about = sorted(key for mark in About for key in marked_keys(kind, mark))
+
+    assert about == sorted({each.name for each in fields(kind)} - others)
 
 
 def test_every_key_is_described_and_shows_an_example() -> None:
