@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage
 from bai_agent.generations.policy import Policy, doubled
 from bai_agent.job.generation_records import Change
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import MAY_GET_BETTER, WITH_EXIT_STATUS, Outcome
 
-MAY_GET_BETTER = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM, Outcome.NO_OUTPUT, Outcome.LOST})
-"""Failures that another try may avoid. All other failures would recur, or were requested."""
-_WITH_EXIT_STATUS = frozenset({Outcome.FAILED, Outcome.KILLED, Outcome.OOM})
-"""Failures of the benchmark's own, which end with a code or a signal."""
 MOST_GENERATIONS = 64
 """Largest number of generations; after it no lost node is taken back."""
 SETTLE_S = 5.0
@@ -149,7 +145,7 @@ def may_get_better(failed: Member, seen: GenerationObservation, policy: Policy) 
 
 def _is_retried(end: MemberEnd, policy: Policy) -> bool:
     codes = policy.restart.exit_codes
-    return not codes or end.outcome not in _WITH_EXIT_STATUS or end.exit_status in codes
+    return not codes or end.outcome not in WITH_EXIT_STATUS or end.exit_status in codes
 
 
 def runs_well(seen: GenerationObservation, policy: Policy) -> bool:

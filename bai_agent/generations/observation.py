@@ -11,24 +11,10 @@ from enum import Enum
 
 from bai_agent.generations.policy import Policy
 from bai_agent.job.generation_records import Ledger
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import LOSSES, NOT_RESTORED, Outcome
 from bai_agent.light_dataclass import dataclass
 
 _OF_A_SIGNAL = 128
-NOT_RESTORED = Outcome.PULL_FAILED
-"""End of a member that could not restore the checkpoint, which is all that a member pulls."""
-LOSSES = frozenset(
-    {
-        Outcome.LOST,
-        Outcome.PEER_LOST,
-        Outcome.INTERRUPTED,
-        Outcome.STORE_FAILED,
-        Outcome.AGENT_ERROR,
-        NOT_RESTORED,
-    }
-)
-"""Outcomes that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not
-failed."""
 
 
 class Stage(Enum):

@@ -8,7 +8,7 @@ from functools import reduce
 from typing import Any, TypeVar
 
 from bai_agent.job.job_headlines import headlines_of_nodes, per_node
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import FOR_ALL, NAMES_NODES, UNCAUSED, Outcome
 from bai_agent.job.record_types import (
     ArtifactCount,
     CheckpointSummary,
@@ -27,26 +27,10 @@ from bai_agent.light_dataclass import dataclass, replace
 T = TypeVar("T")
 N = TypeVar("N", int, float)
 
-_OF_ALL_NODES = frozenset(
-    {
-        Outcome.SUCCEEDED,
-        Outcome.CANCELLED,
-        Outcome.NO_OUTPUT,
-        Outcome.JOIN_FAILED,
-        Outcome.PEER_FAILED,
-        Outcome.PEER_LOST,
-    }
-)
-"""Outcomes of all nodes, or with sentences that name the node."""
-
-_KILLED = frozenset({Outcome.OOM.value, Outcome.KILLED.value, Outcome.PEER_LOST.value})
-"""Outcomes that no other node's failure causes. The loss of a node counts from its last sign of life."""
 _SUMMED = ("records", "lines", "log_bytes", "emit_bad_lines", "lost_bytes", "remaining_bytes")
 _MISSING = ("required_missing", "empty_presets", "results_missing", "required_results_missing")
 """Keys of an extraction that list what is missing on all nodes."""
 _CONSEQUENCE_MS = 5000
-_OF_THE_JOB = frozenset({Outcome.CANCELLED.value, Outcome.MAX_RUNTIME.value})
-"""Outcomes of all nodes at once. Computing nodes explain them better than serving nodes."""
 
 
 def job_result(
@@ -207,7 +191,7 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
     if not own:
         return None
     told = min(own, key=_when)
-    if told.outcome in _OF_THE_JOB:
+    if told.outcome in FOR_ALL:
         # Each node detects this at its next check. Later failures are consequences, such as that of mpirun
         # after another node ended its sshd.
         return min(
@@ -216,11 +200,11 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
         )
     # The launcher fails if a serving node is lost or killed, because its processes run through it.
     # A process there that failed by itself counts like those of the launcher.
-    lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED.value, *_OF_THE_JOB)]
+    lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED, *FOR_ALL)]
     own = lost or own
     first = min(map(_when, own))
     early = [node for node in own if _when(node) - first <= _CONSEQUENCE_MS]
-    killed = [node for node in early if node.outcome in _KILLED]
+    killed = [node for node in early if node.outcome in UNCAUSED]
     servers = [node for node in early if node.is_server]
     return min(killed or servers or own, key=lambda node: (_when(node), node.rank))
 
@@ -231,7 +215,7 @@ def _when(node: NodeOutcome) -> int:
 
 def sentence_of_node(rank: int, outcome: Outcome, sentence: str) -> str:
     """Return a node's sentence for the job. It names the node unless the outcome concerns all."""
-    return sentence if outcome in _OF_ALL_NODES else f"Node {rank}: {sentence}"
+    return sentence if outcome in NAMES_NODES else f"Node {rank}: {sentence}"
 
 
 def missing_sentence(missing: Sequence[str], never_numbers: Mapping[str, NeverNumber]) -> str:

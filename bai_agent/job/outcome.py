@@ -142,6 +142,64 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that did not come from us."),
 }
 
+# A new outcome is in none of the following but `OWN_FAILURES` if nothing is written here. As tuples they may be asked for the
+# text of an outcome as well.
+FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
+"""Outcomes of a job that each node has as its own outcome. Computing nodes explain them better than serving
+nodes."""
+FOR_ABSENT = (*FOR_ALL, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
+"""Outcomes of a job that a node without a part in its last generation has as its own outcome."""
+NAMES_NODES = (
+    Outcome.SUCCEEDED,
+    Outcome.CANCELLED,
+    Outcome.NO_OUTPUT,
+    Outcome.JOIN_FAILED,
+    Outcome.PEER_FAILED,
+    Outcome.PEER_LOST,
+)
+"""Outcomes of all nodes, or with sentences that name the node."""
+UNCAUSED = (Outcome.OOM, Outcome.KILLED, Outcome.PEER_LOST)
+"""Outcomes that no other node's failure causes. The loss of a node counts from its last sign of life."""
+OWN_FAILURES = tuple(
+    each
+    for each in Outcome
+    if each not in (Outcome.SUCCEEDED, Outcome.INTERRUPTED, Outcome.PEER_FAILED, Outcome.PEER_LOST)
+)
+"""Outcomes of a node that were caused neither by its machine's end nor by another node."""
+UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
+"""Outcomes after which the rest of a run is not needed."""
+OF_A_RUN = (
+    Outcome.SUCCEEDED,
+    Outcome.FAILED,
+    Outcome.NOT_FOUND,
+    Outcome.NOT_EXECUTABLE,
+    Outcome.OOM,
+    Outcome.KILLED,
+    Outcome.LOST,
+    Outcome.CANCELLED,
+    Outcome.MAX_RUNTIME,
+    Outcome.NO_OUTPUT,
+    Outcome.INTERRUPTED,
+    Outcome.DISK_FULL,
+)
+"""Outcomes that are reported with the number of their run in a series."""
+WITH_EXIT_STATUS = (Outcome.FAILED, Outcome.KILLED, Outcome.OOM)
+"""Failures of the benchmark's own, which end with a code or a signal."""
+MAY_GET_BETTER = (*WITH_EXIT_STATUS, Outcome.NO_OUTPUT, Outcome.LOST)
+"""Failures that another try may avoid. All other failures would recur, or were requested."""
+NOT_RESTORED = Outcome.PULL_FAILED
+"""End of a member that could not restore the checkpoint, which is all that a member pulls."""
+LOSSES = (
+    Outcome.LOST,
+    Outcome.PEER_LOST,
+    Outcome.INTERRUPTED,
+    Outcome.STORE_FAILED,
+    Outcome.AGENT_ERROR,
+    NOT_RESTORED,
+)
+"""Outcomes that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not
+failed."""
+
 
 def signal_name(number: int) -> str:
     """Return "SIGTERM" for 15; "signal 99" if there is no such signal."""

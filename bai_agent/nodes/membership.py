@@ -15,7 +15,7 @@ from bai_agent.generations.decision import StartGeneration
 from bai_agent.generations.decision_file import write_decision
 from bai_agent.generations.policy import Policy
 from bai_agent.job.generation_records import Beginning, Change, GenerationEnd
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import FOR_ABSENT, Outcome
 from bai_agent.job.peers import Peer, peer_of
 from bai_agent.job.record_types import GenerationEvent, RestartEvent
 from bai_agent.job.run_directory import boot_id, now_ms
@@ -254,9 +254,8 @@ def _require_part(newest: Newest, at: int | None) -> None:
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
         raise RunEndedError.of(outcome, "This node waited for a generation until the job was over.")
-    # These outcomes happen on all nodes. A failure is another node's.
-    is_shared = outcome in (Outcome.CANCELLED, Outcome.MAX_RUNTIME, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
-    raise RunEndedError.of(outcome if is_shared else Outcome.PEER_FAILED, newest.word.sentence)
+    # A failure is another node's.
+    raise RunEndedError.of(outcome if outcome in FOR_ABSENT else Outcome.PEER_FAILED, newest.word.sentence)
 
 
 def _require_place(newest: Newest, *, node: int) -> None:

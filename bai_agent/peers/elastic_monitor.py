@@ -29,7 +29,7 @@ from bai_agent.job.generation_records import (
     NextGeneration,
     Sign,
 )
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import FOR_ALL, Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, replace
@@ -44,8 +44,6 @@ log = logging.getLogger(__name__)
 
 _GLANCE_SECONDS = 0.25
 """Seconds between two checks for a new request if the store is a folder: a check takes microseconds."""
-_FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
-"""Outcomes of a job that each node has as its own outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,7 +267,7 @@ class ElasticMonitor(NodeMonitor):
             if self.serves:
                 return StopReason(outcome, "This node has served the job until it was over.")
             return StopReason(Outcome.PEER_LOST, "The job has ended without this node.")
-        return StopReason(outcome if outcome in _FOR_ALL else Outcome.PEER_FAILED, word.sentence)
+        return StopReason(outcome if outcome in FOR_ALL else Outcome.PEER_FAILED, word.sentence)
 
     def all_silent(self, silence_s: float) -> bool:
         self._silence_s = silence_s

@@ -6,11 +6,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from bai_agent.errors import RecordError
-from bai_agent.generations.member_states import MAY_GET_BETTER, SETTLE_S
+from bai_agent.generations.member_states import SETTLE_S
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd, Stage, Waiting
 from bai_agent.job.attempt import Control, SignsSeen
 from bai_agent.job.generation_records import DecisionKind, NextGeneration
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import MAY_GET_BETTER, Outcome
 from bai_agent.job.peers import Peer
 from bai_agent.light_dataclass import replace
 from bai_agent.peers.node_monitor import FRESH_SECONDS

@@ -17,11 +17,10 @@ from bai_agent.decode import checked
 from bai_agent.errors import SecretError, StoreError
 from bai_agent.generations.decision import EndJob, Pause, StartGeneration, Why, decide
 from bai_agent.generations.decision_file import read_ledger, write_decision
-from bai_agent.generations.member_states import MAY_GET_BETTER
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
 from bai_agent.generations.policy import Policy, backoff_s
 from bai_agent.job.generation_records import GenerationEnd, Ledger
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import MAY_GET_BETTER, Outcome
 from bai_agent.job.record_types import RestartEvent, RunEnd, Text, as_table
 from bai_agent.job.run_directory import FULL, make_folder, now_ms, read_json, reserve_space, write_json
 from bai_agent.job.schema.durations import format_duration
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SHARED = MAY_GET_BETTER | {Outcome.SUCCEEDED}
+_SHARED = (*MAY_GET_BETTER, Outcome.SUCCEEDED)
 """Outcomes of a node after which the coordinator decides how to continue."""
 _TICK_S = 0.1
 """Pause between two looks while waiting for the next generation (seconds)."""

@@ -13,7 +13,7 @@ from bai_agent.benchmark.ending import classify
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.descriptor.metric_tables import Metric
-from bai_agent.job.outcome import Outcome, signal_name
+from bai_agent.job.outcome import OF_A_RUN, Outcome, signal_name
 from bai_agent.job.record_types import RepeatEvent, RepeatOutcome, RunEnd
 from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, RepeatsFile, read_repeats
 from bai_agent.job.run_directory import RunDir, read_json, write_json
@@ -30,24 +30,6 @@ _SHORT_RUN_SECONDS = 2.0
 _EVENT_SECONDS = 1.0
 """Pause between two events about short runs (seconds)."""
 _OF_A_RUN = b'"src":"run"'
-
-_OF_RUNS = frozenset(
-    {
-        Outcome.SUCCEEDED,
-        Outcome.FAILED,
-        Outcome.NOT_FOUND,
-        Outcome.NOT_EXECUTABLE,
-        Outcome.OOM,
-        Outcome.KILLED,
-        Outcome.LOST,
-        Outcome.CANCELLED,
-        Outcome.MAX_RUNTIME,
-        Outcome.NO_OUTPUT,
-        Outcome.INTERRUPTED,
-        Outcome.DISK_FULL,
-    }
-)
-"""Outcomes that are reported with the number of their run in the series."""
 
 
 class RepeatDecision:
@@ -210,7 +192,7 @@ def series_end(
     ended: exit.json, the source of `outcome` and `sentence`. cause: the process that failed first in the first failed run, if known.
     """
     repeat = repeat_here(ctx)
-    if repeat is None or outcome not in _OF_RUNS:
+    if repeat is None or outcome not in OF_A_RUN:
         return outcome, sentence
     runs = read_repeats(ctx.rundir.repeats)
     good = sum(1 for each in runs.measured if each.ended is not None and each.ended.code == 0)

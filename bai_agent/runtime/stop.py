@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import UNWANTED, Outcome
 from bai_agent.job.run_directory import RunDir
 from bai_agent.light_dataclass import dataclass
 from bai_agent.runtime.clock import CLOCK, Clock
 
-_UNWANTED = (Outcome.CANCELLED, Outcome.INTERRUPTED)
 _LOOK_SECONDS = 1.0
 """Seconds between two rounds of questions to all sources after the first reason."""
 
@@ -119,7 +118,7 @@ class StopMonitor:
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
             for found in self._reasons(None):
-                self._unwanted = self._unwanted or found.outcome in _UNWANTED
+                self._unwanted = self._unwanted or found.outcome in UNWANTED
 
     def _reasons(self, running_s: float | None) -> Iterator[StopReason]:
         """Ask the sources one after another; yield their reasons."""

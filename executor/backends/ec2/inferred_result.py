@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from bai_agent.job.attempt import AttemptRecord
 from bai_agent.job.descriptor import Job
 from bai_agent.job.job_result import sentence_of_node
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import OWN_FAILURES, Outcome
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import (
     ArtifactCount,
@@ -38,13 +38,6 @@ from executor.records.run_state import RunState
 
 _LAST_BYTES = 65536
 _LAST_LINES = 20
-_OWN_FAILURES = {each.value for each in Outcome} - {
-    Outcome.SUCCEEDED.value,
-    Outcome.INTERRUPTED.value,
-    Outcome.PEER_FAILED.value,
-    Outcome.PEER_LOST.value,
-}
-"""Outcomes of a node that were caused neither by its machine's end nor by another node."""
 
 _BY_ITSELF = "Client.InstanceInitiatedShutdown"
 _BY_SOMEBODY = ("Client.UserInitiatedShutdown", "Client.UserInitiatedHibernate", "Client.InstanceTerminated")
@@ -323,7 +316,7 @@ def _commit(job: Job | None) -> GitCommit | None:
 def _first_failure(record: JobRecord, attempt: int) -> NodeOutcome | None:
     """Return the outcome of the node that failed first without being ended; None if no node has reported
     such a failure."""
-    failed = [each for each in node_outcomes(record, attempt=attempt) if each.outcome in _OWN_FAILURES]
+    failed = [each for each in node_outcomes(record, attempt=attempt) if each.outcome in OWN_FAILURES]
     return min(failed, key=lambda each: (each.ended or 0, each.rank), default=None)
 
 

@@ -19,8 +19,6 @@ from bai_agent.generations.decision import (
     desired_nodes,
 )
 from bai_agent.generations.observation import (
-    LOSSES,
-    NOT_RESTORED,
     GenerationObservation,
     Member,
     MemberEnd,
@@ -30,7 +28,7 @@ from bai_agent.generations.observation import (
 from bai_agent.generations.policy import Policy
 from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import Change, Ledger
-from bai_agent.job.outcome import Outcome
+from bai_agent.job.outcome import LOSSES, NOT_RESTORED, Outcome
 from bai_agent.light_dataclass import replace
 
 NOW = 1000.0
