@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bai_agent.job.schema.declared import Mistake
-from bai_agent.job.schema.field_types import shown
+from bai_agent.job.schema.field_types import is_job_id, shown
 from bai_agent.light_dataclass import dataclass
 
 _MARK = "job:"
@@ -85,9 +85,10 @@ def job_mistake(text: str) -> Mistake | None:
     if (mistake := _name_mistake(text, reference, fix=_JOB)) is not None:
         return mistake
     if reference.artifact is not None:
+        is_usable = reference.label is not None or is_job_id(reference.job.removeprefix(f"{_NEWEST}:"))
         return (
             f"{shown(text)} names an artifact, and the job's checkpoint is meant",
-            f'write "{_MARK}{reference.job}"',
+            f'write "{_MARK}{reference.job}"' if is_usable else _JOB,
         )
     return None
 

@@ -274,7 +274,10 @@ MISTAKES = [
             ("job:", 'write "job:ID", or "job:last"'),
             ("job:label=stage", 'write "job:label=KEY=VALUE"'),
             ("job:last/model.pt", 'write "job:last"'),
-            ("job:../../etc", 'write "job:.."'),
+            ("job:last:train/model.pt", 'write "job:last:train"'),
+            ("job:label=stage=a/model.pt", 'write "job:label=stage=a"'),
+            ("job:../../etc", 'write "job:ID", or "job:last"'),
+            ("job:a b/model.pt", 'write "job:ID", or "job:last"'),
         )
     ),
     (
