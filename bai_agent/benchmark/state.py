@@ -49,7 +49,7 @@ class Started:
     """Size of the emitted bytes at that time."""
     port: Count = 0
     """Port of the shim, which listens as long as it lives. 0 if it does not listen."""
-    warnings: Annotated[list[Text], Rule("a list, each a text", check=all)] = field(default_factory=list)
+    warnings: list[Text] = field(default_factory=list)
 
     @property
     def of_this_boot(self) -> bool:
@@ -57,9 +57,13 @@ class Started:
 
 
 def read_started(rundir: RunDir) -> Started | None:
-    """Return the content of `started.json`; None if it is missing, or names no process."""
+    """Return the content of `started.json`, without warnings that are no texts; None if it is missing, or
+    names no process."""
+    table = read_json(rundir.started) or {}
+    given = table.get("warnings")
+    warnings = [each for each in given if isinstance(each, str) and each] if isinstance(given, list) else []
     try:
-        return checked(Started, read_json(rundir.started), where=str(rundir.started))
+        return checked(Started, {**table, "warnings": warnings}, where=str(rundir.started))
     except RecordError:
         return None
 
