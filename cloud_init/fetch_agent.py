@@ -187,9 +187,11 @@ def get(url: str, query: Optional[Dict[str, str]] = None) -> Iterator[bytes]:
     _, _, host = base.partition("://")
     wanted = sorted((query or {}).items())
     text = "&".join(f"{name}={urllib.parse.quote(value, safe='~')}" for name, value in wanted)
+    keys = credentials()
+    # After that, as answers may take long, and a signature is valid for some minutes.
     at = time.time() + _learned["skew"]
     headers = signed_headers(
-        "GET", host, path, text, b"", {}, at=at, service="s3", region=region(), keys=credentials()
+        "GET", host, path, text, b"", {}, at=at, service="s3", region=region(), keys=keys
     )
     try:
         with open_url(

@@ -11,10 +11,13 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from instance_services import ACCESS_KEY, SECRET_KEY, SESSION_TOKEN, Services
@@ -106,6 +109,33 @@ def test_keys_with_odd_characters_are_signed_as_s3_does(
     done = fetch(program, services, "file", f"s3://bucket/{key}", sha256, tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, "")
     assert (tmp_path / "out").read_bytes() == b"content"
+
+
+def test_a_request_is_signed_after_its_credentials_have_come() -> None:
+    names: dict[str, Any] = {"__name__": "fetch_agent"}
+    exec(compile(fetch_agent(), "fetch_agent.py", "exec"), names)
+    now = [1_800_000_000.0]
+    signed = []
+
+    def credentials() -> tuple[str, str, str]:
+        now[0] += 3600
+        return "key", "secret", "token"
+
+    def answer(url: str, *, headers: dict[str, str], timeout_s: float) -> io.BytesIO:
+        signed.append({name.lower(): value for name, value in headers.items()}["x-amz-date"])
+        raise OSError
+
+    names |= {
+        "time": SimpleNamespace(**{**vars(time), "time": lambda: now[0]}),
+        "credentials": credentials,
+        "open_url": answer,
+    }
+    names["_learned"]["region"] = "eu-west-1"
+
+    with pytest.raises(names["FetchError"]):
+        list(names["get"]("s3://bucket/key"))
+
+    assert signed == [time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now[0]))]
 
 
 def test_a_bundle_with_a_wrong_checksum_is_refused(services: Services, program: Path, tmp_path: Path) -> None:
