@@ -427,6 +427,37 @@ def test_a_role_is_removed_although_policies_were_added_to_it(admin: Administrat
     assert admin.left() == {"policies": ["mine"]}
 
 
+def test_policies_that_somebody_takes_away_during_a_removal_do_not_stop_it(admin: Administrator) -> None:
+    admin.setup()
+    iam = admin.aws.client("iam", SETUP)
+    document = (Path(__file__).parents[3] / "executor/backends/ec2/iam/cloudwatch.json").read_text()
+    iam.put_role_policy(RoleName="bai-instance", PolicyName="cloudwatch", PolicyDocument=document)
+    mine = iam.create_policy(PolicyName="mine", PolicyDocument=document)["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName="bai-instance", PolicyArn=mine)
+    iam.create_user(UserName="ada")
+    ours = f"arn:aws:iam::{admin.aws.account}:policy/bai-user"
+    iam.attach_user_policy(UserName="ada", PolicyArn=ours)
+    taken = []
+
+    def take_away(call: Call) -> None:
+        if call.identity != "administrator":
+            return
+        if call.action == "ListEntitiesForPolicy" and call.parameters["PolicyArn"] == ours:
+            taken.append(iam.detach_user_policy(UserName="ada", PolicyArn=ours))
+        elif call.action == "ListAttachedRolePolicies":
+            taken.append(iam.delete_role_policy(RoleName="bai-instance", PolicyName="cloudwatch"))
+            taken.append(iam.detach_role_policy(RoleName="bai-instance", PolicyArn=mine))
+
+    admin.aws.answered = take_away
+
+    done = admin.setup("--remove", "--delete-data")
+
+    assert len(taken) == 3
+    assert "cloudwatch" not in done.stderr
+    assert "detached" not in done.stderr
+    assert admin.left() == {"policies": ["mine"]}
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -85,8 +85,9 @@ def _detach(setup: AccountSetup, policy: str) -> None:
             ("Group", iam.detach_group_policy),
         ):
             for each in (entity for page in found for entity in page[f"Policy{kind}s"]):
-                detach(PolicyArn=policy, **{f"{kind}Name": each[f"{kind}Name"]})
-                setup.say(f"detached {policy} from {kind.lower()} {each[f'{kind}Name']}")
+                with tolerated("NoSuchEntity"):
+                    detach(PolicyArn=policy, **{f"{kind}Name": each[f"{kind}Name"]})
+                    setup.say(f"detached {policy} from {kind.lower()} {each[f'{kind}Name']}")
 
 
 def _strip(setup: AccountSetup, role: str) -> None:
@@ -99,12 +100,14 @@ def _strip(setup: AccountSetup, role: str) -> None:
             inline = iam.list_role_policies(RoleName=role)["PolicyNames"]
             attached = iam.list_attached_role_policies(RoleName=role)["AttachedPolicies"]
         for name in inline:
-            if name != _ROLE_POLICY:
-                iam.delete_role_policy(RoleName=role, PolicyName=name)
-                setup.say(f"deleted the policy {name} of role {role}")
+            with tolerated("NoSuchEntity"):
+                if name != _ROLE_POLICY:
+                    iam.delete_role_policy(RoleName=role, PolicyName=name)
+                    setup.say(f"deleted the policy {name} of role {role}")
         for each in attached:
-            iam.detach_role_policy(RoleName=role, PolicyArn=each["PolicyArn"])
-            setup.say(f"detached {each['PolicyArn']} from role {role}")
+            with tolerated("NoSuchEntity"):
+                iam.detach_role_policy(RoleName=role, PolicyArn=each["PolicyArn"])
+                setup.say(f"detached {each['PolicyArn']} from role {role}")
 
 
 def _empty(setup: AccountSetup, bucket: str) -> None:
