@@ -29,7 +29,7 @@ _Line = tuple[int, int, list[int]]
 
 BATCH = 4096
 """Approximate count of numbers that are returned at once, so that memory is bounded."""
-_LINES_AT_ONCE = 256
+_LINES_AT_ONCE = 512
 _FEWEST_AT_ONCE = 8
 """Fewest lines that are searched at once."""
 _PLANS = 4096
@@ -57,8 +57,6 @@ class _Lines(NamedTuple):
     """Some lines of a block."""
 
     text: str
-    starts: Sequence[int]
-    """Beginning of each line in the text, and the text's end."""
     offsets: Sequence[int]
     """Beginning of each line in the file."""
 
@@ -258,17 +256,12 @@ class Extraction:
             self._candidates(data, clean, _lines_of(clean, hits)), base, repainted, closed
         )
         text = clean.decode("latin-1")
-        starts = _line_starts(clean)
-        offsets = [base + place for place in (starts if clean is data else _line_starts(data))]
+        offsets = _line_starts(data, base)
+        starts, shift = (offsets, base) if clean is data else (_line_starts(clean), 0)
         matches = done = 0
         for first in range(0, len(starts) - 1, _LINES_AT_ONCE):
             last = min(first + _LINES_AT_ONCE, len(starts) - 1)
-            shift = starts[first]
-            lines = _Lines(
-                text[shift : starts[last]],
-                [start - shift for start in starts[first : last + 1]],
-                offsets[first:last],
-            )
+            lines = _Lines(text[starts[first] - shift : starts[last] - shift], offsets[first:last])
             begin = done
             while done < len(candidates) and base + candidates[done][0] < offsets[last]:
                 done += 1
@@ -313,10 +306,11 @@ class Extraction:
                 ]
                 return Columns(list(compress(lines.offsets, whole)), columns), self._search_all(others, 0)
         found = []
+        starts = [0, *map(add, accumulate(map(len, texts)), count(1))]
         for searcher in searchers:
             self._guard.lines()
             many = searcher.many()
-            at_once = None if many is None else search_at_once(many, lines.text, lines.starts, lines.offsets)
+            at_once = None if many is None else search_at_once(many, lines.text, starts, lines.offsets)
             if at_once is None:
                 candidates = [
                     (offset, text, (searcher,))
@@ -513,7 +507,7 @@ _number = itemgetter(0)
 _start = itemgetter(1)
 
 
-def _line_starts(data: bytes) -> list[int]:
-    """Return the start of each line of `data`, and the end of the last one."""
+def _line_starts(data: bytes, base: int = 0) -> list[int]:
+    """Return the start of each line of `data`, which begins at `base`, and the end of the last one."""
     lengths = map(len, data.split(b"\n")[:-1])
-    return [0, *map(add, accumulate(lengths), count(1))]
+    return [base, *map(add, accumulate(lengths), count(base + 1))]

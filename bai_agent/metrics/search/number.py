@@ -24,6 +24,7 @@ _is_json = re.compile(JSON).fullmatch
 _json_lines = re.compile(
     rf"(?:{_WHOLE_JSON}(?:\n|{_FRACTION_JSON}(?:\n|{_EXPONENT_JSON}\n)|{_EXPONENT_JSON}\n))*"
 ).fullmatch
+_DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _PLAIN = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _NUMBER = re.compile(_PLAIN).fullmatch
 _INTEGER = re.compile(r"[-+]?[0-9]{1,25}").fullmatch
@@ -74,7 +75,22 @@ def _form(form: NumberForm) -> re.Pattern[str]:
 
 def are_json(texts: Sequence[str]) -> bool:
     """Return whether `JSON` matches each of `texts`, which contain no newlines."""
-    return _json_lines("\n".join([*texts, ""])) is not None
+    lines = "\n".join([*texts, ""])
+    return _have_one_form(texts, lines) or _json_lines(lines) is not None
+
+
+def _have_one_form(texts: Sequence[str], lines: str) -> bool:
+    """Return whether all texts are JSON because one is, from which they differ in digits alone. lines: all of them.
+
+    The check takes a fifth of the time of that of each text.
+    """
+    if not texts or not _is_json(texts[0]):
+        return False
+    sign = "-" if texts[0].startswith("-") else ""
+    if texts[0][len(sign) + 1 :][:1].isdecimal() and f"\n{sign}0" in lines:
+        return False
+    one = f"{texts[0]}\n".encode().translate(_DIGITS_AS_ZERO)
+    return lines.encode("utf-8", "replace").translate(_DIGITS_AS_ZERO) == one * len(texts)
 
 
 def json_number(text: str) -> str | None:
@@ -242,11 +258,13 @@ def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     """
     continued = r"[0-9]|\.[0-9]|[eE][-+]?[0-9]"
     if not open_end and not with_units:
-        return continued
+        return f"(?=[0-9.eE])(?:{continued})"
     others = _going_on(open_end=open_end, with_units=with_units, decodes=False)
     if spelled:
         others = f"(?!{_own_units(spelled)})(?:{others})"
-    return f"{continued}|{others}"
+    # Rules out most characters, in half the time that all alternatives take.
+    begins = rf"0-9.A-Za-z%\x80-\xff{' ' if with_units else ''}" + (",_':" if open_end else "")
+    return f"(?=[{begins}])(?:{continued}|{others})"
 
 
 def _going_on(*, open_end: bool, with_units: bool, decodes: bool) -> str:

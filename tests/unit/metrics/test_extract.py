@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -175,7 +175,7 @@ def test_the_block_size_does_not_change_the_found_values(
 
     pieces = [
         each
-        for begin, end in pairwise(ends)
+        for begin, end in itertools.pairwise(ends)
         for each in extract_metrics(data[begin:end], chosen, offset=begin, notes=parts)
     ]
 
@@ -502,6 +502,18 @@ def test_a_dense_log_is_searched_many_lines_at_once(monkeypatch: pytest.MonkeyPa
     )
 )
 def test_a_batch_of_numbers_is_valid_json_if_each_number_is(texts: list[str]) -> None:
+    assert are_json(texts) == all(re.fullmatch(JSON, each) for each in texts)
+
+
+@given(
+    form=st.from_regex(JSON, fullmatch=True) | st.text("09.eE+-", min_size=1, max_size=5),
+    digits=st.lists(st.text("0159٣²", min_size=1, max_size=3), min_size=1, max_size=4),
+)
+def test_numbers_that_differ_in_digits_alone_are_valid_json_if_each_is(form: str, digits: list[str]) -> None:
+    texts = [form]
+    for some in map(itertools.cycle, digits):
+        texts.append("".join(next(some) if each.isdigit() else each for each in form))
+
     assert are_json(texts) == all(re.fullmatch(JSON, each) for each in texts)
 
 
