@@ -67,8 +67,8 @@ class _Series:
         self.spilled: SpilledValues | None = None
         """All values, if memory keeps only a sample of them. None also if the disk has no room."""
 
-    def add(self, texts: Sequence[str | bytes]) -> None:
-        """Add the next values, in their order. Values beyond `LIMIT` are ignored."""
+    def add(self, texts: Sequence[str | bytes], *, are_plain: bool) -> None:
+        """Add the next values, in their order. Values beyond `LIMIT` are ignored. are_plain: `JSON` matches each."""
         if not self._warmup and self.metric.headline is Headline.LAST:
             for text in reversed(texts):
                 if -LIMIT <= (value := float(text)) <= LIMIT:
@@ -76,7 +76,8 @@ class _Series:
                     return
             return
         values = list(map(float, texts))
-        if max(values) > LIMIT or min(values) < -LIMIT:
+        # The exponent of a plain number has two digits.
+        if not are_plain and (max(values) > LIMIT or min(values) < -LIMIT):
             values = [value for value in values if -LIMIT <= value <= LIMIT]
         left = self._warmup
         self._warmup = max(0, left - len(values))
@@ -190,7 +191,7 @@ class Headlines:
             self.add_found(found, labels=labels, timestamp=timestamp, repeat=repeat)
             return
         for name, column in zip(names, wanted, strict=True):
-            self.add(name, column.values, members=labels, timestamp=timestamp, repeat=repeat)
+            self.add(name, column.values, members=labels, timestamp=timestamp, repeat=repeat, are_plain=True)
 
     def add(
         self,
@@ -200,19 +201,20 @@ class Headlines:
         members: str,
         timestamp: int,
         repeat: int | None,
+        are_plain: bool = False,
     ) -> None:
         """Add values of one metric, in their order. members: of the JSON object of their labels."""
         if not self._takes or name not in self._wanted:
             return
         series = self._series_of((name, members, repeat))
         if series is not None and self._is_measured(series.metric, timestamp, repeat):
-            self._take(series, values)
+            self._take(series, values, are_plain=are_plain)
 
-    def _take(self, series: _Series, values: Sequence[str | bytes]) -> None:
+    def _take(self, series: _Series, values: Sequence[str | bytes], *, are_plain: bool = False) -> None:
         if not self._takes:
             return
         before = series.running.kept
-        series.add(values)
+        series.add(values, are_plain=are_plain)
         self._kept += series.running.kept - before
         if self._kept > MOST_KEPT:
             largest = max(self._series.values(), key=lambda each: each.running.kept)
