@@ -6,7 +6,6 @@ left out: another version may have written them.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import types
@@ -18,7 +17,7 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from bai_agent.errors import RecordError
-from bai_agent.light_dataclass import dataclass
+from bai_agent.light_dataclass import MISSING, dataclass, fields, is_dataclass
 
 T = TypeVar("T")
 
@@ -124,7 +123,7 @@ def _reader(hint: Any, rule: Rule | None = None) -> _Reader:
         (kind,) = (each for each in arguments if each is not type(None))
         read = _reader(kind, rule)
         return lambda value: None if value is None else read(value)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if is_dataclass(hint) and isinstance(hint, type):
         return _dataclass_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum_reader(hint)
@@ -208,20 +207,16 @@ def _dict_reader(read_item: _Reader, rule: Rule) -> _Reader:
 
 def _dataclass_reader(kind: type[Any]) -> _Reader:
     hints = typing.get_type_hints(kind, include_extras=True)
-    fields = [
-        (
-            each.name,
-            _reader(hints[each.name]),
-            each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING,
-        )
-        for each in dataclasses.fields(kind)
+    readers = [
+        (each.name, _reader(hints[each.name]), each.default is MISSING and each.default_factory is MISSING)
+        for each in fields(kind)
     ]
 
     def read(value: Any) -> Any:
         if not isinstance(value, dict):
             raise _WrongValueError.of(_WORDS[dict], value)
         found = {}
-        for name, read_field, required in fields:
+        for name, read_field, required in readers:
             try:
                 if name in value:
                     found[name] = read_field(value[name])

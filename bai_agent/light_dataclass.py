@@ -8,14 +8,33 @@ Instances take about 1 µs longer to make, so a class that has an instance for e
 
 from __future__ import annotations
 
-import dataclasses
+import sys
 from collections.abc import Callable
-from dataclasses import asdict, field, fields, replace
 from functools import cache
 from operator import attrgetter
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["asdict", "dataclass", "field", "fields", "replace"]
+
+class _LateInspect(ModuleType):
+    """Stands for `inspect`, whose imports take 4 ms: `dataclasses` of Python 3.11 and before does not use it for our classes."""
+
+    def __getattr__(self, name: str) -> Any:
+        import inspect
+
+        return getattr(inspect, name)
+
+
+_LATE = _LateInspect("inspect")
+try:
+    sys.modules.setdefault("inspect", _LATE)
+    import dataclasses
+    from dataclasses import MISSING, asdict, field, fields, is_dataclass, replace
+finally:
+    if sys.modules["inspect"] is _LATE:
+        del sys.modules["inspect"]
+
+__all__ = ["MISSING", "asdict", "dataclass", "field", "fields", "is_dataclass", "replace"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -52,14 +71,10 @@ class _Signature:
         accepted = [each for each in found if each.init]
         self.positional = [each.name for each in accepted if not each.kw_only]
         self.factories = [
-            (each.name, each.default_factory)
-            for each in found
-            if each.default_factory is not dataclasses.MISSING
+            (each.name, each.default_factory) for each in found if each.default_factory is not MISSING
         ]
         self.required = {
-            each.name
-            for each in accepted
-            if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+            each.name for each in accepted if each.default is MISSING and each.default_factory is MISSING
         }
         self.template = {each.name: each.default for each in accepted}
         """The default of each argument, in the order of the fields."""

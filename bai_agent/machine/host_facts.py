@@ -6,7 +6,6 @@ Reads only small files below `root`, up to a limit. Files that are missing or ma
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -83,7 +82,7 @@ def system(root: Path) -> Facts:
     return present(
         {
             "kernel": short(read_text(root / "proc/sys/kernel/osrelease")),
-            "architecture": platform.machine(),
+            "architecture": os.uname().machine,
             "distribution": short(release.get("PRETTY_NAME") or release.get("NAME", "")),
             "image_name": short(
                 name or " ".join(filter(None, (build.get("build_name"), build.get("serial"))))

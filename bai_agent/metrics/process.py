@@ -70,12 +70,7 @@ class Extractor:
         start = read_checkpoint(
             rundir.extractor_offset, metrics=len(job.metrics), metrics_file=rundir.metrics
         ) or ExtractionCheckpoint(
-            size=0,
-            seq=0,
-            last={},
-            logs={},
-            emit=LogPosition(),
-            tally=Tally(found=[0] * len(job.metrics)),
+            size=0, seq=0, last={}, logs={}, emit=LogPosition(), tally=Tally(found=[0] * len(job.metrics))
         )
         again = rundir.extractor_offset.exists()
         self._former_usage = start.own_usage
@@ -92,10 +87,7 @@ class Extractor:
             size=start.size,
             seq=start.seq,
             last=start.last,
-            sources=(
-                *SOURCES,
-                *map(source_of, process_logs(rundir.processes)),
-            ),
+            sources=(*SOURCES, *map(source_of, process_logs(rundir.processes))),
             restarts=job.has_generations,
             headlines=self._headlines,
             sleep=sleep,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -52,7 +51,7 @@ def prepare(ctx: RunContext) -> None:
     if state(rundir) is State.NOT_STARTED:
         _let_user_in(ctx)
     identity = {
-        "host": platform.node(),
+        "host": os.uname().nodename,
         "instance_id": ctx.node.instance_id,
         "pid": os.getpid(),
         "boot_id": boot_id(),

@@ -8,7 +8,6 @@ time stamp. It is not flushed to the disk: after a power cut the question is ask
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
@@ -115,6 +114,9 @@ class AnswerCache:
             return  # the question is asked again next time
 
     def _place(self, question: Mapping[str, Any]) -> Path:
+        # Imported here: it loads OpenSSL, while an agent waits for its second look at other processes.
+        import hashlib
+
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
         return self._folder / f"{digest[:32]}.json"
 

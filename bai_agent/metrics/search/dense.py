@@ -40,14 +40,7 @@ class Columns(NamedTuple):
     def found(self) -> list[Found]:
         """Return the numbers in their order."""
         every = [
-            zip(
-                self.offsets,
-                repeat(metric),
-                repeat(0),
-                values,
-                repeat("") if extras is None else extras,
-                strict=False,
-            )
+            zip(self.offsets, repeat(metric), repeat(0), values, extras or repeat(""), strict=False)
             for metric, values, extras in self.columns
         ]
         return [each for line in zip(*every, strict=True) for each in line]

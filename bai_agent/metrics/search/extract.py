@@ -10,13 +10,7 @@ from typing import NamedTuple, Protocol
 
 from bai_agent.metrics.follow import CHUNK
 from bai_agent.metrics.search.dense import Columns, MetricColumn, find_column, in_order, search_at_once
-from bai_agent.metrics.search.patterns import (
-    Found,
-    Occurrences,
-    PatternSet,
-    Searcher,
-    occurrences_without,
-)
+from bai_agent.metrics.search.patterns import Found, Occurrences, PatternSet, Searcher, occurrences_without
 from bai_agent.metrics.search.reading import MatchFindings
 from bai_agent.metrics.search.terminal import visible
 
@@ -116,22 +110,14 @@ class Extraction:
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
 
     def find(
-        self,
-        data: bytes,
-        offset: int,
-        repainted: frozenset[int] = frozenset(),
-        closed: Sequence[Closed] = (),
+        self, data: bytes, offset: int, repainted: frozenset[int] = frozenset(), closed: Sequence[Closed] = ()
     ) -> Iterator[list[Found]]:
         """Yield the numbers that `find_many` finds."""
         for each in self.find_many(data, offset, repainted, closed):
             yield each.found() if isinstance(each, Columns) else each
 
     def find_many(
-        self,
-        data: bytes,
-        offset: int,
-        repainted: frozenset[int] = frozenset(),
-        closed: Sequence[Closed] = (),
+        self, data: bytes, offset: int, repainted: frozenset[int] = frozenset(), closed: Sequence[Closed] = ()
     ) -> Iterator[Columns | list[Found]]:
         """Yield the numbers in `data` (complete lines, from `offset` on) in their order.
 
@@ -386,11 +372,7 @@ class Extraction:
             yield found
 
     def _to_search(
-        self,
-        candidates: list[_Candidate],
-        base: int,
-        repainted: frozenset[int],
-        closed: Sequence[Closed],
+        self, candidates: list[_Candidate], base: int, repainted: frozenset[int], closed: Sequence[Closed]
     ) -> list[_Candidate]:
         """Return `candidates` without repainted states of a progress bar and without closed sections, for metrics that exclude them."""
         if repainted and self._last_only:

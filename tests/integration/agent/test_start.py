@@ -11,7 +11,11 @@ from pathlib import Path
 from agent_runs import write_job
 from extraction_runs import entries, make_run
 
+_INSPECT = ("inspect",) if sys.version_info < (3, 12) else ()
+"""Later Pythons use it for each dataclass."""
+
 _NEEDLESS = (
+    *_INSPECT,
     "bai_agent.aws.http",
     "bai_agent.aws.imds",
     "bai_agent.aws.s3",
@@ -32,6 +36,7 @@ _NEEDLESS = (
     "http",
     "kafka",
     "obstore",
+    "platform",
     "psutil",
     "ssl",
     "zstandard",
@@ -40,6 +45,7 @@ _NEEDLESS = (
 
 
 _NEEDLESS_TO_EXTRACT = (
+    *_INSPECT,
     *("bai_agent.benchmark.children", "ctypes", "hashlib", "platform", "random", "shutil", "subprocess"),
     *("base64", "bai_agent.job.peers", "bai_agent.job.schema.source_schemes", "bai_agent.strategy.launch"),
 )
