@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import PullError
 from bai_agent.job.descriptor import Job
@@ -29,37 +29,42 @@ if TYPE_CHECKING:
     from executor.planning.git_fetch import GitFiles
     from executor.planning.request import JobRequest
 
-T = TypeVar("T")
-
 _SCRATCH = ".bai-scripts-"
+_COPIES = 4
+"""Most copies of scripts at a time, each of up to 8 GiB."""
 
 
 class FetchedScripts(ExitStack):
-    """Scripts of repositories and buckets, each fetched once, so that all jobs of a group get the same files, which exist until it ends.
-    What did not arrive whole is removed at once."""
+    """Scripts of repositories and buckets, so that all jobs of a group get the same files. The last few copies exist until it ends; an
+    older one is removed, and fetched again for a job that needs it. What did not arrive whole is removed at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._commits: dict[tuple[str, str | None, str | None], GitFiles] = {}
-        """By address, branch or commit, and folder."""
-        self._archives: dict[str, Path] = {}
+        self._commits: dict[tuple[str, str | None], str] = {}
+        """By address, and branch or commit."""
+        self._copies: dict[tuple[str | None, ...], tuple[Any, ExitStack]] = {}
+        """By address, and for a repository by commit and folder; the last used one is last."""
 
     def of_commit(self, script: Script, ref: str | None) -> GitFiles:
         """Return the files of the commit that `ref` means. Raises UsageError."""
         from executor.planning.git_fetch import fetch_files
 
-        address = script.git or ""
-        key = (address, ref, script.folder)
+        address, folder = script.git or "", script.folder
+        # A branch may have moved since the group was made.
+        key = (address, self._commits.get((address, ref), ref), folder)
         try:
-            if key not in self._commits:
-                files = self._brought(lambda place: fetch_files(*key, place, environment=os.environ))
-                self._commits[key] = self._commits[address, files.commit, script.folder] = files
-            _check_requirements(script, self._commits[key].folder)
+            files: GitFiles = self._copy(key, lambda place: fetch_files(*key, place, environment=os.environ))
+            self._commits[address, ref] = files.commit
+            copy = self._copies.pop(key)
+            if same := self._copies.pop((address, files.commit, folder), None):
+                same[1].close()  # another branch or tag means this commit
+            self._copies[address, files.commit, folder] = copy
+            _check_requirements(script, files.folder)
         except UsageError as error:
             raise UsageError(f'ml.script.git: "{address}": {error}') from error
         except OSError as error:
             raise UsageError(f"ml.script.git: {error.filename or address}: {error.strerror}") from error
-        return self._commits[key]
+        return files
 
     def of_archive(self, script: Script) -> Path:
         """Return the folder with the members of the archive in a bucket that `script` names. Raises UsageError."""
@@ -68,23 +73,25 @@ class FetchedScripts(ExitStack):
         address = script.script or ""
         archive = Source(src=address, path=".", kind=SourceKind.SCRIPTS, unpack=Unpack.INTO)
         try:
-            if address not in self._archives:
-                self._archives[address] = self._brought(lambda place: pull_scripts(archive, place))
-            _check_requirements(script, self._archives[address])
+            folder: Path = self._copy((address,), lambda place: pull_scripts(archive, place))
+            _check_requirements(script, folder)
         except UsageError as error:
             raise UsageError(f'ml.script.script: "{address}": {error}') from error
         except PullError as error:  # it names the address
             raise UsageError(f"ml.script.script: {error}") from error
         except OSError as error:
             raise UsageError(f"ml.script.script: {error.filename or address}: {error.strerror}") from error
-        return self._archives[address]
+        return folder
 
-    def _brought(self, bring: Callable[[Path], T]) -> T:
-        """Return the result of `bring`, which fills a new folder. Raises its errors, OSError."""
-        with ExitStack() as stack:
-            found = bring(scratch_folder(_SCRATCH, stack=stack))
-            self.push(stack.pop_all())
-        return found
+    def _copy(self, key: tuple[str | None, ...], bring: Callable[[Path], Any]) -> Any:
+        """Return the result of `bring`, which fills a new folder unless there is a copy of `key`. Raises its errors, OSError."""
+        if key not in self._copies:
+            while len(self._copies) >= _COPIES:
+                self._copies.pop(next(iter(self._copies)))[1].close()
+            with ExitStack() as stack:
+                found = bring(scratch_folder(_SCRATCH, stack=stack))
+                self._copies[key] = found, self.enter_context(stack.pop_all())
+        return self._copies[key][0]
 
 
 @contextmanager

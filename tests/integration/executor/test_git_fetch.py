@@ -344,6 +344,29 @@ def test_a_fetch_that_fails_leaves_no_files_while_a_group_runs(
     assert not list(tmp_path.glob(".bai-*"))
 
 
+def test_a_group_over_many_commits_keeps_few_copies_and_each_ref_stays_its_commit(
+    server: GitServer, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = [repository.commit({"train.py": str(number)}) for number in range(6)]
+    address = f"{server.url}/{repository.folder.relative_to(server.folder)}"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+
+    with FetchedScripts() as fetched:
+        # One call of the group fetches them for checksums, and later ones for jobs.
+        for call in range(2):
+            for number, ref in enumerate([*commits, "main"]):
+                files = fetched.of_commit(Script(git=address), ref)
+                wanted = min(number, 5)
+                assert files.commit == commits[wanted]
+                assert (files.folder / "train.py").read_text() == str(wanted)
+                assert len(list(tmp_path.glob(".bai-*"))) <= 4
+            repository.commit({"train.py": f"the branch has moved {call}"})
+
+    assert not list(tmp_path.glob(".bai-*"))
+
+
 def test_no_repository_is_fetched_for_a_matrix_over_local_script_folders(tmp_path: Path) -> None:
     text = (
         'spec_version = "0.1.0"\n[info]\ndescription = "d"\n[hardware]\ninstance_type = "local"\n'
