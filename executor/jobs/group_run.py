@@ -72,6 +72,8 @@ class GroupRun:
     _decisions: list[Decision] = field(default_factory=list)
     _ended: dict[str, float | None] = field(default_factory=dict)
     _exit_codes: dict[str, int] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
+    """Jobs that may still run, and can no longer be followed: each keeps its place among those at a time."""
     _watchers: dict[str, Watcher] = field(default_factory=dict)
     """Those of the running jobs that this call has found, or started."""
     _due: dict[str, datetime] = field(default_factory=dict)
@@ -115,12 +117,16 @@ class GroupRun:
         self._decisions = self.group.decisions(self._decisions)
         self._look()
         for job_id in self._state.running:
-            (self._end_job if cancelled else self._follow)(job_id)
+            if cancelled:
+                self._lost.discard(job_id)
+                self._end_job(job_id)
+            elif job_id not in self._lost:
+                self._follow(job_id)
         while not self._is_to_end() and self._start_next():
             pass
         state = self._state
-        waits = not cancelled and not self._over_cost and bool(state.pending(self._again))
-        return not state.running and not waits
+        may_start = not cancelled and not self._over_cost and len(self._lost) < self.plan.max_parallel
+        return self._lost.issuperset(state.running) and not (may_start and state.pending(self._again))
 
     def _is_to_end(self) -> bool:
         """Return whether the group's end was requested, also since the last look: a start may take minutes."""
@@ -137,6 +143,7 @@ class GroupRun:
             if self._watchers.pop(job_id, None) is not None:
                 self._say(job_id, result.sentence)
             self._due.pop(job_id, None)
+            self._lost.discard(job_id)
 
     def _follow(self, job_id: str) -> None:
         """Do what is due for a job that may run."""
@@ -172,7 +179,16 @@ class GroupRun:
         except BaiError as error:
             if may_pass(error):
                 raise
-            self._lose(job_id, ExitCode.OURS, f"{before}{error}")
+            if not self._cancelled and self._may_run(job_id):
+                self._lost.add(job_id)
+                self._exit_codes[job_id] = ExitCode.OURS
+                self._say(job_id, f"{error}. The job may still run, so no other one takes its place")
+            else:
+                self._lose(job_id, ExitCode.OURS, f"{before}{error}")
+
+    def _may_run(self, job_id: str) -> bool:
+        record = self.group.job(job_id)
+        return all(each.may_run for each in self.scope.backends.of(record).statuses([record]))
 
     def _watcher(self, job_id: str) -> Watcher:
         if job_id not in self._watchers:
@@ -287,10 +303,11 @@ class GroupRun:
         """Report what was not started; return the worst exit code."""
         state = self._state
         left = state.pending(self._again)
+        why = self._over_cost or (f"{', '.join(sorted(self._lost))} may still run" if self._lost else "")
         codes = [*self._exit_codes.values(), *(each.exit_code for each in state.last.values())]
-        if left and self._over_cost:
+        if left and why:
             count = f"{len(left)} job{' is' if len(left) == 1 else 's are'}"
-            self.listener.on_status(f"{self._over_cost}: {count} not started")
+            self.listener.on_status(f"{why}: {count} not started")
             codes.append(ExitCode.USAGE)
         elif left:
             codes.append(ExitCode.CANCELLED)

@@ -98,6 +98,12 @@ class JobStatus:
     """The newest generation of an elastic job, if requested."""
 
     @property
+    def may_run(self) -> bool:
+        """Whether the benchmark may still run, or may start, as far as is known from here."""
+        has_died = self.status == DIED and self.benchmark_alive is False
+        return self.outcome is None and self.status != UNLAUNCHED and not has_died
+
+    @property
     def seconds(self) -> float | None:
         """Duration of the job, up to now if it runs."""
         if self.took is not None or self.started is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from local_cli import PATIENCE, LocalCli
+from local_cli import PATIENCE, WAITS, LocalCli
 
 COUNTS = """
 import os, sys
@@ -120,6 +120,32 @@ while not os.path.exists(sys.argv[1]):
     assert out.count("NOT STARTED") == 4
     assert err.count("the group is cancelled") == 1
     assert "bai resume" not in err
+
+
+def test_no_job_starts_while_one_may_run_that_cannot_be_followed(cli: LocalCli) -> None:
+    # given two jobs, one at a time, of which the first can have no agent any more, and its benchmark goes on
+    file = cli.descriptor(WAITS, more='[matrix]\n"env.vars.SIZE" = ["1", "2"]\n')
+    with cli.start("run", file, "--job-id", "two", "--", cli.go_file, stderr=subprocess.PIPE) as running:
+        (first,) = cli.await_jobs(1)
+        cli.await_output(first, "loss=0.5")
+        descriptor = cli.store / first / "job.toml"
+        content = descriptor.read_bytes()
+        descriptor.write_text("torn")
+        cli.kill_agent(first)
+        _, said = running.communicate(timeout=PATIENCE)
+    (second,) = {"two.001", "two.002"} - {first}
+
+    # then the other one is not started, and this is said
+    assert running.returncode == 5, said
+    assert cli.await_jobs(1) == [first]
+    assert f"{first} may still run: 1 job is not started" in said
+    assert "`bai resume two` tries again" in said
+
+    # when it can be followed again, both end, one after the other
+    descriptor.write_bytes(content)
+    cli.go_file.touch()
+    assert cli.bai("resume", "two").code == 0
+    assert cli.result(first)["ended"] <= cli.result(second)["started"]
 
 
 def test_a_failing_combination_stops_no_other_and_several_rounds_give_intervals(

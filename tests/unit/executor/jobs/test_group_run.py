@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -29,6 +29,7 @@ from executor.jobs.job_group import GroupRecord, GroupState, new_decision
 from executor.jobs.resolved_request import FetchedScripts
 from executor.planning.matrix import GroupPlan, matrix_plan
 from executor.planning.request import JobRequest, Submitted
+from executor.records.job_status import SILENT, UNLAUNCHED, JobStatus
 
 SWEEP = """\
 spec_version = "0.1.0"
@@ -120,6 +121,8 @@ class Cloud:
     name: str = "ec2"
     remote: bool = True
     now: datetime = START
+    unfollowed: str = UNLAUNCHED
+    """Status of a job that cannot be followed."""
 
     def of(self, record: JobRecord) -> Cloud:
         return self
@@ -171,6 +174,9 @@ class Cloud:
 
     def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> Unwatched:
         return Unwatched()
+
+    def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
+        return [JobStatus(job_id=each.job_id, status=self.unfollowed, where=self.name) for each in records]
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
         record.cancel(by="a test")
@@ -553,6 +559,61 @@ def test_a_job_that_can_never_report_is_given_up_and_its_cost_still_counts(tmp_p
     assert made.run() == 5
     assert made.cloud.started == made.order[:1]
     assert any(each.endswith("nothing runs") for each in made.said)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_job_that_cannot_be_followed_and_may_run_keeps_its_place(tmp_path: Path, ends: bool) -> None:
+    # given a machine of the first job that goes on, while its record cannot be read any more
+    made = sweep(tmp_path)
+    lost = made.order[0]
+    made.cloud.unfollowed = SILENT
+    made.cloud.steps = 2
+    follow = made.cloud.follow
+
+    class Torn(Unwatched):
+        def observe(self, *, news: bool, cancelling: bool) -> str | None:
+            raise RecordError("job.toml is torn")
+
+    def follow_but_one(record: JobRecord, *, on_status: Callable[[str], None]) -> Unwatched:
+        return Torn() if record.job_id == lost else follow(record, on_status=on_status)
+
+    def pass_time(seconds: float) -> None:
+        if not ends and lost in made.cloud.running:
+            made.cloud.running[lost] = 1000
+        made.cloud.pass_time(seconds)
+
+    made.cloud.follow = follow_but_one  # type: ignore[method-assign]
+
+    # when
+    code = made.run(sleep=pass_time)
+
+    # then the other place alone is used, and the job's own end frees its place
+    assert sorted(made.cloud.started) == sorted(made.order)
+    assert made.cloud.most[0] == 2
+    assert code == (0 if ends else 5)
+
+
+def test_no_job_starts_after_one_that_may_run_and_took_the_only_place(tmp_path: Path) -> None:
+    made = sweep(tmp_path)
+    made.plan = replace(made.plan, max_parallel=1)
+    made.cloud.unfollowed = SILENT
+    follow = made.cloud.follow
+
+    class Torn(Unwatched):
+        def observe(self, *, news: bool, cancelling: bool) -> str | None:
+            raise RecordError("job.toml is torn")
+
+    made.cloud.follow = lambda record, *, on_status: Torn()  # type: ignore[method-assign]
+
+    assert made.run() == 5
+    assert made.cloud.started == made.order[:1]
+    assert made.said[-1] == f"{made.order[0]} may still run: 5 jobs are not started"
+
+    # when a later call can follow it
+    made.cloud.follow = follow  # type: ignore[method-assign]
+    assert made.run() == 0
+    assert made.cloud.started == made.order
+    assert made.cloud.most[0] == 1
 
 
 def sweep_of_scripts(folder: Path) -> tuple[Sweep, Path]:
