@@ -259,14 +259,21 @@ def _rerun_request(
 
 
 def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None) -> tuple[JobRecord, bool]:
-    """Return the job that `option` names or, if that is gone, the job `job_id` that this very option made before, and whether it is
-    the latter. Raises UsageError."""
+    """Return the job that `option` names or, if that is gone or another one by now, the job `job_id` that this very option made before,
+    and whether it is the latter. Raises UsageError."""
     from executor.jobs.rerun import goes_on_from
+    from executor.planning.request import LAST
 
+    made = options.with_id(job_id) if job_id is not None and option.resumes else None
+    if made is not None and not goes_on_from(made, option.job):
+        made = None
+    if made is not None and option.job.partition(":")[0] == LAST:
+        return made, True
     try:
-        return options.find(option.job), False
+        found = options.find(option.job)
     except UsageError:
-        made = options.with_id(job_id) if job_id is not None and option.resumes else None
-        if made is None or not goes_on_from(made, option.job):
+        if made is None:
             raise
         return made, True
+    # The same command with --like last may have made it, so that it is the newest.
+    return found, found.job_id == job_id and not option.resumes

@@ -29,7 +29,7 @@ from executor.errors import ScriptsError, UsageError
 from executor.jobs.earlier_jobs import CHECKPOINT_KEY
 from executor.owned_folders import scratch_folder
 from executor.planning.job_sources import script_archive, script_folder
-from executor.planning.request import JobRequest
+from executor.planning.request import LAST, JobRequest
 from executor.planning.rerun_record import kept_request, kept_scripts
 from executor.planning.scripts_folder import ScriptsOrigin, scripts_digest
 
@@ -149,8 +149,10 @@ def from_checkpoint(record: JobRecord) -> Sequence[Override]:
 
 
 def goes_on_from(record: JobRecord, name: str) -> bool:
-    """Return whether a job began from the checkpoint of a job with this id, or whose id begins with it."""
-    return record.job().set.get(CHECKPOINT_KEY, "").startswith(f"job:{name}")
+    """Return whether a job began from the checkpoint of a job that `name` may have meant: its id or the beginning of it, or the newest one."""
+    job = record.job()
+    start = "" if name in (LAST, f"{LAST}:{job.job.name}") else name
+    return job.set.get(CHECKPOINT_KEY, "").startswith(f"job:{start}")
 
 
 def _script_table(again: JobRequest) -> Raw:

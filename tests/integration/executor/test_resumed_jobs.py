@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -84,3 +85,36 @@ def test_a_new_job_resumes_from_the_checkpoint_of_a_killed_one(cli: LocalCli) ->
     assert "the job second exists already and has ended; this is how" in shown.stderr
     assert 'the job "second" exists already and runs something else' in changed.stderr
     assert 'there is no job "first"' in unknown.stderr
+
+
+def test_a_repeated_resume_of_the_newest_job_is_the_same_job(cli: LocalCli) -> None:
+    # given a job that goes on from the newest one, whose `bai` is killed while it runs
+    file = cli.descriptor(_COUNTS, more=_CHECKPOINT)
+    first = cli.bai("run", file, "--job-id", "first", "--set", "ml.args=2")
+    assert first.code == 0, first.stderr
+    command = ("run", "--resume", "last", "--job-id", "second", "--set", "ml.args=20")
+    with cli.start(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        cli.await_output("second", "from ")
+        running.kill()
+
+    # when the same command is given again: while the job runs, after its end, and after the start of a newer one
+    joined = cli.bai(*command)
+    shown = cli.bai(*command)
+    copies = [cli.bai("run", "--like", "last", "--job-id", "third", "--", "more") for _ in range(2)]
+    later = cli.bai(*command)
+    changed = cli.bai(*command[:-1], "ml.args=21")
+
+    # then it is the same job each time
+    assert [each.code for each in (joined, shown, later)] == [0, 0, 0], joined.stderr + later.stderr
+    assert "the job second exists already and goes on" in joined.stderr
+    assert "the job second exists already and has ended" in shown.stderr
+    assert "the job second exists already and has ended" in later.stderr
+    name, step = _start(cli.output("second"))
+    assert name.startswith("first/checkpoint-0-")
+    assert step == 2
+    assert cli.output("second").count("from ") == 1
+    # and so is a copy of the newest job, with more arguments
+    assert [each.code for each in copies] == [0, 0], copies[1].stderr
+    assert cli.record("third").job().benchmark.argv[-2:] == ("20", "more")
+    assert changed.code == 2
+    assert 'the job "second" exists already and runs something else' in changed.stderr
