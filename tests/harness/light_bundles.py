@@ -22,6 +22,8 @@ from executor.owned_folders import cache_folder
 _CACHE = cache_folder(os.environ)
 """As it is before any test changes the environment."""
 _SECONDS = 600
+_KEPT = 5
+"""Bundles of each kind that stay: those that were used last. Other checkouts may run tests at the same time."""
 _NATIVE = re.compile(r"native/cp3(\d+)(-abi3)?/")
 
 
@@ -46,7 +48,15 @@ def light_cache(*pythons: int) -> str:
             partial = bundles / ".new"
             partial.write_bytes(pack(_light(whole, pythons)))
             partial.replace(bundles / whole.name)
+        os.utime(bundles / whole.name)
+        keep_newest(bundles)
     return str(home)
+
+
+def keep_newest(bundles: Path) -> None:
+    """Remove all bundles of a folder but the last used ones."""
+    for each in sorted(bundles.glob("*.tar.gz"), key=lambda file: file.stat().st_mtime)[:-_KEPT]:
+        each.unlink()
 
 
 def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:
