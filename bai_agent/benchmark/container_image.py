@@ -16,12 +16,14 @@ from pathlib import Path
 
 from bai_agent.benchmark.children import run_in_session
 from bai_agent.benchmark.environment import DEFAULT_PATH
+from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.programs import ProgramOutput, ask
 from bai_agent.decode import parse_json, shown_value
 from bai_agent.errors import NoAnswerError, RecordError, ServiceError, SetupError
 from bai_agent.job.descriptor import Job
 from bai_agent.job.run_directory import RunDir, write_atomic
 from bai_agent.light_dataclass import dataclass
+from bai_agent.shim.proc import RUN_MARKER
 
 _OLDEST = (4, 1)
 """First podman with CDI, the devices of GPUs, and with `--log-driver=passthrough`."""
@@ -57,6 +59,11 @@ def bring_image(
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
+    kill_marked(
+        _pull_mark(rundir)
+    )  # the pull of a killed agent would continue, at a silent registry for ever
+    rundir.registry_login.unlink(missing_ok=True)
+    rundir.image_pull_log.unlink(missing_ok=True)
     if _GPU.exists():
         _require_gpu_devices(may_write=on_instance)
     found = ask_podman(podman, ["image", "exists", _brought(rundir) or image])
@@ -66,6 +73,11 @@ def bring_image(
         rundir.image.unlink(missing_ok=True)
         _pull(podman, image, rundir, deadline=deadline, stopping=stopping)
     write_atomic(rundir.image, find_container(image, rundir).image.encode())
+
+
+def _pull_mark(rundir: RunDir) -> str:
+    """Return the mark of a pull: that of the run would make it one of the benchmark's processes."""
+    return str(rundir.image_pull_log)
 
 
 def _brought(rundir: RunDir) -> str | None:
@@ -156,7 +168,8 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
         argv = [podman, "pull", "--quiet", *_log_in(image, login), image]
         with output.open("wb") as log:
             output.chmod(0o600)
-            code = run_in_session(argv, log, env=os.environ, deadline=deadline, stopping=stopping)
+            env = {**os.environ, RUN_MARKER: _pull_mark(rundir)}
+            code = run_in_session(argv, log, env=env, deadline=deadline, stopping=stopping)
         if code != 0:
             raise SetupError(f"{failure}: {last_words(output.read_text(errors='replace')[-_LAST_BYTES:])}")
     except subprocess.TimeoutExpired:
@@ -181,7 +194,6 @@ def _log_in(image: str, file: Path) -> Sequence[str]:
 
     if ecr_region(image) is None:
         return ()
-    file.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "w") as opened:
         opened.write(ecr_login(image))

@@ -7,14 +7,16 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from cli_harness import BAI
-from local_cli import LocalCli, open_local_cli
+from local_cli import PATIENCE, LocalCli, open_local_cli
 from own_podman import IMAGE, own_podman, podman
 from small_cgroups import small_cgroup
 
@@ -309,3 +311,43 @@ def test_a_pull_that_hangs_ends_at_its_limit(cli: ContainerCli, silent_registry:
         f'[env] container: image "{image}" could not be pulled within limits.pull_timeout'
         in result["sentence"]
     )
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_the_pull_of_a_killed_agent_ends_with_the_next_agent(
+    cli: ContainerCli, silent_registry: str, resumes: bool
+) -> None:
+    # given a pull that hangs, and whose agent is killed
+    cli.bai("run", "--detach", cli.write("true", image=f"{silent_registry}/train:1"), "--job-id", "one")
+    await_pulls(silent_registry, lambda pulls: len(pulls) == 1)
+    (left,) = pulls_from(silent_registry)
+    cli.kill_agent("one")
+
+    # when another agent goes on, its pull is the only one
+    if resumes:
+        assert cli.bai("resume", "one").code == 0
+        await_pulls(silent_registry, lambda pulls: len(pulls) == 1 and left not in pulls)
+
+    # then a cancelled job leaves none
+    cli.bai("cancel", "one")
+    assert cli.bai("status", "one", "--wait").code == 4
+    assert not pulls_from(silent_registry)
+    assert not cli.rundir("one").image_pull_log.exists()
+
+
+def pulls_from(registry: str) -> list[int]:
+    """Return the processes of podman that pull an image of a registry."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdigit() else []
+            if b"pull" in words and f"{registry}/train:1".encode() in words:
+                found.append(int(folder.name))
+    return found
+
+
+def await_pulls(registry: str, fit: Callable[[list[int]], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not fit(found := pulls_from(registry)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
