@@ -143,6 +143,7 @@ class EnvironmentProbe:
         facts = {
             **known["host"],
             "agent": {"version": __version__},
+            "container": {"image": short(host_facts.read_text(self._rundir.image))},
             "gpus": known["gpus"],
             "python": known["python"],
             "load": self._load(),

@@ -19,6 +19,7 @@ SUMMARY_NODES = 16
 """Number of nodes whose machines a summary reads: each is a request."""
 _RANKS = 6
 """Most nodes that a sentence names."""
+_DIFFERENT = "Its container's image {} differs from that of other nodes; name the image by its digest."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +85,19 @@ def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
     Each sentence once, with its nodes.
     """
     ranks: dict[str, list[int]] = {}
+    images: dict[str, list[int]] = {}
     count = 0
     for node in nodes:
         count += 1
+        if image := table_in(node.facts, "container").get("image"):
+            images.setdefault(_DIFFERENT.format(str(image)[:12]), []).append(node.rank)
         minor = node.sentences("minor")
         for sentence in node.sentences("warnings"):
             if sentence not in minor:
                 ranks.setdefault(sentence, []).append(node.rank)
     return [
         MachineWarning(sentence=sentence, ranks=tuple(found), several=len(found) < count)
-        for sentence, found in ranks.items()
+        for sentence, found in ((images if len(images) > 1 else {}) | ranks).items()
     ]
 
 
@@ -239,6 +243,7 @@ FACTS = (
     MachineFact("software.libfabric", same, "libfabric {}"),
     MachineFact("software.efa_installer", same, "EFA installer {}"),
     MachineFact("software.efa_driver", same, "EFA driver {}"),
+    MachineFact("container.image", same, lambda image, _: f"container {str(image)[:12]}", line="image"),
     MachineFact("agent.version", same, "agent {}", line="kernel"),
     MachineFact("disks[].name"),
     MachineFact("disks[].model", same),

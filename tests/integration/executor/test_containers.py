@@ -118,6 +118,9 @@ exit 7
     work = cli.rundir("one").work
     assert f"hello s3cret in {work} of 0 from '' home /" in cli.output("one")
     assert (cli.store / "one" / "artifacts" / "kept.txt").read_text() == "kept\n"
+    (inspected,) = json.loads(podman(dict(cli.podman), "image", "inspect", IMAGE).stdout)
+    environment = json.loads(cli.rundir("one").environment.read_text())
+    assert environment["container"] == {"image": inspected["Id"]}
     # The secret is no argument of a program, and in no record.
     recorded = cli.rundir("one").events.read_text() + json.dumps(result)
     assert "s3cret" not in recorded

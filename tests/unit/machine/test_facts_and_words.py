@@ -105,8 +105,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 settings = gpu._settings
-ELSEWHERE = {"agent.version", "cpu.usable", "system.cloud_init"}
-"""Facts of the agent's own machine, or of a program of it."""
+ELSEWHERE = {"agent.version", "container.image", "cpu.usable", "system.cloud_init"}
+"""Facts of the agent's own machine, of a program of it, or of the run."""
 
 
 def test_every_fact_that_is_read_has_a_row_in_machine_facts(machine: dict[str, Any]) -> None:
