@@ -40,7 +40,7 @@ from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import RestoreEvent
 from bai_agent.job.run_directory import write_json
 from bai_agent.job.store.directory import DirectoryStore
-from bai_agent.nodes.members_file import is_first_member
+from bai_agent.nodes.members_file import is_first_member, peers_of
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import RunEndedError
 
@@ -122,8 +122,8 @@ def _has_origin_here(ctx: RunContext) -> bool:
 def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
 
-    If the files of a checkpoint do not match its marker, the previous one is restored, with a warning. Before the
-    job's first one is that of the job from which it begins, if any.
+    If the files of a checkpoint do not match its marker, the previous one is restored, with a warning; one of several nodes fails,
+    because the first one has that checkpoint in its folder. Before the job's first one is that of the job from which it begins, if any.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -239,8 +239,8 @@ def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
 
 
 def _restore(ctx: RunContext, folder: Path, user: User | None, newest: CheckpointMarker) -> int:
-    """Restore `newest`, or the last checkpoint before it whose files are complete; return the number of
-    restored bytes."""
+    """Restore `newest` or, if this node is the only one, the last checkpoint before it whose files are complete; return the number of
+    restored bytes. Raises CheckpointError."""
     record = checkpoint_record(ctx)
     if _is_restored_by_first(ctx):
         ctx.resumed = newest.name
@@ -254,6 +254,10 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
         if is_there or _insist(ctx, lambda: restorer.restore(wanted)):  # noqa: B023 - called at once
             ctx.resumed, ctx.restored = wanted.name, wanted
             return 0 if is_there else wanted.bytes
+        if len(peers_of(ctx.rundir)) > 1:
+            raise CheckpointError(
+                f"the files of {wanted.name} differ from its marker, and another node may have that checkpoint"
+            )
         marker = next(older, None)
         instead = f"{marker.name} is taken instead" if marker is not None else "there is none before it"
         ctx.warn(f"The files of {wanted.name} differ from its marker: {instead}.")

@@ -246,6 +246,11 @@ def _lose(rundir: Path, generation: int) -> None:
     (rundir / "work" / "checkpoints" / "step.txt").write_text("")
 
 
+WAIT_FOR = """
+def wait_for(name):
+    while not os.path.exists(os.path.join(os.path.dirname(sys.argv[0]), name)):
+        time.sleep(0.02)
+"""
 ONE_OF_TWO_FAILS = (
     WAIT_FOR_BEGUN
     + """
@@ -290,6 +295,32 @@ def test_all_nodes_continue_from_the_checkpoint_of_the_first(make_nodes: Callabl
     kept = nodes.result["checkpoints"]
     assert (kept["kept"], kept["newest"], kept["restored"]) == (2, "checkpoint-1-0", 1)
     assert kept["restored_bytes"] == 1
+
+
+def test_a_node_that_lacks_the_first_nodes_checkpoint_takes_no_older_one(
+    make_nodes: Callable[..., Nodes],
+) -> None:
+    # given a checkpoint that the first node has in its folder, and whose stored files are damaged
+    program = ONE_OF_TWO_FAILS.replace("wait_for_begun()\n    time", "wait_for('damaged')\n    time").replace(
+        "folder, rank", WAIT_FOR + "\nfolder, rank", 1
+    )
+    nodes = make_nodes(program, checkpoint={"path": "checkpoints", "every": "1s"})
+    nodes.start_all(0, 1)
+    attempt = nodes.store / "job" / "attempts" / "0"
+    wait_until((attempt / "signs" / "checkpoint-0-0.json").exists)
+    (attempt / "nodes" / "0" / "checkpoint" / "0" / "000000").write_text("7")
+
+    # when the nodes are started again
+    (nodes.folder / "damaged").touch()
+
+    # then none runs from another checkpoint than the first one
+    assert [nodes.wait(rank) for rank in range(2)] == [5, 5]
+    assert resumed(nodes.rundir(1)) == [" "]
+    assert nodes.result["outcome"] == "pull_failed"
+    assert nodes.result["sentence"].startswith(
+        "Node 1: The checkpoint could not be restored: the files of checkpoint-0-0 differ from its marker, and another node may "
+        "have that checkpoint"
+    )
 
 
 def test_nodes_restore_the_checkpoint_of_the_first_node_through_the_bucket(
