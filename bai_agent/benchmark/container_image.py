@@ -59,9 +59,9 @@ def bring_image(
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
-    kill_marked(
-        _pull_mark(rundir)
-    )  # the pull of a killed agent would continue, at a silent registry for ever
+    # The pull of a killed agent would continue, at a silent registry for ever. It has a mark of its own: with the run's it would be
+    # one of the benchmark's processes.
+    kill_marked(str(rundir.image_pull_log))
     rundir.registry_login.unlink(missing_ok=True)
     rundir.image_pull_log.unlink(missing_ok=True)
     if _GPU.exists():
@@ -73,11 +73,6 @@ def bring_image(
         rundir.image.unlink(missing_ok=True)
         _pull(podman, image, rundir, deadline=deadline, stopping=stopping)
     write_atomic(rundir.image, find_container(image, rundir).image.encode())
-
-
-def _pull_mark(rundir: RunDir) -> str:
-    """Return the mark of a pull: that of the run would make it one of the benchmark's processes."""
-    return str(rundir.image_pull_log)
 
 
 def _brought(rundir: RunDir) -> str | None:
@@ -168,7 +163,7 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
         argv = [podman, "pull", "--quiet", *_log_in(image, login), image]
         with output.open("wb") as log:
             output.chmod(0o600)
-            env = {**os.environ, RUN_MARKER: _pull_mark(rundir)}
+            env = {**os.environ, RUN_MARKER: str(output)}
             code = run_in_session(argv, log, env=env, deadline=deadline, stopping=stopping)
         if code != 0:
             raise SetupError(f"{failure}: {last_words(output.read_text(errors='replace')[-_LAST_BYTES:])}")

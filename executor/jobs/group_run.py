@@ -179,16 +179,14 @@ class GroupRun:
         except BaiError as error:
             if may_pass(error):
                 raise
-            if not self._cancelled and self._may_run(job_id):
+            record = self.group.job(job_id)
+            backend = self.scope.backends.of(record)
+            if not self._cancelled and backend.statuses([record])[0].may_run:
                 self._lost.add(job_id)
                 self._exit_codes[job_id] = ExitCode.OURS
                 self._say(job_id, f"{error}. The job may still run, so no other one takes its place")
             else:
                 self._lose(job_id, ExitCode.OURS, f"{before}{error}")
-
-    def _may_run(self, job_id: str) -> bool:
-        record = self.group.job(job_id)
-        return all(each.may_run for each in self.scope.backends.of(record).statuses([record]))
 
     def _watcher(self, job_id: str) -> Watcher:
         if job_id not in self._watchers:

@@ -100,8 +100,8 @@ class JobStatus:
     @property
     def may_run(self) -> bool:
         """Whether the benchmark may still run, or may start, as far as is known from here."""
-        has_died = self.status == DIED and self.benchmark_alive is False
-        return self.outcome is None and self.status != UNLAUNCHED and not has_died
+        is_gone = (self.status, self.benchmark_alive) == (DIED, False)
+        return self.outcome is None and self.status != UNLAUNCHED and not is_gone
 
     @property
     def seconds(self) -> float | None:
