@@ -109,8 +109,7 @@ def restore_origin(ctx: RunContext) -> None:
     """
     if _is_restored_by_first(ctx):
         return  # The folder may be on a file system that the first node has still to mount.
-    is_new = ctx.job.strategy.nodes == 1 or not _insist(ctx, lambda: checkpoint_record(ctx).numbers())
-    if is_new:
+    if ctx.job.strategy.nodes == 1 or not _insist(ctx, lambda: checkpoint_record(ctx).numbers()):
         restore(ctx, None)
 
 

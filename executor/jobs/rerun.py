@@ -117,7 +117,7 @@ class Rerun:
                     return _with_copy(with_copy, self._fetched(sources[0], digest))
                 except (StoreError, PullError, ScriptsError, OSError) as error:
                     where = f"and those that the job used cannot be had: {error}"
-        if _names_repository(again):
+        if again.script is None and text_at(_script_table(again), "git"):
             return again  # the kept request names their commit
         raise self._error(
             f"its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
@@ -162,10 +162,6 @@ def _script_table(again: JobRequest) -> Raw:
         return {}
     put_overrides(table, again.overrides, file=str(again.file))
     return at(table, "ml", "script")
-
-
-def _names_repository(again: JobRequest) -> bool:
-    return again.script is None and bool(text_at(_script_table(again), "git"))
 
 
 def _origin(again: JobRequest) -> ScriptsOrigin | None:

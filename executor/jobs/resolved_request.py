@@ -157,8 +157,8 @@ def _with_scripts(
 
     before: returns the job of the same id, if it was submitted before.
     """
-    if _has_scripts(job_request):
-        return job_request
+    if job_request.script is not None or job_request.scripts is not None:
+        return job_request  # it has them in place of the descriptor's
     job_request = _use_commit(job_request, descriptor, fetched, before)
     script = descriptor.ml.script
     if script is None or not is_stored(script) or _is_varied(descriptor):
@@ -222,11 +222,6 @@ def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
     ):
         return ref
     return before.set.get(REF_KEY, ref)
-
-
-def _has_scripts(job_request: JobRequest) -> bool:
-    """Return whether the request has scripts in place of the descriptor's."""
-    return job_request.script is not None or job_request.scripts is not None
 
 
 def _is_varied(descriptor: Descriptor, *key: str) -> bool:

@@ -19,6 +19,9 @@ SUMMARY_NODES = 16
 """Number of nodes whose machines a summary reads: each is a request."""
 _RANKS = 6
 """Most nodes that a sentence names."""
+_UNWRITTEN = (
+    "its agent has written no environment.json: the benchmark has not started, or an older version ran it"
+)
 _DIFFERENT = "Its container's image {} differs from that of other nodes; name the image by its digest."
 
 
@@ -114,15 +117,11 @@ def tables_in(value: Any) -> list[Mapping[str, Any]]:
 
 def _environment(node: NodeRecord) -> NodeEnvironment:
     try:
-        found = node.read_object("environment.json")
+        found, trouble = node.read_object("environment.json"), _UNWRITTEN
     except StoreError as error:
-        return NodeEnvironment(attempt=node.attempt, rank=node.rank, environment=None, trouble=str(error))
-    why = (
-        "its agent has written no environment.json: the benchmark has not started, or an older version ran it"
-    )
-    return NodeEnvironment(
-        attempt=node.attempt, rank=node.rank, environment=found, trouble=None if found is not None else why
-    )
+        found, trouble = None, str(error)
+    known = None if found is not None else trouble
+    return NodeEnvironment(attempt=node.attempt, rank=node.rank, environment=found, trouble=known)
 
 
 def same(value: Any) -> Any:
