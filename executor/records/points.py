@@ -86,12 +86,12 @@ class PointSeries:
 
     def extend(self, batch: SeriesBatch) -> None:
         """Add records."""
-        steps = batch.steps
+        timestamps, steps = batch.read_times()
         if self.steps is None and steps:
             self.steps = array("d", [math.nan]) * len(self)
         if self.steps is not None:
-            self.steps.extend(steps or [math.nan] * len(batch.rows))
-        self.timestamps.extend(batch.timestamps)
+            self.steps.extend(steps or [math.nan] * len(batch.values))
+        self.timestamps.extend(timestamps)
         self.values.extend(map(float, batch.values))
 
 
@@ -121,7 +121,7 @@ class Points:
         self.malformed.add(content, taken=lines.count)
         for key, batch in lines.batches.items():
             self.beyond += batch.beyond
-            if key is None or not batch.rows:
+            if key is None or not batch.values:
                 continue
             if key not in self.series:
                 self.series[key] = PointSeries(key, batch.record.get("units") or "")

@@ -179,7 +179,7 @@ class Series:
     def figures(self) -> Figures:
         """The figures of all values (one or more)."""
         if self._figures is None:
-            self._figures = figures(array("d", chain.from_iterable(self._runs.values())))
+            self._figures = figures(list(chain.from_iterable(self._runs.values())))
         assert self._figures is not None
         return self._figures
 

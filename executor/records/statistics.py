@@ -93,18 +93,18 @@ class Measurements:
             series = group[row] = self._new_series(row, with_arm(batch.record, self._arms))
             self._forget_bare(series.metric)
         series.beyond += batch.beyond
-        if not batch.rows:
+        if not batch.values:
             return
         warm_up, values = self._split_warm_up(key, batch)
         if generation is not None:
             if not self._is_of_last(group, series, row, generation, has_number=bool(values)):
-                series.of_earlier += len(batch.rows)
+                series.of_earlier += len(batch.values)
                 return
             series = group[row]
             left_out = self._left_out.setdefault((id(group), row), {})
             left_out[generation] = left_out.get(generation, 0) + len(warm_up)
         if repeat in self.failed:
-            series.of_failed += len(batch.rows)
+            series.of_failed += len(batch.values)
             series.newest = [*warm_up, *values][-1]
             return
         series.leave_out(warm_up)
@@ -159,7 +159,7 @@ class Measurements:
             count = min(metric.warmup_values - left_out, len(values))
             self._warmed[key] = left_out + count
             return values[:count], values[count:]
-        times = batch.timestamps
+        times, _ = batch.read_times()
         start = self._start(generation if repeat is None else repeat, first_value=times[0])
         end = start + metric.warmup.total_seconds() * 1000
         timed = list(zip(times, values, strict=True))

@@ -156,14 +156,12 @@ def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[st
         return [_csv(list(cells(record).values())) for record in records_in(content)]
     shared: dict[Any, tuple[str, ...]] = {}
     lines = []
-    for row in rows:
-        text = shared_text(row)
+    for text, (seq, off, value, timestamp, step) in zip(map(shared_text, rows), numbers(rows), strict=True):
         if text not in shared:
             # The common part of all records of a series is made once.
-            found = cells(record_like(row))
+            found = cells(record_like(text))
             shared[text] = tuple(_csv(["", *(found[each] for each in columns)])[:-1] for columns in _SHARED)
         src, name, units, tail = shared[text]
-        seq, off, value, timestamp, step = numbers(row)
         lines.append(f"{seq}{src},{off}{name},{value}{units},{timestamp},{step}{tail}\n")
     return lines
 

@@ -89,7 +89,7 @@ def test_series_are_the_same_as_if_each_line_was_decoded(
             [
                 (each.count, each.late, each.last_timestamp),
                 *(
-                    (key, list(map(repr, batch.values)), batch.timestamps, str(batch.steps), batch.beyond)
+                    (key, list(map(repr, batch.values)), str(batch.read_times()), batch.beyond)
                     for key, batch in each.batches.items()
                 ),
             ]
@@ -164,3 +164,21 @@ def test_a_damaged_line_is_distinguished_from_a_label() -> None:
 
     assert rows_in(damaged) is None
     assert rows_in(line(labels={"a": "1", "b": "2"})) is not None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(line(raw=number) for number in ("1.2.3", "01", "-", "1.", ".5", "--1", "1e999")),
+        line(units="a").replace(b'"a"', b'"\x01"'),
+        line(name="a").replace(b'"a"', rb'"\x61"'),
+        line(labels={"a": "1"}).replace(b'"1"', b"1"),
+        line(step=7).replace(b":7", b":7.7.7"),
+    ],
+)
+def test_a_line_that_only_resembles_a_record_is_none(damaged: bytes) -> None:
+    read = SeriesReader(lambda record: str(record["name"])).read(line() + damaged + line())
+
+    assert read.count == 2
+    assert read.batches["loss"].values == [1.5, 1.5]
+    assert rows_in(line() + damaged) is None
