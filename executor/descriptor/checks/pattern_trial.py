@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+if __name__ == "__main__":
+    # Under -I this process would know only packages that are installed, which may be others.
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+
 from bai_agent.light_dataclass import asdict, dataclass, field
 
 if TYPE_CHECKING:
@@ -52,7 +56,7 @@ def try_patterns(
     Takes at most a second of CPU for each pattern and 20 s in all. The remaining examples then count as too
     slow.
     """
-    from bai_agent.metrics.search_limit import ENDS_WITH  # the child sets its path first
+    from bai_agent.metrics.search_limit import ENDS_WITH  # only a trial needs it
 
     trials: list[Trial] = []
     deadline = clock() + _WALL_SECONDS
@@ -98,8 +102,7 @@ class _Findings:
 
 
 def _child() -> None:
-    sys.path.insert(0, str(Path(__file__).parents[3]))
-    # Not before the path is set: this runs as a script, under -I.
+    # Only this process needs them.
     from bai_agent.job.descriptor.metric_tables import Metric
     from bai_agent.job.schema.tables import read_table
     from bai_agent.metrics.repaint import repainted_states
