@@ -281,6 +281,53 @@ def test_a_new_fact_about_the_machine_needs_changes_in_two_files(tree: SourceTre
     assert tree.changed() == {table, readers}
 
 
+def test_a_new_key_of_metrics_that_selects_lines_needs_changes_in_two_files(
+    tree: SourceTree, cli: LocalCli
+) -> None:
+    tables, patterns = "bai_agent/job/descriptor/metric_tables.py", "bai_agent/metrics/search/patterns.py"
+    key = '    only: Annotated[FilledText | None, About.LINE, Example("epoch")] = None\n'
+    tree.insert(tables, f'{key}    """A text: lines without it are not searched."""\n', before="    after: ")
+    obeys = """\
+    every = searcher
+
+    def searcher(index):
+        found, text = every(index), metrics[index].only
+        if text is None:
+            return found
+        return found._replace(
+            search=lambda line, *start: found.search(line, *start) if text in line else None,
+            search_all=lambda line, *start: found.search_all(line, *start) if text in line else iter(()),
+            many=lambda: None,
+        )
+
+"""
+    tree.insert(patterns, obeys, before="    last_only = ")
+    metric = """
+[[output.metrics]]
+name = "accuracy"
+units = ""
+pattern = 'acc=(\\d+)'
+only = "epoch"
+example = "epoch acc=7"
+"""
+    code = r"print('warm acc=1\nepoch acc=2\ncool acc=3')"
+
+    run_job(cli, cli.descriptor(code, more=metric))
+    tried = cli.bai("validate", cli.descriptor(code, more=metric.replace("epoch acc", "warm acc")))
+    of_run = metric.replace("pattern = 'acc=(\\d+)'", 'of_run = "cpu_time"').replace('""', '"s"')
+    both = cli.bai("validate", cli.descriptor(code, more=of_run))
+    other = cli.descriptor(code, more=metric.replace('only = "epoch"', 'only = "acc"'))
+    assert cli.bai("run", other, "--job-id", "two").code == 0
+
+    records = map(json.loads, cli.rundir("one").metrics.read_text().splitlines())
+    assert [each["value"] for each in records if each["name"] == "accuracy"] == [2]
+    assert "does not match" in tried.stdout
+    assert "output.metrics[1].only" in both.stdout
+    assert "is given in addition to of_run" in both.stdout
+    assert "metric accuracy: only" in cli.bai("compare", "one", "two").stdout
+    assert tree.changed() == {tables, patterns}
+
+
 def test_a_new_backend_needs_only_its_files_and_its_registration(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "executor/backends/nice.py",
