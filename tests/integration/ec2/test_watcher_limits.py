@@ -22,28 +22,6 @@ from executor.backends.ec2.watched_jobs import watch_job, watched_jobs
 
 pytestmark = pytest.mark.usefixtures("moto_environment")
 
-_UNUSED = (
-    "rich",
-    "typer",
-    "click",
-    "scipy",
-    "numpy",
-    "jinja2",
-    "kafka",
-    "prometheus_client",
-    "psutil",
-    "pathspec",
-    "ahocorasick_rs",
-)
-_ROOMS = (
-    "executor.commands",
-    "executor.service",
-    "executor.view",
-    "executor.documents",
-    "executor.report",
-    "executor.jobs",
-)
-
 
 @pytest.fixture
 def account(moto_aws: MotoAws, tmp_path: Path) -> WatchedAccount:
