@@ -84,9 +84,9 @@ def test_another_replica_launches_the_requests_of_a_dead_one(service: ServiceRun
 
         # when one of them dies
         service.kill()
-        service.wait(lambda: gauge.now == 0, "the end of its calls")
-        alone = LaunchGauge(service, seconds=0.5)
         missing = len(every) - len(service.messages("executor"))
+        other.wait(lambda: gauge.now == 0, "the end of its calls")
+        alone = LaunchGauge(service, seconds=0.5)
         other.wait_messages("executor", len(every))
 
     # then the other one launches what it has left, once each, each client's in their order, and not too many at once

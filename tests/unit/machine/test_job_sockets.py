@@ -44,14 +44,18 @@ def test_a_long_id_is_shortened_to_its_beginning(machine: str) -> None:
 
 
 def test_socket_names_of_other_programs_are_not_taken_for_jobs(tmp_path: Path, machine: str) -> None:
-    me = job("one", machine)
+    # A job of its own id: the kernel lists those of other tests too.
+    me, there = job("one", machine), f"two-{uuid.uuid4()}"
     names = tmp_path / "unix"
-    with job("two", machine).announce(Use.RUNS):  # type: ignore[union-attr]
-        (line,) = [each for each in Path("/proc/net/unix").read_text().splitlines() if each.endswith("/two")]
-        forged = [line[:-3] + "\x1b[2J", line[:-3] + "a b", line + "/x", line.replace("runs", "flies")]
-        forged += ["@bai-", line.replace(" 0001 ", " 0002 "), line.replace("/two", "/gone")]
+    with job(there, machine).announce(Use.RUNS):  # type: ignore[union-attr]
+        (line,) = [
+            each for each in Path("/proc/net/unix").read_text().splitlines() if each.endswith(f"/{there}")
+        ]
+        start = line.removesuffix(there)
+        forged = [start + "\x1b[2J", start + "a b", line + "/x", line.replace("runs", "flies")]
+        forged += ["@bai-", line.replace(" 0001 ", " 0002 "), start + "gone"]
         names.write_text("\n".join([*forged, line, ""]))
-        assert [each.job_id for each in me.others(names)] == ["two"]
+        assert [each.job_id for each in me.others(names)] == [there]
 
 
 def test_a_killed_job_is_no_longer_seen(machine: str) -> None:
