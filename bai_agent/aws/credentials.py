@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import bai_agent
 from bai_agent.aws.imds import Keys, find_token, role_keys
-from bai_agent.errors import CredentialsError, MetadataError, S3Error
+from bai_agent.errors import CredentialsError, MetadataError
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -48,13 +48,10 @@ _CONFIGURATION = (
 
 
 def credential_provider(environment: Mapping[str, str]) -> Callable[[], S3Credential] | None:
-    """Return a provider of credentials; None if obstore finds them itself. Raises S3Error if there are none."""
+    """Return a provider of credentials; None if obstore finds them itself. Raises CredentialsError if there are none."""
     if keys_in(environment) or (_own_provider(environment) and not takes_botocore(environment)):
         return None
-    try:
-        return for_obstore(find_keys(environment))
-    except CredentialsError as error:
-        raise S3Error(f"{error}, or write anonymous = true in [[data.sources]] of a public bucket") from error
+    return for_obstore(find_keys(environment))
 
 
 def takes_botocore(environment: Mapping[str, str]) -> bool:

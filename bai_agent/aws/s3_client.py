@@ -54,7 +54,7 @@ def connect(
 ) -> S3Store:
     """Return a client for `bucket`, or for the keys below `prefix` in it.
 
-    Raises S3Error if there are no credentials, or the endpoint is not an address.
+    Raises CredentialsError if there are none, S3Error if the endpoint is not an address.
 
     `endpoint`, else `S3_ENDPOINT`, `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, replaces AWS's server; the bucket is
     then the first part of the path.

@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from bai_agent.aws.s3_client import DENIED_OR_MISSING, RetryPolicy, classify_s3_error, connect
-from bai_agent.errors import PullError, S3Error
-from bai_agent.job.descriptor.source_tables import Source
+from bai_agent.errors import CredentialsError, PullError, S3Error
+from bai_agent.job.descriptor.source_tables import Source, SourceKind
 from bai_agent.job.schema.source_schemes import source_name
 from bai_agent.pull.draft import PartialFile
 from bai_agent.pull.landing import Landing
@@ -60,6 +60,11 @@ class S3Origin:
                 endpoint=source.endpoint,
                 anonymous=source.anonymous,
             )
+        except CredentialsError as error:
+            table = "[[server.models]]" if source.server else "[[data.sources]]"
+            public = f", or write anonymous = true in {table} of a public bucket"
+            advice = public if source.kind is SourceKind.DATA else ""  # scripts have no such key
+            raise PullError(f"{self._src}: {error}{advice}") from error
         except S3Error as error:
             raise PullError(f"{self._src}: {error}") from error
 

@@ -12,7 +12,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from bai_agent.aws.s3_client import RetryPolicy, classify_s3_error, code_of, connect, is_refusal
-from bai_agent.errors import MissingObjectError, S3Error, StoreError, StoreRefusedError
+from bai_agent.errors import CredentialsError, MissingObjectError, S3Error, StoreError, StoreRefusedError
 from bai_agent.job.store import StoredObject, check_key
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class S3Store:
                 endpoint=endpoint,
                 credentials=credentials,
             )
-        except S3Error as error:
+        except (CredentialsError, S3Error) as error:
             raise StoreRefusedError(f"the job store {self._url}: {error}") from error
 
     @property

@@ -189,8 +189,10 @@ def test_without_credentials_the_store_cannot_be_opened(gate: Gate, monkeypatch:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setattr("bai_agent.aws.credentials.find_spec", lambda _name: None)
 
-    with pytest.raises(StoreError, match=r"s3://bucket/jobs: there are no AWS credentials"):
+    with pytest.raises(StoreError, match=r"s3://bucket/jobs: there are no AWS credentials") as refusal:
         open_store("s3://bucket/jobs")
+
+    assert "anonymous" not in str(refusal.value)  # a key of data sources
 
 
 def test_the_given_credentials_region_and_endpoint_are_used(

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import threading
 import time
@@ -372,12 +373,25 @@ def test_an_object_that_may_be_listed_but_not_read_is_named(
         bring(tmp_path, Source(src="s3://bucket/p/", path="x"))
 
 
-def test_missing_credentials_are_named(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("source", "table"),
+    [
+        (Source(src="s3://bucket/k", path="x"), "[[data.sources]]"),
+        (Source(src="s3://bucket/k", path="x", server=True), "[[server.models]]"),
+        (Source(src="s3://bucket/k", path="x", kind=SourceKind.SCRIPTS), None),
+    ],
+)
+def test_missing_credentials_are_named_with_the_keys_that_the_table_has(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, source: Source, table: str | None
+) -> None:
     without_keys(monkeypatch)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    with pytest.raises(PullError, match="s3://bucket/k: there are no AWS credentials"):
-        bring(tmp_path, Source(src="s3://bucket/k", path="x"))
+    with pytest.raises(PullError, match="s3://bucket/k: there are no AWS credentials") as refusal:
+        bring(tmp_path, source)
+
+    advised = re.findall(r"anonymous = true in (\S+)", str(refusal.value))
+    assert advised == ([table] if table else [])
 
 
 @pytest.mark.parametrize(
