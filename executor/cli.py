@@ -85,7 +85,7 @@ _COMMANDS = {
         "numbers:extract", "Extract metrics again, from the log that a job has kept.", tidies=True
     ),
     "fetch": _Command("jobs:fetch", "Copy all of a job into a folder.", tidies=True),
-    "export": _Command("numbers:export", "Bring a job's metrics to MLflow or TensorBoard.", tidies=True),
+    "export": _Command("numbers:export", "Export a job's metrics, for example to MLflow.", tidies=True),
     "shell": _Command("jobs:shell", "Open a shell where a job runs."),
     "cancel": _Command("endings:cancel", "Ask a job to end.", tidies=True),
     "scale": _Command(

@@ -26,10 +26,7 @@ from executor.commands.options import (
 from executor.documents.text import tell
 from executor.errors import UsageError
 
-HEADLINE_FORMATS = ("bmf", "gha", "openmetrics")
-"""Formats of `bai metrics` with one number for each metric of a job."""
-_FORMATS = ("table", "jsonl", "csv", *HEADLINE_FORMATS)
-_SYSTEMS = ("mlflow", "tensorboard")
+_FORMATS = ("table", "jsonl", "csv", "bmf", "gha", "openmetrics")
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
@@ -242,6 +239,38 @@ def extract(
         tell(f"{options.command('metrics', record.job_id, '--extract', str(number))} shows them")
 
 
+def _to_mlflow(record: JobRecord, tracking_uri: str | None, experiment: str | None, *, json_: bool) -> None:
+    from executor.export.facts import job_facts
+    from executor.export.mlflow import export_to_mlflow
+
+    if tracking_uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise UsageError("MLflow's server is not named; give --tracking-uri URI, or set MLFLOW_TRACKING_URI")
+    facts = job_facts(record)
+    name = experiment or facts.job.job.name or "bai"
+    for each in export_to_mlflow(facts, uri=tracking_uri, experiment=name):
+        table = {"run_id": each.run_id, "new": each.new, "values": each.values}
+        print_result(table, f"{each.run_id}  {each.values:,} values", json_=json_)
+    say(f'{record.job_id} is in MLflow\'s experiment "{name}"')
+
+
+def _to_tensorboard(record: JobRecord, folder: Path | None, *, json_: bool) -> None:
+    from executor.export.facts import job_facts
+    from executor.export.tensorboard import export_to_tensorboard
+
+    if folder is None:
+        raise UsageError("the folder is not named; give --dir DIR")
+    place = str(export_to_tensorboard(job_facts(record), folder))
+    print_result({"folder": place}, place, json_=json_)
+    say(f"{record.job_id} is there; look at it: tensorboard --logdir {folder}")
+
+
+_TARGETS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "mlflow": (_to_mlflow, ("--tracking-uri", "--experiment")),
+    "tensorboard": (_to_tensorboard, ("--dir",)),
+}
+"""Targets of `bai export`: the function that gets the job's record and the values of the target's options."""
+
+
 def export(
     job: JobArgument,
     options: JobOptions,
@@ -249,9 +278,9 @@ def export(
         str,
         typer.Option(
             "--to",
-            metavar="|".join(_SYSTEMS),
+            metavar="|".join(_TARGETS),
             help="The system to export to.",
-            autocompletion=choices(*_SYSTEMS),
+            autocompletion=choices(*_TARGETS),
         ),
     ],
     tracking_uri: Annotated[
@@ -270,42 +299,15 @@ def export(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Bring a job's metrics to MLflow or TensorBoard.
+    """Export a job's metrics, for example to MLflow.
 
     Its parameters go along. If a job is exported again, MLflow gets the new values, and TensorBoard's files
     are replaced.
     """
-    check_choice("--to", to, _SYSTEMS)
-    if to == "mlflow":
-        if folder is not None:
-            raise UsageError("--dir is for --to tensorboard")
-        _to_mlflow(options.find(job), tracking_uri, experiment, json_=json_)
-        return
-    if tracking_uri is not None or experiment is not None:
-        raise UsageError("--tracking-uri and --experiment are for --to mlflow")
-    if folder is None:
-        raise UsageError("the folder is not named; give --dir DIR")
-    _to_tensorboard(options.find(job), folder, json_=json_)
-
-
-def _to_mlflow(record: JobRecord, tracking_uri: str | None, experiment: str | None, *, json_: bool) -> None:
-    from executor.export.facts import job_facts
-    from executor.export.mlflow import export_to_mlflow
-
-    if tracking_uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
-        raise UsageError("MLflow's server is not named; give --tracking-uri URI, or set MLFLOW_TRACKING_URI")
-    facts = job_facts(record)
-    name = experiment or facts.job.job.name or "bai"
-    for each in export_to_mlflow(facts, uri=tracking_uri, experiment=name):
-        table = {"run_id": each.run_id, "new": each.new, "values": each.values}
-        print_result(table, f"{each.run_id}  {each.values:,} values", json_=json_)
-    say(f'{record.job_id} is in MLflow\'s experiment "{name}"')
-
-
-def _to_tensorboard(record: JobRecord, folder: Path, *, json_: bool) -> None:
-    from executor.export.facts import job_facts
-    from executor.export.tensorboard import export_to_tensorboard
-
-    place = str(export_to_tensorboard(job_facts(record), folder))
-    print_result({"folder": place}, place, json_=json_)
-    say(f"{record.job_id} is there; look at it: tensorboard --logdir {folder}")
+    check_choice("--to", to, tuple(_TARGETS))
+    given = {"--tracking-uri": tracking_uri, "--experiment": experiment, "--dir": folder}
+    write, own = _TARGETS[to]
+    for option, value in given.items():
+        if value is not None and option not in own:
+            raise UsageError(f"{option} is not for --to {to}")
+    write(options.find(job), *(given[option] for option in own), json_=json_)

@@ -328,6 +328,60 @@ example = "epoch acc=7"
     assert tree.changed() == {tables, patterns}
 
 
+def test_a_new_target_of_export_needs_its_file_and_changes_in_one(tree: SourceTree, cli: LocalCli) -> None:
+    # Given a target with an option of its own
+    tree.write(
+        "executor/export/plain_text.py",
+        '''\
+"""The last values of a job, as lines of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from executor.export.facts import JobFacts
+
+
+def export_to_file(facts: JobFacts, file: Path) -> None:
+    every = [series for run in facts.runs for series in run.series if series.key.name == "loss"]
+    file.write_text("".join(f"{each.key.name} {each.values[-1]}\\n" for each in every))
+''',
+    )
+    numbers = "executor/commands/numbers.py"
+    writer = """\
+def _to_file(record: JobRecord, file: Path, *, json_: bool) -> None:
+    from executor.export.facts import job_facts
+    from executor.export.plain_text import export_to_file
+
+    export_to_file(job_facts(record), file)
+
+
+"""
+    tree.insert(numbers, writer, before="_TARGETS: ")
+    tree.insert(numbers, '    "plain-text": (_to_file, ("--file",)),\n', before='    "tensorboard": (')
+    option = (
+        '    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="The file.")] = None,\n'
+    )
+    tree.insert(numbers, option, before="    folder: Annotated[")
+    tree.replace(numbers, '"--dir": folder}', '"--dir": folder, "--file": file}')
+
+    # When a job is exported to it, and to another one with its option
+    run_job(cli, cli.descriptor("print('loss=0.5')"))
+    file = cli.folder / "values"
+    done = cli.bai("export", "one", "--to", "plain-text", "--file", file)
+    wrong = cli.bai("export", "one", "--to", "tensorboard", "--dir", cli.folder / "board", "--file", file)
+    own = cli.bai("export", "one", "--to", "plain-text", "--experiment", "x")
+
+    # Then its function alone has written, and options of other targets are refused
+    assert (done.code, file.read_text()) == (0, "loss 0.5\n"), done.stderr
+    assert (wrong.code, own.code) == (2, 2)
+    assert "--file is not for --to tensorboard" in wrong.stderr
+    assert "--experiment is not for --to plain-text" in own.stderr
+    assert not (cli.folder / "board").exists()
+    assert "mlflow|plain-text|tensorboard" in cli.bai("export", "--help").stdout
+    assert tree.changed() == {"executor/export/plain_text.py", numbers}
+
+
 def test_a_new_backend_needs_only_its_files_and_its_registration(tree: SourceTree, cli: LocalCli) -> None:
     tree.write(
         "executor/backends/nice.py",
