@@ -157,7 +157,7 @@ def status(
     from executor.records.generation_status import last_hints, size_status
     from executor.records.generations import generations_of
     from executor.records.job_status import unknown_status
-    from executor.records.machine_facts import SUMMARY_NODES, environments
+    from executor.records.machine_facts import environments
     from executor.records.node_status import with_nodes
     from executor.records.reading import result_of
 
@@ -179,7 +179,7 @@ def status(
         result=result,
         measured=measured,
         over_runs=_over_runs(record, result) if measured is not None else [],
-        machines=list(environments(record, most=None if verbose else SUMMARY_NODES)),
+        machines=environments(record),
         generations=generations_of(record, None) if verbose and result is None else (),
         hints=last_hints(record, record.job()) if verbose else None,
         size=size_status(record, record.job()) if verbose and result is None else None,

@@ -14,9 +14,8 @@ from typing import Any
 from bai_agent.errors import StoreError
 from bai_agent.job.record import JobRecord, NodeRecord
 from bai_agent.light_dataclass import dataclass
+from executor.records.reading import read_each
 
-SUMMARY_NODES = 16
-"""Number of nodes whose machines a summary reads: each is a request."""
 _RANKS = 6
 """Most nodes that a sentence names."""
 _UNWRITTEN = (
@@ -49,14 +48,11 @@ class NodeEnvironment:
         return dict(self.__dict__)
 
 
-def environments(record: JobRecord, *, most: int | None = None) -> Iterator[NodeEnvironment]:
-    """Yield the environment of each node of the job's last attempt. most: largest number of nodes.
-
-    Raises StoreError if the nodes cannot be listed.
-    """
+def environments(record: JobRecord) -> list[NodeEnvironment]:
+    """Return the environment of each node of the job's last attempt. Raises StoreError if the nodes cannot be listed."""
     nodes = record.nodes()
-    for node in [node for node in nodes if node.attempt == nodes[-1].attempt][:most]:
-        yield _environment(node)
+    last = [node for node in nodes if node.attempt == nodes[-1].attempt]
+    return read_each(_environment, last, folder=record.store.folder)
 
 
 @dataclass(frozen=True, kw_only=True)

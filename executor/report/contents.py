@@ -195,7 +195,7 @@ def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Re
     points = read_points(record)
     launch = _launch(record)
     lanes = [lane_of(node, asked=launch.asked, launched=launch.launched) for node in node_records(record)]
-    machines = list(environments(record))
+    machines = environments(record)
     starts = benchmark_starts(record.node())
     parts = _parts(points, job, starts, result)
     kind = launch.instance_type or _instance_type(machines)

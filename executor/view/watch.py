@@ -21,7 +21,7 @@ from executor.jobs.wait import RetryWindow
 from executor.records.counted_values import failed_of, memory_floor
 from executor.records.follower import JobFollower, News
 from executor.records.job_status import NODES_END
-from executor.records.machine_facts import SUMMARY_NODES, environments, machine_warnings
+from executor.records.machine_facts import environments, machine_warnings
 from executor.records.nodes import NodeListing
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
     """Add the facts that are known of a job after its end."""
     job_view.result = result
     with suppress(StoreError):  # the summary has more than this
-        job_view.machine_warnings = machine_warnings(environments(record, most=SUMMARY_NODES))
+        job_view.machine_warnings = machine_warnings(environments(record))
     job_view.measurements.leave_out_runs(failed_of(result))
     job_view.measurements.raise_memory_floor(memory_floor(result.own_usage))
     if job_view.job.repeat is not None:

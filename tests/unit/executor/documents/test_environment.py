@@ -126,3 +126,14 @@ def test_any_content_is_shown_without_an_error(facts: dict[str, Any]) -> None:
     node = NodeEnvironment(attempt=0, rank=0, environment=facts)
 
     assert all(len(each.text) <= 1000 for each in environment_facts(node))
+
+
+def test_the_warnings_of_all_nodes_are_shown_of_a_job_of_many(cli: LocalCli) -> None:
+    many = HandmadeJob(cli.store, nodes=20)
+    for rank in range(20):
+        facts = {"container": {"image": ("f" if rank == 18 else "0") * 64}}
+        write(many.on(rank), json.dumps(facts).encode())
+
+    shown = json.loads(cli.bai("status", "last", "--json").stdout)["machine_warnings"]
+
+    assert [each["ranks"] for each in shown] == [[*range(18), 19], [18]]
