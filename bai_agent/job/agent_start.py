@@ -1,4 +1,4 @@
-"""Starts an agent that outlives its starter, and waits for it to report that it runs."""
+"""Starts an agent that outlives the starting process, and waits until the agent reports that it runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _KILL_LIMIT_S = 5.0
 """Seconds for a killed process to disappear."""
 _READY = b"ready"
 
-# Neither -m nor PYTHONPATH: -m looks into the current folder first, PYTHONPATH would leak into the benchmark.
-# The path entries that -c adds, such as the current folder, are replaced.
+# Neither -m nor PYTHONPATH: -m looks into the current folder first, and PYTHONPATH would leak into the
+# benchmark. The path entries that -c adds, such as the current folder, are replaced.
 _PROGRAM = "import sys; sys.path[:] = [sys.argv.pop(1), *filter(None, sys.path)]; from bai_agent.cli import main; main()"
 
 
 class AgentStartError(BaiError):
-    """An agent does not run. `code`: its exit code."""
+    """The agent could not be started. `code`: its exit code."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.OURS) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class AgentStartError(BaiError):
 def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -> None:
     """Start `bai-agent run` in a session of its own; return when it runs. Raises AgentStartError.
 
-    A kill of the starter meanwhile leaves an agent that runs, or none. `rundir` must exist.
+    If the starting process is killed meanwhile, the agent either runs or has not started. `rundir` must exist.
     """
     reader, writer = os.pipe()
     try:
@@ -50,15 +50,16 @@ def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -
             ) from error
         finally:
             os.close(writer)
-        # No other thread observes its end.
+        # This thread reaps the agent, because nothing else waits for its exit.
         threading.Thread(target=agent.wait, name="agent", daemon=True).start()
         try:
             answer = read_to_end(reader, timeout_s=_START_LIMIT_S)
         except TimeoutError:
-            # It has started nothing yet, and must not do so after its user was told that it does not run.
+            # The agent has started nothing yet. After the user was told that the agent does not run, it must
+            # not start anything.
             agent.kill()
             with suppress(subprocess.TimeoutExpired):
-                agent.wait(_KILL_LIMIT_S)  # until then its lock says that it runs
+                agent.wait(_KILL_LIMIT_S)  # until it is dead, its lock reports that it runs
             raise AgentStartError(
                 f"the agent did not say within {_START_LIMIT_S:g} s that it runs, and was ended; see {rundir.agent_log}"
             ) from None
@@ -86,7 +87,7 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
             stdout=output,
             stderr=output,
             pass_fds=(passed,),
-            # A Ctrl-C for the starting process must not reach it.
+            # A Ctrl-C for the starting process must not reach the agent.
             start_new_session=True,
             cwd=rundir.path,
         )

@@ -4,26 +4,26 @@
     signs/<rank>           a worker's sign of life
     ended/<rank>.json      a node's outcome
     control/peers.json     from the coordinator: all nodes that joined, by rank
-    control/coordinator    its sign of life
-    control/stop.json      its order that the job ends
-    signs/ready-<rank>     if nodes start the runs of `[repeat]` together: the run for which the node is ready
+    control/coordinator    the coordinator's sign of life
+    control/stop.json      the coordinator's order to end the job
+    signs/ready-<rank>     the run for which the node is ready, if nodes start the runs of `[repeat]` together
     signs/turn-<run>       from the coordinator: whether a run begins
 
-A job with restarts adds
+A job with restarts adds:
     ended/<rank>-<g>.json            the end of generation g on a node
     control/generation-<g>.json      the coordinator's decision after the generation before g
     control/begin-<g>.json           the beginning of generation g, with the members and their ports
-and an elastic one, whose coordinator is the leader, the first member of the newest generation:
+An elastic job also adds the following. Its coordinator is the leader: the first member of the newest generation.
     signs/<node>                     signs of life of all nodes
     signs/leaving-<node>             a node that is about to lose its machine
     signs/size-<k>.json              from the leader: the k-th number of nodes that the benchmark's hints ask for
     control/sign-<node>              a leader's sign of life
-    control/together-<g>.json        from the leader: all members of the generation before have seen a planned decision, and stop now
-    control/launch-<g>.json          from the leader: all members of generation g have their checkpoint, and launch
+    control/together-<g>.json        from the leader: all members of the generation before have seen a planned decision and must stop
+    control/launch-<g>.json          from the leader: all members of generation g have their checkpoint and may launch
     requests/<k>.json                the k-th request for another number of nodes
 
-A worker lists `control/` alone: three keys, and two or three more for each later generation. The coordinator lists the other
-folders. The cost of a check depends neither on the number of nodes nor on the length of their logs.
+A worker lists only `control/`, which has three keys, and two or three more for each later generation. The coordinator lists the
+other folders. The cost of a check depends neither on the number of nodes nor on the length of their logs.
 """
 
 from __future__ import annotations
@@ -72,22 +72,22 @@ Version: TypeAlias = tuple[int, int]
 COORDINATOR = 0
 """The rank of the node that decides for the job."""
 _ENDED = re.compile(r"(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
-"""Name of a generation's end on a node: rank and generation."""
+"""Name of the report that a generation ended on a node: rank and generation."""
 _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re.ASCII)
 _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
-"""Name of a leader's sign of life: its node."""
+"""Name of a leader's sign of life, with the number of its node."""
 _LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
 _HINTS = "signs/hints.json"
 _PROPOSAL = re.compile(r"size-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
-"""Name of a proposed number of nodes: its place in the order."""
+"""Name of a proposal for the number of nodes, with the proposal's index."""
 _UNUSABLE = "This node's report of its end cannot be used"
 _RANKED = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.json)?", re.ASCII)
-"""Name of a node's object: its rank."""
+"""Name of an object of a node, with the node's rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopOrder:
-    """The coordinator's order that the job ends: it has finished, or node `rank` is the cause."""
+    """The coordinator's order to end the job, because the job has finished or because of node `rank`."""
 
     finished: Truth = False
     rank: Count = COORDINATOR
@@ -106,17 +106,18 @@ class Control:
     generations: Mapping[int, Version] = field(default_factory=dict)
     """Decisions, by generation."""
     begun: Mapping[int, Version] = field(default_factory=dict)
-    """Beginnings, by generation."""
+    """Announced starts of generations, by generation."""
     launches: Mapping[int, Version] = field(default_factory=dict)
     """Generations of an elastic job that all members may launch."""
     seen_by_all: Mapping[int, Version] = field(default_factory=dict)
     """Planned decisions that all members of the generation before have seen."""
     leaders: Mapping[int, Version] = field(default_factory=dict)
-    """Last sign of each node that leads or led an elastic job."""
+    """Last sign of life of each node that leads or led an elastic job."""
 
     @property
     def decided(self) -> range:
-        """Numbers of the decisions of an elastic job. Decisions after a gap are not from its leaders."""
+        """Numbers of the decisions of an elastic job. Decisions after a gap do not count, because no leader
+        wrote them."""
         return range(next(each for each in count() if each not in self.generations))
 
     @property
@@ -130,11 +131,11 @@ class SignsSeen:
     """The objects below `signs/`."""
 
     nodes: Mapping[int, Version]
-    """Last sign of each node; in a fixed job without the coordinator's."""
+    """Last sign of life of each node. In a fixed job, the coordinator is left out."""
     leaving: Mapping[int, Version]
     """Nodes that are about to lose their machine."""
     proposals: Mapping[int, Version] = field(default_factory=dict)
-    """Proposed numbers of nodes, by their place in the order."""
+    """Proposed numbers of nodes, by the proposal's index."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,8 @@ class AttemptRecord:
         self._put(f"joined/{peer.rank}.json", {**table, **more})
 
     def joined(self) -> dict[int, tuple[Version, str]]:
-        """Return version and ETag of each joined node's announcement: an agent may join twice in a second."""
+        """Return version and ETag of each joined node's announcement, because an agent may join twice within a
+        second."""
         return {rank: (_version(each), each.etag) for rank, each in self._ranked("joined/").items()}
 
     def peer(self, rank: int) -> Peer:
@@ -208,7 +210,7 @@ class AttemptRecord:
         self._put(f"ended/{end.rank}-{generation}.json", asdict(end))
 
     def generation_ended(self, generation: int) -> set[int]:
-        """Return the nodes that have reported so."""
+        """Return the nodes that have reported the end of this generation."""
         names = (_ENDED.fullmatch(name) for name in self._named("ended/"))
         return {int(name[1]) for name in names if name is not None and int(name[2]) == generation}
 
@@ -270,7 +272,7 @@ class AttemptRecord:
         self._settle(f"control/launch-{number:06}.json", {"generation": number})
 
     def stop_together(self, number: int) -> None:
-        """Announce, as the leader, that all members of the previous generation have seen this decision, and
+        """Announce, as the leader, that all members of the previous generation have seen this decision and must
         stop now. Raises StoreError."""
         self._settle(f"control/together-{number:06}.json", {"generation": number})
 
@@ -283,7 +285,7 @@ class AttemptRecord:
         return self._read_as(StopOrder, "control/stop.json")
 
     def sign(self, rank: int, content: Mapping[str, Any]) -> None:
-        """Give a sign of life."""
+        """Write a node's sign of life."""
         self._put("control/coordinator" if rank == COORDINATOR else f"signs/{rank}", content)
 
     def signs(self) -> dict[int, Version]:
@@ -340,7 +342,7 @@ class AttemptRecord:
         return leaving
 
     def give_hints(self, hints: Hints) -> None:
-        """Keep the benchmark's hints in place of the last ones. Raises StoreError."""
+        """Save the benchmark's hints, which replace the previous ones. Raises StoreError."""
         self._put(_HINTS, asdict(hints))
 
     def hints(self) -> Hints | None:
@@ -382,7 +384,7 @@ class AttemptRecord:
         return self._read_as(ScaleRequest, f"requests/{number}.json")
 
     def propose_size(self, proposal: ScaleRequest) -> int:
-        """Propose another number of nodes, as the leader; return the proposal's place. Raises StoreError."""
+        """Propose another number of nodes, as the leader; return the proposal's index. Raises StoreError."""
         number = max(self.signs_seen().proposals, default=-1) + 1
         while not self._put_once(f"signs/size-{number}.json", asdict(proposal)):
             number += 1
@@ -395,7 +397,7 @@ class AttemptRecord:
     def _sign(self, name: str, node: int) -> Sign:
         key = self.key(name)
         sign = checked(Sign, self.job.read_object(key) or {}, where=self._url(key))
-        # A sign of a fixed job has no node.
+        # In a fixed job, signs of life do not name a node.
         if sign.node is not None:
             _require_rank(sign.node, node, where=self._url(key))
         return sign
@@ -405,7 +407,7 @@ class AttemptRecord:
         self._put(f"signs/ready-{rank}", {"run": run})
 
     def is_ready(self, run: int, rank: int) -> bool:
-        """Return whether a node has reported so."""
+        """Return whether a node has reported that it is ready for a run."""
         said = self.job.read_object(self.key(f"signs/ready-{rank}"))
         return said is not None and said.get("run") == run
 
@@ -489,7 +491,7 @@ class AttemptRecord:
         return found
 
     def _url(self, key: str) -> str:
-        """Return the address of an object, for a person."""
+        """Return the address of an object, for messages."""
         return f"{self.job.store.url}/{key}"
 
     def _named(self, folder: str) -> dict[str, StoredObject]:
@@ -519,7 +521,7 @@ def _decided(word: str, objects: Mapping[str, StoredObject]) -> dict[int, Versio
 
 
 def _versions_named(pattern: re.Pattern[str], objects: Mapping[str, StoredObject]) -> dict[int, Version]:
-    """Return the version of each object whose name is a node's by `pattern`."""
+    """Return the versions of the objects whose names match `pattern`, by node."""
     found = ((pattern.fullmatch(name), each) for name, each in objects.items())
     return {int(name[1]): _version(each) for name, each in found if name is not None}
 

@@ -11,25 +11,26 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 MOST_CONNECTIONS = 32
-"""Most connections at a time. A further connection ends the oldest: a normal client is done in
+"""Most connections at a time. A further connection closes the oldest one, because normal clients finish within
 milliseconds."""
 _NO_DESCRIPTOR_S = 0.1
-"""Pause (seconds) after a connection could not be accepted, so that waiting ones do not keep a CPU busy."""
+"""Pause (seconds) after a connection could not be accepted, so that pending connections do not keep a CPU
+busy."""
 
 
 class BoundedServer(socketserver.ThreadingTCPServer):
-    """A thread for each connection, and a bound on both. Unlike the library's HTTP server, it makes no DNS
-    query for its own name."""
+    """A server with one thread per connection and a limit on connections. Unlike the library's HTTP server, it
+    makes no DNS query for its own name."""
 
     allow_reuse_address = True
     daemon_threads = True
-    # Otherwise the end would wait for slow readers.
+    # If it were true, closing the server would wait for slow clients.
     block_on_close = False
     request_queue_size = 128
     most_connections = MOST_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
-        """Listen. An address of IPv6 comes without its brackets; port 0 is any free one. Raises OSError."""
+        """Listen. An IPv6 address is given without brackets; port 0 means any free port. Raises OSError."""
         self.address_family = family_of(address[0])
         self._open: list[socket.socket] = []
         self._changing = threading.Lock()
@@ -47,7 +48,8 @@ class BoundedServer(socketserver.ThreadingTCPServer):
             oldest = self._open.pop(0) if len(self._open) >= self.most_connections else None
             self._open.append(request)
         if oldest is not None:
-            # Its thread wakes and closes it, unless it has gone.
+            # The connection's thread wakes and closes it. The error means that the connection is already
+            # closed.
             with suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
@@ -63,7 +65,7 @@ class BoundedServer(socketserver.ThreadingTCPServer):
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Gives whole answers, and logs nothing."""
+    """Request handler that sends complete responses and logs nothing."""
 
     timeout = 10.0
     """Seconds without a byte after which a connection is closed."""
@@ -80,5 +82,5 @@ class Answers(BaseHTTPRequestHandler):
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Return the kind of socket for an address or a name; an address of IPv6 comes without its brackets."""
+    """Return the address family for an address or a host name; an IPv6 address is given without brackets."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,4 +1,4 @@
-"""The job descriptor as a file: the executor writes it into user data or beside the job, a person may write one by hand."""
+"""The job descriptor as a file. `bai` writes it into user data or beside the job, and users may write one by hand."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DESCRIPTOR_LIMIT = 16 * 2**20
 def read_job(path: Path, *, checked: bool = False) -> Job:
     """Return the job descriptor in the file `path`. Raises DescriptorError.
 
-    `checked`: the same content was validated before, so patterns, which take the longest, are not compiled
-    again.
+    `checked`: the same content was validated before. Patterns are then not compiled again, because that takes
+    the longest.
     """
     try:
         with path.open("rb") as file:
@@ -35,7 +35,7 @@ def read_job(path: Path, *, checked: bool = False) -> Job:
 
 
 def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
-    """Return the job descriptor that `content` (TOML, UTF-8) holds; see `read_job`. Raises DescriptorError."""
+    """Return the job descriptor in `content` (TOML, UTF-8); see `read_job`. Raises DescriptorError."""
     try:
         table = read_toml_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -63,7 +63,8 @@ def parse_job(content: bytes, *, where: str, checked: bool = False) -> Job:
 
 
 def job_table(job: Job) -> dict[str, Any]:
-    """Return `job` as plain TOML values, without what equals its default; `parse_job` reads them back."""
+    """Return `job` as plain TOML values, without values that equal their default; `parse_job` reads them
+    back."""
     table = {"version": job.version, **write_table(job)}
     if job.is_elastic:
         # Its default depends on another table, so it is never left out.
@@ -73,8 +74,9 @@ def job_table(job: Job) -> dict[str, Any]:
 
 
 def without_credentials(job: Job) -> Job:
-    """Return `job` without secrets: no address of a source has a password or a query, which may be a key."""
-    # Imported here: an extractor starts without it.
+    """Return `job` without secrets. Passwords and queries, which may hold a key, are removed from the addresses
+    of sources."""
+    # Imported here because an extractor starts without it.
     from bai_agent.job.schema.source_schemes import shown_address
 
     return replace(job, sources=tuple(replace(each, src=shown_address(each.src)) for each in job.sources))

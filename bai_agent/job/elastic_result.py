@@ -1,4 +1,4 @@
-"""The end of an elastic job, from the last decision and from the end of each node's part."""
+"""Makes the result of an elastic job from the last decision and the outcome of each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.light_dataclass import replace
 
 _OF_ONE_NODE = frozenset({"hopeless", "used_up"})
-"""Reasons of an end that are one node's failure, about which that node's outcome says more."""
+"""Reasons for the job's end that are a failure of one node. That node's outcome has more details."""
 
 
 def elastic_result(
@@ -25,11 +25,11 @@ def elastic_result(
     replaced: Sequence[int] = (),
     git: GitCommit | None = None,
 ) -> JobResult:
-    """Return the end of a job. end: the decision. nodes: the ends of these nodes' parts. replaced: nodes in
+    """Return the result of a job. end: the last decision. nodes: outcomes of the nodes. replaced: nodes in
     whose place machines were launched.
 
-    lost: nodes that were given up, each with its name for people. seen: required metrics with a value on
-    those nodes. measured: values of those nodes, from their records.
+    lost: nodes that were given up, each with its name for messages. seen: required metrics that had a value on
+    the lost nodes. measured: values of the lost nodes, from their records.
     """
     unheard = sorted(set(lost) - {each.rank for each in nodes})
     warnings = [f"{lost[each]} was lost." for each in unheard]
@@ -46,8 +46,8 @@ def elastic_result(
 
 
 def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return the outcomes of nodes, completed with the values of lost ones: some of those had only reported
-    why they fail."""
+    """Return the outcomes of nodes, completed with the values of lost nodes, because some lost nodes had only
+    reported why they fail."""
     said = {each.rank: each for each in nodes}
     for each in measured:
         before = said.get(each.rank, each)
@@ -61,7 +61,7 @@ def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list
 
 
 def _successes(nodes: Sequence[NodeOutcome]) -> list[NodeOutcome]:
-    """Return all nodes as if each had succeeded: the job continued without the failed ones, and their values
+    """Return all outcomes as successes, because the job continued without the failed nodes and their values
     count."""
     return [replace(each, outcome=Outcome.SUCCEEDED.value) for each in nodes]
 
@@ -74,13 +74,13 @@ def _succeeded(result: JobResult, nodes: Sequence[NodeOutcome], end: NextGenerat
     if first is None or result.outcome != Outcome.SUCCEEDED.value:
         return result
     number = first.generations[-1].generation if first.generations else 0
-    # The sentence names the time of the last generation.
+    # The time in the sentence is that of the last generation.
     sentence = f"{first.sentence.removesuffix('.')} in generation {number}." if number else first.sentence
     return replace(result, sentence=sentence, benchmark=first.benchmark, last_lines=first.last_lines or [])
 
 
 def _ended(result: JobResult, end: NextGeneration) -> JobResult:
-    """Return the result with the outcome of the decision, unless the failure of one node says more."""
+    """Return the result with the outcome of the decision, unless the failure of one node has more details."""
     if end.why in _OF_ONE_NODE and result.outcome != Outcome.SUCCEEDED.value:
         return result
     outcome = Outcome(end.outcome)

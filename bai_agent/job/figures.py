@@ -1,5 +1,5 @@
-"""Figures of values, for both programs: the mean, the median, the deviation, the confidence interval of a mean over runs, and the
-test for a trend."""
+"""Statistics of values, for both programs: mean, median, deviation, confidence interval of a mean over runs, and a test for a
+trend."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from itertools import chain, combinations
 from operator import neg
 
 LIMIT = 1e300
-"""Absolute value above which values are recorded but left out of all figures: sums and differences of the
-others are finite."""
+"""Largest absolute value in statistics, so that sums and differences stay finite. Larger values are only
+recorded."""
 _SORTED_AT_ONCE = 2**16
-"""Number of values of an array that are sorted or compared together: as a list they take five times the
+"""Number of values of an array that are sorted or compared together. As a list they take five times the
 memory."""
 _SAMPLE = 2**16
 _LEAST = 8
-"""Number of values that are always kept: with fewer a search would make no progress."""
+"""Number of values that are always kept, because a search with fewer would make no progress."""
 _MARGIN = 64
 """The median of all values is searched for within a 64th of the sample on both sides of its median."""
 _NORMAL = 1.959963984540054
@@ -44,7 +44,7 @@ _EXACT = 30
 
 
 def student_975(freedom: int) -> float:
-    """Return Student's t at 0.975 for so many degrees of freedom, to five digits.
+    """Return Student's t at 0.975 for `freedom` degrees of freedom, to five digits.
 
     Beyond the table: Abramowitz and Stegun, "Handbook of Mathematical Functions", 26.7.5.
     """
@@ -61,12 +61,13 @@ def student_975(freedom: int) -> float:
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Return the mean of one or more values, which is between the least and the greatest."""
+    """Return the mean of one or more values. It is never outside their range."""
     return min(max(math.fsum(values) / len(values), min(values)), max(values))
 
 
 def median_of(values: Sequence[float]) -> float:
-    """Return the median of one or more values: the mean of the two in the middle if their number is even."""
+    """Return the median of one or more values. For an even number, it is the mean of the two values in the
+    middle."""
     if len(values) > _SORTED_AT_ONCE:
         low, high = values_at(array("d", values), middle_ranks(len(values)))
     else:
@@ -76,14 +77,15 @@ def median_of(values: Sequence[float]) -> float:
 
 
 def middle_ranks(count: int) -> tuple[int, int]:
-    """Return the ranks, from 0, of the two values in the middle of `count`; twice the same if that is odd."""
+    """Return the ranks, from 0, of the two middle values of `count` values. Both ranks are the same if `count`
+    is odd."""
     return (count - 1) // 2, count // 2
 
 
 def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, float]:
-    """Return the values with these two ranks, from 0 and next to each other or the same; `values` may be reordered.
+    """Return the values with these two ranks (from 0), which are equal or adjacent; `values` may be reordered.
 
-    Nearly all other values are only compared with bounds, not sorted, which takes a third of the time.
+    Nearly all other values are only compared with bounds. This takes a third of the time of a sort.
     """
     if len(values) > _SORTED_AT_ONCE:
         low, high = likely_bounds(values, *ranks)
@@ -100,8 +102,8 @@ def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, floa
 
 
 def likely_bounds(values: array[float], first: int, last: int) -> tuple[float, float]:
-    """Return two bounds, from a sample, between which the values with the ranks from `first` to `last`
-    probably are."""
+    """Return two bounds that probably enclose the values with the ranks from `first` to `last`, estimated from
+    a sample."""
     sample = sorted(values[:: len(values) // _SAMPLE + 1])
     margin = len(sample) // _MARGIN + 1
     low, high = first * len(sample) // len(values) - margin, last * len(sample) // len(values) + margin
@@ -123,8 +125,8 @@ def ranked(values: array[float], rank: int) -> float:
     starts = range(0, len(values), _SORTED_AT_ONCE)
     blocks = [(start, min(start + _SORTED_AT_ONCE, len(values))) for start in starts]
     low, high = _order(-math.inf), _order(math.inf)
-    # The value is the least number that is not exceeded by more than `rank` values; it is found by at most 64
-    # halvings.
+    # The value is the smallest number that at least `rank` + 1 values do not exceed. At most 64 halvings find
+    # it.
     while low < high:
         middle = (low + high) // 2
         number = _number(middle)
@@ -153,7 +155,7 @@ class ExactSum:
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        """Numbers with the same exact sum: each is the rounded remainder of the previous ones."""
+        """Numbers whose exact sum is the result. Each is the rounded remainder of the previous ones."""
 
     def add(self, values: Sequence[float]) -> None:
         """Add `values`, none beyond `LIMIT`."""
@@ -168,8 +170,8 @@ class ExactSum:
 
 
 class RunningMedian:
-    """Searches for the median of values that arrive in pieces, between `low` and `high`, and keeps those that
-    are nearer to it."""
+    """Searches for the median of values that arrive in pieces. The median is expected between `low` and `high`,
+    and only values between them are kept."""
 
     def __init__(
         self,
@@ -180,7 +182,7 @@ class RunningMedian:
     ) -> None:
         """within: the bounds of the search that chose `low` and `high`."""
         self.kept = array("d")
-        """Values between the bounds, without those that equal them: all, or every `_step`th."""
+        """Values strictly between the bounds: all of them, or every `_step`th."""
         self._step = 1
         self._low, self._high = low, high
         self._below = self._at_low = self._between = self._at_high = 0
@@ -198,12 +200,12 @@ class RunningMedian:
             self._below += len([0 for value in values if value < low])
             near = [value for value in values if low <= value <= high]
             self._at_low += near.count(low)
-            # Each value has one rank, even if both are equal.
+            # If both bounds are equal, each value is counted only once.
             self._at_high += near.count(high) if low < high else 0
             values = [value for value in near if low < value < high]
         first = -self._between % self._step
         self._between += len(values)
-        # Twice as fast as the numbers one by one.
+        # Twice as fast as appending the numbers one by one.
         self.kept.extend(array("d", values if self._step == 1 else values[first :: self._step]))
 
     def thin(self) -> None:
@@ -213,7 +215,8 @@ class RunningMedian:
             self._step *= 2
 
     def value(self, count: int) -> float | None:
-        """Return the median of all `count` values; None if all values must be added once more."""
+        """Return the median of all `count` values. None if the caller must add all values again, to
+        `narrowed`."""
         first, last = middle_ranks(count)
         before = self._below + self._at_low
         low: float | None
@@ -227,7 +230,7 @@ class RunningMedian:
         return low if low == high else (low + high) / 2
 
     def narrowed(self, count: int) -> RunningMedian:
-        """Return a search that expects all `count` values next."""
+        """Return a search with narrower bounds, to which the caller adds all `count` values again."""
         ranks = middle_ranks(count)
         within = self._within or (self._low, self._high)
         if ranks[0] < self._below:
@@ -262,7 +265,7 @@ def deviation(values: Sequence[float]) -> float:
     mean = mean_of(values)
     # The squares of large values overflow, and those of small ones vanish; `hypot` scales them.
     found = math.hypot(*[value - mean for value in values]) / math.sqrt(len(values) - 1)
-    # Rounding alone makes no scatter.
+    # A deviation this small comes from rounding alone.
     return found if found > 1e-15 * abs(mean) else 0.0
 
 
@@ -288,15 +291,16 @@ def trend_p(*series: Sequence[float]) -> float:
     """Return the two-sided p value for no common trend within `series`.
 
     Each series has a score of its own: the number of rising pairs minus that of falling pairs (Kendall,
-    Biometrika 1938). The distribution of their sum is exact without equal values, else approximately normal
-    with the variance corrected for those. 1 if there is nothing to judge.
+    Biometrika 1938). For short series without equal values, the distribution of the scores' sum is exact. If
+    not, it is approximated by a normal distribution, with the variance corrected for equal values. Returns 1 if
+    no values differ or if rises and falls balance.
     """
     score = abs(sum(map(_score, series)))
     if all(len(set(each)) == len(each) <= _EXACT for each in series):
         chances = [1.0]
         for each in series:
             chances = _added(chances, _distribution(len(each)))
-        # A score is twice its rising pairs, less all pairs.
+        # A score is twice the number of rising pairs, minus the number of all pairs.
         pairs = len(chances) - 1
         return min(1.0, math.fsum(chance for i, chance in enumerate(chances) if abs(2 * i - pairs) >= score))
     variance = sum(map(_variance, series))
@@ -316,7 +320,7 @@ def _variance(values: Sequence[float]) -> float:
 
 @cache
 def _distribution(count: int) -> list[float]:
-    """Return the probability of each number of rising pairs among this number of values in random order."""
+    """Return the probability of each possible number of rising pairs among `count` values in random order."""
     chances = [1.0]
     for size in range(2, count + 1):
         chances = _added(chances, [1 / size] * size)
@@ -324,7 +328,7 @@ def _distribution(count: int) -> list[float]:
 
 
 def _added(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """Return the distribution of the sum of two numbers."""
+    """Return the distribution of the sum of two independent numbers with these distributions."""
     sums = [0.0] * (len(a) + len(b) - 1)
     for i, x in enumerate(a):
         for j, y in enumerate(b):

@@ -28,23 +28,24 @@ from bai_agent.job.record_types import (
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _CHECKPOINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
-"""A checkpoint's name; it becomes part of the names of files and objects."""
+"""A checkpoint's name, which becomes part of the names of files and objects."""
 Nodes = Annotated[list[Count], Rule("a list of nodes")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Restarts and losses of all past generations. Each decision holds it, so that nothing is lost with an
-    agent."""
+    """Restarts and losses of all past generations. Each decision contains the ledger, so that it survives the
+    loss of an agent."""
 
     restarts: Count = 0
     """Number of restarts after a failure."""
     waiting_since: Moment | None = None
-    """Time since which fewer nodes live than the job needs (ms UTC, store's clock). None if a generation has begun since."""
+    """Time since when fewer nodes are alive than the job needs (ms UTC, store's clock). None if a generation has begun since
+    then."""
     losses: Counts = field(default_factory=dict)
-    """Number of times that each node was lost or left, by its number as a text."""
+    """Number of times that each node was lost or left. The key is the node's number as a string."""
     quick_saves: Count = 0
-    """Number of generations in a row that a member soon ended by saving its state."""
+    """Number of consecutive generations that ended soon after their start because a member saved its state."""
     began: Moment | None = None
     """Time of the decision on generation 0 (ms UTC, store's clock). None in a fixed job."""
 
@@ -68,14 +69,15 @@ class Change(str, Enum):
     FAILED = "failed"
     LOST = "lost"
     BROKE = "broke"
-    """A node lost its part of the job, but lives: its shim was killed, or it did not reach the store."""
+    """A node is alive but lost its part of the job, because its shim was killed or it did not reach the
+    store."""
     NOT_STOPPED = "not_stopped"
     NOT_RESTORED = "not_restored"
     LEFT = "left"
     JOINED = "joined"
     SCALED = "scaled"
     SAVED = "saved"
-    """A member saved its state unasked, and ended to be restarted."""
+    """A member saved its state without a request, and exited so that it is restarted."""
     UNREADABLE = "unreadable"
     """An object below `control/` about a generation is incomplete or malformed, so all members begin a new
     one."""
@@ -116,9 +118,9 @@ class NextGeneration:
     why: Text = ""
     """The value of a `Change`, or of a `Why` at the job's end."""
     nodes: Nodes = field(default_factory=list)
-    """The nodes that are the reason."""
+    """The nodes that caused the decision."""
     planned: Truth = False
-    """Whether the members stop together once all have seen this decision, instead of each at once."""
+    """Whether the members stop together after all have seen this decision, instead of each one immediately."""
     ledger: Ledger = Ledger()
     outcome: Text = ""
     """The value of the `Outcome` of the generation before, or of the job at its end."""
@@ -129,7 +131,7 @@ class NextGeneration:
 
     @property
     def runs(self) -> bool:
-        """Whether a generation follows."""
+        """Whether another generation follows."""
         return self.kind is DecisionKind.RUN
 
 
@@ -139,7 +141,7 @@ class Beginning:
 
     members: Members
     checkpoint: str | None = None
-    """Name of the checkpoint that it begins with. None if there is none."""
+    """Name of the checkpoint with which the generation begins. None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +150,7 @@ class Joined:
 
     peer: Peer
     after: int | None = None
-    """The newest generation that it knows and is not a member of. None before generation 0."""
+    """The newest generation that the node knows without being a member. None before generation 0."""
     boot: str | None = None
     """Its machine's boot id."""
 
@@ -163,13 +165,13 @@ class Sign:
     """Seconds since the benchmark last printed anything."""
     node: Count | None = None
     generation: Count | None = None
-    """The generation that the node is at. None before its first one, and in a fixed job."""
+    """The node's current generation. None before its first one, and in a fixed job."""
     restored: Truth = False
     """Whether the node is ready to launch that generation, with its checkpoint restored."""
     decided: Count | None = None
     """The newest decision that the node has read. None if it has read none."""
     shim_port: PortNumber = 0
-    """Port of that generation's shim, which listens as long as it lives. 0 if none runs."""
+    """Port of that generation's shim, which listens as long as the shim lives. 0 if no shim runs."""
     seen: Texts = field(default_factory=list)
     """Names of the required metrics that had a value on this node."""
     problem: Text = ""
@@ -200,14 +202,14 @@ class GenerationEnd:
     ended: Moment | None = None
     serves: Truth = False
     port: PortNumber = 0
-    """A port that is free there for the next generation."""
+    """A port that is free on the node for the next generation."""
     keeps: Truth = False
-    """Whether the node still keeps the last checkpoint of the generation. When it is kept, this object is
-    written again."""
+    """Whether the node is still saving the generation's last checkpoint. After that, this object is written
+    again."""
 
     @property
     def of_node(self) -> NodeOutcome:
-        """It as the end of the node's part, to be compared with the ends of others."""
+        """The same end as a node's outcome, to be compared with those of other nodes."""
         return NodeOutcome(
             rank=self.rank,
             outcome=self.outcome,
@@ -220,13 +222,13 @@ class GenerationEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Hints:
-    """`signs/hints.json`: what the benchmark last said of how it would run on other numbers of nodes."""
+    """`signs/hints.json`: the benchmark's last hints about its speed on other numbers of nodes."""
 
     node: Count
     generation: Count
     time: Moment = 0
     text: Text = "{}"
-    """A JSON object in the benchmark's own words. It may hold anything."""
+    """A JSON object as the benchmark wrote it, with any content."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,10 +265,11 @@ def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGenerat
 
 
 def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGeneration:
-    """Return the decision that replaces an unreadable one, the same on each node: the previous members begin
-    anew.
+    """Return the decision that replaces an unreadable one: the previous members begin again. All nodes return
+    the same.
 
-    put: when it was put (ms UTC, store's clock). If there is none before it, the job waits for nodes.
+    put: when the unreadable decision was written (ms UTC, store's clock). Without an earlier decision, the job
+    waits for nodes.
     """
     if before is None:
         ledger = Ledger(waiting_since=put, began=put)

@@ -46,7 +46,7 @@ class SeriesNumber:
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """Sorted, without the labels that say where a record comes from."""
+    """Sorted, without the labels that name a record's origin."""
     arm: str | None = None
     repeat: int | None = None
     generation: int | None = None
@@ -64,7 +64,7 @@ class JobHeadline:
     arm: str | None = None
     units: str = ""
     runs: Mapping[int | None, float]
-    """The number of each run that counts, by repeat; None: the only run."""
+    """The number of each run that counts, by repeat. The key is None for the only run of a job."""
     ranks: int = 1
     """Largest number of ranks that contributed to a run's number."""
     over_ranks: OverRanks = OverRanks.EACH
@@ -118,11 +118,11 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
 
 
 class RunningHeadline:
-    """The headline of values that arrive in pieces, none beyond `LIMIT`: the same as `headline_of` of all of
-    them at once.
+    """The headline of values that arrive in pieces, none beyond `LIMIT`. The result equals `headline_of` for
+    all of them.
 
-    Only a median keeps values, 8 bytes each. If it does not keep all of them, all values must be added once
-    more.
+    Only a median keeps values, 8 bytes each. If it does not keep all of them, the caller must add all values a
+    second time.
     """
 
     def __init__(self, how: Headline) -> None:
@@ -141,7 +141,7 @@ class RunningHeadline:
 
     @property
     def all_values(self) -> array[float] | None:
-        """All values, if all are kept."""
+        """All values; None if some are not kept."""
         return self._median.kept if self._median.keeps_all else None
 
     def thin(self) -> None:
@@ -164,7 +164,8 @@ class RunningHeadline:
             self._median.add(values)
 
     def value(self) -> float | None:
-        """Return the headline of all values; None if they must be added once more, to what `again` returns."""
+        """Return the headline of all values. None if the caller must add all values again, to the object that
+        `again` returns."""
         match self._how:
             case Headline.MIN:
                 return self._least
@@ -186,13 +187,12 @@ class RunningHeadline:
 
 
 def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
-    """Return one number for those of one or more ranks."""
+    """Combine the numbers of one or more ranks into one."""
     return _OVER_RANKS[how](values)
 
 
 def mean_or(how: OverRanks) -> OverRanks:
-    """Return how ranks are combined into one number: by their mean, if the descriptor wants each rank
-    shown."""
+    """Return how ranks are combined into one number. If each rank is to be shown, it is their mean."""
     return OverRanks.MEAN if how is OverRanks.EACH else how
 
 
@@ -211,15 +211,15 @@ class LastGenerations:
             self.add(group, generation)
 
     def add(self, group: Hashable, generation: int | None) -> bool:
-        """Note that a generation has a value; return whether it now counts instead of an earlier one, or
-        of none."""
+        """Record that a generation has a value; return whether this generation now replaces an earlier one, or
+        is the first."""
         is_later = generation is not None and generation > self._last.get(group, -1)
         if generation is not None and is_later:
             self._last[group] = generation
         return is_later
 
     def is_past(self, group: Hashable, generation: int | None) -> bool:
-        """Return whether a later generation counts."""
+        """Return whether a later generation counts instead of this one."""
         return generation is not None and generation < self._last.get(group, generation)
 
 
@@ -335,9 +335,10 @@ def headlines_of_nodes(
 
 
 def per_node(headline: HeadlineValue, *, members: int, measured: int) -> float | None:
-    """Return one node's share of a headline that is a sum over ranks, or a rate that one rank measured for all; None for others.
+    """Return one node's share of a headline that is a sum over ranks, or a rate that one rank measured for all nodes. None for
+    other headlines.
 
-    members: number of nodes. measured: number of those that have a number of their own.
+    members: number of nodes. measured: number of nodes with a number of their own.
     """
     if headline.over_ranks == OverRanks.SUM.value and headline.ranks > 1:
         return headline.value / measured
@@ -351,7 +352,8 @@ def headline_title(name: str, headline: HeadlineValue) -> str:
 
 
 def _how(headline: HeadlineValue) -> OverRanks:
-    """Return the value in a result; a word that only a newer version knows is read as "each"."""
+    """Return how a headline in a result combines ranks; a value that only a newer version knows is read as
+    "each"."""
     known = {each.value: each for each in OverRanks}
     return known.get(headline.over_ranks or "", OverRanks.EACH)
 

@@ -44,9 +44,10 @@ def job_result(
 ) -> JobResult:
     """Return the result of a job with these nodes, one or more.
 
-    The node that failed first is the cause: its outcome, sentence, benchmark and last lines are the job's; without a failure,
-    those of rank 0. A required metric is missing if no node has seen it. whole: whether these are all nodes of the job.
-    lost: ranks that were given up. seen: required metrics that lost nodes reported in their last signs of life.
+    The node that failed first is the cause, so the job gets this node's outcome, sentence, benchmark and last lines. Without
+    a failure, it gets those of rank 0. A required metric is missing if no node has seen it. whole: whether these are all
+    nodes of the job. lost: ranks that were given up. seen: required metrics that lost nodes reported in their last signs of
+    life.
     """
     ranked = sorted(nodes, key=lambda node: node.rank)
     several = len(ranked) > 1
@@ -106,7 +107,8 @@ def _verdict_of(cause: NodeOutcome, *, several: bool) -> _Verdict:
 
 
 def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bool) -> _Verdict:
-    """Return the verdict with missing metrics: a successful job may fail because of them."""
+    """Return the verdict after missing metrics are taken into account. A successful job may fail because of
+    them."""
     succeeded = verdict.outcome is Outcome.SUCCEEDED
     warnings: list[str] = []
     if several:
@@ -121,7 +123,7 @@ def _judge_metrics(verdict: _Verdict, metrics: ExtractionSummary, *, several: bo
             for preset in metrics.empty_presets
         ]
     if metrics.required_missing and metrics.remaining_bytes:
-        # The part that was not searched may hold them: a slow extractor is not the benchmark's failure.
+        # The metrics may be in the part that was not searched. A slow extractor is not the benchmark's failure.
         names = ", ".join(f'"{name}"' for name in metrics.required_missing)
         warnings.append(
             f"These required metrics were not in the part of the output that was searched: {names}."
@@ -167,8 +169,7 @@ def _numbers(checkpoint: str | None) -> list[int]:
 
 
 def _both(one: CheckpointSummary, other: CheckpointSummary) -> CheckpointSummary:
-    """Return the summary of two nodes' checkpoints. Nodes restore independently, so the slowest one
-    counts."""
+    """Return the summary of two nodes' checkpoints. Nodes restore in parallel, so the slowest one counts."""
     return CheckpointSummary(
         kept=one.kept + other.kept,
         bytes=one.bytes + other.bytes,
@@ -186,20 +187,20 @@ def first_failure(nodes: Iterable[NodeOutcome]) -> NodeOutcome | None:
     The peers of a killed process fail moments later, and a launcher may notice its own failure before.
     """
     failed = [node for node in nodes if node.outcome != Outcome.SUCCEEDED.value]
-    # A node that was ended because of another one is not the cause.
+    # A node that was stopped because another one failed is not the cause.
     own = [node for node in failed if node.outcome != Outcome.PEER_FAILED.value] or failed
     if not own:
         return None
     told = min(own, key=_when)
     if told.outcome in FOR_ALL:
-        # Each node detects this at its next check. Later failures are consequences, such as that of mpirun
-        # after another node ended its sshd.
+        # Each node detects a cancellation or the time limit at its next check. Later failures are consequences.
+        # For example, mpirun fails after another node stopped its sshd.
         return min(
             (node for node in own if node.outcome == told.outcome),
             key=lambda node: (node.serves, _when(node), node.rank),
         )
-    # The launcher fails if a serving node is lost or killed, because its processes run through it.
-    # A process there that failed by itself counts like those of the launcher.
+    # The launcher fails if a serving node is lost or killed, because its processes run through it. If a process
+    # on a serving node failed by itself, it counts like the processes of the launcher.
     lost = [node for node in own if node.serves and node.outcome not in (Outcome.FAILED, *FOR_ALL)]
     own = lost or own
     first = min(map(_when, own))
@@ -214,7 +215,7 @@ def _when(node: NodeOutcome) -> int:
 
 
 def sentence_of_node(rank: int, outcome: Outcome, sentence: str) -> str:
-    """Return a node's sentence for the job. It names the node unless the outcome concerns all."""
+    """Return a node's sentence for the job. It names the node unless the outcome concerns all nodes."""
     return sentence if outcome in NAMES_NODES else f"Node {rank}: {sentence}"
 
 
@@ -326,7 +327,7 @@ def generations_of_nodes(
     found: list[GenerationOutcome] = []
     for number in sorted(parts):
         before = found[-1].ended if found else None
-        # A member of the next generation knows why this one ended.
+        # Members of the next generation know why this one ended.
         heard = [node for node in parts[number] if node in parts.get(number + 1, {})]
         told = {node: parts[number][node] for node in heard} or parts[number]
         found.append(_generation(parts[number], told, before, several=len(nodes) > 1))
@@ -346,9 +347,9 @@ def _generation(
 ) -> GenerationOutcome:
     """Return the outcome of a generation from its parts, by node.
 
-    told: parts of the nodes that know why and when it ended, because a hung node may have run it at the same
-    time as the next one. before: end of the previous generation (ms UTC). several: whether the job has
-    several nodes.
+    told: parts of the nodes that know why and when the generation ended. Others may not know, because a hung
+    node may still have run it during the next one. before: end of the previous generation (ms UTC). several:
+    whether the job has several nodes.
     """
     first = next(iter(told.values()))
     # A lost node has reported nothing, but is a member.

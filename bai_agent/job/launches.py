@@ -48,7 +48,8 @@ class JobMachines:
     """Whether the machines of the first launch are recorded."""
 
     def has(self, node: int, instance_id: str | None, *, first: int) -> bool:
-        """Return whether a machine is a node of the job, as far as is known. first: the nodes of the first launch."""
+        """Return whether a machine may be a node of the job, as far as the records tell. first: number of nodes of
+        the first launch."""
         if not self.is_first_known and node < first:
             return True
         return instance_id is not None and self.by_node.get(node) == instance_id
@@ -60,9 +61,9 @@ class LaunchSeen:
 
     number: int
     begun: int
-    """Time at which it was begun (ms UTC, the store's clock)."""
+    """Time at which the launch was begun (ms UTC, the store's clock)."""
     decided: int | None
-    """Time at which it was decided. None if it is not."""
+    """Time at which its result was recorded (ms UTC, the store's clock). None if there is no result yet."""
 
     @property
     def is_decided(self) -> bool:

@@ -80,12 +80,12 @@ class Outcome(str, Enum):
 
     @property
     def sentence(self) -> str:
-        """One sentence for a person, without the details that only the run knows."""
+        """One sentence for the user, without the details that only the run knows."""
         return _MEANING[self][1]
 
 
 OUTCOMES = frozenset(each.value for each in Outcome)
-"""Their values."""
+"""The values of all outcomes."""
 _STATUS: dict[ExitCode, Status] = {
     ExitCode.SUCCEEDED: Status.SUCCEEDED,
     ExitCode.BENCHMARK_FAILED: Status.FAILED,
@@ -142,13 +142,13 @@ _MEANING: dict[Outcome, tuple[ExitCode, str]] = {
     Outcome.KILLED: (ExitCode.KILLED, "The benchmark was killed by a signal that did not come from us."),
 }
 
-# A new outcome is in none of the following but `OWN_FAILURES` if nothing is written here. As tuples they may be asked for the
-# text of an outcome as well.
+# Without a change here, a new outcome is only in `OWN_FAILURES`. These are tuples, so that `in` also works with the text of
+# an outcome.
 FOR_ALL = (Outcome.CANCELLED, Outcome.MAX_RUNTIME)
-"""Outcomes of a job that each node has as its own outcome. Computing nodes explain them better than serving
+"""Outcomes of the job that each node also reports as its own. Computing nodes explain them better than serving
 nodes."""
 FOR_ABSENT = (*FOR_ALL, Outcome.PEER_LOST, Outcome.JOIN_FAILED)
-"""Outcomes of a job that a node without a part in its last generation has as its own outcome."""
+"""Outcomes of the job that a node also reports as its own if it was not a member of the last generation."""
 NAMES_NODES = (
     Outcome.SUCCEEDED,
     Outcome.CANCELLED,
@@ -159,7 +159,8 @@ NAMES_NODES = (
 )
 """Outcomes of all nodes, or with sentences that name the node."""
 UNCAUSED = (Outcome.OOM, Outcome.KILLED, Outcome.PEER_LOST)
-"""Outcomes that no other node's failure causes. The loss of a node counts from its last sign of life."""
+"""Outcomes that are never caused by another node's failure. The loss of a node counts from its last sign of
+life."""
 OWN_FAILURES = tuple(
     each
     for each in Outcome
@@ -184,11 +185,11 @@ OF_A_RUN = (
 )
 """Outcomes that are reported with the number of their run in a series."""
 WITH_EXIT_STATUS = (Outcome.FAILED, Outcome.KILLED, Outcome.OOM)
-"""Failures of the benchmark's own, which end with a code or a signal."""
+"""Failures of the benchmark itself, which has an exit code or was ended by a signal."""
 MAY_GET_BETTER = (*WITH_EXIT_STATUS, Outcome.NO_OUTPUT, Outcome.LOST)
 """Failures that another try may avoid. All other failures would recur, or were requested."""
 NOT_RESTORED = Outcome.PULL_FAILED
-"""End of a member that could not restore the checkpoint, which is all that a member pulls."""
+"""Outcome of a member that could not restore the checkpoint. Members pull nothing else."""
 LOSSES = (
     Outcome.LOST,
     Outcome.PEER_LOST,
@@ -197,7 +198,7 @@ LOSSES = (
     Outcome.AGENT_ERROR,
     NOT_RESTORED,
 )
-"""Outcomes that are a node's own trouble: in an elastic job the node is lost, and the benchmark has not
+"""Outcomes that concern only one node. In an elastic job that node is lost, but the benchmark has not
 failed."""
 
 

@@ -16,8 +16,8 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def _matching(words: str, pattern: str | re.Pattern[str]) -> Rule:
-    """Return the rule of a text. Some become lines of configuration files, so none may hold a line break or another special
-    character."""
+    """Return the rule for a text. Some texts are written into configuration files, so none may contain a line break or
+    another special character."""
     return Rule(words, check=lambda text: re.fullmatch(pattern, text) is not None)
 
 
@@ -33,7 +33,7 @@ class Members:
 
     peers: tuple[Peer, ...]
     key: bytes | None = field(default=None, repr=False)
-    """Key for direct questions between nodes; None: they ask no questions."""
+    """Key for direct questions between nodes. None if the nodes ask each other no questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,25 +41,25 @@ class Peer:
     """A node of the attempt."""
 
     rank: Count
-    """Its position among the nodes that it works with: its group rank in a generation."""
+    """The node's position among the nodes that it works with, which is its group rank in a generation."""
     address: _Address
     """Address for the other nodes: an IP address or a host name."""
     slots: Annotated[int, Rule("a number of processes", 1, 2**31)] = 1
     """Number of the benchmark's processes on this node."""
     port: PortNumber = 0
-    """A port that was free there when it joined; 0: it has none for the others."""
+    """A port that was free on the node when it joined; 0 if it offers no port to the others."""
     instance_id: Text | None = None
-    """Id of its EC2 instance; None if it is none."""
+    """Id of its EC2 instance; None if it is not an EC2 instance."""
     public_key: _PublicKey | None = None
     """Public SSH key, if the strategy uses SSH: the coordinator's client key, or a worker's host key."""
     interface: _Interface | None = None
-    """The network interface there that has the address: "ens5"."""
+    """The node's network interface that has the address: "ens5"."""
     agent_port: PortNumber = 0
-    """Port of its agent's answers to direct questions (`peers/direct_question.py`). 0 if there is none."""
+    """Port at which its agent answers direct questions (`peers/direct_question.py`). 0 if there is none."""
     engine: _Engine | None = None
-    """Name and version of the strategy's launcher there: "mpirun (Open MPI) 4.1.4"."""
+    """Name and version of the strategy's launcher on the node: "mpirun (Open MPI) 4.1.4"."""
     node: Count = -1
-    """Its number in the job's record, which no other node ever has. Unset: `rank`."""
+    """The node's number in the job's record, which is never used for another node. Unset: `rank`."""
 
     def __post_init__(self) -> None:
         if self.node < 0:
@@ -92,10 +92,10 @@ def read_members(table: Mapping[str, Any], *, where: str) -> Members:
 
 
 def generation_token(members: Members, generation: int) -> str:
-    """Return a secret that the benchmark's nodes of a generation share, which does not tell the agents' own key; "" if a node is alone."""
+    """Return a secret that the benchmark's nodes of a generation share. It does not reveal the agents' own key. "" if a node is alone."""
     if members.key is None:
         return ""
-    # Imported here: most jobs do not need it.
+    # Imported here because most jobs do not need it.
     import hmac
 
     return hmac.new(members.key, f"benchmark {generation}".encode(), "sha256").hexdigest()

@@ -20,13 +20,13 @@ Stream: TypeAlias = str
 LARGEST_OBJECT = 16 << 20
 """Largest object that is read whole (bytes); our own objects have some KiB."""
 _TRIES = 3
-"""Number of times that an object is put if the store says that it exists, but does not list it."""
+"""Number of times that an object is put if the store answers that it exists but does not list it."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One job in `store`. Each call asks the store."""
+    """One job in `store`. Nothing is cached, so each call sends requests to the store."""
 
     store: JobStore
     job_id: str
@@ -60,7 +60,7 @@ class JobRecord:
         return without_credentials(self.exact_job())
 
     def exact_job(self) -> Job:
-        """Return the job descriptor for the agents. Raises as `job` does."""
+        """Return the job descriptor with credentials, for the agents. Raises the same errors as `job`."""
         content = self._read(self.key("job.toml"))
         if content is None:
             raise MissingObjectError(f'there is no job "{self.job_id}" in {self.store.url}')
@@ -79,7 +79,8 @@ class JobRecord:
         return self.has("cancel.json")
 
     def has(self, name: str) -> bool:
-        """Return whether the job's object `name` exists. Objects below its name are others: any instance may write some of these."""
+        """Return whether the job's object `name` exists. Objects below `name/` do not count, because any instance may write some of
+        these."""
         return self._is_listed(self.key(name))
 
     def put_time(self, name: str) -> int | None:
@@ -94,7 +95,8 @@ class JobRecord:
     def settle(self, key: str, content: bytes) -> bool:
         """Put an object unless it exists; return whether this call put it. Raises StoreError.
 
-        False may also mean that an earlier try of the same put succeeded. S3 may answer "exists" because of another put that then failed.
+        False may also mean that an earlier try of the same put succeeded. S3 may also answer "exists" because of a concurrent put that
+        failed later.
         """
         for _ in range(_TRIES):
             if self.store.put(key, content, if_absent=True):
@@ -106,7 +108,7 @@ class JobRecord:
         )
 
     def read_listed(self, key: str) -> dict[str, Any] | None:
-        """Return the same with one request, for an object that was listed.
+        """Return the same as `read_object` with a single request, for an object that was listed before.
 
         `read_object` lists the folder first, because S3 answers instances alike if an object is missing or forbidden.
         """
@@ -156,7 +158,7 @@ class NodeRecord:
         return f"{self.place}/{name}"
 
     def url(self, name: str) -> str:
-        """Return the address of `name`, for a person."""
+        """Return the address of `name`, for messages."""
         return f"{self.job.store.url}/{self.key(name)}"
 
     def read_object(self, name: str) -> dict[str, Any] | None:
@@ -168,7 +170,7 @@ class NodeRecord:
 
         A stream is a sequence of objects, named by the position of their first byte; the last one may still grow.
         """
-        # Sizes in the listing save a request if there is nothing new, which is the usual case for a follower.
+        # The sizes in the listing save a request if there is nothing new, as is usual for a follower.
         chunks = {start: each for start, each in self._chunks(stream) if start <= position}
         if not chunks:
             return b""

@@ -1,4 +1,5 @@
-"""Types of a job's record: events of a run, outcomes of nodes, results. docs/run-directory.md is the reference.
+"""Types of a job's record: events of a run, outcomes of nodes, and results. docs/run-directory.md is the
+reference.
 
 Both programs read them with `bai_agent.decode`.
 """
@@ -67,7 +68,7 @@ class PhaseEvent(RunEvent):
     seconds: Seconds | None = None
     """Duration, if it has finished."""
     uptime: Seconds | None = None
-    """Time since the machine's boot, by its monotonic clock, because the time of day may be set."""
+    """Time since the machine's boot by its monotonic clock, because the time of day may be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ class RequirementsEvent(RunEvent):
 
     type = "requirements"
     path: Text
-    """File, as in the descriptor."""
+    """Path of the requirements file, as in the descriptor."""
     done: Truth
 
 
@@ -102,9 +103,9 @@ class BenchmarkStartEvent(RunEvent):
     pid: Count
     argv: Texts
     generation: Count = 0
-    """Number of starts before."""
+    """Number of starts before this one."""
     output_bytes: Count | None = None
-    """Length of the output before (bytes). None if an older version wrote this."""
+    """Length of the output before the start (bytes). None if an older version wrote the event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +114,9 @@ class RepeatEvent(RunEvent):
 
     type = "repeat"
     run: Count
-    """Number among all runs, from 0."""
+    """Number of the run among all runs, from 0."""
     repeat: Count | None
-    """Number in records; None for a warm-up run."""
+    """Number of the run in records; None for a warm-up run."""
     name: Text
     """"run 3 of 10": for people, who count from 1."""
 
@@ -139,9 +140,9 @@ class RestartEvent(RunEvent):
     """Number of the generation that begins next."""
     max_restarts: Count
     backoff_seconds: Seconds
-    """Time between the failure and the start."""
+    """Time between the failure and the restart."""
     outcome: Text
-    """Outcome of the generation before: the value of an `Outcome`."""
+    """Outcome of the previous generation: the value of an `Outcome`."""
     message: Text
     """The outcome of the previous generation, in a sentence."""
 
@@ -175,7 +176,7 @@ class CheckpointEvent(RunEvent):
     files: Count
     bytes: Count
     seconds: Seconds
-    """Duration of its upload, beside the benchmark or after its end."""
+    """Duration of the upload, during the benchmark or after its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +206,7 @@ class TruncationEvent(RunEvent):
 
     type = "output_truncated"
     bytes: Count
-    """Length of the output before."""
+    """Length of the output before it was truncated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,7 @@ class StopEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class WarningEvent(RunEvent):
-    """A sentence that a person should read."""
+    """A warning that is shown to the user."""
 
     type = "warning"
     message: Text
@@ -232,7 +233,7 @@ class WaitEvent(RunEvent):
 
     type = "waiting"
     jobs: Texts = field(default_factory=list)
-    """The visible jobs there."""
+    """The other jobs on this machine that bai can see."""
     message: Text
 
 
@@ -244,7 +245,7 @@ class NeighbourEvent(RunEvent):
     job_id: Text | None
     """None for jobs of other users, whose ids are not trusted."""
     since: Moment
-    """Time since when both ran."""
+    """Start of the time in which both ran."""
     until: Moment | None = None
     """End of that time; None if both still run."""
 
@@ -262,7 +263,7 @@ class TransportEvent(RunEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionEvent(RunEvent):
-    """The extractor finished after the benchmark's end, or was given up."""
+    """The extractor finished after the benchmark's end, or bai gave it up."""
 
     type = "extraction"
     seconds: Seconds
@@ -340,9 +341,10 @@ class MetricRecord:
     timestamp: Moment
     labels: Labels | None = None
     repeat: Count | None = None
-    """Run of a `[repeat]` job, from 0; None in other jobs, or if it belongs to no single run."""
+    """Run of a `[repeat]` job, from 0. None in other jobs, or if the value belongs to no single run."""
     generation: Count | None = None
-    """Generation of a job with restarts, from 0; None in other jobs, or if it belongs to no single generation."""
+    """Generation of a job with restarts, from 0. None in other jobs, or if the value belongs to no single
+    generation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,7 +357,7 @@ class BenchmarkExit:
     exec_error: dict[Text, Any] | None = None
     """Reason why it never ran."""
     stop: Text | None = None
-    """The `Outcome` that was the agent's reason to stop it."""
+    """The `Outcome` because of which the agent stopped the benchmark."""
     stop_signal: Count | None = None
     oom: Truth | None = None
     left_behind: Count | None = None
@@ -368,7 +370,7 @@ class BenchmarkExit:
     peak_memory_bytes: Count | None = None
     """Peak memory of its largest process."""
     tree_peak_memory_bytes: Count | None = None
-    """Peak memory of all its processes together, page cache included. None if no cgroup counted it."""
+    """Peak memory of all its processes together, page cache included. None if no cgroup measured it."""
     context_switches_voluntary: Count | None = None
     context_switches_involuntary: Count | None = None
     emit_lost_bytes: Count | None = None
@@ -395,11 +397,12 @@ class HeadlineValue:
     labels: dict[Text, Text] | None = None
     arm: Text | None = None
     ranks: Count = 1
-    """Number of ranks that it combines."""
+    """Number of ranks that the headline combines."""
     over_ranks: Text | None = None
     """How ranks are combined: an `OverRanks`; None for one rank."""
     runs: dict[Text, list[Number]] | None = None
-    """In the record of one of several nodes: numbers of its ranks, by repeat; "" for a single run."""
+    """In the record of one of several nodes: the numbers of the node's ranks, by repeat. The key is "" for a
+    single run."""
     generation: Count | None = None
     """Generation of its values. None if the job has no generations."""
     nodes: dict[Text, Number] | None = None
@@ -417,7 +420,8 @@ class ExtractionSummary:
     log_bytes: Count = 0
     per_metric: Counts = field(default_factory=dict)
     headlines: dict[Text, HeadlineValue] | None = None
-    """By metric, if one number represents it and there were not too many series."""
+    """Headlines by metric. A metric is missing if no single number represents it or if there were too many
+    series."""
     not_numbers: Counts = field(default_factory=dict)
     never_numbers: dict[Text, NeverNumber] | None = None
     required_missing: Texts = field(default_factory=list)
@@ -444,7 +448,7 @@ class KafkaDelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class ArtifactCount:
-    """Number and size of the kept files."""
+    """Number and size of the saved artifacts."""
 
     files: Count
     bytes: Count
@@ -452,7 +456,7 @@ class ArtifactCount:
 
 @dataclass(frozen=True, kw_only=True)
 class GitCommit:
-    """Commit of the descriptor's folder."""
+    """Checked-out commit of the descriptor's folder."""
 
     commit: Text
     branch: Text | None = None
@@ -464,7 +468,7 @@ class RepeatOutcome:
     """The end of one run of a `[repeat]` job. Unknown values of a lost run are None."""
 
     repeat: Count
-    """Number from 0; warm-up runs are neither counted nor listed."""
+    """Number of the run, from 0; warm-up runs are neither counted nor listed."""
     arm: Text | None = None
     """Arm of the run, in a job that compares several; else None."""
     outcome: Text
@@ -489,7 +493,7 @@ class GenerationOutcome:
     """The end of one generation of a job with restarts. Unknown values of a lost generation are None."""
 
     generation: Count
-    """Number from 0: the number of restarts before it."""
+    """Number of the generation, from 0; equals the number of restarts before it."""
     outcome: Text
     """The value of an `Outcome`."""
     sentence: Text = ""
@@ -499,13 +503,13 @@ class GenerationOutcome:
     ended: Moment | None = None
     wall_seconds: Seconds | None = None
     output_begin: Count = 0
-    """Offset of its beginning in the output (bytes)."""
+    """Offset in the output at which it begins (bytes)."""
     output_end: Count | None = None
-    """Offset of its end in the output (bytes)."""
+    """Offset in the output at which it ends (bytes)."""
     members: Annotated[list[Count], Rule("a list of nodes")] = field(default_factory=list)
     """Numbers of its nodes, in the order of their group ranks."""
     gap_seconds: Seconds | None = None
-    """Time without a benchmark before it. None for the first generation, or if unknown."""
+    """Time before the generation in which no benchmark ran. None for the first generation, or if unknown."""
     headlines: dict[Text, HeadlineValue] = field(default_factory=dict)
     """Headlines, by metric with labels."""
 
@@ -521,7 +525,7 @@ class CheckpointSummary:
     bytes: Count = 0
     """Total size."""
     seconds: Seconds = 0.0
-    """Duration of their uploads, beside the benchmark or after its end."""
+    """Duration of the uploads, during the benchmark or after its end."""
     newest: Text | None = None
     restored: Count = 0
     """Number of generations that began from a checkpoint."""
@@ -537,7 +541,7 @@ class ProcessUsage:
     """User and system time."""
     peak_memory_bytes: Count | None = None
     at_least: Truth = False
-    """Whether more was used than is known, because a process was killed."""
+    """Whether the values are lower bounds, because a process was killed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -574,7 +578,7 @@ class OwnUsage:
     cpus: Count | None = None
     """Number of logical CPUs."""
     benchmark_seconds: Seconds | None = None
-    """Duration of the benchmark there."""
+    """Duration of the benchmark on this node."""
     agent: ProcessUsage | None = None
     extractor: ProcessUsage | None = None
     """Resources of all its processes."""
@@ -586,7 +590,7 @@ class Ending:
     """The end of one node's part of a job, or of the whole job."""
 
     outcome: Text
-    """The value of an `Outcome`; in a result perhaps of another version."""
+    """The value of an `Outcome`. In a result, it may be an outcome of another version."""
     sentence: Text
     benchmark: BenchmarkExit | None = None
     phases: Annotated[dict[Text, Seconds], Rule("a table of seconds")] | None = None
@@ -617,14 +621,16 @@ class NodeOutcome(Ending):
 
     rank: Count = 0
     failed: Moment | None = None
-    """Time at which the benchmark or its first process failed, before draining and before other processes were ended."""
+    """Time at which the benchmark or its first process failed, before draining and before other processes were stopped
+    (ms UTC)."""
     serves: Truth = False
-    """Whether the node only serves another one, which starts processes of the benchmark there, or is the client of its server."""
+    """Whether the node only serves another node: that node starts processes of the benchmark on it, or is the client of its
+    server."""
     is_server: Truth = False
     """Whether the node runs the job's server, whose failure its client notices at once."""
     own_usage: OwnUsage | None = None
     complete: Truth = True
-    """Whether the node has sent everything. False if it has just failed and still drains."""
+    """Whether the node has sent everything. False if it has failed and is still draining."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -643,11 +649,12 @@ class JobResult(Ending):
     replaced: Annotated[list[Count], Rule("a list of ranks")] | None = None
     """Ranks of nodes in whose place machines were launched. None if there are none."""
     on_behalf: Truth = False
-    """Whether another program wrote it for machines that could not."""
+    """Whether another program wrote the result because the machines could not."""
 
     @property
     def duration(self) -> float | None:
-        """Duration of the job (seconds), by the times of day if the monotonic one is unknown; None if both are."""
+        """Duration of the job (seconds), from the times of day if the monotonic duration is unknown. None if both
+        are unknown."""
         if self.seconds is not None or self.started is None or self.ended is None:
             return self.seconds
         return max(0, self.ended - self.started) / 1000

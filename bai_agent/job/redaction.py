@@ -1,7 +1,6 @@
 """Redacts secrets in all text that leaves this process: logs, events, results, warnings, examples.
 
-The files that the benchmark writes itself belong to it: they are stored unchanged. Our quotations of them are
-redacted.
+Files that the benchmark writes are stored unchanged. Text that bai quotes from them is redacted.
 """
 
 from __future__ import annotations
@@ -15,12 +14,13 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 _SHORTEST = 4
-"""Shorter texts do not count as secrets, since they would blacken ordinary words."""
+"""Shorter texts do not count as secrets, because redacting them would hide ordinary words."""
 _SHORTEST_LINE = 8
-"""Shortest line of a secret with several lines that is redacted: "}" or "EOF" occurs in many texts."""
+"""Length of the shortest line that is redacted in a secret of several lines, because "}" or "EOF" occurs in
+many texts."""
 _STARS = "***"
 _KEY = 3
-"""Number of characters that index the forms: the length of the shortest form, two lines of one character
+"""Number of characters that index the forms. It is the length of the shortest form: two lines of one character
 each."""
 _IN_ADDRESSES = re.compile(
     r"(?P<user>(?<=://)[^/?#\s@\"'<>]+(?=@))"
@@ -31,7 +31,7 @@ _AS_TEXT = logging.Formatter()
 
 
 class Redactor(logging.Filter):
-    """Redacts known secrets in texts and, as a logging filter, in what is logged."""
+    """Redacts known secrets in texts and, as a logging filter, in log messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,8 @@ class Redactor(logging.Filter):
         return sorted(self._known)
 
     def know(self, secrets: Iterable[str]) -> None:
-        """Start to redact `secrets`: whole, line by line, and encoded as JSON, in an address or in base64."""
+        """Redact `secrets` from now on: whole, line by line, and encoded as JSON, percent-encoded or in
+        base64."""
         new = set(secrets) - self._known
         if not new:
             return
@@ -59,8 +60,8 @@ class Redactor(logging.Filter):
     def redact_all(self, value: Any, *, own_levels: int = 0) -> Any:
         """Return `value` with all texts in it redacted, including keys, except those of the outermost `own_levels` tables.
 
-        Those keys are ours, and a secret such as "metrics" must not take them away. Call it before the value is encoded:
-        quotes and line ends of a secret look different afterwards.
+        Keys of those tables are bai's own names, which must not be redacted even if a secret is "metrics". Call it before
+        the value is encoded: quotes and line ends of a secret look different afterwards.
         """
         if isinstance(value, str):
             return self.redact(value)
@@ -76,7 +77,8 @@ class Redactor(logging.Filter):
         return value
 
     def prepare(self, handler: logging.Handler) -> None:
-        """Let `handler` write lines as the agent's processes do: with times in UTC, and without secrets."""
+        """Configure `handler` to write lines in the format of the agent's processes, with times in UTC and
+        without secrets."""
         formatter = logging.Formatter(
             "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
         )
@@ -87,7 +89,7 @@ class Redactor(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         try:
             text = record.getMessage()
-        except Exception:  # a library's mistake in its own call; logging forgives it too
+        except Exception:  # a mistake in a library's own logging call; `logging` ignores it too
             text = f"{record.msg} {record.args}"
         record.msg = self.redact(text)
         record.args = ()
@@ -100,14 +102,15 @@ class Redactor(logging.Filter):
 
 
 class _Forms:
-    """Texts to replace, found by their first characters: one pattern of all takes seconds where a key file has a thousand lines."""
+    """Texts to replace, indexed by their first characters. A single pattern of all texts takes seconds if a key file has a thousand
+    lines."""
 
     def __init__(self) -> None:
         self._by_key: dict[str, dict[int, set[str]]] = {}
-        """Forms by their first characters, the longest first: a text that contains another one is replaced as
-        a whole."""
+        """Forms by their first characters, the longest first, so that a text that contains another one is
+        replaced as a whole."""
         self._first = re.compile(r"(?!)")
-        """Any first character."""
+        """Matches the first characters of any form."""
 
     def add(self, forms: Iterable[str]) -> None:
         for form in forms:
@@ -138,7 +141,7 @@ class _Forms:
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """Yield the forms of `secret` in a text."""
+    """Yield the forms in which `secret` may occur in a text."""
     import base64  # most processes know no secret
 
     for plain in _parts(secret):
@@ -155,7 +158,8 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _parts(secret: str) -> Iterator[str]:
-    """Yield the secret, and its lines if there are several: a log or a list of last lines has them separately."""
+    """Yield the secret, and also its lines if there are several, because a log or a list of last lines has them
+    separately."""
     stripped = secret.strip()
     lines = [line.strip() for line in stripped.splitlines()]
     if len(stripped) >= _SHORTEST:

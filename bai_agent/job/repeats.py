@@ -32,26 +32,26 @@ class RepeatedRun:
     arm: Text | None = None
     """Arm of the run, in a job that compares several; else None."""
     output_bytes: Count
-    """Offset of its beginning in the output."""
+    """Offset in the output at which the run begins (bytes)."""
     emit_bytes: Count
-    """Offset of its beginning in the emitted values."""
+    """Offset in the emitted values at which the run begins (bytes)."""
     pid: Count
     start: Count
     boot_id: Text
     time: Moment
     ended: RunEnd | None = None
-    """Its end; None if it still runs, or was lost."""
+    """The run's end; None if the run is still running or was lost."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether it succeeded, and was not stopped."""
+        """Whether the run succeeded and was not stopped."""
         ended = self.ended
         return ended is not None and ended.code == 0 and not ended.lost and not ended.was_stopped
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailedStep:
-    """A command before or after a run that failed: no further run began."""
+    """A failed command before or after a run. No further run begins after it."""
 
     step: Text
     """"prepare" or "cleanup"."""
@@ -67,7 +67,7 @@ class RepeatedRuns:
     runs: list[RepeatedRun] = field(default_factory=list)
     failed_step: FailedStep | None = None
     ready: int | None = None
-    """Number of the run, among all from 0, that waits for permission to begin; None if none waits."""
+    """Number, among all runs from 0, of the run that waits for permission to begin. None if no run waits."""
 
     @property
     def measured(self) -> list[RepeatedRun]:

@@ -25,19 +25,19 @@ from bai_agent.files.new_files import draft_beside, place_new
 from bai_agent.light_dataclass import dataclass, replace
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of writes without space on the disk, or for this user."""
+"""Error numbers of writes that fail because the disk or the user's quota is full."""
 
 _RECORDS_BYTES = 2**20
 _RESULT_BYTES = 2**18
 _GENERATIONS = "generations"
 _JSON_LIMIT = 2**28
-"""Largest JSON file that is read (bytes), larger than the longest list of pulled files."""
+"""Largest JSON file that is read (bytes). The longest list of pulled files is smaller."""
 
 
 class _Place:
     """A file or folder of a run's directory, by its name there.
 
-    of_arm: each arm of `[repeat]` has its own. of_generation: each generation has.
+    of_arm: each arm of `[repeat]` has its own. of_generation: each generation has its own.
     """
 
     def __init__(self, name: str, *, of_arm: bool = False, of_generation: bool = False) -> None:
@@ -57,9 +57,9 @@ class RunDir:
 
     path: Path
     arm: str | None = None
-    """Arm of `[repeat]` with its own work folder, scripts and venv; None for those of the run."""
+    """Arm of `[repeat]` whose work folder, scripts and venv are meant. None for those of the whole run."""
     generation: int = 0
-    """Generation of the shim's files."""
+    """Generation whose shim's files are meant."""
 
     def of_arm(self, name: str | None) -> RunDir:
         """Return the run's directory with the folders of the arm `name`."""
@@ -85,12 +85,12 @@ class RunDir:
 
     @property
     def shim_folder(self) -> Path:
-        """Folder of a generation's shim; for the first one the run's directory itself."""
+        """Folder of a generation's shim. For the first generation, it is the run's directory itself."""
         return self.path if self.generation == 0 else self.path / _GENERATIONS / str(self.generation)
 
     @property
     def own(self) -> Path:
-        """The folder of an arm; without one, the run's."""
+        """The folder of the arm; without an arm, the run's directory."""
         return self.path if self.arm is None else self.path / "arms" / self.arm
 
     job = _Place("job.toml")
@@ -112,7 +112,7 @@ class RunDir:
 
     @property
     def kept_output(self) -> Path:
-        """Second name of `output`, in case the benchmark renames or deletes that one."""
+        """Second name of `output`, in case the benchmark renames or deletes the first name."""
         return self.log_chunks / f"{0:020}"
 
     @property
@@ -121,16 +121,16 @@ class RunDir:
         return self.metric_chunks / f"{0:020}.jsonl"
 
     processes = _Place("processes")
-    """Output and end of the processes that mpirun started: `<rank>.log` and `<rank>.json`."""
+    """Output and exit status of the processes that mpirun started: `<rank>.log` and `<rank>.json`."""
     emit = _Place("emit.log")
     """Content of the FIFO, verbatim, written by the shim."""
     fifo = _Place("fifo")
     peers = _Place("peers.json", of_generation=True)
-    """Nodes of the attempt after they have met; after a restart with the ports of the generation."""
+    """Nodes of the attempt after they have met. After a restart, it has the ports of the new generation."""
     hostfile = _Place("hostfile")
     """Hostfile for the benchmark: a line "ADDRESS slots=N" for each node."""
     decision = _Place("decision.json", of_generation=True)
-    """Decision that the generation begins, and why; the first one has none."""
+    """Decision to begin the generation, with the reason. The first generation has none."""
     end = _Place("generations/end.json")
     """Record that no further generation begins, in a job with restarts."""
 
@@ -146,50 +146,52 @@ class RunDir:
     """Key and configuration of ssh or sshd, if nodes use SSH; deleted after the run."""
     shim_lock = _Place("shim.lock", of_generation=True)
     started = _Place("started.json", of_generation=True)
-    """Written by the shim before the benchmark's first instruction."""
+    """Start of the benchmark, written by the shim before the benchmark's first instruction."""
     repeats = _Place("repeats.jsonl")
     """Beginning and end of each run of a `[repeat]` job, written by the shim."""
     turn = _Place("turn.json")
-    """Coordinator's decision whether the next run begins, for the shim, if nodes begin runs together."""
+    """Coordinator's decision whether the next run begins, if nodes begin runs together. The shim reads it."""
     repeat_word = _Place("repeat.json")
     """Decision of the agent whether the runs are enough."""
     stop = _Place("stop.json", of_generation=True)
     """Order of the agent to the shim to end the benchmark, with grace and reason."""
     exit = _Place("exit.json", of_generation=True)
-    """Written by the shim after all processes of the benchmark have ended."""
+    """End of the benchmark, written by the shim after all processes of the benchmark have ended."""
     metrics = _Place("metrics.jsonl")
     results = _Place("results.jsonl")
-    """Values of the benchmark's result files, after all have been read."""
+    """Values of the benchmark's result files, written after all files have been read."""
     extractor_lock = _Place("extractor.lock")
     extractor_offset = _Place("extractor.offset")
     extractor_search = _Place("extractor.search")
-    """Current search of the extractor while it is careful."""
+    """Current search of the extractor while it runs with `--careful`."""
     extractor_disabled = _Place("extractor.disabled.jsonl")
-    """Patterns that took too long, and the first line that they do not search."""
+    """Patterns that took too long, each with the first line that is no longer searched for it."""
     extracted = _Place("extracted.json")
-    """Written by the extractor when the benchmark has exited and every record is in `metrics`: counts, warnings."""
+    """Counts, headlines and warnings. The extractor writes it when the benchmark has exited and every record is in
+    `metrics`."""
     kafka_offset = _Place("kafka.offset")
     cloudwatch_offset = _Place("cloudwatch.offset")
     log_lines_offset = _Place("log-lines.offset")
     store_offset = _Place("store.offset")
     """Upload progress of the streams; exists once this node has claimed its folder in the store."""
     image = _Place("image.id")
-    """Id of the image of the benchmark's container, by which it is found again: a tag may move."""
+    """Id of the image of the benchmark's container. The image is found again by its id, because a tag may move
+    to another image."""
     registry_login = _Place("registry-login.json")
-    """Login at the registry of that image, during its pull."""
+    """Login for the registry of that image. It exists during the pull."""
     image_pull_log = _Place("image-pull.log")
-    """Output of podman during that pull."""
+    """Output of podman during the pull of the image."""
     pulled = _Place("pulled.json")
     """The puller's manifest of finished sources."""
     checkpoint_pulled = _Place("checkpoint-pulled.json")
-    """Folder for the files of a checkpoint that is being restored."""
+    """Manifest of the checkpoint that is being restored."""
     checkpoint_held = _Place("checkpoint-held")
-    """Second names of a checkpoint's files during its upload."""
+    """Folder with hard links to a checkpoint's files during its upload."""
     supervisor = _Place("supervisor.json")
-    """Port and token of the supervisor of AdaptDL's replicas."""
+    """Port and token of the agent's supervisor for AdaptDL's replicas."""
     checkpoint_folder = _Place("checkpoint-folder.json")
-    """Absolute folder of `[checkpoint]`. The folder was empty before, so all of its content belongs to the
-    job."""
+    """Absolute path of the `[checkpoint]` folder. The folder was empty before, so all of its content belongs to
+    the job."""
     work = _Place("work", of_arm=True)
     script = _Place("script")
     """The text of `[benchmark] script` as a file."""
@@ -198,15 +200,16 @@ class RunDir:
     requirements_log = _Place("requirements.log", of_arm=True)
     """Output of pip."""
     reserved = _Place("reserved")
-    """Space for the last records and events, until the benchmark has ended."""
+    """Placeholder that reserves disk space for the last records and events, until the benchmark has ended."""
     reserved_result = _Place("reserved.result")
-    """Space for the result."""
+    """Placeholder that reserves disk space for the result."""
     log_chunks = _Place("log")
     metric_chunks = _Place("metrics")
 
 
 def reserve_space(rundir: RunDir) -> None:
-    """Reserve space, so that a run that fills the disk can still report that. Raises OSError if there is not enough."""
+    """Reserve disk space, so that a run that fills the disk can still report this. Raises OSError if there is not
+    enough space."""
     for path, size in ((rundir.reserved, _RECORDS_BYTES), (rundir.reserved_result, _RESULT_BYTES)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -227,8 +230,8 @@ def make_room_for_result(rundir: RunDir) -> None:
 
 
 def make_folder(folder: Path, *, private: Path) -> None:
-    """Make `folder` and its missing parents; those from `private` on for this user alone, whatever the umask.
-    Raises OSError.
+    """Make `folder` and its missing parents. Folders from `private` on are only for this user, whatever the
+    umask. Raises OSError.
 
     Existing folders keep their permissions.
     """
@@ -259,14 +262,15 @@ def boot_id() -> str:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Replace `path` by `content` atomically: after a kill at any moment a reader sees all of it or none."""
+    """Replace the content of `path` atomically. Even after a kill, a reader sees either the old or the new
+    content."""
     temporary = draft_beside(path, f".{os.getpid()}.{threading.get_native_id()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, content)
         os.fsync(descriptor)
     except OSError:
-        # An incomplete file would keep others from being written on a full disk.
+        # An incomplete file would take space that other files need on a full disk.
         temporary.unlink(missing_ok=True)
         raise
     finally:
@@ -291,14 +295,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Replace `path` by `value` as JSON, atomically. Lone surrogates (from a file's name that is not UTF-8)
     become "?"."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
-    # Emitted values and file names of a benchmark must not end the agent.
+    # Odd characters in a benchmark's emitted values and file names must not make the agent fail.
     write_atomic(path, text.encode(errors="replace"))
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None if there is no such file or it holds something else.
+    """Return the JSON object in `path`. None if there is no such file or if its content is not a JSON object.
 
-    Another user may have made it, so a FIFO, a device or a huge file also counts as something else.
+    Another user may have made the file, so a FIFO, a device or a huge file also gives None.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -328,13 +332,13 @@ def append_line(descriptor: int, line: bytes) -> None:
     try:
         write_all(descriptor, line)
     except OSError:
-        # Else the next line would be joined to this one, and both would be lost.
+        # If the partial line stayed, the next line would be joined to it, and both would be lost.
         os.ftruncate(descriptor, size)
         raise
 
 
 def open_append(path: Path) -> int:
-    """Return a descriptor for appending lines to `path`, after cutting an unfinished last line."""
+    """Return a file descriptor for appending lines to `path`. An unfinished last line is removed first."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     size = os.fstat(descriptor).st_size
     end = size
@@ -393,7 +397,8 @@ def locked(path: Path, *, wait_s: float = 0.0) -> Iterator[None]:
 
 
 def read_job_result(rundir: RunDir, *, is_first: bool) -> bytes | None:
-    """Return the result of the whole job if this node decides it, else None. is_first: whether it is the first node of a fixed job."""
+    """Return the result of the whole job if this node decides it, else None. is_first: whether this is the first node of a fixed
+    job."""
     if rundir.job_result.exists():
         return rundir.job_result.read_bytes()
     return rundir.result.read_bytes() if is_first else None

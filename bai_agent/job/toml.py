@@ -11,7 +11,7 @@ else:
     import tomli as tomllib
 
 _DEEPEST = 64
-"""Lists and tables inside each other. Some parsers fail at the interpreter's own recursion depth, others far
+"""Deepest nesting of lists and tables. Some parsers fail at the interpreter's recursion limit, others far
 beyond it."""
 _WHOLE = range(-(2**63), 2**63)
 """Range of integers: https://toml.io/en/v1.0.0#integer"""
@@ -20,7 +20,7 @@ TOMLDecodeError = tomllib.TOMLDecodeError
 
 
 class TomlBoundsError(ValueError):
-    """Valid TOML perhaps, and beyond all use; the text is the end of a sentence about the file."""
+    """The TOML may be valid, but it exceeds our limits. The message is the end of a sentence about the file."""
 
 
 def read_toml_text(text: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def read_toml_text(text: str) -> dict[str, Any]:
         raise
     except RecursionError:
         raise TomlBoundsError("is nested too deep") from None
-    except ValueError:  # Python's own limit: int reads at most 4,300 digits
+    except ValueError:  # int() rejects more than 4,300 digits
         raise TomlBoundsError("holds a number of thousands of digits") from None
     _check_bounds(table)
     return table

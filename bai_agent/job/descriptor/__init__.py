@@ -1,4 +1,4 @@
-"""The job descriptor: all facts that one job's agents need, with nothing left to look up.
+"""The job descriptor: all facts that the agents of one job need, so that they look nothing up.
 
 The modules of this folder have its tables, `descriptor_file.py` beside it reads and writes them as TOML. `docs/job-descriptor.md` is
 their reference.
@@ -55,7 +55,8 @@ class Job:
     end: End = End()
     git: Git | None = None
     set: dict[str, str] = field(default_factory=dict)
-    """Keys of the benchmark descriptor → texts of `--set`, which replace the file's values. For people."""
+    """Keys of the benchmark descriptor → texts of `--set`, which replace the file's values. Only shown to
+    users."""
 
     def __post_init__(self) -> None:
         arms = {each.name for each in self.repeat.arms} if self.repeat is not None else set()
@@ -166,7 +167,7 @@ class Job:
 
     @property
     def arms_apart(self) -> tuple[Arm, ...]:
-        """The arms, if each has folders of its own because a source is for one arm alone; empty if they share
+        """The arms, if each has folders of its own because some source is for one arm only. Empty if they share
         all folders."""
         if self.repeat is None or all(each.arm is None for each in self.sources):
             return ()
@@ -188,7 +189,8 @@ class Job:
         return self.server is not None and node == SERVER_NODE
 
     def of_node(self, node: int) -> Job:
-        """Return the job as a node runs it: of a job with a server, the server's part or its client's."""
+        """Return the job as a node runs it. If the job has a server, this is the server's part or the client's
+        part."""
         if self.server is None:
             return self
         serves = self.is_server(node)
@@ -198,7 +200,8 @@ class Job:
             self,
             job=identity,
             sources=tuple(sources),
-            # All of them on both: a required metric is missing if neither node has seen it.
+            # Both nodes have all metrics, because a required metric is missing only if neither node has seen
+            # it.
             metrics=tuple(each if each.server is serves else each.unsearched() for each in self.metrics),
         )
         if not serves:
@@ -213,8 +216,8 @@ class Job:
         return self.strategy.name in TOGETHER_STRATEGIES and self.strategy.nodes > 1
 
     def named_metrics(self) -> tuple[Metric, ...]:
-        """Return the settings of metrics by name: of those with a pattern, and of those in files, which have
-        none."""
+        """Return the named metrics: those with a pattern, and those from result files, which have no
+        pattern."""
         of_files = (
             as_kind(Metric, each, name=name, required=False) for each in self.results for name in each.names
         )

@@ -25,7 +25,7 @@ ARM = "BAI_ARM"
 """The environment variable that names the arm."""
 
 LEAST_RUNS = 10
-"""Smallest number of runs before `until` is evaluated: an interval of fewer runs, chosen by its width, is
+"""Smallest number of runs before `until` is evaluated. With fewer runs, an interval chosen for its width is
 often too narrow."""
 
 
@@ -39,7 +39,7 @@ class Identity:
     """The service's id of the request. Unset: the job id."""
     parent_action_id: str | None = None
     client_id: str = "local"
-    """The client of the job: the Kafka messages' key and their label `client-id`."""
+    """The client of the job. It is the key of the Kafka messages and their label `client-id`."""
     username: str | None = None
     """The user who requested the job, as the service knows them."""
     created_by: str | None = None
@@ -55,7 +55,7 @@ class Identity:
 
 @dataclass(frozen=True, kw_only=True)
 class Git:
-    """The commit that the descriptor's folder stood at: the `[git]` table."""
+    """The checked-out commit of the descriptor's folder: the `[git]` table."""
 
     commit: str
     branch: str = ""
@@ -77,8 +77,8 @@ class Benchmark:
     argv: tuple[str, ...] = ()
     """The command and its arguments; no shell sees it. `$(NAME)` is expanded from the environment."""
     script: str | None = None
-    """The text of a script; without a first line `#!` it is run by /bin/sh. The words of `argv` are then
-    the script's arguments."""
+    """The text of a script. Without a first line `#!`, /bin/sh runs it. The elements of `argv` are then the
+    script's arguments."""
     cwd: str | None = None
     """The folder in which the command starts: absolute, or relative to the work folder. Unset: the scripts'
     folder if there is one, else the work folder."""
@@ -87,14 +87,14 @@ class Benchmark:
     """Environment variables by reference: name → "env:NAME", "secretsmanager:…" or "ssm:…", resolved where
     the benchmark runs."""
     inherit_env: bool = False
-    """Whether the agent's own environment is passed on (locally it is the caller's)."""
+    """Whether the benchmark inherits the agent's environment (on this machine, that of the caller)."""
     python: str | None = None
     """Absolute path of the Python whose folder comes first on PATH."""
     requirements: str | None = None
     """A requirements file, relative to the scripts' folder, installed into a venv of the job."""
     user: str | None = None
     container: ImageName | None = None
-    """Image of the container, by podman, in which the command runs."""
+    """Image of the podman container in which the command runs."""
     buffering: Buffering = Buffering.LINE
     exclusive: bool = False
     """Whether the run begins only when no other job runs on this machine, and makes other exclusive jobs
@@ -114,12 +114,12 @@ class Output:
     """The `[output]` table."""
 
     artifacts: tuple[str, ...] = ()
-    """Globs relative to the benchmark's working folder, kept in the store at the end."""
+    """Globs relative to the benchmark's working folder. Matching files are saved in the store at the end."""
     discard_stdout: bool = False
-    """Whether the benchmark's standard output is /dev/null; its standard error is in the log all the same."""
+    """Whether the benchmark's standard output goes to /dev/null. Its standard error is still logged."""
 
     def __post_init__(self) -> None:
-        # Detected only at the end, it would cost a whole run its result.
+        # A bad pattern that is detected only at the end would cost a whole run its result.
         for pattern in self.artifacts:
             if not is_glob_below(pattern):
                 raise ValueError(
@@ -133,22 +133,22 @@ class Arm:
 
     name: JobId
     labels: dict[str, str] = field(default_factory=dict)
-    """The arm's labels, in addition to those of `[job]`. For people."""
+    """The arm's labels, in addition to those of `[job]`. Only shown to users."""
     argv: tuple[str, ...] = ()
-    """The arm's values, in place of those of `[benchmark]`."""
+    """The arm's command and its arguments, in place of those of `[benchmark]`."""
     script: str | None = None
     env: dict[VariableName, str] = field(default_factory=dict)
     """The arm's complete environment, in place of that of `[benchmark]`."""
     prepare: tuple[str, ...] = ()
     """The arm's command before each run; empty: that of `[repeat]`."""
     cleanup: tuple[str, ...] = ()
-    """One after each run."""
+    """The arm's command after each run; empty: that of `[repeat]`."""
     requirements: str | None = None
     """The arm's requirements in place of those of `[benchmark]`, if arms have folders of their own."""
     scripts_sha256: str | None = None
-    """A checksum over names and contents of the arm's own scripts at submission. For people."""
+    """A checksum over names and contents of the arm's own scripts at submission. Only shown to users."""
     git: Git | None = None
-    """The commit of the folder of the arm's own descriptor."""
+    """The checked-out commit of the folder with the arm's own descriptor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +158,11 @@ class WrittenRepeat(DeclaredTable):
     runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
     """Number of runs. With `until` the largest number of runs. Unset: 50 of each arm."""
     warmup_runs: Annotated[int, in_range(0, 100_000), Example(1)] = 0
-    """Number of runs before those, from which no metric is taken."""
+    """Number of runs before the measured ones. No metric is taken from them."""
     until: Annotated[PositivePercentage | None, Example("2%")] = None
-    """Precision of the mean of `metric`: from the tenth run on, runs end when the 95 % confidence interval
-    extends at most this share to either side twice in a row, without a trend. With arms: the interval of
-    their difference."""
+    """Required precision of the mean of `metric`. From the tenth run on, the job stops when the 95 % confidence
+    interval reaches at most this share to either side, twice in a row and without a trend. With arms, the
+    interval of their difference counts."""
     metric: Annotated[FilledText | None, Example("throughput")] = None
     """The metric whose headline `until` evaluates, or a resource of each run: `wall_time`, `cpu_time`,
     `user_time`, `system_time`, `peak_memory`. Unset: the only metric that has `better`."""
@@ -170,14 +170,14 @@ class WrittenRepeat(DeclaredTable):
     """Time after which no new run begins (with arms: no new block). Unset: no limit except `[limits]
     max_runtime`, which is for all runs together."""
     min_runs: Annotated[int | None, in_range(1, 100_000), Example(10)] = None
-    """With `max_time`: so many runs are done in any case. If no time is left for further runs, that is then
-    not a warning."""
+    """With `max_time`: number of runs that are made even after that time. There is no warning if no time is
+    left for further runs."""
     keep_going: bool = False
     """Whether runs continue after one failed. The job still fails. Not for `torchrun` or
     `each_node` on several nodes."""
     ignore_failure: bool = False
-    """Whether a run counts with any exit code. A signal, or a command that cannot be started, is a failure
-    all the same."""
+    """Whether a run counts with any exit code. A run that a signal ends, or whose command cannot be started,
+    still fails."""
     seed: Annotated[int, in_range(0, 2**63 - 1), Example(7)] = 0
     """Seed of the order in which the arms take turns."""
 
@@ -187,14 +187,14 @@ class Repeat(WrittenRepeat):
     """The `[repeat]` table: the benchmark is run several times, one run after the other, in one job."""
 
     runs: Annotated[int, in_range(1)] = field()
-    """With `until`: at most so many."""
+    """Number of runs. With `until`, the largest number of runs."""
     warmup_runs: Annotated[int, in_range(0)] = 0
     prepare: tuple[str, ...] = ()
     """A command before each run, and its arguments; empty: none."""
     cleanup: tuple[str, ...] = ()
-    """One after each run."""
+    """A command after each run, and its arguments; empty: none."""
     arms: tuple[Arm, ...] = ()
-    """Two or more arms that take turns, each for an equal part of `runs`; none: the benchmark itself."""
+    """Two or more arms that take turns, each for an equal part of `runs`. Empty if the job has no arms."""
 
     def __post_init__(self) -> None:
         if (self.until is None) != (self.metric is None):
@@ -214,7 +214,7 @@ class Repeat(WrittenRepeat):
 
     @property
     def sequence(self) -> list[int]:
-        """Return the arm of each run, warm-up runs included: every block has each arm once, in an order that the seed decides."""
+        """Return the arm of each run, warm-up runs included. Every block has each arm once, in an order that the seed decides."""
         if not self.arms:
             return [0] * (self.warmup_runs + self.runs)
         count = len(self.arms)
@@ -239,6 +239,6 @@ def shuffled_blocks(count: int, blocks: int, *, seed: int) -> list[int]:
 
     draw = random.Random(seed)  # noqa: S311 - whoever has the seed shall draw the same
     if count == 2:
-        # The same draws as for two arms in earlier versions: an existing job keeps its order.
+        # These are the same draws as for two arms in earlier versions, so that an existing job keeps its order.
         return [each for _ in range(blocks) for each in draw.choice(([0, 1], [1, 0]))]
     return [each for _ in range(blocks) for each in draw.sample(range(count), count)]

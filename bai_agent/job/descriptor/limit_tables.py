@@ -14,7 +14,7 @@ from bai_agent.light_dataclass import dataclass
 ELASTIC_SILENCE = timedelta(seconds=20)
 """`limits.peer_silence` of an elastic job that does not set it."""
 EC2_MAX_RUNTIME = timedelta(hours=24)
-"""Limit of a job on EC2 that sets none, because a machine costs as long as it is on."""
+"""Limit of a job on EC2 that sets none, because a machine costs money while it is on."""
 _MACHINE_SLACK = timedelta(minutes=15)
 """Time in addition to a job's own limits: for the boot, and for steps that no limit covers."""
 
@@ -26,9 +26,9 @@ class Limits(DeclaredTable):
     max_runtime: Annotated[PositiveDuration | None, Example("2h")] = None
     """From the benchmark's start to its forced end. Unset: none on this machine, 24h on EC2."""
     pull_timeout: Annotated[PositiveDuration, Example("1h")] = timedelta(hours=1)
-    """For all data together."""
+    """Limit of the pull of all sources together."""
     join: Annotated[PositiveDuration, Example("10m")] = timedelta(minutes=10)
-    """For how long the other nodes wait for a node without signs of life."""
+    """Time for which the other nodes wait for a node that gives no sign of life."""
     peer_silence: Annotated[
         Duration,
         at_least(
@@ -37,25 +37,27 @@ class Limits(DeclaredTable):
         ),
         Example("20s"),
     ] = timedelta(seconds=60)
-    """One of several nodes is lost after this time without a sign of life or an answer. At least 20s, the
-    default of elastic jobs."""
+    """In a job of several nodes, a node counts as lost after this time without a sign of life or an answer. At
+    least 20s, which is the default of elastic jobs."""
     store_away: Annotated[PositiveDuration, Example("30m")] = timedelta(minutes=10)
-    """For how long several nodes continue if none of them reaches the job store. A single node that does not
-    reach it ends after `peer_silence`."""
+    """Time for which several nodes continue if none of them reaches the job store. If a single node cannot
+    reach the store while others can, this node ends after `peer_silence`."""
     grace: Annotated[Duration, Example("30s")] = timedelta(seconds=30)
-    """From SIGTERM to SIGKILL when a benchmark is ended."""
+    """Time from SIGTERM to SIGKILL when a benchmark is stopped."""
     extract_timeout: Annotated[Duration, Example("2h")] = timedelta(minutes=30)
-    """Time after the benchmark's exit for the rest of the extraction, while it makes progress. `bai extract`
-    can search the rest later."""
+    """Time after the benchmark's exit for the rest of the extraction, as long as it makes progress. `bai
+    extract` can search the rest later."""
     drain: Annotated[Duration, Example("60s")] = timedelta(seconds=60)
-    """Time after that for records and files that are still to be sent."""
+    """Time after the extraction for sending the remaining records and files."""
     no_output: Annotated[PositiveDuration | None, Example("10m")] = None
-    """Time without output or `emit` after which the benchmark is ended. Unset: off."""
+    """Time without output or `emit` after which the benchmark is stopped. Unset: off."""
 
     def machine_time(self, *, max_runtime: timedelta, nodes: int = 1) -> timedelta:
-        """Return how long a machine for such a run may be on, if the benchmark may take `max_runtime`.
+        """Return how long a machine may be on for a run with these limits, if the benchmark may take
+        `max_runtime`.
 
-        Several nodes may wait for each other, and for the store through which they meet.
+        The time is longer for several nodes, which may wait for each other and for the store through which they
+        meet.
         """
         at_work = max_runtime + self.pull_timeout + self.grace + self.extract_timeout + self.drain
         together = self.join + self.store_away if nodes > 1 else timedelta()
@@ -80,7 +82,8 @@ class End:
     """How long a machine is kept after a job that was not cancelled, also if it succeeded; unset: not at all."""
 
     def keep_time(self, exit_code: object) -> timedelta:
-        """Return how long machines are kept after a job with this exit code. None and what is no exit code: it failed."""
+        """Return how long machines are kept after a job with this exit code. None or an unknown exit code counts as a
+        failure."""
         if exit_code == ExitCode.CANCELLED:
             return timedelta()
         after = self.keep_after or timedelta()

@@ -27,7 +27,8 @@ from bai_agent.job.schema.tables import marked_keys
 from bai_agent.light_dataclass import dataclass, field, replace
 
 _NEVER = r"\Zof another node's output"
-"""A pattern without any match. Its text lets lines be skipped without a search."""
+"""A pattern that matches nothing. It contains a literal text, so lines without that text are skipped without a
+search."""
 
 
 class Better(str, Enum):
@@ -51,15 +52,15 @@ class NumberForm(str, Enum):
 
 
 class Repaint(str, Enum):
-    """States of a progress bar, each ended by a carriage return within one line, from which a metric is
-    taken."""
+    """Which states of a progress bar a metric is taken from. The states are in one line, each ended by a
+    carriage return."""
 
     ALL = "all"
     LAST = "last"
 
 
 class OverRanks(str, Enum):
-    """How a metric is shown that several nodes or processes print."""
+    """How a metric is shown if several nodes or processes print it."""
 
     EACH = "each"
     MEAN = "mean"
@@ -108,17 +109,17 @@ class OfRun(str, Enum):
 
 
 class About(Enum):
-    """What a key of a metric is about: a mark of its field, from which `marked_keys` makes every list of
-    keys."""
+    """What a key of a metric is about. Its field is marked with one of these, and `marked_keys` derives all
+    lists of keys from the marks."""
 
     LINE = "line"
-    """How values are found in a line of the output, and read."""
+    """How values are found and parsed in a line of the output."""
     LINES_ABOVE = "lines above"
-    """Lines above it, on which that depends."""
+    """Earlier lines that decide how values of a line are read."""
     SUMMARY = "summary"
     """How a run's values become one number."""
     JUDGEMENT = "judgement"
-    """What that number says."""
+    """How that number is judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +127,9 @@ class WrittenMetric(DeclaredTable):
     """A metric that is taken from the benchmark's output."""
 
     name: Annotated[MetricName, Example("train_loss")]
-    """The metric's name."""
+    """Name of the metric."""
     units: Annotated[str, About.JUDGEMENT, Example("ms")] = ""
-    """Its units; `""` for none. A group `unit` in the pattern is converted to them."""
+    """The metric's units; `""` for none. Values are converted to them if the pattern has a group `unit`."""
     pattern: Annotated[Pattern, About.LINE, Example(r"train loss (\d+\.\d+)")] = ""
     """A regular expression in Python's syntax, searched in every line. The value is the group `value`, else the
     first unnamed group, else the only named one, else the match. The group `step` is the plots' axis, `unit` the
@@ -142,19 +143,20 @@ class WrittenMetric(DeclaredTable):
     json_step: Annotated[JsonPathText | None, About.LINE, Example("step")] = None
     """With `json`: the path of the step in the same object."""
     json_labels: Annotated[tuple[JsonPathText, ...], About.LINE, Example(["split"])] = ()
-    """With `json`: the ways to labels in the same object. Each label has the name of its path's last key."""
+    """With `json`: the paths of labels in the same object. Each label is named after the last key of its
+    path."""
     after: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== Latency")] = None
-    """A regular expression: the metric counts only after a line that matches it. Use it for logs with several
+    """A regular expression. The metric is only read after a line that matches it. Use it for logs with several
     tables of the same shape."""
     until: Annotated[Pattern | None, About.LINES_ABOVE, Example("^== ")] = None
-    """A regular expression: a matching line ends the metric until `after` matches again; without `after`
-    the metric starts with the log."""
+    """A regular expression. After a matching line, the metric is not read until `after` matches again. Without
+    `after`, the metric is read from the start of the log."""
     context: Annotated[
         tuple[Pattern, ...], About.LINES_ABOVE, Example(["^== (?P<test>\\w+) ==", "time in (?P<unit>\\w+)"])
     ] = ()
-    """Regular expressions for lines that describe the following values: named groups become labels, unit
-    or step. Several matches in a line are heads of columns: for the first value of a line, the second, and
-    so on."""
+    """Regular expressions for lines that describe the following values: named groups become labels, unit or
+    step. Several matches in one line are column heads. The first belongs to the first value of a later line,
+    the second to the second, and so on."""
     number: Annotated[NumberForm, About.LINE, Example("thousands")] = NumberForm.PLAIN
     """Notation of numbers: `thousands` reads `60,911.3`, `si` reads `1.2k` and `4Ki`, `auto` both."""
     repaint: Annotated[Repaint, About.LINE, Example("last")] = Repaint.ALL
@@ -168,13 +170,13 @@ class WrittenMetric(DeclaredTable):
     headline: Annotated[Headline, About.SUMMARY, Example("max")] = Headline.LAST
     """How a run's values become the one number that lists and comparisons use."""
     tolerance: Annotated[Percentage | None, About.JUDGEMENT, Example("2%")] = None
-    """Largest share by which runs may differ without consequence. Unset: any counts."""
+    """Largest share by which runs may differ without counting as changed. Unset: every difference counts."""
     required: bool = False
     """Whether a run without a match has failed."""
 
     @property
     def context_has_unit(self) -> bool:
-        """Whether an earlier line says the unit of its values."""
+        """Whether an earlier line states the unit of the values."""
         return any("(?P<unit>" in pattern for pattern in self.context)
 
 
@@ -184,15 +186,15 @@ class Metric(WrittenMetric):
 
     name: str
     warmup: Annotated[timedelta | None, About.SUMMARY] = None
-    """Time from the benchmark's start, in each repeat, whose values are left out of statistics and headline.
-    The values are still recorded."""
+    """Time from the benchmark's start, in each repeat. Values from this time are recorded but left out of
+    statistics and headline."""
     warmup_values: Annotated[int, About.SUMMARY] = 0
-    """Number of first values of each series that are left out in the same way."""
+    """Number of first values of each series that are recorded but left out of statistics and headline."""
     revision: str | None = None
-    """The preset's definition, "fio/2": its name, and a number that is raised only if the metric's numbers
-    change."""
+    """Name and version of the preset's definition, for example "fio/2". The version is raised only if the
+    metric's numbers change."""
     server: bool = False
-    """Whether it is searched in the output of the server of `[server]`, and not in that of its client."""
+    """Whether the metric is searched in the output of the server of `[server]` instead of its client's."""
 
     @property
     def preset(self) -> str | None:
@@ -200,7 +202,8 @@ class Metric(WrittenMetric):
         return None if self.revision is None else self.revision.partition("/")[0]
 
     def unsearched(self) -> Metric:
-        """Return this metric with a pattern that no line matches, for a node whose output it is not about."""
+        """Return this metric with a pattern that no line matches, for a node whose output is not searched for
+        it."""
         plain = Metric(name=self.name, pattern=_NEVER)
         keys = ("of_run", *marked_keys(Metric, About.LINE, About.LINES_ABOVE))
         values: dict[str, Any] = {key: getattr(plain, key) for key in keys}
@@ -228,19 +231,20 @@ class Results(DeclaredTable):
     """The program that wrote the files, or their structure: [extraction.md](extraction.md#results-in-files)
     names the metrics and labels of each."""
     metrics: Annotated[tuple[MetricName, ...], Example(["mean"])] = ()
-    """Names of the metrics to take. Unset: all that the files hold."""
+    """Names of the metrics to take. Unset: all metrics in the files."""
     required: bool = False
     """Whether a run without a value from these files has failed."""
     better: Annotated[Better | None, Example("lower")] = None
     """Which direction is an improvement, for the metrics that `metrics` names."""
     over_ranks: Annotated[OverRanks, Example("sum")] = OverRanks.EACH
-    """As in `[[output.metrics]]`, if several nodes write such files."""
+    """How a metric is shown if several nodes write such files, as in `[[output.metrics]]`."""
     headline: Annotated[Headline, Example("median")] = Headline.LAST
     """How a run's values become one number, for the metrics that `metrics` names."""
     tolerance: Annotated[Percentage | None, Example("2%")] = None
     """Share up to which differences between runs do not matter, for the metrics that `metrics` names."""
     values: Annotated[tuple[FilledText, ...], Example(["seconds"])] = ()
-    """With `csv` the columns that hold values, with `json` the paths to them: `results[*].mean`."""
+    """With `csv`: the columns that hold values. With `json`: the paths to the values, such as
+    `results[*].mean`."""
     name: Annotated[MetricName | None, Example("latency")] = None
     """With `csv` and `json`: the metric's name. Unset: the column's, or the path's last key."""
     name_from: Annotated[FilledText | None, Example("metric")] = None
@@ -256,12 +260,12 @@ class Results(DeclaredTable):
     delimiter: Annotated[str, Example(";")] = ","
     """With `csv`: the character between two cells."""
     header: bool = True
-    """With `csv`: whether the first line names the columns. Otherwise they are called `1`, `2`, `3` and so
-    on."""
+    """With `csv`: whether the first line names the columns. If false, the columns are called `1`, `2`, `3` and
+    so on."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its metrics, as far as they are known before a file exists."""
+        """The names of the metrics that are known before a file exists."""
         if self.metrics or self.name_from is not None:
             return self.metrics
         if self.name is not None:
@@ -307,7 +311,7 @@ class Results(DeclaredTable):
 
     @property
     def places(self) -> tuple[str | None, ...]:
-        """The columns or paths of all that belongs to a value."""
+        """The columns or paths of everything that belongs to a value: name, units, step, labels."""
         return (self.name_from, self.units_from, self.step, *self.labels.values())
 
 
@@ -316,7 +320,7 @@ class HostMetrics(DeclaredTable):
     """Samples of the machine itself: CPU, memory, disk, network, GPUs."""
 
     enabled: bool = True
-    """Whether they are taken."""
+    """Whether samples are taken."""
     interval: Annotated[
         Duration,
         at_least(
@@ -331,7 +335,7 @@ class HostMetrics(DeclaredTable):
 def check_patterns(metrics: Sequence[Metric], *, labels: Collection[str]) -> None:
     """Raise ValueError if a metric's pattern does not compile, or its groups contradict the metric's keys.
 
-    labels: the names of the job's own.
+    labels: names of the job's labels.
     """
     for index, metric in enumerate(metrics):
         where = f'[[metrics]] {index} "{metric.name}"'
@@ -392,7 +396,7 @@ def marker_problem(text: str) -> str | None:
 def context_problem(
     context: Sequence[str], *, pattern: str, units: str, labels: Collection[str]
 ) -> str | None:
-    """Return why a metric with this `pattern` cannot have this `context`; None if it can. labels: the names of the job's own."""
+    """Return why a metric with this `pattern` cannot have this `context`; None if it can. labels: names of the job's labels."""
     unit_groups = int("(?P<unit>" in pattern)
     for text in context:
         if problem := marker_problem(text):

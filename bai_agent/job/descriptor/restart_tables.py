@@ -22,10 +22,10 @@ from bai_agent.light_dataclass import dataclass
 
 
 class SizePolicy(str, Enum):
-    """What changes the number of nodes of an elastic job, apart from `bai scale`."""
+    """What may change the number of nodes of an elastic job, in addition to `bai scale`."""
 
     FIXED = "fixed"
-    """Nothing."""
+    """Nothing else may change it."""
     GOODPUT = "goodput"
     """The benchmark's hints about its speed."""
 
@@ -35,12 +35,12 @@ class Restart(DeclaredTable):
     """When a benchmark that failed is started again, in the same job: see [restarts.md](restarts.md)."""
 
     max_restarts: Annotated[int, in_range(0, 1000), Example(3)] = 0
-    """Number of restarts over the whole job. Later failures end it."""
+    """Largest number of restarts in the whole job. The next failure after that ends the job."""
     backoff: Annotated[Duration, Example("10s")] = timedelta(seconds=10)
     """Time between a failure and the first restart. It doubles with each further restart, up to 5m."""
     exit_codes: Annotated[tuple[ExitStatus, ...], Example([1, 137])] = ()
-    """Exit codes after which the benchmark is restarted; 128 plus a number is a signal. Unset: after every
-    failure, except one that would repeat itself, such as a missing command."""
+    """Exit codes after which the benchmark is restarted; 128 plus a number means a signal. Unset: after every
+    failure, except failures that would recur, such as a missing command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,19 @@ class Elastic(DeclaredTable):
     `single_node`."""
 
     nodes: Annotated[int | None, in_range(1), Example(3)] = None
-    """Number of machines that are wanted at the start. Unset: the largest number of the range; the least one with
-    `policy = "goodput"`."""
+    """Number of machines that the job starts with. Unset: the largest number of the range, or the smallest one
+    with `policy = "goodput"`."""
     policy: Annotated[SizePolicy | None, Example("fixed")] = None
     """`"goodput"`: AdaptDL's hints change the number of machines until `bai scale` sets one; `"fixed"`: only `bai scale` does. Unset:
     `"goodput"` for `adaptdl`, else `"fixed"`."""
     wait: Annotated[Duration, Example("10m")] = timedelta(minutes=10)
-    """Time for which the job waits with fewer machines than the least. It ends then."""
+    """Time for which the job waits while it has fewer machines than the smallest number of the range. After
+    that time the job ends."""
     pause: Annotated[PositiveDuration, Example("1m")] = timedelta(minutes=1)
-    """Least time between a start of the benchmark and its end for a machine that has joined."""
+    """Shortest time between a start of the benchmark and a restart that lets a new machine join."""
     replacements: Annotated[int, in_range(0, 1000), Example(3)] = 0
-    """Most machines that are launched on EC2 in place of lost ones, over the whole job, while a command or the service follows it."""
+    """Largest number of machines that are launched on EC2 in place of lost ones, over the whole job. A command or the service must
+    follow the job."""
 
 
 def _interval(every: timedelta | None) -> Mistake | None:
@@ -70,15 +72,17 @@ def _interval(every: timedelta | None) -> Mistake | None:
 
 @dataclass(frozen=True, kw_only=True)
 class WrittenCheckpoint(DeclaredTable):
-    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and restored
-    before a restart."""
+    """The folder in which the benchmark saves its checkpoints. bai copies them to the job store and restores
+    them before a restart."""
 
     path: Annotated[OwnFolder, Example("checkpoints")]
-    """The folder: in the working folder, or absolute. `BAI_CHECKPOINT_DIR` is its path in the environment of the benchmark."""
+    """The folder, as an absolute path or relative to the working folder. `BAI_CHECKPOINT_DIR` is its path in the environment
+    of the benchmark."""
     every: Annotated[DurationOrOff, Check(_interval), Example("10m")] = timedelta(minutes=10)
-    """Time between two copies of the folder to the job store; `"off"` for only one at each end of the benchmark."""
+    """Time between two copies of the folder to the job store. `"off"`: the folder is copied only when the benchmark
+    ends."""
     shared: bool = False
-    """Whether the folder is on a file system that all machines share. Nothing is copied then."""
+    """Whether the folder is on a file system that all machines share. If true, nothing is copied."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.shared and not self.path.startswith("/"):
@@ -91,14 +95,14 @@ class WrittenCheckpoint(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOrigin:
-    """The checkpoint of another job in the same job store, from which a job begins."""
+    """The checkpoint with which a job begins, from another job in the same job store."""
 
     job: JobId
     """The job's id."""
     name: str
     """The checkpoint's name: "checkpoint-0-3"."""
     sha256: str
-    """SHA-256 of its marker, which has the sums of its files."""
+    """SHA-256 of its marker, which lists the checksums of its files."""
     attempt: int = 0
 
     @property
@@ -112,7 +116,7 @@ class Checkpoint(WrittenCheckpoint):
     """The `[checkpoint]` table: the folder of the benchmark's checkpoints."""
 
     origin: CheckpointOrigin | None = None
-    """Unset: the job begins without a checkpoint."""
+    """Checkpoint of another job with which this one begins. Unset: the job begins without a checkpoint."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()

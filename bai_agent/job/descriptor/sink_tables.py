@@ -27,9 +27,9 @@ class Store:
     url: str
     """file:///absolute/folder or s3://bucket/prefix; the job is `<url>/<job id>/`."""
     region: str | None = None
-    """The bucket's region; unset: found out."""
+    """The bucket's region; unset: looked up."""
     endpoint: str | None = None
-    """Address of an S3 server other than AWS's; unset: the one of the environment, if any."""
+    """Address of an S3 server other than AWS's; unset: the address in the environment, if any."""
 
 
 class SinkTable(DeclaredTable):
@@ -39,8 +39,8 @@ class SinkTable(DeclaredTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Kafka(SinkTable):
-    """The Kafka brokers to which metrics are sent. Without this table none are sent, unless the configuration
-    names brokers."""
+    """The Kafka brokers to which metrics are sent. Without this table no metrics are sent, unless the
+    configuration names brokers."""
 
     brokers: Annotated[Brokers, Example(["broker-1:9092", "broker-2:9092"])]
     """Bootstrap brokers, `host:port`."""
@@ -61,9 +61,9 @@ class Kafka(SinkTable):
     ssl_cafile: Annotated[str | None, Example("/etc/kafka/ca.pem")] = None
     """Certificates that are trusted; unset: the system's."""
     ssl_certfile: Annotated[str | None, Example("/etc/kafka/client.pem")] = None
-    """Our own certificate."""
+    """Certificate with which bai identifies itself."""
     ssl_keyfile: Annotated[str | None, Example("/etc/kafka/client.key")] = None
-    """Its private key."""
+    """Private key of that certificate."""
     host_metrics: bool = False
     """Whether host metrics are sent as well."""
 
@@ -96,8 +96,8 @@ class Prometheus(SinkTable):
     addresses is required. See [docs/sinks.md](sinks.md#prometheus)."""
 
     pushgateway: Annotated[WebAddress | None, Example("http://pushgateway:9091")] = None
-    """A Pushgateway to which metrics are pushed every few seconds. It keeps a run's group until it is
-    deleted."""
+    """A Pushgateway to which metrics are pushed every few seconds. The Pushgateway keeps a run's group until
+    somebody deletes the group."""
     username: Annotated[FilledText | None, Example("metrics")] = None
     """The user, if the Pushgateway asks for one (HTTP basic authentication)."""
     password: Annotated[SecretReference | None, Example("ssm:/bai/pushgateway-password")] = None
@@ -106,8 +106,8 @@ class Prometheus(SinkTable):
     """Whether the run's group is deleted from the Pushgateway at the end. Prometheus may then miss the last
     values."""
     listen: Annotated[ListenAddress | None, Example("127.0.0.1:9109")] = None
-    """An address of the job's machine for Prometheus, which scrapes `/metrics` there during the run.
-    Everyone who reaches the address may read."""
+    """Address on the job's machine at which Prometheus can scrape `/metrics` during the run. Everyone who can
+    reach the address can read the metrics."""
     host_metrics: bool = False
     """Whether host metrics are also written."""
 
@@ -135,7 +135,7 @@ class CloudWatch(SinkTable):
     """Labels that become dimensions, at most 30; CloudWatch charges for each combination of values. The
     log has all labels. Unset: the labels of job and record, and the rank, without the job's id."""
     high_resolution: bool = False
-    """Whether CloudWatch keeps a value for each second, not only each minute."""
+    """Whether CloudWatch stores a value for each second instead of each minute."""
     region: Annotated[FilledText | None, Example("eu-central-1")] = None
     """The log group's region; unset: the machine's."""
     host_metrics: bool = False

@@ -16,7 +16,7 @@ class Unpack(str, Enum):
     """How a pulled archive is unpacked."""
 
     NO = "no"
-    """It stays packed, at `path`."""
+    """The archive stays packed, at `path`."""
     INTO = "into"
     """Its members are written into the folder `path`; the archive itself is not kept."""
     IN_PLACE = "in_place"
@@ -46,7 +46,7 @@ class WrittenSource(DeclaredTable):
     src: Annotated[str, Example("s3://bucket/train.npz")]
     path: Annotated[str, Example("/data/train.npz")]
     id: Annotated[str | None, Example("train")] = None
-    """A name, for other programs. Kept in the job descriptor."""
+    """A name for other programs. bai only copies it to the job descriptor."""
     md5: Annotated[Md5 | None, Example("8a61469f7ea1b51cbae51d4f78837e45")] = None
     """The file's MD5, checked while it is written."""
     sha256: Annotated[Sha256 | None, Example("0" * 64)] = None
@@ -54,11 +54,12 @@ class WrittenSource(DeclaredTable):
     unpack: Annotated[
         Unpack, WrittenAs(_unpack, {"enum": [False, True, "into", "in_place"]}), Example("into")
     ] = Unpack.NO
-    """An archive: `true` or `"into"` puts its members into the folder `path`, `"in_place"` beside `path`."""
+    """How an archive is unpacked: `true` or `"into"` puts its members into the folder `path`, `"in_place"` puts
+    them beside `path`."""
     mode: Annotated[Mode | None, Example("0755")] = None
-    """The file's permissions, octal, as a text."""
+    """The file's permissions, as a string with an octal number."""
     region: Annotated[str | None, Example("eu-west-1")] = None
-    """The bucket's region. Unset: found."""
+    """The bucket's region. Unset: looked up."""
     anonymous: bool = False
     """Whether the bucket is read without credentials."""
 
@@ -70,22 +71,22 @@ class Source(WrittenSource):
     src: str
     """An address of one of the schemes in `job/schema/source_schemes.py`."""
     path: str
-    """Its place on the machine: absolute, or relative to the folder in which the benchmark starts (data), or
-    the scripts' folder (scripts)."""
+    """Where it is put on the machine: absolute, or relative to the folder in which the benchmark starts (data)
+    or to the scripts' folder (scripts)."""
     kind: SourceKind = SourceKind.DATA
     directory: bool = False
-    """The source is a prefix or folder even though `src` does not end in a slash."""
+    """Whether the source is a prefix or folder although `src` does not end in a slash."""
     size: int | None = None
-    """Bytes, where known."""
+    """Size (bytes). None if unknown."""
     etag: str | None = None
     """The S3 object's ETag, without quotes, if its content must not have changed since the job was planned."""
     endpoint: str | None = None
-    """Address of an S3 server other than AWS's; unset: the one of the environment, if any."""
+    """Address of an S3 server other than AWS's; unset: the address in the environment, if any."""
     arm: str | None = None
-    """The arm of `[repeat]` that needs it. If a source has one, each arm has folders of its own; unset: it is
-    for both."""
+    """The arm of `[repeat]` that needs the source. If any source has an arm, each arm has folders of its own.
+    Unset: the source is for all arms."""
     server: bool = False
-    """Whether it is for the server of `[server]`, and not for its client. Scripts are for both."""
+    """Whether the source is for the server of `[server]` instead of its client. Scripts are for both."""
 
 
 _HELPER_FOLDERS = ("/sbin", "/usr/sbin")
@@ -102,19 +103,19 @@ class MountType(str, Enum):
 
     @property
     def program(self) -> str:
-        """The program by which `mount` mounts it."""
+        """The helper program with which `mount` mounts it."""
         return f"mount.{self.value}"
 
     @property
     def package(self) -> str:
-        """The package of that program, for people."""
+        """The package of that program, for messages."""
         if self is MountType.EFS:
             return "amazon-efs-utils"
         return "nfs-common (Debian, Ubuntu) or nfs-utils (Amazon Linux)"
 
     def is_installed(self) -> bool:
         """Return whether this machine has that program."""
-        # Imported here: few jobs have mounts.
+        # Imported here because few jobs have mounts.
         import os
         import shutil
 
@@ -123,7 +124,8 @@ class MountType(str, Enum):
 
 
 _HOST = r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?"
-"""A name or an IPv4 address. A longer or an empty part of a name cannot be looked up, with an error of its own kind."""
+"""A host name or an IPv4 address. A part of a name that is empty or longer cannot be looked up, and fails with a
+different error type."""
 _NFS_SRC = re.compile(rf"(?P<server>{_HOST}|\[[0-9A-Fa-f:.]+\]):/[^\s\x00-\x1f\x7f]*")
 _EFS_SRC = re.compile(r"fs-[0-9a-f]{8,40}:/[^\s\x00-\x1f\x7f]*")
 
@@ -138,9 +140,10 @@ class Mount(DeclaredTable):
     src: Annotated[str, Example("fs-0123456789abcdef0:/")]
     """The file system: `fs-…:/FOLDER` with `efs`, `SERVER:/EXPORT` with `nfs`."""
     target: Annotated[MountTarget, Example("/efs")]
-    """The absolute path of the folder where it is mounted: a new or an empty one."""
+    """The absolute path of the folder where it is mounted. The folder must be empty or must not exist."""
     iam: Annotated[bool, Example(True)] = False
-    """With `efs`: whether the machine identifies itself with its role, as the file system's policy may require."""
+    """With `efs`: whether the machine authenticates with its IAM role, which the file system's policy may
+    require."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         if self.type is MountType.EFS and not _EFS_SRC.fullmatch(self.src):
@@ -167,7 +170,8 @@ class Mount(DeclaredTable):
 
 
 def overlapping_target(targets: Sequence[str]) -> tuple[int, str] | None:
-    """Return the index of the first target that is, contains or is in an earlier one, with that one; None if there is none."""
+    """Return the index of the first target that overlaps an earlier one (the same folder, a parent or a subfolder), with the
+    earlier target. None if there is none."""
     for index, target in enumerate(targets):
         for earlier in targets[:index]:
             if f"{target}/".startswith(f"{earlier}/") or earlier.startswith(f"{target}/"):

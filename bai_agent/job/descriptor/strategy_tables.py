@@ -11,14 +11,15 @@ from bai_agent.job.schema.field_types import Port, RequestPath, VariableName, in
 from bai_agent.light_dataclass import dataclass, field
 
 MPI_STRATEGIES = ("horovod", "mpi")
-"""Strategies whose first node starts processes on all others, by mpirun."""
+"""Strategies whose first node starts processes on all other nodes with mpirun."""
 SHARED_FILES_STRATEGIES = (*MPI_STRATEGIES, "inference")
-"""Strategies that give arms no files of their own on several nodes."""
+"""Strategies that cannot give each arm its own files on several nodes."""
 CONTAINER_STRATEGIES = ("single_node", "each_node", "torchrun")
-"""Strategies of jobs with a container: the others start programs of ours, or a server for other nodes, with the benchmark."""
+"""Strategies that support a container. The others start programs of bai, or a server for other nodes, together with the
+benchmark."""
 
 TOGETHER_STRATEGIES = ("each_node", "torchrun")
-"""Strategies with which each of several nodes starts its own part of every run."""
+"""Strategies in which each of several nodes starts its own part of every run."""
 
 SERVER_NODE = 1
 """Node of the server in a job with `[server]`; node 0 is its client."""
@@ -43,29 +44,30 @@ class StrategyTable:
     processes_per_node: str = "1"
     """A number, or "gpus" for one process per GPU."""
     launch: MpiLaunch = MpiLaunch.MPIRUN
-    """`user`: the command runs alone, and starts mpirun itself. For the strategies `horovod` and `mpi`."""
+    """With `user`, only the command is started, which starts mpirun itself. For the strategies `horovod` and
+    `mpi`."""
     max_restarts: Annotated[int, in_range(0)] = 0
     """The same number as in `[restart]`, for the strategy `torchrun`."""
     cpus_per_process: Annotated[int | None, in_range(1)] = None
-    """CPUs for each process; unset: decided by its launcher."""
+    """CPUs for each process; unset: the launcher decides."""
     gpus: int | None = None
-    """Number of GPUs of each node by its instance type, if `processes_per_node` counts them; a node with
-    another number does not start. Unset: any number."""
+    """Number of GPUs that each node must have according to its instance type, if `processes_per_node` is
+    "gpus". A node with another number fails. Unset: any number."""
     mpirun_options: tuple[str, ...] = ()
-    """Options of mpirun, placed unchanged after our own. Of `launch` `mpirun`."""
+    """Options for mpirun, passed unchanged after bai's own. Only with `launch = "mpirun"`."""
     efa: bool = False
-    """Whether the machines have Elastic Fabric Adapters: then a library that moves data between them by
-    sockets causes a warning."""
+    """Whether the machines have Elastic Fabric Adapters. If true, a library that sends data between machines
+    over sockets causes a warning."""
 
     @property
     def process_logs(self) -> bool:
-        """Whether each process keeps its output in a file of its own, from which metrics are taken: if we
-        start mpirun."""
+        """Whether each process writes its output to a file of its own, from which metrics are taken. True if
+        bai starts mpirun."""
         return self.name in MPI_STRATEGIES and self.launch is MpiLaunch.MPIRUN
 
     @property
     def is_supervised(self) -> bool:
-        """Whether the agent is the supervisor of the benchmark's processes, as AdaptDL has it."""
+        """Whether the agent acts as AdaptDL's supervisor of the benchmark's processes."""
         return self.name == "adaptdl"
 
     @property
@@ -76,13 +78,13 @@ class StrategyTable:
 
     @property
     def absorbs_losses(self) -> bool:
-        """Whether the benchmark continues by itself if nodes come or go: in an elastic job only the loss of the first
-        node ends a generation."""
+        """Whether the benchmark continues by itself if nodes join or leave. In an elastic job, only the loss of the
+        first node then ends a generation."""
         return self.name == "ray"
 
     @property
     def serving_program(self) -> str:
-        """Name for people of the program by which the other nodes serve the first one."""
+        """Name, for messages, of the program with which the other nodes serve the first one."""
         return "Ray" if self.name == "ray" else "sshd, through which node 0 starts processes on this node,"
 
     def __post_init__(self) -> None:
@@ -96,8 +98,8 @@ class StrategyTable:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadinessProbe(DeclaredTable):
-    """An HTTP request that shows that the server is ready: it is answered with a status from 200 to 399. Without this table the
-    server is ready when its first port accepts a connection."""
+    """An HTTP request that tests whether the server is ready. A probe succeeds if its response has a status from 200 to 399.
+    Without this table, the server is ready when its first port accepts a connection."""
 
     path: Annotated[RequestPath, Example("/ping")]
     """The path of the request."""
@@ -112,9 +114,9 @@ class ReadinessProbe(DeclaredTable):
     timeout_seconds: Annotated[int, in_range(1, 86_400), Example(1)] = 1
     """Longest time of a probe (seconds)."""
     success_threshold: Annotated[int, in_range(1, 1000), Example(1)] = 1
-    """Answers in a row after which the server is ready."""
+    """Number of successful probes in a row after which the server is ready."""
     failure_threshold: Annotated[int, in_range(1, 1000), Example(3)] = 3
-    """Accepted; has no effect: the client waits for `limits.join`, however many probes fail."""
+    """Accepted but ignored, because the client waits for `limits.join` however many probes fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +126,11 @@ class Server:
     ports: tuple[Port, ...]
     """Ports on which it listens."""
     argv: tuple[str, ...] = ()
-    """Its command and arguments, like the benchmark's."""
+    """The server's command and its arguments, as for the benchmark."""
     script: str | None = None
-    """The text of a script, like the benchmark's."""
+    """The text of a script, as for the benchmark."""
     env: dict[VariableName, str] = field(default_factory=dict)
-    """Its environment variables, in place of the benchmark's."""
+    """The server's environment variables, in place of the benchmark's."""
     readiness_probe: ReadinessProbe | None = None
 
     def __post_init__(self) -> None:
@@ -136,7 +138,7 @@ class Server:
             raise ValueError("ports must be one or more different ports")
 
     def environment(self, address: str) -> dict[str, str]:
-        """Return the variables by which the client finds the server at `address`."""
+        """Return the environment variables that tell the client the server's address and ports."""
         first, *others = map(str, self.ports)
         numbered = {f"INFERENCE_SERVER_PORT_{number}": port for number, port in enumerate(others, 1)}
         return {"INFERENCE_SERVER_HOST": address, "INFERENCE_SERVER_PORT": first, **numbered}

@@ -1,1 +1,2 @@
-"""How a table of a descriptor is declared: its fields, their types and checks, and the small languages of its values."""
+"""Declares the tables of descriptors: fields, types, checks, and the syntax of values such as durations and JSON
+paths."""

@@ -1,8 +1,8 @@
 """Declares the tables of descriptors: frozen dataclasses whose fields have the constraints of their values in
 `Annotated`.
 
-The agent reads a job descriptor's tables with `tables.py`, which applies the same checks as pydantic in `bai`: pydantic asks
-classes and marks for its part of them, which needs no import here.
+The agent reads a job descriptor's tables with `tables.py`, which applies the same checks as pydantic in `bai`. pydantic gets
+the checks from hook methods of the classes and markers, so nothing of pydantic is imported here.
 https://docs.pydantic.dev/latest/concepts/types/#customizing-validation-with-__get_pydantic_core_schema__
 """
 
@@ -20,7 +20,8 @@ Mistake: TypeAlias = tuple[str, str]
 
 
 class MistakeError(ValueError):
-    """Values of a table are wrong. `mistakes`: the key of each, empty for the value itself, and its mistake."""
+    """Values of a table are wrong. `mistakes`: pairs of a key and its mistake; the key is empty if the value
+    itself is wrong."""
 
     def __init__(self, mistakes: list[tuple[str, Mistake]]) -> None:
         key, (problem, fix) = mistakes[0]
@@ -57,8 +58,8 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class WrittenCheck(Check):
-    """A check of values that users write. The agent checks these elsewhere, or trusts the program that wrote
-    its job."""
+    """A check that only applies to values that users write. The agent checks these values elsewhere, or trusts
+    the program that wrote its job."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,7 @@ class WrittenAs:
     """A marker of a field whose form differs between benchmark descriptors and job descriptors."""
 
     read: Callable[[Any], Any]
-    """Returns the job descriptor's value. Raises MistakeError."""
+    """Converts the written value to the job descriptor's value. Raises MistakeError."""
     schema: Mapping[str, object]
     """The written form in JSON Schema."""
 
@@ -88,7 +89,7 @@ class Example:
 
 
 class DeclaredTable:
-    """A table of a descriptor: the base class of its dataclasses. Both programs refuse unknown keys and other
+    """Base class of the dataclasses of descriptor tables. Both programs reject unknown keys and values of other
     types."""
 
     written: ClassVar[frozenset[str]] = frozenset()
@@ -105,7 +106,7 @@ class DeclaredTable:
             raise MistakeError(found)
 
     def mark_written(self, keys: Mapping[str, object]) -> None:
-        """Keep which keys were read."""
+        """Record which keys were read."""
         object.__setattr__(self, "written", frozenset(keys))
 
     @classmethod
@@ -122,10 +123,10 @@ class DeclaredTable:
 
 
 def _make_strict(schema: Any, resolve: Callable[[Any], Any]) -> None:
-    """Accept a text, number or truth value only of the field's type, and TOML's form of an enumeration member
-    or a tuple.
+    """Make the schema accept only strings, numbers and booleans of the field's exact type. Enumeration members
+    and tuples are accepted in their TOML form.
 
-    pydantic's `strict` for the whole dataclass would refuse tables and lists.
+    pydantic's `strict` for the whole dataclass would reject tables and lists.
     """
     if isinstance(schema, list):
         for each in schema:

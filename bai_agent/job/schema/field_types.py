@@ -16,7 +16,8 @@ from bai_agent.job.schema.durations import format_duration, parse_duration
 from bai_agent.job.schema.json_path import read_json_path
 
 MOST_DIMENSIONS = 30
-"""Dimensions of one metric in CloudWatch: https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html"""
+"""Largest number of dimensions of a metric in CloudWatch:
+https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_MetricDatum.html"""
 
 _DURATION = r"(\d+(\.\d+)?\s*(ms|d|h|m|s)\s*)+"
 _DURATION_EXAMPLES = 'write for example "90s", "15m" or "2h"'
@@ -241,14 +242,14 @@ Dimensions = Annotated[tuple[Word, ...], Check(_dimensions)]
 
 
 def no_tilde(text: str) -> Mistake | None:
-    """Return the mistake of a path that begins with `~`."""
+    """Return the mistake if a path begins with `~`; None if it does not."""
     if not text.startswith("~"):
         return None
     return '"~" is not expanded', "write an absolute path, or a relative one without ~"
 
 
 def inside(text: str) -> Mistake | None:
-    """Return the mistake of a path that is empty or leaves its folder."""
+    """Return the mistake if a path is empty or leads out of its folder; None if there is none."""
     if not text.strip():
         return "is empty", 'write a path, for example "data/train.npz"'
     return (
@@ -277,12 +278,12 @@ def _folder_of_its_own(text: str) -> Mistake | None:
 
 
 OwnFolder = Annotated[str, Check(_folder_of_its_own)]
-"""A folder that is absolute or in the working folder, and neither the working folder nor the root."""
+"""A folder that is absolute or in the working folder, but neither the working folder itself nor the root."""
 
 
 def is_glob_below(text: str) -> bool:
-    """Return whether `text` is a glob that every Python accepts, relative to a folder and not the folder
-    itself."""
+    """Return whether `text` is a relative glob that every Python version accepts and that does not match the
+    folder itself."""
     if text.startswith("/") or "\0" in text:
         return False
     parts = PurePosixPath(text).parts
@@ -323,7 +324,7 @@ ImageName = Annotated[str, Check(_image)]
 _SYSTEM_FOLDERS = re.compile(
     r"/(bin|boot|dev|etc|lib(32|64|x32)?|proc|run|sbin|sys|usr)(/.*)?|/(home|opt|root|tmp|var)|/var/(lib|log|tmp)"
 )
-"""The system's own folders, most of them with all that is in them."""
+"""The system's own folders, most of them with all folders below."""
 
 
 def _mount_target(text: str) -> Mistake | None:
@@ -347,7 +348,7 @@ def _percentage(value: object) -> float:
     )
     if found is None:
         raise wrong("must be a percentage, as a text", 'write for example "2%" or "0.5%"')
-    # Computed from the text: 7 / 100 of a float is 0.07, and 0.07 * 100 is not 7.
+    # Parsed from the text, because arithmetic with floats is not exact: 0.07 * 100 is not 7.
     return float(f"{found[1]}e-2")
 
 
@@ -436,7 +437,7 @@ JsonPathText = Annotated[str, Check(_json_path)]
 
 
 def hexadecimal(digits: int) -> Check:
-    """Return the check of a checksum with so many digits."""
+    """Return the check of a checksum with this number of hexadecimal digits."""
 
     def mistake(text: str) -> Mistake | None:
         if re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", text):
@@ -489,14 +490,14 @@ def _pattern_fix(message: str) -> str:
 
 
 Pattern = Annotated[str, WrittenCheck(_pattern, {"format": "regex"})]
-"""An agent compiles patterns once, and checks their groups at the same time: `check_patterns` of
-`metric_tables.py`."""
+"""A regular expression. The agent does not use this check, because `check_patterns` of `metric_tables.py`
+compiles patterns and checks their groups."""
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
     """Compile a regular expression. Raises ValueError, which describes the mistake in `text`.
 
-    Without Python's warnings, which are for programmers.
+    Python's warnings about the expression are suppressed, because they are meant for programmers.
     """
     try:
         with warnings.catch_warnings():

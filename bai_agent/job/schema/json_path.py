@@ -1,7 +1,7 @@
-"""Paths in a JSON document: of one value (`loss`, `train.loss`, `"a.b".c`, `losses[0]`), and of many (`results[*].mean`,
-`*.latency`).
+"""Paths in a JSON document, to one value (`loss`, `train.loss`, `"a.b".c`, `losses[0]`) or to several
+(`results[*].mean`, `*.latency`).
 
-`[*]` or `*` are all items of an array, or all values of an object.
+`[*]` or `*` stands for all items of an array, or all values of an object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bai_agent.light_dataclass import dataclass
 JsonPath = tuple[str | int, ...]
 """Keys of objects, and positions in arrays."""
 Picks = tuple[str | int, ...]
-"""The item that each `*` of a path matched."""
+"""The index or key that each `*` of a path matched."""
 
 
 class Star(Enum):
@@ -34,7 +34,8 @@ _MOST_STEPS = 64
 
 
 def read_json_path(text: str) -> JsonPath:
-    """Return the path that `text` is: keys with dots between, those with dots or brackets in double quotes, positions in brackets.
+    """Parse a path. Keys are separated by dots, and positions are in brackets. Keys that contain dots or brackets are in double
+    quotes.
 
     Raises ValueError, which names the position of the mistake in `text`.
     """
@@ -42,7 +43,8 @@ def read_json_path(text: str) -> JsonPath:
 
 
 def _read_steps(text: str, *, stars: bool = False) -> list[str | int | Star]:
-    """Return the steps of a path; with `stars` also `*` and `[*]`, and one may begin with brackets. Raises ValueError."""
+    """Return the steps of a path. With `stars`, the path may contain `*` and `[*]`, and may begin with brackets. Raises
+    ValueError."""
     steps: list[str | int | Star] = []
     place = 0
     while True:
@@ -79,7 +81,7 @@ def _unquoted(text: str, place: int) -> str:
 
 
 def last_key(path: JsonPath) -> str:
-    """Return the last key of `path`, which names the value for people."""
+    """Return the last key of `path`, which is used as the value's name."""
     return next(step for step in reversed(path) if isinstance(step, str))
 
 
@@ -95,13 +97,13 @@ def value_at(value: Any, path: JsonPath) -> Any:
 
 @dataclass(frozen=True)
 class StarPath:
-    """A path that has been read."""
+    """A parsed path, which may contain `*`."""
 
     steps: tuple[str | int | Star, ...]
 
     @property
     def name(self) -> str:
-        """The last key, which names the value."""
+        """The last key, which is used as the value's name."""
         return next((each for each in reversed(self.steps) if isinstance(each, str)), "value")
 
     @property
@@ -109,7 +111,7 @@ class StarPath:
         return sum(isinstance(each, Star) for each in self.steps)
 
     def find(self, document: Any) -> Iterator[tuple[Picks, Any]]:
-        """Yield the values at the path, each with the items that its `*` matched."""
+        """Yield the values at the path, each with the indexes or keys that its `*` matched."""
         yield from _find(document, self.steps, ())
 
     def pick(self, document: Any, picks: Picks) -> Any:
@@ -127,7 +129,7 @@ def read_star_path(text: str) -> StarPath:
 
 
 def differing_keys(paths: Sequence[StarPath]) -> list[str]:
-    """Return the keys that tell paths with the same last key apart: "read" and "write" for `read.iops` and
+    """Return the keys that distinguish paths with the same last key: "read" and "write" for `read.iops` and
     `write.iops`."""
     names = Counter(path.name for path in paths)
     differing = []
@@ -143,7 +145,8 @@ def differing_keys(paths: Sequence[StarPath]) -> list[str]:
 
 
 def path_mistakes(values: Sequence[str], places: Sequence[str]) -> Iterator[str]:
-    """Yield the mistakes in the paths of values, and in the paths of all that belongs to them."""
+    """Yield the mistakes in the paths of values, and in `places`, the paths of names, units, steps and
+    labels."""
     stars = None
     for each in (*values, *places):
         try:

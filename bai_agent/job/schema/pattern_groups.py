@@ -14,15 +14,15 @@ RESERVED = frozenset(
         *("action_id", "client_id", "parent_action_id"),
     }
 )
-"""Names of labels that records get automatically; names from the service are written with `_`, as a
-group's name could be."""
+"""Names of labels that records get automatically. Names from the service are written with `_`, because a
+group's name cannot contain other separators."""
 _SIMILAR = 0.8
 _SHORT_FORMS = {"val": VALUE, "v": VALUE, "values": VALUE, "stp": STEP, "steps": STEP, "units": UNIT}
 
 
 @dataclass(frozen=True)
 class Groups:
-    """The numbers of the groups; 0 is the whole match for `value`, and none for `step` and `unit`."""
+    """The numbers of the groups. 0 means the whole match for `value`, and no group for `step` and `unit`."""
 
     value: int
     step: int
@@ -32,7 +32,7 @@ class Groups:
 
 
 def read_groups(pattern: re.Pattern[str]) -> Groups:
-    """Return what the groups of `pattern` are for.
+    """Return the purpose of each group of `pattern`.
 
     The value is the group `value`, else the first unnamed group, else the only named group besides `step` and `unit`,
     else the whole match. The remaining named groups are labels.
@@ -56,8 +56,8 @@ def taken_names(groups: Groups, taken: Collection[str] = RESERVED) -> list[str]:
 
 
 def misspelled_names(pattern: re.Pattern[str]) -> dict[str, str]:
-    """Return the groups' names that look misspelled, with the probable intention."""
-    import difflib  # an agent starts without it
+    """Return the names of groups that look misspelled, each with the name that was probably meant."""
+    import difflib  # not loaded when an agent starts
 
     meant = {}
     for name in pattern.groupindex:

@@ -1,6 +1,7 @@
 """The schemes of sources, for both programs, and how an address is read and shown.
 
-A class in the agent's room `pull` fetches the source. Only an agent whose job has such a source imports it.
+For each scheme, a class in the agent's folder `pull` fetches the source. An agent imports the class only if its
+job has such a source.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _SIGNATURE = re.compile(
 )
 """Parameters of signed addresses: S3 and CloudFront, Google, Azure."""
 _SHOWN = re.compile(r"…(?:[0-9a-f]{8})?")
-"""Text that `source_name` writes in place of a query: it does not change if it is applied twice."""
+"""Text that `source_name` writes in place of a query. It is recognised, so that a second call changes
+nothing."""
 _KEYS = frozenset({"x-amz-signature", "x-amz-security-token", "signature", "x-goog-signature", "sig"})
-"""Query parameters that make an address give access to its content."""
+"""Query parameters whose presence means that the address itself grants access to the content."""
 
 
 def _no_host(src: str) -> Mistake | None:
@@ -54,7 +56,7 @@ def _not_absolute(src: str) -> Mistake | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """Facts about the addresses of a scheme."""
+    """Properties of the addresses of a scheme."""
 
     origin: str
     """The `Origin` that fetches such a source: its module in `bai_agent/pull/` and its class,
@@ -64,8 +66,8 @@ class Scheme:
     mistake: Callable[[str], Mistake | None] = _no_host
     """Finds the mistake in an address; None if there is none."""
     is_url: bool = True
-    """Whether an address may hold a password and a query, which are not shown; else `@ ? #` are characters of
-    a name."""
+    """Whether an address may contain a password and a query, which are not shown. If false, `@`, `?` and `#`
+    are plain characters of a name."""
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -97,19 +99,19 @@ def schemes_text() -> str:
 def file_path(src: str) -> Path | None:
     """Return the path on this machine that a file:// address names; None for other addresses.
 
-    `?` and `#` are plain characters of it; only `%` has a meaning.
+    `?` and `#` are plain characters of the path; only `%` is special.
     """
     found = _FILE.match(src)
-    # Through bytes, since a name may not be UTF-8.
+    # Decoded to bytes first, because a file name may not be UTF-8.
     return Path(os.fsdecode(unquote_to_bytes(src[found.end() :]))) if found else None
 
 
 def source_name(src: str) -> str:
-    """Return `src` as messages and records name it: a path for a file of this machine; an address without a password, and
-    with a digest instead of a query.
+    """Return the name of `src` for messages and records. A file of this machine is named by its path. An address is shown
+    without password, and with a digest instead of its query.
 
-    A query may hold a key, but also everything that distinguishes two files. The signature of a signed
-    address is ignored: signed again tomorrow, it still names the same file.
+    A query may contain a secret key, but it may also be all that distinguishes two files. The signature of a signed
+    address is ignored, so that an address that is signed again names the same file.
     """
     if found := _FILE.match(src):
         return unquote(src[found.end() :])
@@ -118,7 +120,7 @@ def source_name(src: str) -> str:
         return src
     try:
         parts = urlsplit(src)
-    except ValueError:  # not a valid address: the part that may hold a password cannot be recognised
+    except ValueError:  # not a valid address, so the part that may contain a password cannot be recognised
         return f"{scheme}://{src.partition('://')[2].partition('?')[0].rpartition('@')[2]}"
     host = parts.netloc.rpartition("@")[2]
     if _SHOWN.fullmatch(parts.query):
@@ -142,6 +144,6 @@ def grants_access(src: str) -> bool:
     """Return whether an address gives access to its content: it contains a password or a signature."""
     try:
         parts = urlsplit(src)
-    except ValueError:  # not an address of a server; a key in a bucket, or a path, may look like this
+    except ValueError:  # not an address of a server, but perhaps a key in a bucket or a path
         return False
     return bool(parts.password) or not _KEYS.isdisjoint(name.lower() for name in parse_qs(parts.query))

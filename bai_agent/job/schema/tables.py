@@ -1,7 +1,8 @@
 """Reads TOML tables into frozen dataclasses, strictly, with errors that name file, table and key.
 
 Supported field types: str, int, float, bool, timedelta (a duration text), enums, Literal, nested dataclasses, tuples of any of
-these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration that is None, and whose default is not, is written "off".
+these, dict[str, str], `X | None`, and Annotated with a `Check`. A duration is written as "off" if it is None but its default is not
+None.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def read_table(kind: type[T], table: Mapping[str, Any], *, where: str) -> T:
 
 @cache
 def _type_hints(kind: Any) -> dict[str, Any]:
-    # Once: a job may have a thousand metrics, and each is a table.
+    # Cached, because a job may have a thousand metrics, each of which is a table.
     return typing.get_type_hints(kind, include_extras=True)
 
 

@@ -39,10 +39,10 @@ class StoredObject:
 
 
 class JobStore(Protocol):
-    """Objects under keys such as "job-1/result.json": written once, or replaced as a whole; readers never see
-    half of one.
+    """Objects under keys such as "job-1/result.json". An object is always written or replaced as a whole, so
+    readers never see a part of it.
 
-    All methods raise StoreError if the store cannot be reached or refuses.
+    All methods raise StoreError if the store cannot be reached or refuses the request.
     """
 
     @property
@@ -50,7 +50,7 @@ class JobStore(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """Folder of this machine with the objects. None if they are elsewhere."""
+        """Folder on this machine that contains the objects. None if they are elsewhere."""
         ...
 
     def put(self, key: str, content: bytes, *, if_absent: bool = False) -> bool:
@@ -78,11 +78,12 @@ class JobStore(Protocol):
         ...
 
     def delete(self, prefix: str) -> None:
-        """Delete every object whose key starts with `prefix`, which ends in a slash; absent ones are no error."""
+        """Delete every object whose key starts with `prefix`, which ends in a slash. It is no error if there are
+        none."""
         ...
 
     def remove(self, key: str) -> None:
-        """Delete one object; an absent one is no error."""
+        """Delete one object. It is no error if the object does not exist."""
         ...
 
 
@@ -97,14 +98,15 @@ def open_store(
 ) -> JobStore:
     """Return the store at `url`: file:///absolute/folder or s3://bucket/prefix. Raises StoreError.
 
-    The others are for S3. region: the bucket's, looked up if not given. endpoint: another server than AWS's
-    own. credentials: their source (see `bai_agent.aws.credentials.from_botocore`); unset, those of the
-    environment, the AWS configuration or the instance's role. quick: for optional requests; nothing is
-    retried or waited for. patience: how long a request may take, if neither the default nor `quick` is right.
+    The other arguments are for S3. region: the bucket's region, looked up if not given. endpoint: address of a
+    server other than AWS's. credentials: returns credentials (see `bai_agent.aws.credentials.from_botocore`);
+    unset: those of the environment, the AWS configuration or the instance's role. quick: short time limits and
+    no retries, for optional requests. patience: retries and time limits, if neither the default nor those of
+    `quick` fit.
     """
     parts = urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-        # Both import this module, for the errors that they raise.
+        # Imported here because both modules import this one.
         from bai_agent.job.store.directory import DirectoryStore
 
         return DirectoryStore(Path(os.fsdecode(unquote_to_bytes(parts.path))))
@@ -126,7 +128,7 @@ def open_store(
 
 
 def scheme_of(named: str) -> str:
-    """Return the scheme of a store's URL ("file", "s3"); "" for a path, which is not a URL."""
+    """Return the scheme of a store's URL ("file", "s3"); "" for a plain path."""
     scheme, separator, _ = named.partition("://")
     return scheme if separator and _SCHEME.fullmatch(scheme) else ""
 

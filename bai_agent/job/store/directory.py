@@ -17,13 +17,13 @@ from bai_agent.job.store import StoredObject, check_key
 from bai_agent.light_dataclass import dataclass
 
 _DRAFT = re.compile(r"\..+\.\d+\.\d+\.(new|tmp)")
-"""Forms of the temporary names of `_draft`, `write_new` and `write_atomic`."""
+"""Temporary file names that `_draft`, `write_new` and `write_atomic` use."""
 
 
 @dataclass(frozen=True)
 class DirectoryStore:
-    """Each object is a file; a key is its path. Drafts (writes in progress, or interrupted by a kill) are not
-    objects."""
+    """A store in which each object is a file, with its key as the path. Temporary files of unfinished or
+    interrupted writes are not objects."""
 
     folder: Path
 

@@ -29,25 +29,26 @@ PATIENCE = RetryPolicy(
     request=timedelta(seconds=60),
     longest_pause=timedelta(seconds=5),
 )
-"""Short time limits: users of a store report that it is unreachable, and ask again later."""
+"""Short time limits, because callers report an unreachable store and try again later."""
 QUICK = RetryPolicy(
     retries=0,
     retry_for=timedelta(seconds=3),
     silence=timedelta(seconds=3),
     request=timedelta(seconds=3),
 )
-"""For optional requests, which may as well be made the next time."""
+"""For optional requests, which callers can simply repeat later."""
 
 _PART = 8 << 20
 _PARTS = 9_000
-"""S3 takes 10,000: https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
+"""Largest number of parts of an upload. S3 accepts 10,000:
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/qfacts.html"""
 _AT_A_TIME = 4
-"""Number of parts in progress; times their size, the memory that an upload takes."""
+"""Number of parts in progress. An upload takes this number times the size of a part as memory."""
 _DENIED = "access denied; the credentials need s3:GetObject and s3:PutObject below it, and s3:ListBucket on its bucket"
 
 
 class S3Store:
-    """Each object is an object. Keys never go beyond the prefix."""
+    """A store in which each object is an S3 object. Keys cannot lead out of the prefix."""
 
     folder = None
 
@@ -83,7 +84,7 @@ class S3Store:
         check_key(key)
         with self._plain_errors(key):
             try:
-                # Multipart uploads know no condition.
+                # Multipart uploads do not support a condition.
                 obstore.put(
                     self._client,
                     key,
@@ -133,7 +134,7 @@ class S3Store:
             if not prefix or prefix.endswith("/"):
                 found = self._below(prefix)
             else:
-                # obstore lists only folders: list the parent folder, and keep the keys with this prefix.
+                # obstore lists only folders, so list the parent folder and select the keys with this prefix.
                 folder, _, name = prefix.rpartition("/")
                 objects, below = self._around(folder)
                 found = [each for each in objects if each.key.startswith(prefix)]
@@ -182,8 +183,8 @@ class S3Store:
             return [_described(each) for each in self._usable(folder, recursive=True).objects]
 
     def _usable(self, folder: str, *, recursive: bool) -> UsableListing:
-        """List a folder with keys that obstore refuses, without them. Raises S3Error."""
-        # Imported here: hardly any folder has such keys.
+        """List a folder that has keys that obstore rejects; leave these keys out. Raises S3Error."""
+        # Imported here because hardly any folder has such keys.
         from bai_agent.aws.s3_listing import list_usable
 
         return list_usable(self._client, folder, recursive=recursive, timeout=self._timeout)
