@@ -1,2 +1,2 @@
-"""Checkpoints: captures the files of the benchmark's folder at one moment, uploads them, and restores them
-elsewhere."""
+"""Captures the files of the benchmark's checkpoint folder at one moment, uploads them, and restores them on
+this or another machine."""

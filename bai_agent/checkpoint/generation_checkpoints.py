@@ -1,6 +1,7 @@
-"""Which checkpoint a generation of a run continues from, and its restore before the launch.
+"""Selects the checkpoint from which a generation continues, and restores it before the launch.
 
-Each member restores before it launches a generation; then `periodic.py` keeps checkpoints of it.
+Each member restores the checkpoint before it launches a generation. After the launch, `periodic.py` saves new
+checkpoints.
 """
 
 from __future__ import annotations
@@ -45,19 +46,19 @@ from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import RunEndedError
 
 if TYPE_CHECKING:
-    # A job of one node does not load it.
+    # Not loaded in a job of one node.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
 
 T = TypeVar("T")
 
 _TICK_S = 0.05
 _TRIED = 3 * SLOTS
-"""Number of checkpoints before the newest that are tried: the files of earlier ones have been overwritten.
-Number of earlier folders that are named, if the folder is shared."""
+"""Number of checkpoints before the newest that are tried, because the files of earlier ones have been
+overwritten. Also the number of earlier folders that the benchmark is told of, if the folder is shared."""
 
 
 def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
-    """Return the folder of the job's checkpoints; without a job store it is in the run directory."""
+    """Return the record of the job's checkpoints. Without a job store, it is in the run directory."""
     record = ctx.record or JobRecord(DirectoryStore(ctx.rundir.path), "checkpoints")
     return CheckpointRecord(AttemptRecord(record, ctx.job.job.attempt))
 
@@ -76,8 +77,8 @@ def checkpoint_environment(ctx: RunContext) -> dict[str, str]:
 
 
 def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Do the same as `restore`, with the checkpoint that the leader has named, and wait for the other
-    members. Raises RunEndedError."""
+    """Restore the checkpoint that the leader has chosen, as `restore` does, and wait for the other members.
+    Raises RunEndedError."""
     generation, name = ctx.rundir.generation, ctx.begins_with
     at = checkpoint_number(name) if name is not None else None
     if not _has_origin_here(ctx):
@@ -94,7 +95,7 @@ def restore_together(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def restore_newest(ctx: RunContext) -> None:
-    """Do the same as `restore`, with the newest checkpoint of earlier generations. Raises RunEndedError."""
+    """Restore the newest checkpoint of earlier generations, as `restore` does. Raises RunEndedError."""
     checkpoint, marker = ctx.job.checkpoint, None
     if checkpoint is not None and not checkpoint.shared and ctx.rundir.generation:
         marker = _insist(ctx, lambda: checkpoint_record(ctx).newest(before=ctx.rundir.generation))
@@ -103,12 +104,13 @@ def restore_newest(ctx: RunContext) -> None:
 
 
 def restore_origin(ctx: RunContext) -> None:
-    """Restore the checkpoint of another job from which this one begins, unless it has its own by now. Raises RunEndedError.
+    """Restore the other job's checkpoint with which this job begins, unless this job has its own checkpoints by now. Raises
+    RunEndedError.
 
-    It is part of the pull, so that the nodes of a job launch together.
+    The restore is part of the pull, so that the nodes of a job launch together.
     """
     if _is_restored_by_first(ctx):
-        return  # The folder may be on a file system that the first node has still to mount.
+        return  # The folder may be on a file system that the first node has not mounted yet.
     if ctx.job.strategy.nodes == 1 or not _insist(ctx, lambda: checkpoint_record(ctx).numbers()):
         restore(ctx, None)
 
@@ -121,8 +123,9 @@ def _has_origin_here(ctx: RunContext) -> bool:
 def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
 
-    If the files of a checkpoint do not match its marker, the previous one is restored, with a warning; one of several nodes fails,
-    because the first one has that checkpoint in its folder. Before the job's first one is that of the job from which it begins, if any.
+    If the files of a checkpoint do not match its marker, a job of one node restores the previous checkpoint with a warning. Before the
+    job's own first checkpoint, that is the other job's checkpoint with which it begins, if any. A node of several fails instead,
+    because the first node has the newer checkpoint in its folder.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -195,7 +198,7 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
     except PermissionError:
         if user is None or writable_folder(user, folder) is not None:
             raise
-        # Nobody but root can exchange a name on the way.
+        # Only root can replace a folder on this path.
         folder.mkdir(parents=True, exist_ok=True)
         os.chown(folder, user.uid, user.gid, follow_symlinks=False)
     if is_absolute and is_first_member(ctx):
@@ -203,7 +206,8 @@ def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | No
 
 
 def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
-    """Raise RunEndedError if the folder has files that are not the job's: a restore would delete them."""
+    """Raise RunEndedError if the folder has files that do not belong to the job, because a restore would delete
+    them."""
     if checkpoint.shared:
         if _has_files(folder, user):
             raise _bad(
@@ -212,7 +216,7 @@ def _require_own(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: Us
         return
     note = ctx.rundir.checkpoint_folder
     if ctx.record is not None and isinstance(store := ctx.record.store, DirectoryStore):
-        # Nodes of one machine share the folder.
+        # Nodes on the same machine share the folder, so they share this note.
         note = store.folder / checkpoint_record(ctx).attempt.key(note.name)
     if note.exists():
         return
@@ -230,7 +234,7 @@ def _has_files(folder: Path, user: User | None) -> bool:
 
 
 def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
-    """Return the non-empty folders of the last earlier generations, newest first."""
+    """Return the non-empty folders of earlier generations, at most `_TRIED`, newest first."""
     folders = (path / f"g{each}" for each in reversed(range(generation)))
     with user_rights(user):
         left = (str(each) for each in folders if each.is_dir() and any(each.iterdir()))
@@ -238,8 +242,8 @@ def _newest_shared(path: Path, generation: int, user: User | None) -> list[str]:
 
 
 def _restore(ctx: RunContext, folder: Path, user: User | None, newest: CheckpointMarker) -> int:
-    """Restore `newest` or, if this node is the only one, the last checkpoint before it whose files are complete; return the number of
-    restored bytes. Raises CheckpointError."""
+    """Restore `newest`; return the number of restored bytes. If its files are incomplete and the job has one node, the most recent
+    earlier checkpoint with complete files is restored. Raises CheckpointError."""
     record = checkpoint_record(ctx)
     if _is_restored_by_first(ctx):
         ctx.resumed = newest.name
@@ -264,7 +268,8 @@ def _restore(ctx: RunContext, folder: Path, user: User | None, newest: Checkpoin
 
 
 def _restore_origin(ctx: RunContext, folder: Path, user: User | None, origin: CheckpointOrigin) -> int:
-    """Restore the checkpoint of another job; return the number of restored bytes. Raises CheckpointError if it has changed."""
+    """Restore the checkpoint of another job; return the number of restored bytes. Raises CheckpointError if the checkpoint has
+    changed."""
     if _is_restored_by_first(ctx):
         ctx.resumed = origin.title
         return 0
@@ -280,7 +285,8 @@ def _restore_origin(ctx: RunContext, folder: Path, user: User | None, origin: Ch
 
 
 def _origin_marker(record: CheckpointRecord, origin: CheckpointOrigin) -> CheckpointMarker:
-    """Return the marker of `origin`. Raises CheckpointError if it is gone or another one, StoreError."""
+    """Return the marker of `origin`. Raises CheckpointError if the marker is missing or has changed,
+    StoreError."""
     at = checkpoint_number(origin.name)
     if at is None:
         raise CheckpointError(f'[checkpoint.origin] name "{origin.name}" is not the name of a checkpoint')
@@ -315,7 +321,8 @@ def _restorer(ctx: RunContext, folder: Path, user: User | None, record: Checkpoi
 
 
 def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
-    """Return the answer of the job store; requests to an unreachable one are retried within `limits.pull_timeout`. Raises RunEndedError."""
+    """Return the answer of the job store. Requests are retried within `limits.pull_timeout` if the store is unreachable. Raises
+    RunEndedError."""
     try:
         return ask_patiently(
             ask, patience=ctx.job.limits.pull_timeout, check=ctx.watch.raise_reason, clock=ctx.clock
@@ -326,7 +333,8 @@ def _insist(ctx: RunContext, ask: Callable[[], T]) -> T:
 
 def _tell(ctx: RunContext, size: int, seconds: float) -> None:
     generation = ctx.rundir.generation
-    # A missing checkpoint is reported once. A job begins with another job's alone.
+    # A missing checkpoint is only reported once, and only in a later generation, because a job begins without a
+    # checkpoint of its own.
     if not ctx.resumed and (generation == 0 or ctx.events.of(RestoreEvent)):
         return
     marker = ctx.restored

@@ -1,4 +1,5 @@
-"""Uploads a snapshot: its files first, eight at once, then the marker that makes it a checkpoint."""
+"""Uploads a snapshot. Its files are uploaded first, eight at a time, and then the marker that makes it a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -30,18 +31,19 @@ from bai_agent.runtime.clock import CLOCK, Clock
 T = TypeVar("T")
 
 AT_ONCE = 8
-"""Files that are read or sent at a time."""
+"""Number of files that are read or sent at a time."""
 _CHUNK = 1 << 20
 _SECONDS_BYTES = 16
-"""Bytes that the seconds of its upload add to a marker."""
+"""Bytes that the duration of the upload adds to a marker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _SPARE_BYTES = 16 * LOW_DISK_BYTES
-"""Bytes that a checkpoint leaves free on the disk of a job store in a folder: with less than `LOW_DISK_BYTES` the run would end."""
+"""Bytes that a checkpoint leaves free on the disk if the job store is a folder, because the run ends with less than
+`LOW_DISK_BYTES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keeper:
-    """Keeps the checkpoints of one generation."""
+    """Saves the checkpoints of one generation to the job store."""
 
     record: CheckpointRecord
     node: int
@@ -55,12 +57,12 @@ class Keeper:
         """Upload a snapshot; return its marker, or None if `last` has the same content. Raises
         CheckpointError.
 
-        over: returns whether no time is left; called on several threads.
+        over: returns whether the upload must be abandoned; called on several threads.
         """
         begun = time.monotonic()
         files = self._sums(snapshot, over)
         if last is None:
-            # An earlier agent may have kept it already.
+            # An earlier agent may have saved this checkpoint already.
             generation = self.generation
             last = self._insist(lambda: self.record.newest(before=generation + 1, since=generation), over)
         if last is not None and files == last.files:
@@ -119,7 +121,8 @@ class Keeper:
             )
 
     def _insist(self, work: Callable[[], T], over: Callable[[], bool]) -> T:
-        """Return what `work` returns. Errors of the store are retried for a while. Raises CheckpointError."""
+        """Return the result of `work`. Errors of the store are retried within `patience`. Raises
+        CheckpointError."""
         try:
             return ask_patiently(work, patience=self.patience, check=lambda: require_time(over))
         except StoreError as error:
@@ -131,8 +134,8 @@ class Keeper:
 def ask_patiently(
     work: Callable[[], T], *, patience: timedelta, check: Callable[[], None], clock: Clock = CLOCK
 ) -> T:
-    """Return what `work` returns. Errors of the store that may pass are retried within `patience`. Raises StoreError, and what `check`
-    raises before a try."""
+    """Return the result of `work`. Temporary errors of the store are retried within `patience`. `check` is called before each try.
+    Raises StoreError, and the errors of `check`."""
     backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     give_up_at = clock.monotonic() + patience.total_seconds()
     while True:
@@ -147,7 +150,7 @@ def ask_patiently(
 
 
 def _require_readable(marker: CheckpointMarker) -> None:
-    """Raise CheckpointError if the names make the marker too long to be read."""
+    """Raise CheckpointError if the marker would be too long to be read back, because of the files' names."""
     size = len(marker_bytes(marker)) + _SECONDS_BYTES
     if size > LARGEST_OBJECT:
         raise CheckpointError(
@@ -157,7 +160,7 @@ def _require_readable(marker: CheckpointMarker) -> None:
 
 
 def sha256_of(path: Path, over: Callable[[], bool]) -> str:
-    """Return the checksum of a file. Raises CheckpointError, also if it is `over` before."""
+    """Return the SHA-256 of a file. Raises CheckpointError, also if `over()` returns True before the end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -169,7 +172,7 @@ def sha256_of(path: Path, over: Callable[[], bool]) -> str:
 
 
 def sha256_of_open(descriptor: int, over: Callable[[], bool]) -> str:
-    """Return the checksum of an open file's whole content. Raises CheckpointError."""
+    """Return the SHA-256 of an open file's whole content. Raises CheckpointError."""
     found, offset = hashlib.sha256(), 0
     while True:
         require_time(over)
@@ -189,8 +192,8 @@ def require_time(over: Callable[[], bool]) -> None:
 
 
 def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of the tasks, in order. The first error ends all; tasks that are running at that
-    time are waited for."""
+    """Run the tasks on several threads; return their results, in order. After the first error no further task
+    starts, and the running ones are awaited."""
     if not tasks:
         return []
     with ThreadPoolExecutor(min(AT_ONCE, len(tasks)), thread_name_prefix="checkpoint") as pool:

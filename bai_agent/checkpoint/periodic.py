@@ -1,8 +1,7 @@
-"""Keeps a checkpoint periodically while a generation runs, and the last one at its end, on a thread of its
-own.
+"""Saves checkpoints periodically while a generation runs, and the last one at its end, on a thread of its own.
 
-`follow` is called after a launch, and `wait_until_kept` when no process of the benchmark is left, before the next generation begins or
-the job ends.
+`follow` is called after a launch. `wait_until_kept` is called after the last process of the benchmark has ended, before the next
+generation begins or the job ends.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _SETTLE_S = 10.0
-"""Seconds to wait for a moment without writes to the folder before this checkpoint is skipped."""
+"""Seconds to wait until nothing is written to the folder. After that time, the checkpoint is skipped."""
 _SKIPPED = 5
-"""Largest number of names in a warning."""
+"""Largest number of skipped names in a warning."""
 
 
 def follow(ctx: RunContext) -> None:
-    """Begin to store checkpoints of this generation, if this node has group rank 0."""
+    """Start to save checkpoints of this generation, if this node has group rank 0."""
     checkpoint, generation = ctx.job.checkpoint, ctx.rundir.generation
     if checkpoint is None or checkpoint.shared or not is_first_member(ctx):
         return
@@ -50,7 +49,7 @@ def follow(ctx: RunContext) -> None:
         return
     started = read_started(ctx.rundir)
     if started is not None and not started.of_this_boot:
-        # The benchmark's last writes before the machine's shutdown may not be on the disk.
+        # After a reboot, the benchmark's last writes may be missing on the disk.
         return
     keeper = Keeper(
         record=checkpoint_record(ctx),
@@ -72,9 +71,9 @@ def follow(ctx: RunContext) -> None:
 
 
 def wait_until_kept(ctx: RunContext) -> None:
-    """Wait until the last checkpoint of this generation is kept, or no time is left for it."""
+    """Wait until the last checkpoint of this generation is saved, or until no time is left."""
     if ctx.began("drain") is None:
-        # An agent before this one may have been killed while it waited.
+        # The previous agent may have been killed while it waited.
         follow(ctx)
     thread = ctx.checkpoints
     if thread is None:
@@ -84,7 +83,7 @@ def wait_until_kept(ctx: RunContext) -> None:
     hurry = math.inf
     while thread.is_alive():
         if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
-            # Computed once: half of the remaining time would never be over.
+            # Computed only once, because half of the remaining time would never be over.
             hurry = min(hurry, ctx.drain_deadline())
         if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
             thread.give_up()
@@ -95,9 +94,9 @@ def wait_until_kept(ctx: RunContext) -> None:
 
 
 def checkpoint_summary(ctx: RunContext) -> CheckpointSummary:
-    """Return the resources that this node's checkpoints used."""
+    """Return the number, size and duration of this node's checkpoints."""
     kept, restores = ctx.events.of(CheckpointEvent), ctx.events.of(RestoreEvent)
-    # An agent that was started again restores again.
+    # A restarted agent may restore the same generation a second time.
     restored = {each.generation: each for each in restores if each.name is not None}.values()
     return CheckpointSummary(
         kept=len(kept),
@@ -115,7 +114,8 @@ def _seconds(events: Iterable[CheckpointEvent | RestoreEvent]) -> float:
 
 
 class CheckpointThread(threading.Thread):
-    """Keeps the checkpoints of a generation. Events are created on this thread and read by the run's own thread."""
+    """Saves the checkpoints of a generation. Events are created on this thread and read on the main thread of the
+    run."""
 
     def __init__(
         self,
@@ -129,9 +129,10 @@ class CheckpointThread(threading.Thread):
         before: KeepsCheckpoints | None,
         before_s: float,
     ) -> None:
-        """every_s: seconds between two checkpoints; None: only at the end. last: the restored checkpoint.
+        """every_s: seconds between two checkpoints; None: a checkpoint only at the end. last: the restored
+        checkpoint.
 
-        before: the checkpoints of the previous generation, which end first; before_s: longest wait for that
+        before: the thread of the previous generation, which must end first; before_s: longest wait for it
         (seconds).
         """
         super().__init__(name="checkpoints", daemon=True)
@@ -140,7 +141,7 @@ class CheckpointThread(threading.Thread):
         self._last = last
         self._before, self._before_s = before, before_s
         self._seen: FolderListing | None = None
-        """The folder as it was when the last checkpoint was kept."""
+        """Listing of the folder at the time of the last checkpoint."""
         self._held: Snapshot | None = None
         self._is_stale: bool | None = None
         self._ends = threading.Event()
@@ -148,7 +149,7 @@ class CheckpointThread(threading.Thread):
         self._is_given_up = False
         self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
         self._failure: str | None = None
-        """Reason why the last checkpoint was not kept. None if it was."""
+        """Reason why the last checkpoint was not saved. None if it was saved."""
         self._skipped: tuple[str, ...] = ()
 
     @property
@@ -161,17 +162,18 @@ class CheckpointThread(threading.Thread):
             yield self._events.get()
 
     def end(self) -> None:
-        """Keep the last checkpoint now: no process of the benchmark is left."""
+        """Save the last checkpoint now, because no process of the benchmark is running any more."""
         if not self._ends.is_set():
             self._ended_s = time.monotonic()
             self._ends.set()
 
     def keeps_within(self, limit_s: float) -> bool:
-        """Return whether it has been keeping the last checkpoint for less than this number of seconds."""
+        """Return whether the thread has been saving the last checkpoint for less than this number of
+        seconds."""
         return self.is_alive() and time.monotonic() < self._ended_s + limit_s
 
     def give_up(self) -> None:
-        """Keep no more checkpoints, and report a checkpoint that was not kept before this call."""
+        """Save no more checkpoints, and report a checkpoint whose upload was not finished before this call."""
         self._is_given_up = True
         self.end()
         if self.is_alive():
@@ -182,19 +184,19 @@ class CheckpointThread(threading.Thread):
             if self._before is not None:
                 self._before.join(self._before_s)
                 if self._before.is_alive():
-                    # Both would write to the same files in the store.
+                    # Both generations would write to the same files in the store.
                     self._warn("the upload of the previous generation is still running")
                     return
             while not self._ends.wait(self._every_s):
                 self._keep(over=self._is_outdated)
             self._keep(over=lambda: self._is_given_up, is_last=True)
         except BaseException:
-            # The thread's outermost frame; a panic of obstore's is not an Exception.
+            # This is the thread's outermost frame. A panic in obstore raises a BaseException.
             log.exception("checkpoints: a defect")
             self._warn("a defect; agent.log has the details")
 
     def _keep(self, *, over: Callable[[], bool], is_last: bool = False) -> None:
-        """Keep a checkpoint if the folder has changed."""
+        """Save a checkpoint if the folder has changed."""
         self._held = None
         try:
             seen = list_folder(self._folder, user=self._user)
@@ -225,8 +227,8 @@ class CheckpointThread(threading.Thread):
             )
 
     def _is_outdated(self) -> bool:
-        """Return whether the present upload is useless: the generation has ended, and the files have
-        changed."""
+        """Return whether the current upload is useless, because the generation has ended and the files have
+        changed since."""
         if self._is_given_up:
             return True
         if not self._ends.is_set() or self._held is None:

@@ -1,7 +1,8 @@
-"""Makes the folder equal to a checkpoint, with the rights of the benchmark's user.
+"""Makes the checkpoint folder equal to a stored checkpoint, with the rights of the benchmark's user.
 
-The files arrive beside those of the folder, and replace them after all have the marker's checksums. After a
-kill at any point the folder is restored again, because a generation begins only after a complete restore.
+Files are first downloaded to a subfolder. They replace the folder's content after the checksums of all files
+match the marker. After a kill at any point the folder is restored again, because a generation begins only after
+a complete restore.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class Restorer:
     record: CheckpointRecord
     store: Store | None
     manifest: Path
-    """The puller's own file."""
+    """Path of the puller's manifest of finished sources."""
     deadline: float
-    """Of `time.monotonic()`."""
+    """Deadline of the restore (`time.monotonic()`)."""
     stopping: Callable[[], bool]
 
     def is_there(self, marker: CheckpointMarker) -> bool:
@@ -76,8 +77,8 @@ class Restorer:
         return True
 
     def _pull(self, marker: CheckpointMarker, staging: Path) -> None:
-        # Files from an earlier restore may be of another checkpoint in the same slot, so the store is asked
-        # for its present files.
+        # Files from an earlier restore may belong to another checkpoint in the same slot. Without the manifest,
+        # the puller compares them with the store's current files.
         self.manifest.unlink(missing_ok=True)
         key = self.record.folder(marker)
         source = Source(
@@ -98,7 +99,7 @@ class Restorer:
         )
 
     def _fit(self, marker: CheckpointMarker, paths: dict[str, Path]) -> bool:
-        """Return whether these files have the marker's sizes and sums."""
+        """Return whether these files have the sizes and checksums in the marker."""
         try:
             return all(side_by_side([partial(self._fits, each, paths[each.name]) for each in _real(marker)]))
         except FileNotFoundError:

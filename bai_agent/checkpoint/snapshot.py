@@ -1,8 +1,8 @@
-"""Captures all files of the checkpoint's folder at one moment, while the benchmark continues.
+"""Captures all files of the checkpoint folder at one moment, while the benchmark continues.
 
-Each file gets a hard link in the run directory, so its content stays even if the benchmark renames or deletes
-it. Two listings of the folder around that must be equal. Files that are rewritten in place are only detected
-by their size and time, which are checked again after the upload.
+Each file gets a hard link in the run directory, so its content remains even if the benchmark renames or deletes
+it. The listings of the folder before and after this must be equal. A file that is rewritten in place is only
+detected by its size and time, which are checked again after the upload.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from bai_agent.job.run_directory import make_folder
 from bai_agent.light_dataclass import dataclass
 
 STAGING = ".bai-restore"
-"""The name in the folder below which a restored checkpoint arrives before it replaces the content."""
+"""Subfolder into which a checkpoint is downloaded before it replaces the folder's content."""
 _STEPS_S = 0.05
-"""Seconds within which two writes of a file may leave the same time: the kernel's clock for files has steps of up to 10 ms."""
+"""Seconds within which two writes to a file may leave the same modification time. The kernel's clock for files advances in
+steps of up to 10 ms."""
 _PAUSE_S = 0.2
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
-"""Errors if a name meanwhile belongs to another file, or to none."""
+"""Errors that mean that a name now belongs to another file, or to no file."""
 
 
 class FileVersion(NamedTuple):
@@ -44,13 +45,12 @@ class FileVersion(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FolderListing:
-    """Content of a folder."""
+    """The content of a folder."""
 
     files: Mapping[str, FileVersion]
-    """Files and links to names in the folder, by their paths."""
+    """Files, and symbolic links to names within the folder, by their paths."""
     skipped: tuple[str, ...] = ()
-    """Names of entries that are neither files nor inner links: pipes, sockets, devices, links out of the
-    folder."""
+    """Names of entries that a checkpoint leaves out: pipes, sockets, devices, and links out of the folder."""
 
     @property
     def bytes(self) -> int:
@@ -58,11 +58,11 @@ class FolderListing:
 
 
 class _ChangedError(Exception):
-    """The folder is being written to; the text is a name in it."""
+    """The folder is being written to. The message is the name of an affected file."""
 
 
 def list_folder(folder: Path, *, user: User | None) -> FolderListing:
-    """Return the content of the folder, with the rights of `user`. Raises CheckpointError, OSError."""
+    """List the content of the folder, with the rights of `user`. Raises CheckpointError, OSError."""
     found: dict[str, FileVersion] = {}
     skipped: list[str] = []
     pending = [""]
@@ -104,7 +104,7 @@ class Snapshot:
         make_folder(place, private=place.parent)
 
     def hold(self, folder: Path, name: str, *, user: User | None) -> None:
-        """Hold one file. Raises _ChangedError, CheckpointError."""
+        """Link one file, so that its content remains. Raises _ChangedError, CheckpointError."""
         try:
             descriptor = open_as(user, folder / name, follow=False)
         except OSError as error:
@@ -116,10 +116,10 @@ class Snapshot:
             link_descriptor(descriptor, path)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise _ChangedError(name) from error  # it has no name any more
+                raise _ChangedError(name) from error  # the file has been deleted
             if error.errno not in NO_LINKS:
                 raise
-            # The place is on another file system, so the file is held open instead.
+            # The run directory is on another file system, so the file is kept open instead.
             path = Path(f"/proc/self/fd/{descriptor}")
             self._descriptors.append(descriptor)
             descriptor = -1
@@ -136,7 +136,7 @@ class Snapshot:
         return None
 
     def release(self) -> None:
-        """Let go of the files."""
+        """Remove the links and close the files."""
         for each in self._descriptors:
             os.close(each)
         self._descriptors.clear()
@@ -171,7 +171,7 @@ def _take(folder: Path, *, user: User | None, place: Path) -> Snapshot:
     before = _list_again(folder, user=user)
     now = time.time()
     for name, each in before.files.items():
-        # A further write within the same step of the clock would not be seen.
+        # Another write within the same step of the clock would not be detected.
         if 0 <= now - each.mtime_ns / 1e9 < _STEPS_S:
             raise _ChangedError(name)
     snapshot = Snapshot(before, place)
@@ -195,7 +195,7 @@ def _list_again(folder: Path, *, user: User | None) -> FolderListing:
     try:
         return list_folder(folder, user=user)
     except OSError as error:
-        # A folder in it disappeared while it was listed.
+        # A subfolder disappeared while it was listed.
         if error.errno in _GONE and folder.exists():
             raise _ChangedError(os.path.relpath(error.filename or folder, folder)) from error
         raise

@@ -1,6 +1,7 @@
 """Process of the extractor, which the agent restarts until its work is done: `python -m bai_agent.run.extractor DIR`.
 
-`bai_agent/metrics/process.py` does the work. Modules that only one of the two sides needs are imported in functions.
+`bai_agent/metrics/process.py` does the work. Modules that only the agent or only the extractor process needs are
+imported in functions.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("bai_agent.run.extractor")
 
-# Arguments, each before the run directory, and the signal by which the agent controls the process.
+# Options, which precede the run directory, and the signal with which the agent controls the process.
 _PARENT = "--parent="
-"""Process id of the parent: the process ends when the parent does."""
+"""Process id of the parent. The extractor process ends when its parent ends."""
 _NODE = "--node="
 """Number of the node whose output is searched (default: 0)."""
 CAREFUL = "--careful"
 """Record and time each search."""
 BLAME = "--blame"
-"""Switch off the search during which the last process was ended."""
+"""Disable the search during which the previous process was killed."""
 SECRETS = "--secrets"
 """Standard input is a JSON list of texts that must not be quoted."""
 NO_QUOTES = "--no-quotes"
 """Do not quote the benchmark's output."""
 LEAVE_REST = signal.SIGUSR1
-"""Signal to skip the remaining output. Not SIGTERM, which all processes get when a machine shuts down, while
-the benchmark may still print.
+"""Signal to skip the remaining output. It is not SIGTERM, because all processes get SIGTERM when a machine
+shuts down, and the benchmark may still print then.
 """
 
 _FIRST_PAUSE = 0.1
@@ -54,18 +55,20 @@ _TICK = 0.01
 _PROGRESS_LOOK = 0.25
 
 _LIVED = 10.0
-"""Seconds after which a process counts as working, so that the backoff starts again."""
+"""Seconds after which a process counts as working. The next restart then has the shortest pause again."""
 _PR_SET_PDEATHSIG = 1
 _LOCK_SECONDS = 5.0
 """Seconds to wait for the lock of a process that is ending."""
 
 
 def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
-    """Return the flags for the next process, after one with `flags` ended with `returncode` (as subprocess has it).
+    """Return the flags for the next process, after a process with `flags` ended with `returncode` (as in
+    `subprocess`).
 
-    `watchdog.py` explains them: the timer's signal leads from none to careful to blame; any other end clears them.
+    `watchdog.py` explains the flags. After the timer's signal, no flags are followed by `--careful`, and
+    `--careful` by `--blame`. Any other end clears the flags.
     """
-    # Imported here, as in `_progress`: this module imports all readers of numbers.
+    # Imported here, as in `_progress`, because this module imports all readers of numbers.
     from bai_agent.metrics.search_limit import ENDS_WITH
 
     if returncode != -ENDS_WITH:
@@ -74,7 +77,8 @@ def next_flags(returncode: int, flags: Sequence[str]) -> list[str]:
 
 
 class ExtractorProcess:
-    """The extractor of one run directory. Call its methods from the main thread: the child dies with that thread."""
+    """The extractor of one run directory. Call its methods from the main thread, because the child is killed when
+    the calling thread ends."""
 
     def __init__(self, rundir: RunDir, *, node: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self._rundir = rundir
@@ -95,13 +99,14 @@ class ExtractorProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id while one runs."""
+        """The process id; None if no process runs."""
         return self._child.pid if self._child else None
 
     def start(self, *, secrets: Sequence[str] | None = ()) -> None:
         """Start the process unless it runs already.
 
-        secrets: texts that it must not quote from the benchmark's output; None: not known, so it quotes nothing.
+        secrets: texts that the process must not quote from the benchmark's output. None: the secrets are
+        unknown, so it quotes nothing.
         """
         self._wanted = True
         self._secrets = secrets
@@ -136,9 +141,9 @@ class ExtractorProcess:
         )
 
     def wait(self, over: Callable[[], bool], *, sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Wait until everything is extracted, as long as there is progress; return whether it is.
+        """Wait until everything is extracted; return whether it is.
 
-        Ends at `over()`, or if there was no progress for STALL_SECONDS.
+        The wait also ends when `over()` returns True, or after STALL_SECONDS without progress.
         """
         progress, since = None, self._clock()
         next_look = since + _PROGRESS_LOOK
@@ -157,7 +162,8 @@ class ExtractorProcess:
         return True
 
     def finish_early(self, *, within: float) -> bool:
-        """Make the process skip the rest and count it in `extracted.json`; return whether it did.
+        """Make the process skip the rest of the output and record its size in `extracted.json`; return whether
+        it did so.
 
         The process is killed after `within` seconds.
         """
@@ -172,7 +178,7 @@ class ExtractorProcess:
         return self.finished
 
     def stop(self) -> None:
-        """End the process. Output that is not extracted yet can be extracted later."""
+        """Kill the process. The remaining output can be extracted later."""
         from bai_agent.benchmark.children import kill
 
         self._wanted = False
@@ -216,8 +222,8 @@ class ExtractorProcess:
             log.warning("the extractor's errors are not logged: %s", error)
             errors = Path(os.devnull).open("ab")  # noqa: SIM115
         with errors, _anonymous_file(json.dumps(self._secrets).encode()) as secrets_file:
-            # Blocked in the child as well: the signal waits until the process handles it, and cannot end one that is
-            # starting.
+            # The child inherits the blocked signal. The signal stays pending until the process handles it, so it
+            # cannot kill a process that is starting.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {LEAVE_REST})
             try:
                 self._child = subprocess.Popen(
@@ -225,7 +231,8 @@ class ExtractorProcess:
                     stdin=secrets_file,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    # A terminal's Ctrl-C is for the agent: earlier output is still to be extracted.
+                    # A terminal's Ctrl-C must only reach the agent, because earlier output must still be
+                    # extracted.
                     start_new_session=True,
                     cwd="/",
                     env=environment,
@@ -238,7 +245,7 @@ def main() -> int:
     """Extract until the run ends, or until LEAVE_REST. Exit code 0: `extracted.json` is written."""
     import gc
 
-    # Imports create no cycles, and neither do the thousands of short-lived objects of each block.
+    # Neither imports nor the thousands of short-lived objects of each block create reference cycles.
     gc.disable()
 
     from bai_agent.job.descriptor_file import read_job
@@ -247,7 +254,7 @@ def main() -> int:
     from bai_agent.metrics.process import Extractor
     from bai_agent.metrics.watchdog import blame
 
-    # Not by argparse, which takes as long to import as thousands of lines to extract.
+    # Without argparse, whose import takes as long as the extraction of thousands of lines.
     *options, folder = sys.argv[1:]
     parents = _numbers(options, _PARENT)
     node = max(_numbers(options, _NODE), default=0)
@@ -262,7 +269,7 @@ def main() -> int:
         with locked(rundir.extractor_lock, wait_s=_LOCK_SECONDS):
             if rundir.extracted.exists():
                 return 0
-            # The agent has read the file before it put it there.
+            # The agent validated the descriptor before it wrote this file.
             job = read_job(rundir.job, checked=True).of_node(node)
             if BLAME in options:
                 known = read_checkpoint(
@@ -298,7 +305,7 @@ def _anonymous_file(content: bytes) -> BinaryIO:
 
 
 def _die_with(parent: int) -> bool:
-    """Have the kernel kill this process when `parent` dies; return False if it is dead already."""
+    """Have the kernel kill this process when `parent` dies; return False if the parent is already dead."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -318,5 +325,5 @@ def _log_to_stderr(redactor: Redactor) -> None:
 
 
 if __name__ == "__main__":
-    # All output is written: skip the interpreter's shutdown.
+    # All output is written, so skip the interpreter's shutdown.
     os._exit(main())

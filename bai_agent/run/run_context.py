@@ -47,24 +47,24 @@ if TYPE_CHECKING:
     from bai_agent.sinks.sink import Sink
 
 _HURRY = 5.0
-"""Seconds for draining if the agent is told to stop."""
+"""Seconds for draining if the agent receives a signal to stop."""
 
 _POWER_OFF_GRACE = timedelta(seconds=1)
 _POWER_OFF_HURRY = 0.9
-"""Grace and seconds for draining if the machine goes down: a process that stays longer than 5 s delays its
-end."""
+"""Grace period, and seconds for draining, if the machine shuts down. A process that runs longer than 5 s delays
+the shutdown."""
 
 
 def new_uploader(node_store: NodeStore, rundir: RunDir) -> StoreUploader:
-    """Return an uploader that is not started yet."""
-    # Imported here: it needs S3's modules.
+    """Return an uploader, without starting it."""
+    # Imported here because it loads the modules for S3.
     from bai_agent.sinks.job_store.uploader import StoreUploader
 
     return StoreUploader(node_store, rundir)
 
 
 class KeepsCheckpoints(Protocol):
-    """A thread that keeps the checkpoints of a generation: `CheckpointThread`."""
+    """A thread that saves the checkpoints of a generation: `CheckpointThread`."""
 
     @property
     def generation(self) -> int: ...
@@ -74,15 +74,16 @@ class KeepsCheckpoints(Protocol):
         ...
 
     def end(self) -> None:
-        """Keep the last checkpoint now: no process of the benchmark is left."""
+        """Save the last checkpoint now, because no process of the benchmark is running any more."""
         ...
 
     def keeps_within(self, limit_s: float) -> bool:
-        """Return whether it has been keeping the last checkpoint for less than this number of seconds."""
+        """Return whether the thread has been saving the last checkpoint for less than this number of
+        seconds."""
         ...
 
     def give_up(self) -> None:
-        """Keep no more checkpoints, and report a checkpoint that was not kept before this call."""
+        """Save no more checkpoints, and report a checkpoint whose upload was not finished before this call."""
         ...
 
     def is_alive(self) -> bool: ...
@@ -119,23 +120,25 @@ class RunContext:
     role: Role = Role.COMPUTE
     """This node's part in the job, known once the nodes have met."""
     is_served: bool = False
-    """Whether other nodes only serve this one, so that they end after its benchmark."""
+    """Whether the other nodes only serve this one, so that they end after this node's benchmark."""
     probe: EnvironmentProbe | None = None
     """Probe of the machine. Not started if the benchmark was started before."""
     prepared_shim: PreparedShim | None = None
-    """Shim that waits for the benchmark. None if the benchmark was started before."""
+    """Shim that is started in advance and waits for the benchmark's command. None if the benchmark was started
+    before."""
     when_started: Callable[[RunContext], None] = lambda _: None
-    """Called once the benchmark runs."""
+    """Called after the benchmark has started."""
     port: socket.socket | None = None
-    """Holds the port that was published to the other nodes."""
+    """Socket that holds the port that was published to the other nodes."""
     agent_port: socket.socket | None = None
-    """Holds the port for questions of other nodes' agents, and listens once the job's key is known."""
+    """Socket that holds the port for questions of other nodes' agents. It listens after the job's key is
+    known."""
     answers: bool = False
-    """Whether it listens."""
+    """Whether `agent_port` listens."""
     checkpoints: KeepsCheckpoints | None = None
-    """Keeps the checkpoints of a generation, on the node of group rank 0."""
+    """Thread that saves the checkpoints of a generation, on the node of group rank 0."""
     begins_with: str | None = None
-    """Name of the checkpoint with which a generation of an elastic job begins, as its leader says. None if there is none."""
+    """Name of the checkpoint that the leader of an elastic job chose for this generation. None if there is none."""
     resumed: str = ""
     """Name of the checkpoint from which this generation continues; empty if there is none."""
     shared_checkpoints: Sequence[str] = ()
@@ -145,18 +148,19 @@ class RunContext:
     supervisor: AdaptdlSupervisor | None = None
     """Supervisor of AdaptDL's replicas. None if the strategy has none."""
     alone: Sequence[Announcement] = ()
-    """Lock of the machine against other exclusive jobs."""
+    """Locks that keep other exclusive jobs off this machine."""
     clock: Clock = CLOCK
     new_uploader: Callable[[NodeStore, RunDir], StoreUploader] = new_uploader
     wait_for_machine: Callable[[Callable[[], bool], Clock], list[str]] = wait_for_machine
-    """Waits until the machine is ready or its first argument returns True; returns warnings."""
+    """Function that waits until the machine is ready or its first argument returns True. It returns
+    warnings."""
     phase: str = "prepare"
     reason: StopReason | None = None
     """Reason why the run ended before its benchmark. None if it did not."""
     between_generations: bool = False
-    """Whether it ended between two generations, after a failure and before the restart."""
+    """Whether the run ended between two generations, after a failure and before the restart."""
     cut_short: dict[str, float] = field(default_factory=dict)
-    """Phase that was cut short, with its duration (seconds)."""
+    """The interrupted phase, with its duration until then (seconds)."""
     outcome: Outcome = Outcome.AGENT_ERROR
     umask: int = 0o022
     """The caller's umask, used for the benchmark if it runs as the same user."""
@@ -165,7 +169,7 @@ class RunContext:
     static_program: str | None = None
     """Name of a statically linked program that was seen among the benchmark's processes."""
     writes_blocks: bool = True
-    """Whether the log has been empty or a multiple of a block at every look."""
+    """Whether the log's size was zero or a multiple of a block at every check."""
     knows_secrets: bool = False
     """Whether the redactor knows the benchmark's secrets."""
 
@@ -176,12 +180,12 @@ class RunContext:
 
     @property
     def is_first_here(self) -> bool:
-        """Whether no other node of the job on this machine comes before this one."""
+        """Whether this node has the lowest rank of the job's nodes on this machine."""
         return self.node.rank == 0 or self.node.instance_id is not None
 
     @property
     def has_part(self) -> bool:
-        """Whether this machine is a node of the job: it has claimed its part of the store."""
+        """Whether this machine is a node of the job, because it has claimed its part of the store."""
         return self.node_store is None or self.uploader is not None
 
     @property
@@ -195,7 +199,8 @@ class RunContext:
         return scripts_folder(self.job, self.rundir)
 
     def sink_errors(self) -> dict[str, str | None]:
-        """Return the current error of each sink (None: it delivers) by its display name."""
+        """Return the current error of each sink by the sink's display name. The error is None if the sink
+        delivers."""
         return {sink.name: sink.error for sink in self.sinks}
 
     def begin_generation(self, rundir: RunDir) -> None:
@@ -207,7 +212,8 @@ class RunContext:
         self.watch.begin_generation(rundir)
 
     def stops_of_generation(self) -> list[StopEvent]:
-        """Return the events of stops since the decision for this generation; for the first generation all of them."""
+        """Return the stop events since the decision for this generation. For the first generation, return all stop
+        events."""
         found: list[StopEvent] = []
         for each in self.events.seen:
             if isinstance(each, StopEvent):
@@ -223,13 +229,14 @@ class RunContext:
                 self.events.add(event)
 
     def tell_supervisor(self) -> None:
-        """Take what the supervisor of AdaptDL's replicas says into the run's events."""
+        """Add the messages of the supervisor of AdaptDL's replicas to the run's events."""
         if self.supervisor is not None:
             for warning in self.supervisor.take_warnings():
                 self.warn(warning)
 
     def warn_once(self, message: str) -> bool:
-        """Warn unless this agent or an earlier one did; return whether this call warned."""
+        """Add a warning unless this agent or an earlier one has already done so; return whether this call
+        did."""
         is_new = all(each.message != message for each in self.events.of(WarningEvent))
         if is_new:
             self.warn(message)
@@ -239,9 +246,11 @@ class RunContext:
         self.events.add(WarningEvent(message=message))
 
     def began(self, phase: str) -> float | None:
-        """Return when this or an earlier agent began a phase (this boot's monotonic clock); None if none did.
+        """Return when this or an earlier agent began a phase (this boot's monotonic clock). None if no agent
+        began it.
 
-        After a reboot only the time of day is left. Within a boot it is not used, since it may have been set.
+        After a reboot, only the time of day can be used. Within a boot it is not used, because it may have been
+        changed.
         """
         boot = None
         for event in self.events.seen:
@@ -260,7 +269,7 @@ class RunContext:
 
     @property
     def top_folder(self) -> Path:
-        """Outermost folder of this job's store or run directory; folders above it are not ours."""
+        """Outermost folder of this job's store or run directory. Folders above it do not belong to bai."""
         store = self.record.store if self.record is not None else None
         return store.folder if isinstance(store, DirectoryStore) else self.rundir.path
 
@@ -270,20 +279,21 @@ class RunContext:
         return self.signals.received and self.job.end.power is Power.OFF
 
     def drain_deadline(self) -> float:
-        """Return the deadline of deliveries (`time.monotonic()`), counted from now."""
+        """Return the deadline for deliveries (`time.monotonic()`), computed from the current time."""
         seconds = self.job.limits.drain.total_seconds()
         if self.signals.received:
             seconds = min(_POWER_OFF_HURRY if self.goes_down else _HURRY, seconds)
         now, taken_away = self.clock.monotonic(), self.watch.deadline()
         if taken_away is not None:
-            # Only half of the time: artifacts and the result are sent after the records.
+            # Only half of the time, because artifacts and the result are sent after the records.
             seconds = min(seconds, max(0.0, (taken_away - now) / 2))
         return now + seconds
 
     def grace(self) -> timedelta:
         """Return the time from SIGTERM to SIGKILL for the benchmark.
 
-        If the machine is taken away at a known time, that is the time left minus the time for draining.
+        If it is known when the machine will be taken away, this is the remaining time minus the time for
+        draining.
         """
         wanted = self.job.limits.grace
         if self.goes_down:

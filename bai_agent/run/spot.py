@@ -1,9 +1,9 @@
 """EC2's notices about a spot instance, read from the instance metadata service, as a reason to stop.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html: the notice comes two
-minutes before an interruption, and applications are to look every 5 seconds.
+minutes before an interruption, and applications should check every 5 seconds.
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html: a recommendation comes earlier and
-may not be followed by a notice, so it ends nothing.
+may not be followed by a notice, so it does not stop the run.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from bai_agent.runtime.stop import StopReason
 log = logging.getLogger(__name__)
 
 PAUSE_S = 5.0
-"""Seconds between two looks, as AWS advises."""
+"""Seconds between two checks, as AWS advises."""
 _LONGEST_NOTICE_S = 120.0
-"""Longest time (seconds) from a notice to the interruption; a clock that is behind would show more."""
+"""Longest time from a notice to the interruption (seconds). The computed time is limited to this, because a
+slow clock would give more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +37,10 @@ class _Notice:
 
 
 class SpotNotice(Poller):
-    """Looks for notices on a thread, since the metadata service may be slow. Ends at once if the instance is not a spot one.
+    """Checks for notices on a thread of its own, because the metadata service may be slow. The thread ends at once if the
+    instance is not a spot instance.
 
-    warn: called once with a rebalance recommendation, on the thread that asks for the reason.
+    warn: called once with a rebalance recommendation, on the thread that queries the stop reason.
     """
 
     def __init__(

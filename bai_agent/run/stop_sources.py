@@ -1,4 +1,4 @@
-"""The sources that may ask a run to end, each a `StopSource`."""
+"""The sources that may request the end of a run. Each is a `StopSource`."""
 
 from __future__ import annotations
 
@@ -35,17 +35,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOW_DISK_BYTES = 4 * 2**20
-"""Free bytes of the run directory's file system below which the run ends, while there is still room for its result."""
+"""If the run directory's file system has fewer free bytes than this, the run ends. There is then still room for its
+result."""
 
 _LOOK_SECONDS = 1.0
-"""Seconds between two looks at the cancel file, or at the disk."""
+"""Seconds between two checks of the cancel file, or of the disk."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 10.0
-"""Seconds between two requests to the job store, drawn anew each time so that the nodes of a job do not ask together."""
+"""Bounds of the random pause between two requests to the job store (seconds). It is random so that the nodes of a job do
+not send their requests together."""
 FIRST_ANSWER_S = 3.0
-"""Seconds to wait for the first answer. A store that answers takes a fraction of one."""
+"""Seconds to wait for the first answer. A reachable store answers in a fraction of a second."""
 _LEAVE_SECONDS = 15.0
-"""Seconds for which a node that loses its machine continues, until the next generation without it is
-known."""
+"""Longest time for which a node that will lose its machine waits for the decision on the next generation
+without it (seconds)."""
 
 
 def stop_sources(
@@ -61,8 +63,8 @@ def stop_sources(
 ) -> list[StopSource]:
     """Return the sources of this run, in the order in which they are asked.
 
-    cancelled: see `Cancel`. spot: EC2's notices about this instance, if it is one. peers: the state of the other nodes, if
-    there are any. elastic: the same, if the job is elastic.
+    cancelled: see `Cancel`. spot: EC2's notices, if this machine is a spot instance. peers: monitor of the other nodes, if
+    there are any. elastic: the same monitor, if the job is elastic.
     """
     if spot is not None and elastic is not None:
         spot = LeavesByNotice(spot, elastic)
@@ -96,7 +98,7 @@ class Signals:
 
     @property
     def received(self) -> bool:
-        """Whether this process was told to end soon, for example by a machine that shuts down."""
+        """Whether this process received a signal to end, for example because the machine shuts down."""
         return self._received is not None
 
     def reason(self, running_s: float | None) -> StopReason | None:
@@ -111,13 +113,13 @@ class Signals:
 
 
 class LeavesByNotice:
-    """A notice that this node of an elastic job loses its machine: the others first decide on a generation
-    without it."""
+    """A notice that this node of an elastic job will lose its machine. The node continues until the others have
+    decided on a generation without it."""
 
     def __init__(self, notice: StopSource, elastic: ElasticMonitor, *, clock: Clock = CLOCK) -> None:
         self._notice, self._elastic, self._clock = notice, elastic, clock
         if isinstance(notice, Poller):
-            # Notices often come to several machines at once, and are then one change.
+            # Several machines often get notices at the same time, which then count as one change.
             elastic.when_woken = notice.look_now
         self._noticed: float | None = None
 
@@ -137,7 +139,8 @@ class LeavesByNotice:
 
 
 class MaxRuntime:
-    """`limits.max_runtime`. Not applied on a node that only serves another one: it starts earlier, and the other node ends in time."""
+    """`limits.max_runtime`. It is not applied on a node that only serves another one, because this node starts earlier and the other
+    one ends in time."""
 
     def __init__(self, limits: Limits, *, peers: NodeMonitor | None = None) -> None:
         self._limit = limits.max_runtime
@@ -162,7 +165,8 @@ def no_output_reason(limit: timedelta) -> StopReason:
 
 
 class NoOutput:
-    """`limits.no_output`: how long the benchmark printed and emitted nothing, on any node of the job."""
+    """`limits.no_output`: ends the run if the benchmark printed and emitted nothing for this time, on all nodes
+    of the job."""
 
     def __init__(
         self, limits: Limits, rundir: RunDir, *, peers: NodeMonitor | None = None, clock: Clock = CLOCK
@@ -210,7 +214,7 @@ class NoOutput:
         return self._clock.monotonic() - self._last_output
 
     def _generation_seconds(self, running_s: float) -> float:
-        """Return how long this generation has run: earlier output is not output of it."""
+        """Return how long this generation has run (seconds). Output before its start does not count."""
         return running_seconds(read_started(self._rundir)) if self._rundir.generation else running_s
 
     def _set_forward(self) -> float:
@@ -223,8 +227,8 @@ class NoOutput:
 
 
 class _ProcessLogs:
-    """The logs of the benchmark's processes. An incomplete line, or a line of another node, is in no other
-    file."""
+    """The logs of the benchmark's processes. Incomplete lines, and lines of other nodes, are only in these
+    files."""
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
         self._folder = folder
@@ -246,9 +250,9 @@ class _ProcessLogs:
 
 
 class Cancel:
-    """A cancel of the job, by a file in the run directory or by the job store.
+    """A request to cancel the job, in a file of the run directory or in the job store.
 
-    cancelled: returns at once whether the store has a cancel; may raise StoreError.
+    cancelled: returns without delay whether the store has a cancel request; may raise StoreError.
     """
 
     def __init__(self, rundir: RunDir, *, cancelled: Callable[[], bool], clock: Clock = CLOCK) -> None:
@@ -275,7 +279,8 @@ class Cancel:
 
 
 class CancelLook(Poller):
-    """Asks a remote job store for a cancel, on a thread of its own: one request may hang for a minute."""
+    """Checks a remote job store for a cancel request, on a thread of its own because one request may hang for a
+    minute."""
 
     def __init__(
         self,
@@ -296,9 +301,10 @@ class CancelLook(Poller):
         self._looked, self._seen = threading.Event(), threading.Event()
 
     def cancelled(self) -> bool:
-        """Return the last answer. Only the first call waits, up to `first_answer_s`, until there is an answer.
+        """Return the last answer. Only the first call waits for an answer, for up to `first_answer_s`.
 
-        Without that wait a benchmark that was cancelled before its machine was ready would start, and a short one would succeed.
+        Without this wait, a benchmark that was cancelled before its machine was ready would still start, and a short one would
+        succeed.
         """
         if not self._looked.wait(self._first_answer_s):
             self._looked.set()
@@ -314,9 +320,9 @@ class CancelLook(Poller):
 
 
 class DiskFull:
-    """Less than `LOW_DISK_BYTES` left on the run directory's file system.
+    """Ends the run if less than `LOW_DISK_BYTES` is left on the run directory's file system.
 
-    free_bytes: as the function of that name.
+    free_bytes: works like the function `free_bytes` of this module.
     """
 
     def __init__(
