@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bai_agent.errors import BusyError
-from bai_agent.job.run_directory import locked, make_folder
+from bai_agent.job.run_directory import locked, make_folder, write_atomic
 
 _LOCK = "lock"
 """Name of the lock, which the owner holds while it lives."""
 _TRIES = 20
+_KEPT = 5
+"""Files of a folder of the cache that stay: those that were used last. Other versions of `bai` may use them at the same time."""
+_IN_USE_S = 3600.0
+"""Seconds after a use for which a file stays in any case: a launch uploads it within minutes."""
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
@@ -22,6 +27,24 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     folder."""
     named = environment.get("XDG_CACHE_HOME")
     return (Path(named) if named else Path.home() / ".cache") / "bai"
+
+
+def in_cache(path: Path) -> bool:
+    """Return whether the cache has a file, which now counts as used."""
+    with suppress(OSError):  # the cache may be another user's
+        os.utime(path)
+    return path.exists()
+
+
+def keep_in_cache(path: Path, content: bytes) -> None:
+    """Write a file into its folder of the cache, and remove others there that were not used lately. Raises OSError."""
+    make_folder(path.parent, private=path.parent)
+    write_atomic(path, content)
+    with suppress(OSError):  # another process may remove them, too
+        used = sorted((each.stat().st_mtime, each) for each in path.parent.iterdir())
+        for last, each in used[:-_KEPT]:
+            if last < time.time() - _IN_USE_S:
+                each.unlink()
 
 
 def new_owned_folder(

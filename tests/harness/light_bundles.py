@@ -17,13 +17,11 @@ from pathlib import Path
 
 from bai_agent.job.run_directory import locked
 from executor.backends.ec2.bundle.bundle import build, pack
-from executor.owned_folders import cache_folder
+from executor.owned_folders import cache_folder, in_cache, keep_in_cache
 
 _CACHE = cache_folder(os.environ)
 """As it is before any test changes the environment."""
 _SECONDS = 600
-_KEPT = 5
-"""Bundles of each kind that stay: those that were used last. Other checkouts may run tests at the same time."""
 _NATIVE = re.compile(r"native/cp3(\d+)(-abi3)?/")
 
 
@@ -44,19 +42,9 @@ def light_cache(*pythons: int) -> str:
             if not (folder / shared).exists():
                 (_CACHE / shared).mkdir(exist_ok=True)
                 (folder / shared).symlink_to(_CACHE / shared)
-        if not (bundles / whole.name).exists():
-            partial = bundles / ".new"
-            partial.write_bytes(pack(_light(whole, pythons)))
-            partial.replace(bundles / whole.name)
-        os.utime(bundles / whole.name)
-        keep_newest(bundles)
+        if not in_cache(bundles / whole.name):
+            keep_in_cache(bundles / whole.name, pack(_light(whole, pythons)))
     return str(home)
-
-
-def keep_newest(bundles: Path) -> None:
-    """Remove all bundles of a folder but the last used ones."""
-    for each in sorted(bundles.glob("*.tar.gz"), key=lambda file: file.stat().st_mtime)[:-_KEPT]:
-        each.unlink()
 
 
 def _light(bundle: Path, pythons: tuple[int, ...]) -> dict[str, bytes]:

@@ -118,6 +118,26 @@ def test_a_cached_bundle_is_used_without_downloading_wheels(bundle: BuiltBundle,
     assert build(bundle.architecture, cache=tmp_path, download=False) == replace(bundle, path=kept)
 
 
+def test_bundles_that_were_not_used_lately_are_removed_from_the_cache(
+    bundle: BuiltBundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # given a cache with bundles of earlier versions, and the wheels
+    (tmp_path / "wheels").symlink_to(cache_folder(os.environ) / "wheels")
+    (tmp_path / "bundles").mkdir()
+    for number in range(9):
+        earlier = tmp_path / "bundles" / f"{number}.tar.gz"
+        earlier.touch()
+        os.utime(earlier, (1_000_000 + number, 1_000_000 + number))
+    monkeypatch.setattr("executor.backends.ec2.bundle.bundle.pack", lambda _: b"packed")
+
+    # when this version's is made
+    built = build(bundle.architecture, cache=tmp_path, download=False)
+
+    # then it is there with those that were used last
+    left = {each.name for each in (tmp_path / "bundles").iterdir()}
+    assert left == {built.path.name, *(f"{number}.tar.gz" for number in range(5, 9))}
+
+
 def test_a_bundle_built_without_a_package_index_gives_one_sentence_of_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

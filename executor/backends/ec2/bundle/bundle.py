@@ -15,26 +15,24 @@ import os
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import bai_agent
-from bai_agent.job.run_directory import make_folder, write_atomic
 from bai_agent.light_dataclass import dataclass
-from executor.backends.ec2.bundle.wheels import ARCHITECTURES, find_wheels, locked_wheels
+from executor.backends.ec2.bundle.wheels import find_wheels, locked_wheels
 from executor.backends.ec2.shared import once
 from executor.errors import WheelError
+from executor.owned_folders import in_cache, keep_in_cache
 
 _FORMAT = 1
 """Counted up when the same inputs give another archive."""
 _DATE = 315_532_800
 """All files' time, 1980-01-01: the earliest that every archive format can hold."""
-_LEVEL = 6
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
 """Files of wheels that are left out: zstandard's second engine, as large as the first, and files for type checkers and tests."""
-
-_EC2_NAMES = {"arm64": "aarch64", "x86_64": "x86_64"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +55,10 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
 
     download: whether missing wheels may be fetched.
     """
-    if architecture not in ARCHITECTURES:
-        raise ValueError(f"there is no bundle for {architecture}")
     try:
-        built = once(
-            ("bundle", architecture, cache, download),
-            lambda: _built(architecture, cache=cache, download=download),
-        )
-        return built if built.path.exists() else _built(architecture, cache=cache, download=download)
+        make = partial(_built, architecture, cache=cache, download=download)
+        built = once(("bundle", architecture, cache, download), make)
+        return built if in_cache(built.path) else make()
     except OSError as error:
         # A file in place of the folder "exists".
         why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
@@ -76,7 +70,7 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
 
 def linux_architecture(name: str) -> str:
     """Return Linux's name of an architecture of EC2 ("arm64")."""
-    return _EC2_NAMES.get(name, name)
+    return "aarch64" if name == "arm64" else name
 
 
 def agent_files() -> dict[str, bytes]:
@@ -95,7 +89,7 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     """Return `files` as a .tar.gz: the same bytes for the same files. Files in bin/ are executable."""
     packed = io.BytesIO()
     with (
-        gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=packed, mtime=0) as compressed,
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
         for name, content in sorted(files.items()):
@@ -109,28 +103,21 @@ def pack(files: Mapping[str, bytes]) -> bytes:
 def _built(architecture: str, *, cache: Path, download: bool) -> BuiltBundle:
     agent = agent_files()
     path = cache / "bundles" / f"{_fingerprint(architecture, agent)}.tar.gz"
-    if not path.exists():
+    if not in_cache(path):
         # Only here: reading and hashing all wheels takes a third of a second.
         wheels = find_wheels(architecture, cache=cache / "wheels", download=download)
-        make_folder(path.parent, private=path.parent)
-        write_atomic(path, pack({**agent, **_wheel_files(wheels)}))
+        packages = {name: content for wheel in wheels for name, content in _unpacked(wheel)}
+        keep_in_cache(path, pack({**agent, **packages}))
     content = path.read_bytes()
-    return BuiltBundle(
-        path=path, architecture=architecture, sha256=hashlib.sha256(content).hexdigest(), size=len(content)
-    )
+    digest = hashlib.sha256(content).hexdigest()
+    return BuiltBundle(path=path, architecture=architecture, sha256=digest, size=len(content))
 
 
 def _fingerprint(architecture: str, agent: Mapping[str, bytes]) -> str:
-    known = hashlib.sha256(f"{_FORMAT} {architecture}\n".encode())
-    for name, content in sorted(agent.items()):
-        known.update(f"{name} {hashlib.sha256(content).hexdigest()}\n".encode())
-    for wheel, sha256 in sorted(locked_wheels(architecture).items()):
-        known.update(f"{wheel} {sha256}\n".encode())
-    return known.hexdigest()
-
-
-def _wheel_files(wheels: Sequence[Path]) -> dict[str, bytes]:
-    return {name: content for wheel in wheels for name, content in _unpacked(wheel)}
+    lines = [f"{_FORMAT} {architecture}\n"]
+    lines += (f"{name} {hashlib.sha256(content).hexdigest()}\n" for name, content in sorted(agent.items()))
+    lines += (f"{wheel} {sha256}\n" for wheel, sha256 in sorted(locked_wheels(architecture).items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:

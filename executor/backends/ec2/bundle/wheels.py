@@ -128,13 +128,9 @@ def find_in_sets(wanted: Sets, *, cache: Path, download: bool = True) -> list[Pa
 
 def locked() -> Mapping[str, str]:
     """Return the fixed files: folder/name of a wheel → sha256."""
-    lines = (
-        resources.files("executor.backends.ec2.bundle")
-        .joinpath("wheels.sha256")
-        .read_text(encoding="ascii")
-        .splitlines()
-    )
-    return {name: sha256 for sha256, name in (line.split() for line in lines)}
+    file = resources.files("executor.backends.ec2.bundle") / "wheels.sha256"
+    lines = file.read_text(encoding="ascii").splitlines()
+    return {name: sha256 for sha256, name in map(str.split, lines)}
 
 
 def download(folder: Path, requirements: str, options: Sequence[str]) -> None:

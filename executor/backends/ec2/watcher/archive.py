@@ -16,10 +16,10 @@ from pathlib import Path
 
 import bai_agent
 import cloud_init
-from bai_agent.job.run_directory import make_folder, write_atomic
 from bai_agent.light_dataclass import dataclass
 from executor.backends.ec2.bundle.wheels import find_in_sets, watcher_sets
 from executor.errors import WheelError
+from executor.owned_folders import in_cache, keep_in_cache
 
 PYTHON, ARCHITECTURE = "313", "x86_64"
 """Those of the function."""
@@ -57,9 +57,8 @@ def build_watcher(*, cache: Path, python: str = PYTHON, architecture: str = ARCH
         content = pack({**own_files(), **{name: file for each in wheels for name, file in _unpacked(each)}})
         sha256 = hashlib.sha256(content).hexdigest()
         path = cache / "watchers" / f"{sha256}.zip"
-        if not path.exists():
-            make_folder(path.parent, private=path.parent)
-            write_atomic(path, content)
+        if not in_cache(path):
+            keep_in_cache(path, content)
     except OSError as error:
         raise WheelError(f"the watcher's archive cannot be kept in {cache}: {error.strerror}") from error
     return WatcherArchive(path=path, sha256=sha256, size=len(content))
