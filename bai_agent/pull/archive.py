@@ -1,6 +1,6 @@
 """Reads archives as a stream of members: tar (plain, gzip, bzip2, xz, zstd) and zip, recognised by content.
 
-Our own limits bound the memory of decompression, not the sizes that a header asks for.
+The memory for decompression is bounded by our own limits instead of the sizes in a file's header.
 """
 
 from __future__ import annotations
@@ -29,17 +29,19 @@ from bai_agent.light_dataclass import dataclass
 __all__ = ["ArchiveError", "ArchiveMember", "MemberContent", "MemberKind", "open_archive"]
 
 _LINK_LIMIT = 4096
-"""PATH_MAX, the longest target of a symbolic link."""
+"""Longest target of a symbolic link (PATH_MAX)."""
 _BLOCK = 512
 _HEADERS_LIMIT = 4 << 20
-"""Bytes of the headers of one tar member (name, extended attributes, sparse map), all of which tarfile keeps in memory."""
+"""Most bytes of the headers of one tar member (name, extended attributes, sparse map), because tarfile keeps them in
+memory."""
 _SKIP = 1 << 20
 _LATEST = 2.0**33
-"""Seconds since the epoch, in the year 2242."""
+"""Latest accepted time of a member (seconds since the epoch), in the year 2242."""
 WINDOW_LIMIT = 128 << 20
-"""Bytes of the window of a decompressor. `xz -9` uses 64 MiB, `zstd --ultra -22` 128 MiB; a header may ask for 4 GiB."""
+"""Largest window of a decompressor (bytes). `xz -9` uses 64 MiB, `zstd --ultra -22` 128 MiB, but a header may request 4
+GiB."""
 _LZMA_MEMORY = WINDOW_LIMIT + (16 << 20)
-"""Bytes: the window, and liblzma's own needs."""
+"""Memory limit of liblzma (bytes): the window and liblzma's own overhead."""
 _CHUNK = 64 << 10
 TOO_LARGE = (
     f"asks for more memory to be unpacked than the {WINDOW_LIMIT >> 20} MiB that are allowed; "
@@ -60,7 +62,7 @@ class MemberKind(Enum):
 
 
 class MemberContent:
-    """Content of a member. Reading damaged content raises ArchiveError."""
+    """The content of a member. Reading damaged content raises ArchiveError."""
 
     def __init__(self, content: IO[bytes]) -> None:
         self._content = content
@@ -78,7 +80,7 @@ class MemberContent:
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A member, whose content can be read until the next member."""
+    """An archive member. Its content must be read before the next member is requested."""
 
     name: str
     kind: MemberKind
@@ -86,7 +88,7 @@ class ArchiveMember:
     mode: int
     mtime: float | None
     target: str
-    """Target of a link as the archive has it."""
+    """Target of a link, as stored in the archive."""
     open: Callable[[], MemberContent]
 
 
@@ -104,7 +106,8 @@ def open_archive(path: Path) -> Iterator[Iterator[ArchiveMember]]:
                 metered = _Metered(stack.enter_context(decompressed(file, start)))
                 tar = stack.enter_context(tarfile.open(fileobj=cast(IO[bytes], metered), mode="r|"))
                 members = _tar_members(tar, metered)
-        # Errors while a member is used are not always the archive's.
+        # Errors inside the `with` block are not translated, because they may have other causes than the
+        # archive.
         yield members
 
 
@@ -133,7 +136,7 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
             metered.left = float("inf")
         if info is None:
             return
-        # tarfile keeps every member, a kilobyte each.
+        # tarfile keeps every member in this list, a kilobyte each.
         tar.members = []  # type: ignore[attr-defined]
         yield ArchiveMember(
             name=info.name,
@@ -151,7 +154,7 @@ def _tar_members(tar: tarfile.TarFile, metered: _Metered) -> Iterator[ArchiveMem
 def _pass_over_content(tar: tarfile.TarFile) -> None:
     """Skip the last member except one byte, which `next` needs.
 
-    In an archive that has ended, tarfile would continue for the size in a header.
+    If the archive is truncated, tarfile would otherwise try to skip the full size in the header.
     """
     stream = tar.fileobj
     assert stream is not None
@@ -204,7 +207,7 @@ def _zip_members(archive: zipfile.ZipFile, file: IO[bytes]) -> Iterator[ArchiveM
 
 
 def _check_window(info: zipfile.ZipInfo, file: IO[bytes]) -> None:
-    """Raise ArchiveError if a member packed with LZMA asks for too much memory, which zipfile would allow.
+    """Raise ArchiveError if a member packed with LZMA requests too much memory. zipfile has no such limit.
 
     APPNOTE.TXT, 4.3.7 and 5.8 (https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT): after the local header's
     30 bytes, the name and the extra field come a version, the properties' length, and the properties: a byte, and the
@@ -239,7 +242,7 @@ def _zip_time(info: zipfile.ZipInfo) -> float | None:
 
 
 def _time(seconds: float) -> float | None:
-    """Return a member's time, if every file system can store it."""
+    """Return a member's time; None if some file system could not store it."""
     return max(0.0, seconds) if seconds < _LATEST else None
 
 

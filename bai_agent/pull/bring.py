@@ -37,11 +37,11 @@ class PullTask:
     target: Path
     tally: PullProgress
     user: User | None = None
-    """The benchmark's user, if that is not our own."""
+    """The benchmark's user, if it differs from the agent's user."""
 
     @property
     def key(self) -> str:
-        """Key of this source with all its options in the manifest."""
+        """Key of this source, with all its options, in the manifest."""
         source = self.source
         wanted = (source.directory, source.md5, source.sha256, source.unpack.value, source.mode)
         return " ".join([self.tally.src, str(self.target), *map(str, wanted)])
@@ -51,7 +51,8 @@ class PullTask:
         return self.unpack_root if self.source.unpack is Unpack.IN_PLACE else self.target
 
     def landing_user(self) -> User | None:
-        """Return the user with whose rights it lands: the benchmark's, if that user can write there. Raises OSError."""
+        """Return the user with whose rights the files are written: the benchmark's user if it can write there, else
+        None. Raises OSError."""
         root = self.target if self.source.unpack is Unpack.NO else self.unpack_root
         return self.user if self.user is not None and may_change(self.user, root) else None
 
@@ -100,7 +101,7 @@ class Pulled:
 
 
 _Content = dict[str, str | None]
-"""The known tag and checksums of a source, by the keys of SourceFacts."""
+"""The known tag and checksums of a source. The keys are those of SourceFacts."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ class _Place:
 
 
 def bring(task: PullTask, watch: PullWatch, *, before: object) -> Pulled:
-    """Bring one source to its place. before: its entry in the manifest of an earlier agent. Raises PullError."""
+    """Bring one source to its place. before: the source's entry in the manifest of an earlier agent. Raises
+    PullError."""
     try:
         user = task.landing_user()
         known = _finished_before(before, user) or _bring_anew(task, watch, user)
@@ -142,13 +144,13 @@ def open_origin(source: Source, watch: PullWatch) -> Origin:
     scheme = SCHEMES.get(scheme_of(source.src))
     if scheme is None:
         raise PullError(f"{source_name(source.src)}: must be one of {schemes_text()}")
-    # Imported here: only jobs that use a protocol pay for its imports.
+    # Imported here, so that only jobs that use a protocol pay for its imports.
     kind: Callable[[Source, PullWatch], Origin] = resolve_name(f"bai_agent.pull.{scheme.origin}")
     return kind(source, watch)
 
 
 def _finished_before(before: object, user: User | None) -> Pulled | None:
-    """Return the manifest's entry if all of it is still in place, without a request to the network."""
+    """Return the manifest's entry if all its files are still in place. Sends no network request."""
     if not isinstance(before, dict):
         return None
     try:
@@ -181,7 +183,7 @@ def _bring_anew(task: PullTask, watch: PullWatch, user: User | None) -> Pulled:
             raise PullError(f"{tally.src}: has no file name; say it in path")
     place = _place(task, folder=listing.folder, name=name)
     if listing.folder and listing.is_at(task.target, user=user):
-        # Source and path are the same: nothing to do, and no record is needed.
+        # Source and path are the same, so there is nothing to do and no record is needed.
         return _in_place(listing, task, place)
     with open_journal(place.journal, watch, user=user) as journal:
         landing = Landing(
@@ -244,11 +246,11 @@ def _bring_file(
     tally.total_bytes, tally.total_objects = remote.size, 1
     path = landing.root / name
     if listing.is_at(path, user=landing.user):
-        return {"tag": remote.tag}  # the user's own file is both source and path: nothing to do
+        return {"tag": remote.tag}  # the user's own file is both source and path, so nothing is copied
     _expect_size(task, remote)
     if landing.holds(remote):
         put = journal.record.puts[name]
-        # The record is not proof: anybody who may write to the folder may have written it.
+        # The record proves nothing, because anybody who can write to the folder may have written it.
         if not task.sums.wanted or has_sums(path, task.sums, landing.watch, user=landing.user):
             return {
                 "tag": remote.tag,
@@ -291,10 +293,10 @@ def _bring_archive(
     content: _Content = {}
 
     def keep(draft: PartialFile, arrived: Remote) -> None:
-        # Complete and checked before the first member is written.
+        # The archive is verified before the first member is written.
         draft.verify(size=_size(task, arrived), sums=task.sums)
-        # If others can write here, the name may refer to another file by now; the descriptor is the file that was
-        # checked.
+        # If others can write here, the name may refer to another file by now. The descriptor still refers to the
+        # file that was checked.
         unpack(draft.path if landing.user is None else Path(f"/proc/self/fd/{draft.descriptor}"), landing)
         content.update(tag=arrived.tag, md5=task.sums.md5, sha256=task.sums.sha256)
 

@@ -1,4 +1,4 @@
-"""An unfinished file: written under a temporary name, and verified before it gets its own."""
+"""An unfinished file. It is written under a temporary name and verified before it gets its final name."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class PartialFile:
     path: Path
     descriptor: int
     user: User | None = None
-    """User whose rights its name needs."""
+    """User whose rights are used to look up the file's name. None for the agent's own rights."""
 
     @property
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
 
     def reserve(self, size: int) -> None:
-        """Give the file its final size, with holes."""
+        """Extend the file to its final size, as a sparse file."""
         if self.size != size:
             os.ftruncate(self.descriptor, size)
 
@@ -60,11 +60,11 @@ class PartialFile:
 
     @property
     def begun(self) -> PartialTransfer:
-        """A draft that continues an earlier attempt."""
+        """The recorded transfer that this draft continues."""
         return self.journal.record.begun[self.name]
 
     def start_over(self, *, tag: str | None, size: int | None) -> None:
-        """Discard the content: the object at the origin has changed, or the content is wrong."""
+        """Discard the content, because the object at the origin has changed or the content is wrong."""
         self.journal.begin(self.name, tag=tag, size=size, part_bytes=0)
         os.ftruncate(self.descriptor, 0)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -87,8 +87,8 @@ class PartialFile:
 def check_sums(
     descriptor: int, sums: Sums, *, src: str, watch: PullWatch, on_mismatch: Callable[[], None]
 ) -> None:
-    """Raise PullError unless the content has these checksums. The file was just written, so it is read from
-    the page cache."""
+    """Raise PullError unless the content has these checksums. Reading is cheap, because the file was just
+    written and is in the page cache."""
     for name, found in _hash(descriptor, sums.wanted, watch).items():
         if found != getattr(sums, name):
             on_mismatch()

@@ -1,8 +1,8 @@
 """http:// and https://: one file, with the standard library; resumed with a Range if the server supports it.
 
 The environment may name a proxy: `http_proxy` and `https_proxy` as `http://user:password@host:port`, and in
-`no_proxy` the hosts that are asked directly: names, which include all names below them, addresses, networks
-such as 10.0.0.0/8, each with or without a port, or `*`.
+`no_proxy` the hosts that are contacted directly. Its entries are names (which include all their subdomains),
+addresses, and networks such as 10.0.0.0/8, each with an optional port, or `*`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ _LARGEST = 2**63 - 1
 """Largest size of a file in bytes (off_t)."""
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".tzst", ".br", ".z", ".zip")
 _REFUSED_BY_PROXY = re.compile(r"Tunnel connection failed: (40[137])\b")
-"""Message of http.client about a proxy that refuses a tunnel."""
+"""Message of http.client if a proxy refuses a tunnel."""
 
 
 class _PassingError(Exception):
-    """A temporary failure; its text ends the sentence for a person. `pause_s`: seconds that the server asked for."""
+    """A temporary failure. Its message is the end of a sentence for the user. `pause_s`: pause that the server
+    requested (seconds)."""
 
     def __init__(self, text: str, *, pause_s: float | None = None) -> None:
         super().__init__(text)
@@ -57,7 +58,7 @@ class _PassingError(Exception):
 
 
 class _StartOverError(Exception):
-    """The server has no such range of the file, so the kept bytes are not the beginning of its content."""
+    """The server does not have the requested range, so the bytes on disk are not the beginning of its file."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class HttpOrigin:
         self._watch = watch
 
     def survey(self) -> RemoteListing:
-        """Return the server's facts about the file. Raises PullError."""
+        """Return the server's metadata of the file. Raises PullError."""
         for attempt in range(ATTEMPTS):
             try:
                 with self._get(start=0, tag=None) as answer:
@@ -106,7 +107,7 @@ class HttpOrigin:
                 keep(draft, self._download(remote, draft, landing))
 
     def _download(self, remote: Remote, draft: PartialFile, landing: Landing) -> Remote:
-        """Fill `draft`; return the file's facts, which may be newer than those of the survey."""
+        """Fill `draft`; return the file's metadata, which may be newer than that of the survey."""
         attempt = best = 0
         known = remote
         while True:
@@ -127,7 +128,8 @@ class HttpOrigin:
                 draft.start_over(tag=None, size=None)
                 known = Remote(name=remote.name, key=remote.key, size=None, tag=None)
             except _PassingError as failure:
-                # A server without ranges may break off at the same place for ever: only new bytes count.
+                # A server without ranges may fail at the same offset every time, so only new bytes count as
+                # progress.
                 attempt = 0 if draft.size > best else attempt
                 best = max(best, draft.size)
                 self._back_off(attempt, failure)
@@ -161,7 +163,8 @@ class HttpOrigin:
             with closing(connection):
                 with self._translated():
                     connection.connect()
-                # http.client forgets the socket once the answer has begun, and it must be closed even then.
+                # http.client drops its reference to the socket once the response has begun, but the socket must
+                # be closed even then.
                 hang_up = partial(_hang_up, connection.sock)
                 with self._watch.interruptible(hang_up):
                     with self._translated():
@@ -206,7 +209,7 @@ class HttpOrigin:
         )
 
     def _check_encodings(self, headers: http.client.HTTPMessage) -> None:
-        """Raise PullError if the body is encoded, although the plain file was requested."""
+        """Raise PullError if the body is encoded although the plain file was requested."""
         transfer = headers.get("Transfer-Encoding", "chunked").strip().lower()
         if transfer != "chunked":
             raise PullError(
@@ -245,7 +248,7 @@ class HttpOrigin:
         host, port = parts.hostname, parts.port
         if not host:
             raise PullError(f"{self._src}: names no host")
-        # Escapes in the address stay; characters that are not allowed in a request are escaped.
+        # Existing escapes in the address are kept. Characters that are not allowed in a request are escaped.
         target = quote(parts.path or "/", safe=_IN_PATH)
         if parts.query:
             target += f"?{quote(parts.query, safe=_IN_PATH + '?[]|')}"
@@ -325,8 +328,8 @@ def _headers(parts: SplitResult, *, start: int, tag: str | None) -> dict[str, st
 
 
 def _hang_up(waiting: socket.socket) -> None:
-    """Wake a thread that waits for this connection."""
-    # The other side may have closed it.
+    """Shut down this connection, so that a thread that waits for it wakes up."""
+    # The server may have closed the connection already.
     with suppress(OSError):
         waiting.shutdown(socket.SHUT_RDWR)
 
@@ -349,7 +352,8 @@ class Proxy:
 
 
 def proxy_for(target: SplitResult) -> Proxy | None:
-    """Return the proxy for a request to `target`; None if the server is asked directly. Raises ProxyError."""
+    """Return the proxy for a request to `target`; None if the request goes directly to the server. Raises
+    ProxyError."""
     text = urllib.request.getproxies().get(target.scheme)
     if not text or _bypassed(target.hostname or "", target.port or _PORTS[target.scheme]):
         return None
@@ -386,7 +390,8 @@ def _bypassed(host: str, port: int) -> bool:
 
 
 def _in_network(host: str) -> bool:
-    """Return whether a network in `no_proxy` contains `host`: the standard library knows only names and addresses."""
+    """Return whether a network in `no_proxy` contains `host`. The standard library only supports names and addresses
+    there."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         for entry in urllib.request.getproxies().get("no", "").split(","):

@@ -1,12 +1,12 @@
-"""The record beside pulled data: which files are ours, and the progress of unfinished transfers.
+"""The record beside pulled data. It lists the files that bai placed and the progress of unfinished transfers.
 
-It is a hidden file that only grows, a JSON object a line, and the lock of the job that pulls there. With it a later
-job recognises data as ours and reuses it, and never replaces files that a user put or changed. A line announces the
-next step (`put` precedes the rename), so that a kill in between leaves no file of unknown origin.
+It is a hidden, append-only file with one JSON object per line. The job that pulls there also locks it. A later job
+uses the record to reuse files that bai placed, and never replaces files that a user created or changed. Each line
+is written before its step (`put` precedes the rename), so that a kill leaves no file of unknown origin.
 
-A source may not contain a file with such a name (`is_record`). Anybody who may write to the folder can forge a
-record, so it never replaces a checksum: a file is hashed again, and an archive's record counts only if it is
-`trusted`.
+A source must not contain a file with the name of a record (`is_record`). Anybody who can write to the folder can
+forge a record, so a record never replaces a checksum. A file is therefore hashed again, and an archive's record is
+only used if it is `trusted`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from bai_agent.pull.progress import PullWatch
 
 PREFIX = ".bai-pulled"
 _LARGEST = 1 << 30
-"""Largest record (bytes): some million files."""
+"""Largest record (bytes), enough for some million files."""
 _NAME_LIMIT = 255 - len(".part")
 
 
 def folder_journal(folder: Path) -> Path:
-    """Return the path of the record for data that lands all over `folder`."""
+    """Return the path of the record for data that is placed anywhere in `folder`."""
     return folder / PREFIX
 
 
@@ -48,7 +48,7 @@ def file_journal(target: Path) -> Path:
 
 
 def is_record(name: str) -> bool:
-    """Return whether a part of the path `name` is the name of a record or of an unfinished file beside it."""
+    """Return whether any component of the path `name` is the name of a record or of an unfinished file."""
     return any(
         part.startswith(PREFIX) or (part.startswith(".") and part.endswith((PREFIX, f"{PREFIX}.part")))
         for part in name.split("/")
@@ -69,7 +69,7 @@ class PlacedFile:
     sha256: str | None = None
 
     def matches(self, path: Path) -> bool:
-        """Return whether `path` is still as we left it."""
+        """Return whether `path` is unchanged since we placed it."""
         try:
             status = path.lstat()
             if self.link is not None:
@@ -84,7 +84,7 @@ class PlacedFile:
 
 @dataclass
 class PartialTransfer:
-    """An unfinished transfer with the parts that have arrived."""
+    """An unfinished transfer, with the parts that have already arrived."""
 
     tag: str | None
     size: int | None
@@ -95,7 +95,7 @@ class PartialTransfer:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFacts:
-    """Facts about a source when all of it was in place."""
+    """Properties of a source at the time when all its files were in place."""
 
     tag: str | None = None
     md5: str | None = None
@@ -128,8 +128,8 @@ class PullRecord:
         return all(put.matches(root / name) for name, put in self.puts.items() if put.src == src)
 
     def apply(self, line: dict[str, Any]) -> None:
-        """Apply one line of the journal; its key is its kind. Raises ValueError, TypeError or KeyError if it
-        is malformed."""
+        """Apply one line of the journal. The line's only key is its kind. Raises ValueError, TypeError or
+        KeyError if it is malformed."""
         kind = next((each for each in ("put", "begin", "part", "gone", "done") if each in line), None)
         if kind is not None:
             getattr(self, f"_{kind}")(line.pop(kind), **line)
@@ -140,7 +140,8 @@ class PullRecord:
         put = PlacedFile(**facts)
         if type(put.size) is not int or not isinstance(put.src, str):
             raise ValueError("a file without size or source")
-        # The source is being replaced, or has lost a file to another one: it is no longer complete.
+        # The source is being replaced, or another source replaces one of its files, so it is no longer
+        # complete.
         self.done.pop(put.src, None)
         if name in self.puts:
             self.done.pop(self.puts[name].src, None)
@@ -186,14 +187,16 @@ def read_record(path: Path) -> PullRecord:
 
 
 def _require_record(path: Path, descriptor: int) -> None:
-    """Raise PullError if the file cannot be a record of ours: others may write to the folder."""
+    """Raise PullError if the file cannot be a record of ours. Other users may be able to write to the
+    folder."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
         raise PullError(f"{path}: this is not a record of pulled data; remove it")
 
 
 def _is_below(name: object) -> bool:
-    """Return whether `name` is a relative path without "..": a forged record must not name other files for removal."""
+    """Return whether `name` is a relative path without "..", so that a forged record cannot make us remove other
+    files."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePosixPath(name)
@@ -233,14 +236,16 @@ class Journal:
         self._add({"done": src, **vars(facts)})
 
     def _add(self, line: dict[str, Any]) -> None:
-        # Escaped to ASCII: a member's name may contain bytes that are not UTF-8, as lone surrogates.
+        # Escaped to ASCII, because a member's name may contain lone surrogates, which stand for bytes that are
+        # not UTF-8.
         append_line(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
         self.record.apply(line)
 
 
 @contextmanager
 def open_journal(path: Path, watch: PullWatch, *, user: User | None = None) -> Iterator[Journal]:
-    """Open the journal `path` as `user` and hold its lock. Waits while another job pulls there, until `watch` ends."""
+    """Open the journal `path` as `user` and hold its lock. Waits while another job pulls there; `watch` may end the
+    wait."""
     while True:
         with user_rights(user):
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""The place of a source's files: no file of the user is replaced, and each file is recorded before it
-exists."""
+"""The place where a source's files are written. Files of the user are never replaced, and each file is recorded
+before it exists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatenate[Landing, P], R]:
-    """Decorate a method so that it uses names with the rights of the landing's user."""
+    """Decorate a method so that it accesses paths with the rights of the landing's user."""
 
     @wraps(method)
     def run(self: Landing, /, *arguments: P.args, **more: P.kwargs) -> R:
@@ -39,7 +39,7 @@ def _as_user(method: Callable[Concatenate[Landing, P], R]) -> Callable[Concatena
 
 
 class Landing:
-    """The place of a source's files. Anything there that is not ours is an error."""
+    """The place where a source's files are written. A file there that bai did not place is an error."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Landing:
     ) -> None:
         self.root = root
         self.user = user
-        """User with whose rights all names are used. None for our own."""
+        """User with whose rights all paths are accessed. None for the agent's own."""
         self.src = src
         self.watch = watch
         self.tally = tally
@@ -66,7 +66,8 @@ class Landing:
 
     @_as_user
     def holds(self, remote: Remote) -> bool:
-        """Return whether `remote` is in place already, unchanged on both sides; if so, it counts as placed."""
+        """Return whether `remote` is already in place, unchanged here and at the origin. If it is, it counts as
+        placed."""
         put = self._journal.record.puts.get(remote.name)
         if (
             put is None
@@ -84,7 +85,7 @@ class Landing:
 
     @_as_user
     def require_free(self, name: str) -> None:
-        """Raise PullError if something that is not ours is at `name`."""
+        """Raise PullError if a file that bai did not place is at `name`."""
         path = self.root / name
         if path in self._folders:
             raise self._file_and_folder(name)
@@ -122,7 +123,7 @@ class Landing:
         return path
 
     def temporary(self, name: str) -> Path:
-        """Return the temporary name of `name`, which is the same after a restart."""
+        """Return the temporary path for `name`, which is the same after a restart."""
         if not self._owns_folder:
             return self._journal.path.with_name(f"{self._journal.path.name}.part")
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
@@ -134,8 +135,8 @@ class Landing:
     ) -> Iterator[PartialFile]:
         """Open the unfinished file for `name`, with the content of an earlier attempt.
 
-        part_bytes: 0 if it grows from the start, else the size of the parts, which may arrive in any order. Without a
-        tag the content cannot be recognised again, so it begins anew.
+        part_bytes: size of the parts, which may arrive in any order; 0 if the file is written from start to end.
+        Without a tag, content from an earlier attempt cannot be recognised, so the file begins empty.
         """
         self.require_free(name)
         begun = self._journal.record.begun.get(name)
@@ -149,7 +150,8 @@ class Landing:
             and is_there
         )
         if not resumes:
-            # Recorded before the file is emptied: a kill in between must not leave lost parts on record.
+            # Recorded before the file is emptied, so that a kill in between does not leave lost parts in the
+            # record.
             self._journal.begin(name, tag=tag, size=size, part_bytes=part_bytes)
         descriptor = self._open_draft(path, os.O_RDWR | (0 if resumes else os.O_TRUNC))
         try:
@@ -178,7 +180,8 @@ class Landing:
         mode: int | None = None,
         mtime: float | None = None,
     ) -> None:
-        """Move a complete draft to its name. Permissions: the source's own `mode`, else `mode`, else the umask's."""
+        """Move a complete draft to its name. Permissions: the `mode` in the descriptor, else the argument `mode`,
+        else the default by the umask."""
         wanted = self._mode if self._mode is not None else mode
         if wanted is not None:
             os.fchmod(draft.descriptor, wanted)
@@ -209,8 +212,8 @@ class Landing:
 
     @_as_user
     def place_hard_link(self, name: str, existing: str) -> None:
-        """Make a hard link to the file `existing`, which this source placed; a copy if the file system has no
-        hard links."""
+        """Make a hard link to the file `existing`, which this source placed. If the file system has no hard
+        links, the file is copied."""
         self.require_free(name)
         put = self._journal.record.puts[existing]
         temporary = self.temporary(name)
@@ -222,12 +225,12 @@ class Landing:
                 raise
             shutil.copy2(self.root / existing, temporary)
         self._put(name, temporary, put)
-        # A rename between two names of one file does nothing, and the temporary name would remain.
+        # A rename between two names of the same file does nothing, so the temporary name would remain.
         temporary.unlink(missing_ok=True)
 
     @_as_user
     def unfinished_bytes(self, name: str) -> int:
-        """Return the bytes that an earlier attempt at `name` occupies."""
+        """Return the disk space that the unfinished file of an earlier attempt at `name` occupies (bytes)."""
         try:
             return self.temporary(name).stat().st_blocks * 512
         except FileNotFoundError:
@@ -243,7 +246,7 @@ class Landing:
         self._placed.update(name for name, put in self._journal.record.puts.items() if put.src == self.src)
 
     def forget(self, remote: Remote) -> None:
-        """Subtract an item that is not an object after all."""
+        """Subtract an item from the counts, because it turned out not to be an object."""
         if self.tally.total_objects is not None:
             self.tally.total_objects -= 1
         if remote.size and self.tally.total_bytes is not None:
@@ -255,7 +258,8 @@ class Landing:
 
     @_as_user
     def remove_stale(self) -> None:
-        """Remove earlier files of this source that it no longer contains, unless they were changed since."""
+        """Remove files from earlier pulls that this source no longer contains, unless they were changed
+        since."""
         record = self._journal.record
         for name, put in list(record.puts.items()):
             if put.src == self.src and name not in self._placed:
@@ -263,7 +267,7 @@ class Landing:
                     (self.root / name).unlink()
                 self._journal.gone(name)
         if self._owns_folder:
-            # Drafts of members and objects that a killed attempt had begun and that no longer exist.
+            # Drafts that a killed attempt left, for members and objects that no longer exist.
             for leftover in self.root.glob(f"{PREFIX}.*.part"):
                 leftover.unlink()
 
@@ -314,7 +318,8 @@ class Landing:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes available to us in the file system of `path`, or of its nearest existing parent."""
+    """Return the number of bytes available to this user in the file system of `path`, or of its nearest
+    existing parent."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free

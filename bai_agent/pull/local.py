@@ -34,10 +34,10 @@ class LocalOrigin:
         self._path = path
         self._folder = source.directory or source.src.endswith("/")
         self.reader: User | None = None
-        """User with whose rights the source is read. None for our own."""
+        """User with whose rights the source is read. None for the agent's own."""
 
     def survey(self) -> RemoteListing:
-        """Return the file, or all in the folder. Raises PullError."""
+        """Return the file, or everything in the folder. Raises PullError."""
         with user_rights(self.reader):
             return self._survey()
 
@@ -92,7 +92,8 @@ class LocalOrigin:
                     if error.errno not in _NO_CLONE:
                         raise
             if count == 0:
-                # No bytes copied means the end, but some special file systems answer so instead of with an error.
+                # Zero copied bytes mean the end of the file, but some special file systems also return zero
+                # instead of an error.
                 clone = False
                 piece = os.read(origin, CHUNK)
                 if not piece:

@@ -1,4 +1,4 @@
-"""The progress of a pull, and the order to its threads to end."""
+"""The progress of a pull, and the signal that tells its threads to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bai_agent.light_dataclass import dataclass
 class PullProgress:
     """Progress of one source. Content that was in place already counts as arrived.
 
-    The source's thread writes it. A report has a copy.
+    The source's thread updates it, and a report gets a copy.
     """
 
     src: str
@@ -26,11 +26,11 @@ class PullProgress:
 
 
 class PullEndedError(Exception):
-    """Unwinds a thread whose work is no longer wanted; the caller's thread knows why."""
+    """Unwinds a thread whose work is no longer needed. The caller's thread knows the reason."""
 
 
 class PullWatch:
-    """Tells the threads of one pull to end, even if they wait."""
+    """Tells the threads of one pull to end, even while they are waiting."""
 
     def __init__(self) -> None:
         self._ended = threading.Event()

@@ -1,4 +1,4 @@
-"""Facts about objects that are known before they are fetched."""
+"""Metadata of objects, known before they are fetched."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class RemoteListing:
     objects: tuple[Remote, ...]
     folder: bool
     here: Path | None = None
-    """Its path on this machine. None if it is elsewhere."""
+    """Path of the source, if it is on this machine. None if it is elsewhere."""
 
     def is_at(self, path: Path, *, user: User | None) -> bool:
-        """Return whether `path`, as `user` finds it, is this very file or folder."""
+        """Return whether `path`, looked up with the rights of `user`, is the source itself."""
         if self.here is None:
             return False
         try:

@@ -1,4 +1,5 @@
-"""s3://bucket/key and s3://bucket/folder/: large objects in parallel ranges, several small ones at a time."""
+"""s3://bucket/key and s3://bucket/folder/: large objects are fetched in parallel ranges, small objects several
+at a time."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ OBJECTS = 64
 PATIENCE = RetryPolicy(
     retries=9, retry_for=timedelta(minutes=3), silence=timedelta(seconds=30), request=timedelta(minutes=30)
 )
-"""Retries: with the pauses some 35 seconds of an endpoint that does not answer at all."""
+"""Retries. If an endpoint does not answer at all, they take some 35 seconds with their pauses."""
 
 
 class S3Origin:
@@ -92,7 +93,7 @@ class S3Origin:
             denied = isinstance(error, obstore.exceptions.PermissionDeniedError)
             if not denied and not isinstance(error, FileNotFoundError):
                 raise _problem(self._src, error) from error
-            # Unlike the answer to a listing, the answer to HEAD has no body with a reason.
+            # A listing is sent because its response has a body with the reason. The response to HEAD has none.
             below = await self._list(missing=DENIED_OR_MISSING if denied else None)
             if below:
                 return RemoteListing(below, folder=True)
@@ -104,7 +105,7 @@ class S3Origin:
         )
 
     def _check_etag(self, tag: str | None) -> None:
-        """Raise PullError if the object is not the one that the job was planned with."""
+        """Raise PullError if the object has changed since the job was planned."""
         wanted, found = self._source.etag, (tag or "").strip('"')
         if wanted is not None and found != wanted:
             raise PullError(
@@ -121,7 +122,7 @@ class S3Origin:
                 for meta in metas:
                     path = meta["path"]
                     name = path[len(prefix) :].lstrip("/")
-                    if name:  # else it is the folder's own marker
+                    if name:  # an empty name is the folder's own marker
                         remotes.append(Remote(name=name, key=path, size=meta["size"], tag=meta["e_tag"]))
         except (FileNotFoundError, ValueError, obstore.exceptions.BaseError) as error:
             raise _problem(self._src, error, missing=missing) from error
@@ -146,7 +147,8 @@ class S3Origin:
                 content = await answer.bytes_async()
             except FileNotFoundError as error:
                 if remote.size == 0:
-                    # A listing cannot tell the marker "a/" of a folder from an empty object "a"; HEAD can.
+                    # A listing cannot distinguish the marker "a/" of a folder from an empty object "a", but
+                    # HEAD can.
                     landing.forget(remote)
                     continue
                 raise _problem(f"{self._src} (key {remote.key})", error) from error
@@ -170,8 +172,8 @@ class S3Origin:
             arrived = draft.begun.parts
             landing.tally.bytes += sum(self._length(remote.size, number) for number in arrived)
             missing = iter([number for number in range(count) if number not in arrived])
-            # One thread writes while this one receives; several would wait for the file's lock in the kernel. It ends
-            # before the draft is closed, so that it never writes into another file.
+            # One thread writes while this one receives. Several threads would wait for the file's lock in the kernel.
+            # The thread ends before the draft is closed, so that it never writes into another file.
             with ThreadPoolExecutor(max_workers=1) as writer:
                 await _side_by_side(RANGES, lambda: self._parts(missing, remote, draft, landing, writer))
             await asyncio.to_thread(keep, draft, remote)

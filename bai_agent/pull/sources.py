@@ -1,4 +1,4 @@
-"""Brings all sources of a job to their places, several at a time, each once."""
+"""Pulls all sources of a job, several at a time. Each source is pulled only once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT_A_TIME = 4
 _TICK_S = 0.1
 _REPORT_EVERY_S = 1.0
 _LAST_WAIT_S = 5.0
-"""Seconds for threads to end; one that is stuck in a name look-up does nothing more."""
+"""Seconds to wait for threads to end. A thread that is stuck in a DNS query after that does no further work."""
 
 
 def pull(
@@ -37,12 +37,12 @@ def pull(
     stopping: Callable[[], bool],
     user: User | None = None,
 ) -> None:
-    """Bring every source to its place: checked, unpacked if asked, and never over the user's own files.
+    """Bring every source to its place, verified and, if requested, unpacked. The user's own files are never replaced.
 
     Relative paths are below `folders[kind]`. `manifest` remembers finished sources for a restart. `deadline` is a
     time of `time.monotonic()`. `report` (at most once a second for each source, and when it is done) and `stopping`
-    are called on this thread only. `user`: the benchmark's, if it is another one; in folders that this user can
-    write, nothing is written or read with greater rights.
+    are called on this thread only. `user`: the benchmark's user, if it differs from the agent's. In folders that this
+    user can write, nothing is accessed with greater rights.
 
     Raises PullError for the first source that fails or when the deadline passes (arrived content is kept for the next
     attempt), NoSpaceError if there is no room, PullStopped once `stopping()` is true.
@@ -126,8 +126,8 @@ class _Run:
         except PullEndedError:
             return
         except BaseException as error:
-            # Raised again on the caller's thread, including obstore's panics, which are BaseExceptions: otherwise the
-            # benchmark would run without its data.
+            # Raised again on the caller's thread, because the benchmark must not run without its data. This includes
+            # obstore's panics, which are BaseExceptions.
             self.failures.append(error)
         finally:
             self.news.set()

@@ -1,10 +1,11 @@
-"""Unpacks an archive into a folder, member by member. A member that would leave the folder is refused by name.
+"""Unpacks an archive into a folder, member by member. A member that would be written outside the folder is an error that names
+it.
 
-An archive may hold a link and then a member "below" that link, or a link whose target leads through other links, so that a
-harmless name ends outside the folder. `MemberTree` therefore follows links without touching the disk, and links are created only
-after all other members: nothing is ever written through a link.
+An archive may contain a link and then a member "below" that link, or a link whose target leads through other links. A harmless
+name then leads out of the folder. `MemberTree` therefore resolves links without touching the disk. Links are created after all
+other members, so nothing is ever written through a link.
 
-After a kill the next run starts again with the first member, and replaces the existing members by equal ones.
+After a kill, the next attempt starts again with the first member and replaces existing members with the same content.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST_LINKS = 40
 
 
 class UnsafeMemberError(Exception):
-    """A member would lead out of the folder; the text says how."""
+    """A member would lead out of the folder. The message explains how."""
 
 
 class MemberTree:
@@ -32,12 +33,13 @@ class MemberTree:
 
     def __init__(self) -> None:
         self.links: dict[str, str] = {}
-        """Place in the folder → target."""
+        """Target of each link, by the link's path in the folder."""
 
     def locate(self, name: str, *, follow: bool = False) -> str:
-        """Return the place of the member `name`, relative to the folder and free of links; "" is the folder itself.
+        """Return the path of the member `name` relative to the folder, with links resolved; "" is the folder
+        itself.
 
-        `follow`: a link at the very end is followed as well. Raises UnsafeMemberError.
+        `follow`: whether a link in the last component is also resolved. Raises UnsafeMemberError.
         """
         if name.startswith("/"):
             raise UnsafeMemberError("its name is absolute")
@@ -56,7 +58,7 @@ class MemberTree:
         self.links[place] = target
 
     def remove(self, place: str) -> None:
-        """Forget a link that another member replaces."""
+        """Remove a link that another member replaces."""
         self.links.pop(place, None)
 
     def verify(self) -> None:
@@ -98,7 +100,7 @@ class MemberTree:
 
 
 _LOOK_AT_SPACE = 1 << 20
-"""Size (bytes) from which a member is compared with the free space before it is written."""
+"""Smallest member whose size is compared with the free space before it is written (bytes)."""
 
 
 def unpack(archive: Path, landing: Landing) -> None:
@@ -130,7 +132,7 @@ def _unpack_member(member: ArchiveMember, tree: MemberTree, landing: Landing) ->
         raise UnsafeMemberError(f"it is a {member.kind.value}")
     place = tree.locate(member.name, follow=member.kind is MemberKind.FOLDER)
     if is_record(place):
-        return  # the record of another pull, packed along with its data
+        return  # the record of another pull, which was packed together with its data
     if member.kind is MemberKind.FOLDER:
         landing.make_folder(place or ".")
         return
