@@ -1,4 +1,5 @@
-"""The program that a node starts: one module for each way in which nodes work together."""
+"""Strategies decide which program a node starts. There is one module for each way in which nodes work
+together."""
 
 from __future__ import annotations
 
@@ -24,17 +25,18 @@ class Strategy(Protocol):
         ...
 
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
-        """Return what the node `me` of `peers` (in the order of their ranks) starts; command: the benchmark's own. Pure."""
+        """Return the program that the node `me` of `peers` (in the order of their ranks) starts. command: the benchmark's
+        own. Pure."""
         ...
 
 
 @runtime_checkable
 class ExplainsFailure(Protocol):
-    """A strategy whose launcher reports which of its processes failed. Other strategies only report the
-    launcher's own end."""
+    """A strategy whose launcher reports which of its processes failed. With other strategies, only the
+    launcher's own exit is known."""
 
     def explain(self, job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-        """Return which process of the node `me` failed first; None: nothing is known of it. Pure.
+        """Return which process of the node `me` failed first; None if unknown. Pure.
 
         The benchmark may have written anything into `remains`.
         """
@@ -50,13 +52,13 @@ class SetsUp(Strategy, Protocol):
         ...
 
     def mismatch(self, peers: Sequence[Peer]) -> str | None:
-        """Return, in a sentence, why these nodes cannot work together; None: they can. Pure."""
+        """Return, in a sentence, why these nodes cannot work together; None if they can. Pure."""
         ...
 
 
 @runtime_checkable
 class PlacesNodes(Strategy, Protocol):
-    """A strategy whose nodes need different addresses, also if all of them are on this machine."""
+    """A strategy whose nodes need different addresses even if all of them are on this machine."""
 
     def local_address(self, job: Job, node: int) -> str:
         """Return the loopback address of the node with this number. Pure."""
@@ -73,7 +75,7 @@ _STRATEGIES: Mapping[str, str] = {
     "ray": "ray_cluster:Ray",
     "torchrun": "torchrun:Torchrun",
 }
-"""Module and class by name: a job imports its own alone."""
+"""Module and class by the strategy's name. A job only imports the module of its own strategy."""
 
 
 def _find_strategy(name: str) -> Strategy | None:
@@ -95,13 +97,13 @@ def strategy_of(job: Job) -> Strategy:
 
 
 def explain_failure(job: Job, remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
-    """Return which process of the node `me` failed first, as far as its strategy can tell."""
+    """Return which process of the node `me` failed first; None if its strategy cannot determine it."""
     strategy = _find_strategy(job.strategy.name)
     return strategy.explain(job, remains, me, peers) if isinstance(strategy, ExplainsFailure) else None
 
 
 def role_of(job: Job, me: Peer, peers: Sequence[Peer]) -> Role:
-    """Return what the part of the node `me` of `peers` in the job is."""
+    """Return the role of the node `me` of `peers` in the job."""
     return strategy_of(job).launch(job, (), me, peers).role
 
 

@@ -1,4 +1,5 @@
-"""AdaptDL's replicas on every node, which save, end and start again as nodes come and go: https://adaptdl.readthedocs.io
+"""AdaptDL's replicas on every node. They save, exit and start again when nodes join or leave:
+https://adaptdl.readthedocs.io
 
 Scripts run unchanged. Each node starts a spawner, which starts one replica for each slot; the agent is AdaptDL's supervisor
 (`peers/adaptdl_supervisor.py`). A restart of AdaptDL is a generation.
@@ -20,13 +21,14 @@ from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs, Setup
 from bai_agent.strategy.torchrun import pytorch_environment
 
 VERSION = "0.2.11"
-"""AdaptDL's version with which this is known to work; it also compares it with its scheduler's."""
+"""Version of AdaptDL with which this is known to work. AdaptDL also compares it with its scheduler's
+version."""
 _FAILURE = "replica.json"
 _SPAWNER = (sys.executable, "-I", "-S", adaptdl_spawner.__file__)
 
 
 class AdaptDl:
-    """A spawner on each node, which starts the benchmark's command as each of its replicas."""
+    """Starts a spawner on each node, which runs the benchmark's command as each of its replicas."""
 
     def check(self, job: Job) -> None:
         if not job.is_elastic:
@@ -89,7 +91,8 @@ def _environment(job: Job, me: Peer, peers: Sequence[Peer]) -> Mapping[str, str]
         "ADAPTDL_SCHED_VERSION": VERSION,
         adaptdl_spawner.FAILURE_FILE: f"$({LAUNCHER_FOLDER})/{_FAILURE}",
     }
-    # Its checkpoints hold more than weights, and PyTorch 2.6 and later would not load them.
+    # AdaptDL's checkpoints contain more than weights, which PyTorch 2.6 and later refuses to load without this
+    # variable.
     weights = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
     return {**environment, **pytorch_environment(job, me, alone=len(peers) == 1, more=weights)}
 

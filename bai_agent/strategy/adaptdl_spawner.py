@@ -1,11 +1,11 @@
 """Starts the replicas of one node of an AdaptDL job: `python -I -S adaptdl_spawner.py FIRST COUNT GRACE -- COMMAND …`.
 
-FIRST: rank of the first replica; COUNT: number of replicas here; GRACE: seconds for the others to end after one of them has.
-It passes SIGTERM on, and ends with 0 if all replicas did, with 143 if all did or some succeeded, else with the code of the
-first that failed.
-An exit with 143 is AdaptDL's word for "saved, to be started again"; a replica that SIGTERM ends before AdaptDL can handle it counts as one.
+FIRST: rank of the first replica. COUNT: number of replicas on this node. GRACE: seconds for the other replicas to end after one has ended.
+The spawner passes SIGTERM on. Its exit code is that of the first replica that failed. If none failed, it is 143 if a replica exited with
+143, else 0. AdaptDL exits with 143 if a replica has saved its state and wants to be restarted. A replica that SIGTERM kills before AdaptDL
+can handle the signal counts as 143.
 
-Each node runs this file by its path, and it stays in memory as long as the replicas: standard library only.
+Each node runs this file by its path. It stays in memory as long as the replicas, so it only uses the standard library.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import time
 from pathlib import Path
 
 SAVED = 143
-"""Exit code of a replica that has saved its state and wants to be started again."""
+"""Exit code of a replica that has saved its state and wants to be restarted."""
 FAILURE_FILE = "BAI_ADAPTDL_FAILURE"
-"""Variable with the path of a file about the first replica that failed."""
+"""Environment variable with the path of the note about the first replica that failed."""
 STARTUP = Path(__file__).resolve().parent.parent / "benchmark" / "startup"
 """Folder whose sitecustomize.py lets AdaptDL work with current versions of its dependencies."""
 
 _BROKEN_S = 5.0
-"""Seconds for the others after a failure: they cannot save without the replica that failed."""
+"""Seconds for the other replicas to end after a failure. They cannot save without the replica that failed."""
 _TICK_S = 0.05
 
 
@@ -34,28 +34,29 @@ class Replicas:
     """The replicas of this node, from their start to the end of all of them."""
 
     def __init__(self, command: list[str], *, first: int, count: int, grace_s: float) -> None:
-        """Start them. Raises OSError if the command cannot be started."""
+        """Start the replicas. Raises OSError if the command cannot be started."""
         self._first, self._grace_s = first, grace_s
         self._running: dict[int, int] = {}
         """Rank of each running replica, by its process id."""
         self._failed: int | None = None
-        """Exit code of the first that failed; a signal is negative."""
+        """Exit code of the first replica that failed; negative for a signal."""
         self._has_saved = False
         self._kill_at: float | None = None
-        """Time at which remaining replicas are killed (monotonic clock). None if none has ended early."""
+        """Time at which the remaining replicas are killed (monotonic clock). None if no replica has ended
+        early."""
         self._is_killing = False
         for local in range(count):
             child = subprocess.Popen(command, env=_environment(first, local, count))
             self._running[child.pid] = first + local
-            # It is reaped below, with its siblings.
+            # The child is reaped below, together with its siblings.
             child.returncode = 0
 
     def terminate(self) -> None:
-        """Ask all that run to save and end."""
+        """Ask all running replicas to save their state and exit."""
         self._send(signal.SIGTERM)
 
     def run(self) -> int:
-        """Wait for all; return the exit code, as shells have it for a signal."""
+        """Wait for all replicas; return the exit code. A signal gives 128 plus its number, as in shells."""
         while self._running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid in self._running:
@@ -92,7 +93,7 @@ class Replicas:
 
 
 def main() -> int:
-    """Run the replicas of our arguments."""
+    """Run the replicas that the command line describes."""
     first, count, grace_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     command = sys.argv[5:]
     asked: list[int] = []
@@ -117,7 +118,7 @@ def _environment(first: int, local: int, count: int) -> dict[str, str]:
     if str(STARTUP) not in folders and os.access(STARTUP, os.R_OK | os.X_OK):
         env["PYTHONPATH"] = ":".join([str(STARTUP), *folders])
     for name in ("NO_PROXY", "no_proxy"):
-        # The supervisor is on this node, whatever proxy the benchmark uses.
+        # The supervisor is on this node, so no proxy of the benchmark may be used for it.
         env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1"]))
     devices = _devices()
     if 1 < count <= len(devices):
@@ -126,7 +127,8 @@ def _environment(first: int, local: int, count: int) -> dict[str, str]:
 
 
 def _devices() -> list[str]:
-    """Return the names of the GPUs that replicas can have, each its own: AdaptDL uses the first one that it sees."""
+    """Return the names of the usable GPUs. Each replica gets one of them, because AdaptDL uses the first GPU that it
+    sees."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return [each for each in listed.split(",") if each.strip()]
@@ -135,7 +137,7 @@ def _devices() -> list[str]:
 
 
 def _tell(rank: int, local: int, code: int) -> None:
-    """Leave a note of the first replica that failed."""
+    """Write a note about the first replica that failed."""
     path = os.environ.get(FAILURE_FILE)
     if not path:
         return

@@ -1,4 +1,5 @@
-"""The benchmark's command once on each node: it finds the other nodes by `BAI_NODE_ADDRS`, and needs no launcher."""
+"""Runs the benchmark's command once on each node, without a launcher. The command finds the other nodes in
+`BAI_NODE_ADDRS`."""
 
 from __future__ import annotations
 
@@ -11,13 +12,13 @@ from bai_agent.job.peers import Peer
 from bai_agent.strategy.launch import Launch
 
 _JOBS = 2**14 - 2
-"""Networks below 127.0.0.0/8, without the first, in which 127.0.0.1 is, and the last."""
+"""Number of networks below 127.0.0.0/8, without the first one, which contains 127.0.0.1, and the last one."""
 _NODES = 2**10 - 1
-"""Addresses in each of them, without the first."""
+"""Number of addresses in each of these networks, without the first one."""
 
 
 class EachNode:
-    """The benchmark's command, unchanged, on each node of one or several."""
+    """Runs the unchanged benchmark's command on each node of the job."""
 
     def check(self, job: Job) -> None:
         require_one_process(
@@ -32,7 +33,8 @@ class EachNode:
 
 
 def require_one_process(job: Job, starts: str, advice: str = "") -> None:
-    """Raise DescriptorError if the job wants several processes of a strategy that starts one. starts: half a sentence."""
+    """Raise DescriptorError if the job requests several processes per node but its strategy starts one. starts: part of
+    the message."""
     wanted = job.strategy.processes_per_node
     if wanted.lstrip("0") != "1":
         more = f"; {advice}" if advice else ""
@@ -42,7 +44,8 @@ def require_one_process(job: Job, starts: str, advice: str = "") -> None:
 
 
 def loopback_address(job: Job, node: int) -> str:
-    """Return the address of a node of this machine that hardly any other node has."""
+    """Return a loopback address for a node on this machine. It is unlikely that a node of another job has the
+    same address."""
     network = 1 + zlib.crc32(job.job.id.encode()) % _JOBS
     address = network << 10 | 1 + node % _NODES
     return f"127.{address >> 16}.{address >> 8 & 255}.{address & 255}"

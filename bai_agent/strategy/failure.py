@@ -19,11 +19,11 @@ class LeftFile:
     """A file in the launcher's folder."""
 
     path: str
-    """Relative to that folder."""
+    """Path of the file, relative to the launcher's folder."""
     content: str
     """Content of a file, or its beginning if it is large. The benchmark may have written it."""
     modified: int
-    """ms UTC."""
+    """Time of the last change (ms UTC)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,8 @@ class Remains:
 
 
 def left_note(kind: type[T], remains: Remains, *, path: str) -> T | None:
-    """Return the note that a program of ours left in the launcher's folder; None if there is none, or the file is something else."""
+    """Return the note that one of our programs wrote into the launcher's folder. None if there is no note or the file has other
+    content."""
     for each in remains.files:
         if each.path == path:
             with suppress(RecordError):
@@ -54,9 +55,9 @@ class Cause:
     """The first process that failed, among those of a launch."""
 
     process: str
-    """Name for people: "process 3 (local rank 1)"."""
+    """Name for messages: "process 3 (local rank 1)"."""
     code: int | None = None
-    """Its exit code; None: unknown, or a signal ended it."""
+    """Its exit code; None if it is unknown or a signal ended the process."""
     signal: int | None = None
     """Signal that ended it."""
     message: str = ""
@@ -64,8 +65,9 @@ class Cause:
     traceback: Sequence[str] = ()
     """Lines of its exception, if it recorded one."""
     failed: int | None = None
-    """When, in ms UTC; None: unknown."""
+    """Time of the failure (ms UTC); None if unknown."""
     printed: str | None = None
-    """Output of the processes: the log up to the launcher's report of the failure. None if not known."""
+    """Output of the processes, which is the log before the launcher's report of the failure. None if
+    unknown."""
     rank: int | None = None
-    """Rank of the process, whose output is in its own log, if this node has that."""
+    """Rank of the process, if its output is in a log of its own on this node."""

@@ -1,11 +1,11 @@
 """Prints the number of nodes with which an AdaptDL job is worth running, by its hints: `python goodput.py QUESTION`.
 
 QUESTION: a JSON object with `hints` (as AdaptDL gives them), `current` and `most` (numbers of nodes), and `slots` (replicas of each
-node). The rule is that of AdaptDL on AWS, in adaptdl_ray/aws/optimizer.py: the largest number whose speed-up over one node is at least
-half of that number, unless it is hardly faster than the current number, or near it.
+node). The rule is that of AdaptDL on AWS, in adaptdl_ray/aws/optimizer.py. It takes the largest number whose speed-up over one node is
+at least half of that number. The current number stays if the new one is hardly faster or hardly different.
 
-It runs in the benchmark's Python, which has AdaptDL, numpy and scipy, as the benchmark's user. Syntax of Python 3.6, as that Python may
-be older than the agent's.
+The program runs as the benchmark's user in the benchmark's Python, which has AdaptDL, numpy and scipy. That Python may be older than
+the agent's, so the syntax is that of Python 3.6.
 """
 
 import json
@@ -16,21 +16,22 @@ from importlib import import_module
 from typing import Any
 
 MARK = "bai: nodes wanted "
-"""Start of the answer's line: what the Python's own start-up files print comes before it."""
+"""Start of the line with the answer. Python's start-up files may print other lines before it."""
 FLOOR = 0.5
 """Least speed-up per node."""
 LEAST_GAIN = 1.05
-"""Least speed-up of a change of nodes."""
+"""Least speed-up that justifies another number of nodes."""
 LEAST_CHANGE = 0.15
-"""Least change of nodes, as a share of the current number."""
+"""Smallest change of the number of nodes, as a share of the current number."""
 CPU_SECONDS = 5
-"""Most CPU time of one question, imports included."""
+"""CPU time limit of one run of this program, imports included (seconds)."""
 SECONDS = 50
-"""Most time of one question: the benchmark may leave it little CPU time."""
+"""Time limit of one run of this program (seconds). It is long, because the benchmark may use most of the CPU
+time."""
 
 
 def nodes_wanted(hints: Any, current: int, most: int, slots: int) -> Any:
-    """Return the wanted number of nodes, and the speed-up of it and of the current number over one node. Raises ValueError."""
+    """Return the best number of nodes, its speed-up over one node, and that of the current number. Raises ValueError."""
     np = import_module("numpy")
     if not hasattr(np, "int"):
         vars(np)["int"] = int  # AdaptDL's last version is older than numpy 1.24

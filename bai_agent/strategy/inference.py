@@ -1,6 +1,6 @@
-"""A server and its client, which measures it: node 1 runs the server, node 0 the benchmark's command.
+"""A server and the client that measures it. Node 1 runs the server, node 0 the benchmark's command.
 
-`Job.of_node` gives each of them its own command, data and metrics.
+`Job.of_node` gives each node its own command, data and metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from bai_agent.strategy.launch import Launch, Role, Setup
 
 
 class Inference:
-    """The client starts when the server is ready. The end of the client ends the server; an earlier end of the server is a failure."""
+    """Starts the client when the server is ready. When the client ends, the server is stopped. If the server ends earlier, the job
+    fails."""
 
     def check(self, job: Job) -> None:
         require_one_process(job, "inference starts each command once")

@@ -1,4 +1,4 @@
-"""What a node starts."""
+"""Types that describe what a node starts."""
 
 from __future__ import annotations
 
@@ -16,68 +16,73 @@ class Role(Enum):
     COMPUTE = "compute"
     """The node ends when its own processes have ended."""
     SERVE = "serve"
-    """Another node uses what it runs; it ends well when the coordinator says that the job has."""
+    """Another node uses the program that this node runs. The node's part succeeds when the coordinator reports
+    that the job succeeded."""
 
 
 LAUNCHER_FOLDER = "BAI_LAUNCHER_FOLDER"
-"""In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is a folder of this run: what a launcher leaves there about a failure is
-given to the strategy's `explain`. The benchmark does not have it as a variable."""
+"""In a value of `Launch.env`, `$(BAI_LAUNCHER_FOLDER)` is replaced by the path of a folder of this run. The strategy's
+`explain` gets the files that a launcher writes there about a failure. It is not a variable of the benchmark."""
 
 RUN_TOKEN = "BAI_RUN_TOKEN"  # noqa: S105 - a name
-"""In a value of `Launch.env`, `$(BAI_RUN_TOKEN)` is a secret that the nodes of this generation share; "" if there is one node. The
-benchmark does not have it as a variable."""
+"""In a value of `Launch.env`, `$(BAI_RUN_TOKEN)` is replaced by a secret that the nodes of this generation share, or by "" if
+there is one node. It is not a variable of the benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """Requirements of a launch in addition to the benchmark's own; looked up on the machine just before the
-    start."""
+    """Requirements of a launch in addition to the benchmark's own. They are checked on the machine just before
+    the start."""
 
     folders: tuple[str, ...] = ()
     """Folders in which the program (`argv[0]`) is searched after the benchmark's PATH."""
     program: str | None = None
     """Advice if the program is missing: "install it with …"."""
     modules: Mapping[str, str] = field(default_factory=dict)
-    """Modules that the benchmark's Python must have, and what to do about each that it has not."""
+    """Modules that the benchmark's Python must have, each with advice if it is missing."""
     cpus: int = 0
     """Number of CPUs for all of the node's processes together."""
     cores: int = 0
-    """Number of cores for them: a core that runs several threads counts once."""
+    """Number of cores for all of the node's processes together. A core with several hardware threads counts
+    once."""
     own_program: str | None = None
-    """File of ours that the agent's Python runs as the benchmark's user, around each process."""
+    """One of bai's own files, which the agent's Python runs as the benchmark's user around each process."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Requirements of one of several nodes before it joins: if one node lacks something, nothing starts on
-    any node."""
+    """Requirements that one of several nodes must meet before it joins. If a node does not meet them, nothing
+    starts on any node."""
 
     program: str | None = None
-    """Looked for, as `needs` says, and asked for its version, which the others learn: the `engine` of a `Peer`."""
+    """Program that must exist on the node, looked up as in `Needs`. Its version is published to the other nodes as
+    `engine` of a `Peer`."""
     needs: Needs = Needs()
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Versions of the benchmark's modules that are known to work; the user is warned of another one."""
+    """Versions of the benchmark's modules that are known to work. Any other version causes a warning."""
     ports: tuple[int, ...] = ()
-    """Ports on which the node will listen: nothing may listen there before."""
+    """Ports on which the node will listen. They must be free before."""
     ssh: bool = False
-    """Whether the coordinator logs in to the others: each node makes a key, and the others learn its public part."""
+    """Whether the coordinator logs in to the other nodes by SSH. If true, each node makes a key and publishes its
+    public part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshTo:
-    """`ssh ADDRESS` logs in to each of these, with the key that this node made; the launch waits until all of them answer."""
+    """Nodes to which this node logs in with `ssh ADDRESS` and its own key. The launch waits until all of them answer."""
 
     hosts: tuple[Peer, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshFrom:
-    """`sshd` is what the node starts: it lets in who has one key, into the benchmark's environment of this node."""
+    """The node starts `sshd`, which accepts logins with a single key and gives them the benchmark's environment of
+    this node."""
 
     address: str
     port: int
     public_key: str
-    """Of the key."""
+    """Public part of the accepted key."""
 
 
 Ssh: TypeAlias = SshTo | SshFrom
@@ -85,16 +90,17 @@ Ssh: TypeAlias = SshTo | SshFrom
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A command and its environment, in the form in which the shim starts them."""
+    """A command and its environment, as the shim starts them."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """Added to the benchmark's environment. `$(NAME)` in a value is one of that environment's."""
+    """Variables that are added to the benchmark's environment. `$(NAME)` in a value is replaced by a variable
+    of that environment."""
     needs: Needs = Needs()
     role: Role = Role.COMPUTE
     ssh: Ssh | None = None
     server: Peer | None = None
     """Node whose server must be ready before the start, as the job's `[server]` says."""
     on_each_node: tuple[str, ...] = ()
-    """Prefix for a command of `[repeat]`, which runs the command on each node. Empty: each node runs it
+    """Prefix that makes a command of `[repeat]` run on each node. Empty if each node runs the command
     itself."""

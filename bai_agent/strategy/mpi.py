@@ -1,6 +1,6 @@
 """Open MPI's launcher, for MPI programs and Horovod: https://docs.open-mpi.org and https://horovod.readthedocs.io/en/stable/mpi.html
 
-Node 0 is the launcher, and computes too. It starts `mpirun`, which logs in to the other nodes by SSH: they start sshd.
+Node 0 is the launcher and also computes. It starts `mpirun`, which logs in to the other nodes by SSH. The other nodes start sshd.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ from bai_agent.strategy.mpi_failure import explain
 from bai_agent.strategy.mpi_process import RUN
 
 _FOLDERS = ("/opt/amazon/openmpi/bin", "/opt/amazon/openmpi5/bin", "/opt/openmpi/bin")
-"""Where AWS's images keep Open MPI: the two of its EFA installer, and that of their containers."""
+"""Folders of Open MPI in AWS's images: two from the EFA installer, and one in AWS's containers."""
 
 _AS_ROOT = {
-    # Without these mpirun refuses to run as root; for another user they mean nothing.
+    # Without these, mpirun refuses to run as root. They have no effect for other users.
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    # Open MPI 5 hands over to PRRTE's launcher.
+    # Open MPI 5 uses PRRTE's launcher.
     "PRTE_ALLOW_RUN_AS_ROOT": "1",
     "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 }
 
 _PROCESS = (sys.executable, "-I", "-S", mpi_process.__file__)
-"""Starts a process of the benchmark, and keeps its output apart; see there."""
+"""Prefix that starts a process of the benchmark and writes its output to a file of its own; see
+`mpi_process.py`."""
 
 _SSH_STEPS = (sys.executable, "-I", "-S", ssh_steps.__file__)
 
 _FOR_USERS_MPIRUN = {
-    # For the command's own mpirun: variables in place of the options of our own mpirun, for Open MPI 4 and 5.
+    # If the command starts mpirun itself, these variables replace the options that we would pass to mpirun
+    # (Open MPI 4 and 5).
     "OMPI_MCA_orte_default_hostfile": "$(BAI_HOSTFILE)",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "PRTE_MCA_prte_default_hostfile": "$(BAI_HOSTFILE)",
@@ -47,19 +49,21 @@ _FOR_USERS_MPIRUN = {
 }
 
 _FROM_LAUNCHER_ALONE = {
-    # From 64 nodes on, nodes would log in to further ones; the key is on the launcher.
+    # With 64 or more nodes, nodes would log in to other nodes, but only the launcher has the key.
     "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
     "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
 }
 
 _ON_ITS_NODE = ("/bin/sh", "-c", 'cd -- "$BAI_WORK_PATH" && exec "$@"', "sh")
-"""Starts a process in its own node's folder; mpirun's is the launcher's, which other nodes need not have."""
+"""Starts a process in the working folder of its own node. mpirun would use the launcher's folder, which may not
+exist on other nodes."""
 
 _ENGINE = re.compile(r"mpirun \(Open MPI\) (?P<version>(?P<major>[0-9]+)\.\S+)")
 
 
 class Mpi:
-    """One `mpirun` starts the benchmark's command as each process; several nodes on one machine are one node with all processes."""
+    """A single `mpirun` starts the benchmark's command as each process. Several nodes on the same machine are treated as one node
+    with all processes."""
 
     modules: Mapping[str, str] = {}
 
@@ -67,7 +71,7 @@ class Mpi:
         return
 
     def setup(self, job: Job, rank: int) -> Setup:
-        # A command that starts mpirun itself may have one that PATH has not.
+        # A command that starts mpirun itself may use an mpirun that is not on PATH.
         users = job.strategy.launch is MpiLaunch.USER and (rank == COORDINATOR or job.is_elastic)
         needs = self._needs(job)
         return Setup(program=None if users else "mpirun", needs=needs, ssh=True)
@@ -113,11 +117,13 @@ class Mpi:
                 on_each_node=each,
             )
         slots = sum(peer.slots for peer in peers)
-        # The number behind a host counts, not how many cores it has; bound processes of two jobs would share cores.
+        # The number after a host decides how many processes run there, whatever its number of cores. Processes are
+        # not bound, because bound processes of two jobs would share cores.
         hosts = ",".join(f"{'127.0.0.1' if alone else peer.address}:{peer.slots}" for peer in peers)
         options = ["--host", hosts, *_binding(job), "-np", str(slots), *job.strategy.mpirun_options]
         if not alone:
-            # The other nodes have the rest of the environment; secrets are on no disk. By their names: values could be read in ps.
+            # The other nodes have the rest of the environment, but no secrets, which are never on a disk. Only names are passed,
+            # because values would be visible in ps.
             options += [word for name in _handed_on(job) for word in ("-x", name)]
         started = [*([] if alone else _ON_ITS_NODE), *_PROCESS, *command]
         return Launch(
@@ -138,7 +144,7 @@ class Mpi:
 
     def _needs(self, job: Job) -> Needs:
         table = job.strategy
-        # With "gpus", mpirun itself counts the processes.
+        # With "gpus", mpirun determines the number of processes.
         processes = int(table.processes_per_node) if table.processes_per_node.isdecimal() else 1
         return Needs(
             folders=_FOLDERS,
@@ -158,7 +164,8 @@ class Horovod(Mpi):
 
 
 def _handed_on(job: Job) -> list[str]:
-    """Return which variables are taken to the other nodes: their sshd has not got these, or with other values."""
+    """Return the variables that mpirun passes to the other nodes, because their sshd lacks them or has other
+    values."""
     names = set(job.benchmark.secrets)
     if job.repeat is not None:
         names.add(RUN)
@@ -174,10 +181,10 @@ def _binding(job: Job) -> tuple[str, ...]:
 
 
 def _interfaces(job: Job, peers: Sequence[Peer]) -> dict[str, str]:
-    """Return what makes Open MPI use the network in which the nodes are, and no bridge of a container engine.
+    """Return the variables that make Open MPI use the nodes' network instead of a container engine's bridge.
 
-    Less what the job says itself, of networks to use or not to use: with both Open MPI uses none. PRRTE, the
-    launcher of Open MPI 5, tries all networks without such a range.
+    Variables are left out if the job itself includes or excludes networks, because Open MPI uses no network if
+    both are set. Without such a range, PRRTE, the launcher of Open MPI 5, tries all networks.
     """
     try:
         addresses = [int(ipaddress.IPv4Address(peer.address)) for peer in peers]

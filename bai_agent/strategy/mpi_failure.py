@@ -1,4 +1,5 @@
-"""Failures in mpirun's output: Open MPI's help texts, of versions 4 and 5 (ORTE's and PRRTE's help-*.txt)."""
+"""Finds failures in mpirun's output. The patterns are from the help texts of Open MPI 4 and 5 (help-*.txt of
+ORTE and PRRTE)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from bai_agent.strategy.failure import Cause
 from bai_agent.strategy.process_ends import ProcessEnd
 
 _RULE = "-" * 74 + "\n"
-"""Before and after each page."""
+"""Line before and after each help page."""
 _FIRST_PAGE = f"{_RULE}Primary job  terminated normally, but "
 _EXITED = re.compile(
     r"^ *Process name: \[[^\n]{1,80},(?P<rank>\d{1,9})\]\n *Exit code: +(?P<code>\d{1,3}) *$", re.MULTILINE
@@ -25,7 +26,8 @@ _LOST = re.compile(
     r"lost communication with a remote daemon\.\n(?:[^\n]*\n){0,4}?[^\n]*Remote daemon: \S{1,80} on node (?P<address>[A-Za-z0-9.:_-]{1,253})(?!\S)"
 )
 _OWN_LINE = re.compile(r"\[[^\]\s]{1,253}:\d{1,9}\] ")
-"""Begins what mpirun says outside its pages, such as how many more processes said the same."""
+"""Start of mpirun's messages outside its help pages, such as the number of further processes with the same
+message."""
 _NOT_STARTED = re.compile(r"unable to reliably start one or more daemons")
 
 
@@ -34,10 +36,10 @@ def explain(
 ) -> Cause | None:
     """Return the process that failed first; None if not known. log: the end of the output of mpirun and the processes.
 
-    ends: the known ends of processes on this node. If mpirun names another process, on another node or killed
-    together with its parent, that one counts; else the first that failed and was not ended. code: exit code
-    of a command that starts mpirun. The command may continue after a failure of mpirun, and fail for another
-    reason: mpirun's message counts if the code fits it, and nothing else was printed after it.
+    ends: the known ends of processes on this node. If mpirun names a process without a recorded end, on another node
+    or killed together with its parent, that process is the cause. If not, the cause is the first process that failed
+    by itself. code: exit code of a command that starts mpirun. The command may continue after a failure of mpirun and
+    fail for another reason. mpirun's message therefore only counts if it matches the code and is the last output.
     """
     said = _said(log, peers)
     if said is not None and code is not None and not _is_end_of(said, log, code):
@@ -53,11 +55,12 @@ def explain(
 
 
 def _said(log: str, peers: Sequence[Peer]) -> Cause | None:
-    """Return what mpirun says.
+    """Return the cause that mpirun reports; None if it reports none.
 
-    Ranks are counted through the nodes in their order, in which they stand in mpirun's options.
+    Ranks are numbered in the order of the nodes in mpirun's options.
     """
-    # A process that aborts the others says so itself, and mpirun of one of those that it was killed.
+    # A process that aborts the others reports this itself. mpirun then only reports that one of the others was
+    # killed.
     if found := _last(_ABORTED, log) or _last(_EXITED, log):
         rank = int(found["rank"])
         return Cause(
@@ -83,7 +86,7 @@ def _said(log: str, peers: Sequence[Peer]) -> Cause | None:
 
 
 def _is_end_of(cause: Cause, log: str, code: int) -> bool:
-    """Return whether a command that ended with `code` ended with the failure that mpirun speaks of in `log`."""
+    """Return whether a command's exit with `code` is due to the failure that mpirun reports in `log`."""
     own = cause.code if cause.signal is None else 128 + cause.signal
     if own is not None and own & 0xFF != code:
         return False
@@ -97,7 +100,7 @@ def _is_end_of(cause: Cause, log: str, code: int) -> bool:
 
 
 def _last(pattern: re.Pattern[str], log: str) -> re.Match[str] | None:
-    """Return the last place: a command may start mpirun more than once, and print what it likes before."""
+    """Return the last match, because a command may start mpirun more than once and print anything before it."""
     return max(pattern.finditer(log), key=re.Match.start, default=None)
 
 

@@ -1,15 +1,15 @@
-"""Stands between mpirun and one process of the benchmark: `python -I -S mpi_process.py COMMAND …`.
+"""Wrapper between mpirun and one process of the benchmark: `python -I -S mpi_process.py COMMAND …`.
 
-The process writes its output itself, into `processes/<rank>.log` of its node's run directory, which
-BAI_RUN_DIR names. Output in that file is copied to mpirun in whole lines, for people. When the process has
-ended, `processes/<rank>.json` says how, and this program ends in the same way. In a job with `[repeat]` each
-run has its own file, `<rank>-<run>.log`, and its number is written to the FIFO of the node before the process
-starts: on nodes other than mpirun's only this program knows it.
+The process writes its output directly into `processes/<rank>.log` of its node's run directory, which BAI_RUN_DIR names. The wrapper copies
+this output to mpirun in whole lines, so that users see it. When the process has ended, the wrapper records its exit status in
+`processes/<rank>.json` and ends in the same way. In a job with `[repeat]`, each run has its own file, `<rank>-<run>.log`. The run's number
+is written to the node's FIFO before the process starts, because only the wrapper knows it on nodes other than mpirun's.
 
-mpirun signals process groups, and the process is in ours: it gets each signal at the same time as we do,
-SIGKILL too. We pass on signals that were sent only to us. With our death the process is killed.
+mpirun signals process groups. The process is in the wrapper's group, so both get each signal at the same time, including SIGKILL. The
+wrapper passes on signals that were sent only to itself. If the wrapper dies, the process is killed.
 
-Each node runs this file by its path, and it stays in memory as long as the benchmark's process: so it imports little, and only the standard library.
+Each node runs this file by its path. It stays in memory as long as the benchmark's process, so it imports only a few modules of the
+standard library.
 """
 
 from __future__ import annotations
@@ -25,41 +25,43 @@ import sys
 import time
 
 RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-"""Variables with the rank of a process in Open MPI 4 and 5; 5 still sets the first."""
+"""Variables with the rank of a process in Open MPI 4 and 5. Open MPI 5 still sets the first one."""
 RUN_DIR = "BAI_RUN_DIR"
 RUN = "BAI_REPEAT"
 GENERATION = "BAI_GENERATION"
-"""The run, in a job with `[repeat]`: from 0, or `warmup-` and its number."""
+"""Variable with the run in a job with `[repeat]`: its number from 0, or `warmup-` and its number."""
 FIFO = "BENCHMARK_AI_FIFO_FILEPATH"
 NOT_STARTED = 127
 
 _PR_SET_PDEATHSIG = 1
 _F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ, from Python 3.10 on only where it was built with it
 _PIECE = 4096
-"""mpirun reads so many bytes at once and passes them on at once (ORTE_IOF_BASE_MSG_MAX, PRTE_IOF_BASE_MSG_MAX)."""
+"""Number of bytes that mpirun reads and passes on at once (ORTE_IOF_BASE_MSG_MAX, PRTE_IOF_BASE_MSG_MAX)."""
 _READ = 65536
 _SHORTEST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.2
 _FIFO_SECONDS = 10.0
-"""For a FIFO that is full to have room again."""
+"""Seconds to wait until a full FIFO has room again."""
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
-TYPE_CHECKING = False  # typing's own would bring typing
+TYPE_CHECKING = False  # importing it would load the module typing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import NoReturn
 
 
 class LineCopy:
-    """Copies whole lines of a growing file to `target`, whose reader may be slow; the last one in the end."""
+    """Copies whole lines of a growing file to `target`, whose reader may be slow. An unfinished last line is
+    copied at the end."""
 
     def __init__(self, source: int, target: int) -> None:
         self._source, self.target = source, target
         self._offset = 0
         self._held = b""
-        """Read, and not written."""
+        """Content that was read but not written yet."""
         self._whole = 0
-        """Bytes of `_held` that are whole lines, or a part of a line that is too long to wait for its end."""
+        """Number of bytes of `_held` that may be written: whole lines, or a part of a line that is too long to
+        wait for its end."""
         self.end: int | None = None
         """Offset at which copying stops. None: the file's end."""
         self.broken = False
@@ -74,20 +76,20 @@ class LineCopy:
 
     @property
     def blocked(self) -> bool:
-        """Whether the reader is behind."""
+        """Whether content waits because the reader is slow."""
         return self._whole > 0 and not self.broken
 
     def _read(self, *, to_the_end: bool) -> bool:
         size = os.fstat(self._source).st_size
         if size < self._offset:
-            # The process truncated the file: its content is new.
+            # The process truncated the file, so its content is new.
             self._offset, self._held = 0, b""
         most = _READ if self.end is None else max(0, min(_READ, self.end - self._offset))
         data = os.pread(self._source, most, self._offset)
         self._offset += len(data)
         self._held += data
         if to_the_end and not data and self._held:
-            # Without a line end, the next line of another process would be joined to it.
+            # Without a newline, the next line of another process would be joined to this one.
             self._held += b"\n"
             data = self._held
         end = max(self._held.rfind(b"\n"), self._held.rfind(b"\r")) + 1
@@ -111,7 +113,8 @@ class LineCopy:
         return written > 0
 
     def _length_of_piece(self) -> int:
-        """Return how much to write at once: as many lines as mpirun takes whole, or a piece of a longer one."""
+        """Return the number of bytes to write at once: as many whole lines as mpirun reads at once, or a part
+        of a longer line."""
         if self._whole <= _PIECE:
             return self._whole
         head = self._held[:_PIECE]
@@ -123,14 +126,14 @@ class RankProcess:
 
     def __init__(self, argv: list[str], place: str) -> None:
         self._place = place
-        """The common part of the paths of its files."""
+        """Common prefix of the paths of the process's files."""
         output = os.open(f"{place}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._log = os.open(f"{place}.log", os.O_RDONLY | os.O_CLOEXEC)
         self._copy = LineCopy(self._log, _stream_to_mpirun())
         self._signals = signal.valid_signals()
         self._parent = os.getppid()
         self._asked: int | None = None
-        """The signal by which mpirun asked the process to end."""
+        """The signal with which mpirun asked the process to end; None if it did not."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
         us = os.getpid()
         self._pid = os.fork()
@@ -139,7 +142,7 @@ class RankProcess:
         os.close(output)
 
     def run(self) -> int:
-        """Wait for the process's end and copy its output meanwhile; return its wait status."""
+        """Copy the output of the process until it ends; return its wait status."""
         pause = _SHORTEST_PAUSE_S
         while not self._ended():
             copied = self._copy.copy()
@@ -150,10 +153,10 @@ class RankProcess:
             continue
         _, status = os.waitpid(self._pid, 0)
         self._write_end(status, size)
-        # Processes that it left behind may print faster than can be copied, and for ever.
+        # Processes that it left behind may print forever, faster than the output can be copied.
         self._copy.end = size
         while self._copy.copy(to_the_end=True) or self._copy.blocked:
-            # A signal that would end us does so now: mpirun does not want the rest.
+            # A signal to end now ends the wrapper, because mpirun does not need the remaining output.
             if self._wait(0.0, over=True):
                 break
         return status
@@ -162,9 +165,10 @@ class RankProcess:
         return os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def _wait(self, pause: float, *, over: bool = False) -> bool:
-        """Wait for a signal, or until the reader of our copy catches up; return whether a signal came.
+        """Wait for a signal, or until the reader of the copied output catches up; return whether a signal
+        arrived.
 
-        over: the process has ended, and only a signal that ends us counts.
+        over: the process has ended, so only a signal that ends the wrapper counts.
         """
         if self._copy.blocked:
             poll = select.poll()
@@ -187,13 +191,13 @@ class RankProcess:
         if to_all and number in _ENDING and self._asked is None:
             self._asked = number
         if theirs != own:
-            # It has made a group of its own, which is the one that mpirun would have signalled.
+            # The process created its own group, to which mpirun would have sent the signal.
             _quietly(os.killpg, theirs, number)
         elif not to_all:
             _quietly(os.kill, self._pid, number)
 
     def _write_end(self, status: int, size: int) -> None:
-        """Record the end of the process. On a full disk it is not recorded."""
+        """Record the exit status of the process. On a full disk, it is not recorded."""
         killed = os.WIFSIGNALED(status)
         ended = {
             "code": None if killed else os.WEXITSTATUS(status),
@@ -213,7 +217,7 @@ class RankProcess:
 
 
 def main() -> int:
-    """Run the command of our arguments; does not return where a signal ended it."""
+    """Run the command from the arguments. Does not return if a signal ended the command."""
     rank = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdecimal()), None)
     rundir = os.environ.get(RUN_DIR)
     if rank is None or not rundir:
@@ -261,7 +265,7 @@ def _tell_fifo(run: str) -> None:
 
 
 def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> NoReturn:
-    """Replace this process by the command, with the signals as mpirun gave them to us."""
+    """Replace this process by the command, with the signal handlers and mask that mpirun set."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
@@ -269,7 +273,7 @@ def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> N
         os.dup2(output, 1)
         os.dup2(output, 2)
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-            # Python's own; a SIGINT that was ignored before it started is left alone by it.
+            # Reset the handlers that Python changed. Python leaves SIGINT alone if it was ignored before.
             if number != signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -282,17 +286,17 @@ def _become(argv: list[str], output: int, parent: int, mask: Iterable[int]) -> N
 
 
 def _stream_to_mpirun() -> int:
-    """Return the stream through which lines stay whole: a pipe that holds as much as mpirun reads at once.
+    """Return a stream to mpirun that keeps lines whole. It is a pipe with the capacity that mpirun reads at once.
 
-    A write of at most that much is whole in it, and it is empty again before the next one. mpirun's standard output may be a
-    terminal's, which has no such bounds; its standard error comes out at the same place.
+    A write of at most that size stays whole, because the pipe is empty again before the next one. mpirun's standard output
+    may be a terminal without such bounds. Its standard error goes to the same place.
     """
     for stream in (1, 2):
         if stat.S_ISFIFO(os.fstat(stream).st_mode):
             try:
                 fcntl.fcntl(stream, _F_SETPIPE_SZ, _PIECE)
             except OSError:
-                pass  # the pipe still works; lines may be cut if much is printed
+                pass  # the pipe still works, but lines may be split if much is printed
             break
     else:
         stream = 1
@@ -315,7 +319,7 @@ def _quietly(send: Callable[[int, int], None], target: int, number: int) -> None
 
 
 def _die_of(number: int) -> None:
-    """End by the signal that ended the process, without a memory image of our own."""
+    """Die from the signal that ended the process, without writing a core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""The ends of the processes that mpirun started, as recorded by `strategy/mpi_process.py` beside each log.
+"""Reads the exit status of the processes that mpirun started. `strategy/mpi_process.py` records them beside each log.
 
-They lie in a folder of the benchmark's own user, who may put anything there: no link is followed, no pipe is waited for, and root
-reads them with that user's rights.
+The files are in a folder of the benchmark's user, who may put anything there. So links are not followed, reading a pipe does not
+block, and root reads with that user's rights.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _BYTES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessLog:
-    """The log of one process; in a `[repeat]` job of one run, with restarts of one generation."""
+    """The log of one process. In a `[repeat]` job each run has its own log, and in a job with restarts each
+    generation."""
 
     path: Path
     rank: int
     run: int | None = None
-    """The run's number, from 0, among the warm-up runs or among those after them; None in a job without `[repeat]`."""
+    """Number of the run, from 0, among the warm-up runs or among the others. None in a job without `[repeat]`."""
     warmup: bool = False
     generation: int = 0
 
@@ -45,7 +46,7 @@ class ProcessLog:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEnd:
-    """How one process ended."""
+    """The end of one process."""
 
     rank: int
     log: Path | None = None
@@ -54,20 +55,21 @@ class ProcessEnd:
     """Its exit code; None if a signal ended it."""
     signal: int | None
     asked: bool
-    """Whether mpirun had asked it to end before."""
+    """Whether mpirun had asked the process to end before."""
     time: int
-    """ms UTC."""
+    """Time of the end (ms UTC)."""
     output_bytes: int
-    """Length of its log at that time."""
+    """Length of its log at that time (bytes)."""
 
     @property
     def failed(self) -> bool:
-        """Whether it failed before it was ended."""
+        """Whether it failed by itself, before mpirun asked it to end."""
         return not self.asked and self.code != 0
 
 
 def process_logs(folder: Path) -> list[ProcessLog]:
-    """Return the logs in `folder`, by rank, and run by run; of very many the first ones."""
+    """Return the logs in `folder`, sorted by rank and run. If there are very many, only the first ones are
+    returned."""
     try:
         with user_rights(folder_owner(folder)):
             names = [each.name for each in folder.iterdir()]
@@ -95,7 +97,7 @@ def open_regular(path: Path) -> int:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if error.errno in NO_DESCRIPTOR:
-            raise  # it probably exists
+            raise  # the file probably exists
         raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -105,12 +107,12 @@ def open_regular(path: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _EndFile:
-    """Content of the file of a process's end."""
+    """Content of a file that records a process's end."""
 
     code: Count | None
     signal: Count | None
     asked: Count | None
-    """Signal by which mpirun had asked it to end."""
+    """Signal with which mpirun had asked the process to end."""
     time: Count
     output_bytes: Count
 
@@ -147,9 +149,10 @@ def process_ends(logs: Iterable[ProcessLog]) -> list[ProcessEnd]:
 
 
 def runs_of_processes(logs: Iterable[ProcessLog]) -> list[tuple[int, int | None]]:
-    """Return the start (ms UTC) of each run and its number in records: the end of the run before on this node.
+    """Return the start of each run (ms UTC) and the run's number in records. The start is the end of the
+    previous run on this node.
 
-    That is known of runs that have ended alone; of a job without `[repeat]` there are none.
+    It is only known after the previous run has ended. A job without `[repeat]` has no runs.
     """
     ends: dict[tuple[bool, int], int] = {}
     for log in logs:

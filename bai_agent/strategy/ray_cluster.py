@@ -1,6 +1,8 @@
-"""Ray on every node, and the benchmark's command on the first one, which uses all of them: https://docs.ray.io
+"""Runs Ray on every node. The benchmark's command runs on the first node and uses all of them:
+https://docs.ray.io
 
-Ray copes with nodes that come and go: only the loss of the first node, which has Ray's head, ends a generation.
+Ray itself handles nodes that join or leave. Only the loss of the first node, which runs Ray's head, ends a
+generation.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from bai_agent.strategy.failure import Cause, Remains, left_note
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, RUN_TOKEN, Launch, Needs, Role, Setup
 
 VERSION = "2.60.0"
-"""Ray's version with which this is known to work."""
+"""Version of Ray with which this is known to work."""
 _ADVICE = f"install Ray for the benchmark's Python (the package ray, version {VERSION})"
 _FAILURE = "ray.json"
 _ALONE = "127.0.0.1"
-"""Address of a node that never has others."""
+"""Address of a node in a job that never has other nodes."""
 _PROGRAM = (sys.executable, "-I", "-S", ray_node.__file__)
 
 
 class Ray:
-    """Ray's head and the benchmark's command on the first node, Ray alone on the others."""
+    """Starts Ray's head and the benchmark's command on the first node, and only Ray on the others."""
 
     def check(self, job: Job) -> None:
         require_one_process(
@@ -58,7 +60,7 @@ class Ray:
     def launch(self, job: Job, command: Sequence[str], me: Peer, peers: Sequence[Peer]) -> Launch:
         is_head = me.rank == COORDINATOR
         on_this_machine = me.instance_id is None
-        # Ray would take the machine's first address for that of a node that never has others.
+        # Without an address, Ray on a node that never has other nodes would use the machine's first address.
         addresses = [
             loopback_address(job, each.node) if each.address == _ALONE else each.address for each in peers
         ]
@@ -95,7 +97,7 @@ class Ray:
 
 @dataclass(frozen=True, kw_only=True)
 class _Note:
-    """The note of a node's program about why Ray does not work."""
+    """The note in which `ray_node.py` explains why Ray does not work."""
 
     message: Text
     time: Count

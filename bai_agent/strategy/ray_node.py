@@ -1,12 +1,12 @@
-"""Starts Ray on a node, and on the first one the benchmark's command: `python -I -S ray_node.py --role=head … -- COMMAND …`.
+"""Starts Ray on a node, and the benchmark's command on the first node: `python -I -S ray_node.py --role=head … -- COMMAND …`.
 
-On the first node it starts Ray's head, waits until Ray has all nodes, runs the command, and ends Ray with it. On every other node
-it starts `ray start --address=…` as soon as the head answers, and ends it when this program is told to end: it would outlive its
-head. Ray itself tries again without end; the limits here are ours.
+On the first node, this program starts Ray's head, waits until Ray has all nodes, and runs the command. It stops Ray when the
+command ends. On every other node, it starts `ray start --address=…` as soon as the head answers. It stops Ray there when it
+receives SIGTERM, because Ray would outlive its head. Ray itself retries forever, so this program has its own time limits.
 
-The token of the run comes in a variable, and goes into a file of the benchmark's user: variables of processes are printed more
+The token of the run arrives in a variable and is written to a file of the benchmark's user, because programs print variables more
 often than files. Ray runs in a session of its own, so SIGTERM to the benchmark's process group reaches the command while Ray still
-works. It runs as a plain file: standard library only.
+works. This program runs as a plain file, so it only uses the standard library.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from contextlib import suppress
 from pathlib import Path
 
 TOKEN = "BAI_RAY_TOKEN"  # noqa: S105 - a name
-"""Variable with the token of the run. Without it, as on one node, there is a new one."""
+"""Variable with the token of the run. If it is not set, as on a single node, a new token is generated."""
 FAILURE_FILE = "BAI_RAY_FAILURE"
-"""Variable with the path of a file about why Ray does not work."""
+"""Variable with the path of the note that explains why Ray does not work."""
 _TEMP_PREFIX = "bai-ray-"
 _LONGEST_FOLDER = 24
-"""Bytes of a folder for temporary files: the path of a socket in Ray's folder below it has at most 107 (unix(7))."""
+"""Longest path of a folder for temporary files (bytes), because the path of a socket in Ray's folder below it has at
+most 107 (unix(7))."""
 _NEW_S = 60.0
-"""Age in seconds up to which such a folder may not be locked yet."""
+"""Age up to which such a folder may not be locked yet (seconds)."""
 _TICK_S = 0.1
 _CONNECT_S = 2.0
 _END_S = 10.0
 """Seconds for Ray to end after SIGTERM; it takes one or two."""
 _LAST_LINES = 5
 _LEAST_STORE = 80_000_000
-"""Bytes: the smallest object store that Ray starts with, and a little more."""
+"""Size of the object store (bytes), slightly larger than the smallest one with which Ray starts."""
 _STORE_SHARE = 0.3
-"""Part of the free memory that Ray's object stores get, as Ray has it."""
+"""Share of the free memory for Ray's object stores, which is Ray's own default."""
 _LOOK = """
 import json, sys, time
 import ray
@@ -53,15 +54,15 @@ while True:
     print(json.dumps([each["NodeManagerAddress"] for each in ray.nodes() if each["Alive"]]), flush=True)
     time.sleep(0.5)
 """
-"""Prints the addresses of Ray's nodes again and again. Only Ray's own Python can ask."""
+"""Prints the addresses of Ray's nodes repeatedly. Only a Python that has Ray can query Ray."""
 
 
 class RayError(Exception):
-    """Ray does not work here. The text is for people."""
+    """Ray does not work on this node. The message is for the user."""
 
 
 class RayNode:
-    """Ray on this node: its folder, its environment, and the `ray start` that runs it."""
+    """Ray on this node, with its folder, its environment, and the process `ray start` that runs it."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self._options, self._folder = options, folder
@@ -88,10 +89,12 @@ class RayNode:
             words += ["--head", f"--port={self._options.port}", "--include-dashboard=false"]
         else:
             words.append(f"--address={self.head}")
-        # Ports that Ray would choose for a whole machine may be another node's, or another job's, on this one.
+        # Ray's default ports assume that it has the whole machine. Here another node or job may already use
+        # them.
         words += ["--node-manager-port=0", "--object-manager-port=0", "--dashboard-agent-listen-port=0"]
         words += ["--disable-usage-stats", "--block", *self._share()]
-        # Not the command's variable: `ray start --head` would connect to it.
+        # Without RAY_ADDRESS, which is for the command, because `ray start --head` would connect to that
+        # address.
         env = {name: value for name, value in self.env.items() if name != "RAY_ADDRESS"}
         try:
             with self._log.open("wb") as log:
@@ -113,7 +116,7 @@ class RayNode:
             raise RayError(f"Ray on this node {how}{self._last_lines()}")
 
     def missing(self) -> list[str]:
-        """Return the addresses of the nodes that Ray does not have, by its last answer. Raises RayError."""
+        """Return the addresses of the nodes that Ray's last answer did not list. Raises RayError."""
         if self._look is None:
             words = [_ray_python(self.env), "-c", _LOOK, self.head]
             answers = (self._folder / "nodes").open("wb")
@@ -135,13 +138,13 @@ class RayNode:
         return [each for each in self._options.nodes if each not in found]
 
     def end_look(self) -> None:
-        """End the process that asks for Ray's nodes."""
+        """Stop the process that queries Ray's nodes."""
         if self._look is not None:
             self._look.kill()
             self._look.wait()
 
     def end(self) -> None:
-        """End Ray on this node: it ends its own processes on SIGTERM."""
+        """Stop Ray on this node. On SIGTERM, `ray start` stops its own processes."""
         self.end_look()
         if self._ray is None:
             return
@@ -152,7 +155,8 @@ class RayNode:
             os.killpg(self._ray.pid, signal.SIGKILL)
 
     def _share(self) -> list[str]:
-        """Return the options for one of several nodes of one machine: each would otherwise use all of it."""
+        """Return the options for one of several nodes on the same machine. Without them, each node would use
+        the whole machine."""
         many = self._options.share
         if many == 1:
             return []
@@ -170,7 +174,7 @@ class RayNode:
 
 
 class Runner:
-    """The life of this program: at most one of Ray and the command is waited for, and SIGTERM ends the wait."""
+    """The main part of this program. It waits for Ray or the command, and SIGTERM ends the wait."""
 
     def __init__(
         self,
@@ -185,11 +189,12 @@ class Runner:
         self._is_asked = False
 
     def ask(self, *_: object) -> None:
-        """Ask for the end, as a signal handler."""
+        """Request the end; used as a signal handler."""
         self._is_asked = True
 
     def head(self) -> int:
-        """Run the command in a Ray of all nodes; return its exit code, negative for a signal. Raises RayError."""
+        """Run the command after Ray has all nodes; return its exit code, negative for a signal. Raises
+        RayError."""
         _require_free(self._options.nodes[0], self._options.port)
         self._node.start()
         self._wait_for_nodes()
@@ -200,13 +205,13 @@ class Runner:
         except OSError as error:
             _say(f'"{self._command[0]}" cannot be started: {error.strerror}')
             return 127 if isinstance(error, FileNotFoundError) else 126
-        # It gets SIGTERM with our process group, and decides when it ends.
-        if self._is_asked:  # it may have begun a moment too late for that
+        # The command gets SIGTERM together with our process group, and decides itself when to end.
+        if self._is_asked:  # the command may have started just after that signal
             child.terminate()
         return child.wait()
 
     def worker(self) -> int:
-        """Keep this node in Ray until we are told to end. Raises RayError."""
+        """Keep this node in Ray until SIGTERM. Raises RayError."""
         while not self._is_asked and not _answers(*self._node.head.rsplit(":", 1)):
             if self._clock() > self._until:
                 raise RayError(f"Ray's head at {self._node.head} did not answer within {self._limit}")
@@ -223,7 +228,7 @@ class Runner:
         return f"limits.join ({self._options.join:g} s)"
 
     def _wait_for_nodes(self) -> None:
-        """Wait until Ray has all nodes, or enough of them and no time is left. Raises RayError."""
+        """Wait until Ray has all nodes, or until the time limit if Ray has enough nodes. Raises RayError."""
         address, port = self._node.head.rsplit(":", 1)
         while not (self._is_asked or _answers(address, port)):
             self._node.require_running()
@@ -249,7 +254,7 @@ class Runner:
 
 
 def main() -> int:
-    """Run this node's part, as our arguments say."""
+    """Run the part of this node that the arguments select."""
     at = sys.argv.index("--")
     options = _options(sys.argv[1:at])
     parent = _temporary_parent()
@@ -270,7 +275,7 @@ def main() -> int:
         node.end()
         shutil.rmtree(folder, ignore_errors=True)
     if code < 0:
-        # As the command did.
+        # End by the same signal as the command.
         with suppress(OSError):  # not for SIGKILL
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
@@ -290,14 +295,15 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _temporary_parent() -> Path:
-    """Return the folder for temporary files. Ray takes absolute paths alone."""
+    """Return the folder for temporary files, as an absolute path, because Ray accepts no other."""
     wanted = os.environ.get("TMPDIR", "")
     is_usable = wanted.startswith("/") and len(os.fsencode(wanted)) <= _LONGEST_FOLDER
     return Path(wanted if is_usable else "/tmp")  # noqa: S108
 
 
 def _make_folder(parent: Path) -> Path:
-    """Return a new folder of this user alone, and remove those of programs like this one that were killed. Raises OSError."""
+    """Return a new folder that only this user can access. Folders that killed instances of this program left are removed.
+    Raises OSError."""
     for each in parent.glob(f"{_TEMP_PREFIX}*"):
         with suppress(OSError):
             _remove_abandoned(each)
@@ -305,7 +311,7 @@ def _make_folder(parent: Path) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove a folder of this user that no program has locked. Raises OSError."""
+    """Remove a folder of this user, unless a program holds its lock. Raises OSError."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         found = os.fstat(lock)
@@ -317,7 +323,8 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _require_free(address: str, port: int) -> None:
-    """Raise RayError if another program listens at the head's port: Ray would wait for it, or join it."""
+    """Raise RayError if another program listens on the head's port, because Ray would wait for that program or
+    join it."""
     if _answers(address, str(port)):
         raise RayError(
             f"the port {port} of {address}, at which Ray's head is to listen, is taken by another program"
@@ -333,7 +340,7 @@ def _answers(address: str, port: str) -> bool:
 
 
 def _ray_python(env: dict[str, str]) -> str:
-    """Return the Python that runs `ray`, by the first line of that program, else the one in its folder."""
+    """Return the Python that runs the program `ray`, from its first line, or else the Python in its folder."""
     program = shutil.which("ray", path=env.get("PATH"))
     if program is None:
         raise RayError("ray is not on PATH any more")
@@ -346,14 +353,14 @@ def _ray_python(env: dict[str, str]) -> str:
 
 
 def _failed(problem: str) -> int:
-    """Say why Ray does not work; return our exit code."""
+    """Report why Ray does not work; return the exit code of this program."""
     _say(problem)
     _tell(problem)
     return 1
 
 
 def _tell(problem: str) -> None:
-    """Leave a note about why Ray does not work."""
+    """Write a note about why Ray does not work."""
     path = os.environ.get(FAILURE_FILE)
     if path:
         with suppress(OSError):

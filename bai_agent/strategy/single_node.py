@@ -1,4 +1,4 @@
-"""One node, one process: the benchmark's command, unchanged."""
+"""Runs the unchanged benchmark's command as one process on one node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.strategy.launch import Launch
 
 
 class SingleNode:
-    """The benchmark's command on its one node."""
+    """Runs the benchmark's command on the only node."""
 
     def check(self, job: Job) -> None:
         if job.strategy.nodes != 1:

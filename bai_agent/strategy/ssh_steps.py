@@ -1,8 +1,8 @@
-"""Runs a command once on each node, by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
+"""Runs a command once on each node by SSH: `python -I -S ssh_steps.py ADDRESS … -- NAME … -- COMMAND …`, on the node of mpirun.
 
-It runs the commands before and after a run of a job with `[repeat]`. All nodes run it at once; it fails where
-one of them fails, after all have ended. The other nodes get our own variables of these names. Values can be
-read in ps: none may be a secret. It runs as a plain file: standard library only.
+It is used for the commands before and after a run of a job with `[repeat]`. All nodes run the command at the same time. If it
+fails on a node, this program fails after all nodes have finished. Variables NAME are copied to the other nodes. Their values
+are visible in ps, so none may be a secret. This program runs as a plain file, so it only uses the standard library.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import subprocess
 import sys
 
 _NO_METRICS = "BENCHMARK_AI_FIFO_FILEPATH=/dev/null"
-"""Values emitted around a run are not metrics; elsewhere they could not be distinguished from the run's."""
+"""Discards values that the command emits, because on other nodes they could not be distinguished from those of
+the run."""
 _IN_ITS_FOLDER = 'cd -- "$BAI_WORK_PATH" && exec "$@"'
 
 
 def main() -> int:
-    """Run the command of our arguments; return 0, or what the first node ended with on which it failed."""
+    """Run the command from the arguments. Return 0, or the exit code of the first node on which it failed."""
     at = sys.argv.index("--")
     addresses, rest = sys.argv[1:at], sys.argv[at + 1 :]
     at = rest.index("--")
     names, command = rest[:at], rest[at + 1 :]
-    # sshd hands it to a shell: each word is quoted.
+    # sshd passes the command to a shell, so each word is quoted.
     words = [
         "env",
         *(f"{name}={os.environ[name]}" for name in names if name in os.environ),
@@ -47,7 +48,7 @@ def main() -> int:
 
 
 def _start(words: list[str]) -> subprocess.Popen[bytes] | int:
-    """Return the child; if it could not be started, the exit code of a shell."""
+    """Return the child process. If it could not be started, return the exit code that a shell would give."""
     try:
         return subprocess.Popen(words, stdin=subprocess.DEVNULL)
     except OSError as error:

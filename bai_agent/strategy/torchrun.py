@@ -1,8 +1,8 @@
-"""PyTorch's launcher on every node, and the traces of a failure that it leaves: https://docs.pytorch.org/docs/stable/elastic/run.html
+"""Runs PyTorch's launcher on every node, and reads its reports of a failure: https://docs.pytorch.org/docs/stable/elastic/run.html
 
-A process whose main function has the decorator `record` writes its exception into a file of its own, below the folder of
-`--log-dir`. torchrun prints a summary of all that failed when it ends, and writes what went wrong with itself into
-TORCHELASTIC_ERROR_FILE: https://docs.pytorch.org/docs/stable/elastic/errors.html
+A process whose main function has the decorator `record` writes its exception into a file of its own below the `--log-dir` folder.
+When torchrun ends, it prints a summary of all failed processes. It writes its own errors into TORCHELASTIC_ERROR_FILE:
+https://docs.pytorch.org/docs/stable/elastic/errors.html
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from bai_agent.strategy.failure import Cause, LeftFile, Remains
 from bai_agent.strategy.launch import LAUNCHER_FOLDER, Launch, Needs
 
 _OWN_FILE = "torchrun.json"
-"""In the launcher's folder: what went wrong with torchrun itself, or a copy of one of its processes' files."""
+"""File in the launcher's folder with an error of torchrun itself, or a copy of the file of one of its
+processes."""
 
 _FILE = re.compile(r"[^/]+/attempt_(?P<attempt>\d{1,9})/(?P<local>\d{1,9})/error\.json")
 _ROOT = "Root Cause (first observed failure):"
@@ -37,18 +38,21 @@ _FIRST_WORD = re.compile(
     r"^[A-Z]\d{4} [\d:.]+ +\d+ [^\n]*torch/distributed/elastic/[^\n]*\] (?:failed \(exitcode: |Sending process \d+ closing signal )",
     re.MULTILINE,
 )
-"""torchrun ends the other processes, and reports the end of the failed one before its summary."""
+"""First message of torchrun about a failure. torchrun reports the failed process and stops the others before it
+prints its summary."""
 _DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Another process's failure does not cause these signals: it leads to an exception, or to SIGABRT."""
+"""Signals that are never the consequence of another process's failure, which leads to an exception or to
+SIGABRT."""
 _CONSEQUENCE_S = 5.0
-"""torchrun counts whole seconds, and those that talked to a process fail shortly after it; torchrun's own SIGKILL comes after 30 s."""
+"""Seconds within which a failure may be a consequence of an earlier one. torchrun's times are whole seconds, and peers of a failed
+process fail shortly after it. torchrun's own SIGKILL comes after 30 s."""
 
 
 class Torchrun:
-    """`torchrun` on each node; the coordinator's holds the store in which they meet.
+    """Starts `torchrun` on each node. The coordinator's torchrun runs the store through which the nodes meet.
 
-    Its rendezvous is static: ranks are ours. A restart is a new torchrun on each node. The benchmark's
-    command is started unchanged, as each of the processes.
+    The rendezvous is static, so bai assigns the ranks. For a restart, bai starts a new torchrun on each node.
+    torchrun starts the unchanged benchmark's command as each process.
     """
 
     def check(self, job: Job) -> None:
@@ -64,7 +68,8 @@ class Torchrun:
             "nproc-per-node": str(me.slots),
             "node-rank": str(me.rank),
             "rdzv-backend": "static",
-            # All nodes have met when it begins; a rendezvous of no time at all would be none.
+            # All nodes have already met when torchrun starts, but a timeout of zero would make the rendezvous
+            # fail.
             "rdzv-conf": f"timeout={max(1, int(job.limits.join.total_seconds()))}",
             "master-addr": peers[0].address,
             "master-port": str(peers[0].port),
@@ -72,17 +77,18 @@ class Torchrun:
             "local-addr": me.address,
             "max-restarts": "0",
             "monitor-interval": "0.1",
-            # torchrun passes on the output of the processes unchanged.
+            # With "0", torchrun passes on the output of the processes unchanged.
             "redirects": "0",
             "tee": "0",
         }
         words = [f"--{name}={value}" for name, value in options.items()]
-        # Else it ends its processes 30 s after SIGTERM, however long they may take (PyTorch 2.12 and later read this).
+        # Without this, torchrun kills its processes 30 s after SIGTERM, whatever the grace period (PyTorch 2.12 and
+        # later read this).
         grace = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(math.ceil(job.limits.grace.total_seconds()))}
         return Launch(
             argv=("torchrun", *words, "--no-python", "--", *command),
             env={
-                # By a variable, since the value of an option would have to be known here.
+                # Passed as a variable, because the value is not known here, as an option would require.
                 "PET_LOG_DIR": f"$({LAUNCHER_FOLDER})",
                 "TORCHELASTIC_ERROR_FILE": f"$({LAUNCHER_FOLDER})/{_OWN_FILE}",
                 **pytorch_environment(job, me, alone=len(peers) == 1, more=grace),
@@ -98,32 +104,35 @@ class Torchrun:
 
 
 def pytorch_environment(job: Job, me: Peer, *, alone: bool, more: Mapping[str, str]) -> dict[str, str]:
-    """Return variables of processes that use PyTorch, and `more`, without those that the job sets itself."""
+    """Return the variables for processes that use PyTorch, and `more`, without variables that the job sets
+    itself."""
     environment = dict(more)
     if job.strategy.cpus_per_process is not None:
-        # torchrun binds processes to the CPUs near their GPUs, or not at all; unset, it makes this 1 where there are several.
+        # torchrun binds processes to the CPUs near their GPUs, or not at all. It sets this to 1 if it is unset
+        # and there are several processes.
         environment["OMP_NUM_THREADS"] = str(job.strategy.cpus_per_process)
     if not alone and me.interface is not None:
-        # Gloo looks up the host's own name, and uses the loopback address if the name is unknown, or /etc/hosts maps it so.
+        # Without this, Gloo looks up the host's own name. It uses the loopback address if the name is unknown or /etc/hosts
+        # maps it to that address.
         environment["GLOO_SOCKET_IFNAME"] = me.interface
     return {name: value for name, value in environment.items() if name not in job.benchmark.env}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Failure:
-    """A process as torchrun's summary has it."""
+    """A failed process in torchrun's summary."""
 
     rank: int
     local: int
     code: int
-    """Exit code as in subprocess: negative for a signal."""
+    """Exit code as in `subprocess`, negative for a signal."""
     time: float
-    """Seconds since the epoch, rounded down; NaN: unknown."""
+    """Time of the failure (seconds since the epoch, rounded down); NaN if unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Exception:
-    """Description of an exception by a process, or by torchrun itself."""
+    """An exception, as described by a process or by torchrun itself."""
 
     message: str
     traceback: Sequence[str]
@@ -133,15 +142,16 @@ class _Exception:
 def explain(remains: Remains, me: Peer, peers: Sequence[Peer]) -> Cause | None:
     """Return which process failed first.
 
-    That is one that was killed, which no other one's end can have caused; else the first to write of its exception, in its
-    file's precise time; else the one that torchrun saw first.
+    A process that a deadly signal killed comes first, because no other process's end can have caused that. The next choice
+    is the process that recorded its exception first, by the precise time in its file. The last choice is the process that
+    torchrun saw fail first.
     """
     root, listed = _summary(remains.log)
     told = _told(remains.files)
     killed = root and _killed(root, listed)
     own = _own_failure(remains.files)
-    # Without a summary it did not end of a process; what one wrote is then of an attempt before. Otherwise
-    # its file is a copy of the process's file.
+    # Without a summary, torchrun did not end because of a process, and files of processes are from an earlier
+    # attempt. With a summary, torchrun's file is a copy of the process's file.
     if own is not None and root is None and own.message not in {each.message for each in told.values()}:
         return own
     if killed:
@@ -231,7 +241,8 @@ def _printed(log: str) -> str | None:
 
 
 def _told(files: Iterable[LeftFile]) -> Mapping[int, _Exception]:
-    """Return what processes of the last attempt wrote, by their local ranks: torchrun may have started them again before."""
+    """Return the exceptions that processes of the last attempt recorded, by local rank. torchrun may have restarted the
+    processes before."""
     found = [(each, match) for each in files if (match := _FILE.fullmatch(each.path))]
     last = max((int(match["attempt"]) for _, match in found), default=0)
     exceptions = (
