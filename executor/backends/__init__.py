@@ -1,5 +1,5 @@
-"""Places where jobs run. A new backend is a `Backend` class, and an entry in `_BACKENDS` before any other
-that would own its jobs."""
+"""Places where jobs run. A new backend needs a `Backend` class and an entry in `_BACKENDS`, placed before any
+backend that would claim its jobs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class _Entry:
     backend: str
-    """Its class ("module:Class"), which is imported on demand."""
+    """The backend's class ("module:Class"), which is imported on demand."""
     words: str
-    """Its name for people."""
+    """The backend's name in messages."""
     engines: tuple[str, ...] = ()
-    """Its names in `execution_engine` of a descriptor."""
+    """The backend's names in the descriptor key `execution_engine`."""
 
 
 _BACKENDS = {
@@ -40,7 +40,7 @@ _BACKENDS = {
 
 
 def backend_names() -> dict[str, str]:
-    """Return the name of each backend, and its name for people."""
+    """Return the name of each backend, with its name in messages."""
     return {name: entry.words for name, entry in _BACKENDS.items()}
 
 
@@ -48,8 +48,8 @@ class Backends:
     """All backends, each created when it is first needed."""
 
     def __init__(self, *, settings: Callable[[], Settings] | None = None, store: str | None = None) -> None:
-        """settings: the configuration; unset: the configuration without any options. store: the named job
-        store."""
+        """settings: reads the configuration; default: the configuration without options. store: the job store
+        that the user named."""
         self._settings = settings
         self._store = store
         self._made: dict[str, Backend] = {}
@@ -72,19 +72,19 @@ class Backends:
         raise UsageError(f"no place to run keeps jobs in {record.store.url}; name another store with --store")
 
     def of_engine(self, engine: str) -> Backend | None:
-        """Return the backend of a descriptor's `execution_engine`; None if we do not run it."""
+        """Return the backend of a descriptor's `execution_engine`; None if no backend supports it."""
         name = next((name for name, entry in _BACKENDS.items() if engine in entry.engines), None)
         return self.named(name) if name is not None else None
 
     def of_request(self, job_request: JobRequest, descriptor: Descriptor) -> Backend:
-        """Return the backend of `job_request`: its own choice, else its descriptor's. Raises UsageError."""
+        """Return the backend of `job_request`: that of `--on`, otherwise that of its descriptor. Raises
+        UsageError."""
         engine = job_request.on or descriptor.info.execution_engine
         return self.of_engine(engine) or self.named(engine)
 
     def stores(self, named: str | None) -> Iterator[JobStore]:
-        """Yield the stores of all backends, the nearest first; each is opened on demand.
-
-        named: the only store. Raises UsageError, StoreError.
+        """Yield the stores of all backends, the nearest first; each is opened on demand. named: if set, only
+        this store. Raises UsageError, StoreError.
         """
         seen = set()
         for backend in map(self.named, _BACKENDS):
@@ -98,12 +98,12 @@ class Backends:
             )
 
     def made(self) -> list[Backend]:
-        """Return the backends that were already made."""
+        """Return the backends that have already been created."""
         return list(self._made.values())
 
     @cached_property
     def _options(self) -> BackendOptions:
-        # `bai --help` needs neither.
+        # Imported here because `bai --help` does not need them.
         from executor.backends.backend import BackendOptions
         from executor.configuration.config import read_settings
 

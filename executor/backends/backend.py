@@ -31,72 +31,74 @@ class BackendOptions:
 
 
 def named_store(option: str | None) -> str | None:
-    """Return the job store that `--store` or else BAI_STORE names; None if neither does."""
+    """Return the job store that `--store` names, otherwise BAI_STORE; None if neither is set."""
     return option or os.environ.get("BAI_STORE") or None
 
 
 class Plan(Protocol):
-    """What would run."""
+    """A job as it would run."""
 
     def table(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the plan as JSON values."""
         ...
 
     def text(self, *, show_user_data: bool = False) -> str:
         """Return the plan for people, in whole lines.
 
-        show_user_data: whether to include the machine's user data. Raises UsageError if there is none.
+        show_user_data: whether to include the machine's user data. Raises UsageError if there is no user
+        data.
         """
         ...
 
     def notes(self) -> list[str]:
-        """Return further remarks, a sentence each."""
+        """Return further notes, each a sentence."""
         ...
 
     def refusal(self) -> str | None:
-        """Return the reason why a valid plan would not be started; None if it would."""
+        """Return the reason why a valid plan would not be started; None if it would be."""
         ...
 
     def user_data(self) -> bytes:
-        """Return the machine's user data. Raises UsageError if there is none."""
+        """Return the machine's user data. Raises UsageError if there is no user data."""
         ...
 
 
 class LaunchNotice(Protocol):
-    """A launch before its request."""
+    """A launch that is about to be requested."""
 
     def sentence(self, *, cost: bool) -> str:
-        """Return the launch as a sentence. cost: whether to add its cost, which takes a request to AWS."""
+        """Return the launch as a sentence. cost: whether to add its cost, which needs a request to AWS."""
         ...
 
     def cost(self) -> float | None:
-        """Return the maximum cost (USD), which takes a request to AWS; None if unknown."""
+        """Return the maximum cost (USD), which needs a request to AWS; None if unknown."""
         ...
 
     def hourly(self) -> float | None:
-        """Return the cost of an hour of all its machines together (USD), which takes a request to AWS; None if unknown."""
+        """Return the cost per hour of all machines together (USD), which needs a request to AWS; None if
+        unknown."""
         ...
 
     def warnings(self) -> list[str]:
-        """Return warnings about unexpected costs, a sentence each."""
+        """Return warnings about unexpected costs, each a sentence."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityWait:
-    """A job that could not be launched for lack of capacity, and waits for it."""
+    """A job that could not be launched for lack of capacity, and waits until there is capacity."""
 
     job_id: str
     sentence: str
     """The attempts, and EC2's answers."""
     again: datetime
-    """When all is tried again."""
+    """Time at which all candidates are requested again."""
     until: datetime
-    """Time at which it ends for lack of capacity."""
+    """Time at which the job ends if there is still no capacity."""
     key: str
-    """Key that is the same for the same kinds of refusals."""
+    """Key that is equal for waits with the same kinds of refusals."""
     is_cancelled: Callable[[], bool] = field(compare=False)
-    """Returns whether the job has been cancelled since."""
+    """Returns whether the job has been cancelled in the meantime."""
 
     @property
     def bound(self) -> str:
@@ -108,15 +110,15 @@ class SubmitListener:
     """Callbacks for the steps of a submission."""
 
     on_submit: Callable[[str], None] = lambda job_id: None
-    """Called with the job's id, before any service is asked."""
+    """Called with the job's id, before the first request to any service."""
     on_plan: Callable[[LaunchNotice], None] = lambda notice: None
     on_progress: Callable[[str], None] = lambda sentence: None
-    """Called with the current step, and with failures that do not end the submission."""
+    """Called with a sentence about the current step, or about a failure that does not end the submission."""
     on_launch: Callable[[str], None] = lambda job_id: None
     """Called with the job's id, just before any part of it may run."""
     on_wait: Callable[[CapacityWait], None] = lambda wait: None
-    """Called with the wait, when no part of the job runs. The submission is tried again here, unless this
-    raises."""
+    """Called with the wait, while no part of the job runs. After it returns, this process retries the
+    submission. It may raise to prevent that."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Location:
 
     files: str
     artifacts: str = ""
-    """Path; "" if they are not files of this machine."""
+    """Path of the artifacts; "" if they are not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -142,26 +144,29 @@ class Watcher(Protocol):
     """Watches a job while a command follows it."""
 
     pause_s: float
-    """Time between two looks at the job's record (seconds)."""
+    """Time between two reads of the job's record (seconds)."""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do everything that is due, not too often; return a sentence for the user, if any.
+        """Check the job and do everything that is due; return a sentence for the user, or None. It may be
+        called often, because it limits the rate of its checks.
 
-        news: whether the job has written something since the last call. Raises NoResultError or RecordError if there will be no result.
+        news: whether the job has written something since the last call. Raises NoResultError or RecordError
+        if the job will not have a result.
         """
         ...
 
 
 class Backend(Protocol):
-    """A place where jobs run. A backend raises UsageError for requests that it cannot support."""
+    """A place where jobs run. A backend raises UsageError for operations that it does not support."""
 
     name: str
-    """Name of the backend, as in `--on` and `JobStatus.where`."""
+    """Name of the backend in `--on` and `JobStatus.where`."""
     remote: bool
-    """Whether jobs run on other machines, which cost money and can be ended at once, and whose store is
-    remote."""
+    """Whether jobs run on other machines. These cost money, can be terminated at once, and use a remote
+    store."""
     option_names: Sequence[str]
-    """Options in addition to --store ("region") that select jobs and credentials; hints repeat them."""
+    """Names of options besides --store, such as "region", that select jobs and credentials. Suggested
+    commands repeat them."""
 
     def __init__(self, options: BackendOptions) -> None: ...
 
@@ -172,21 +177,22 @@ class Backend(Protocol):
     def open_store(self, named: str | None) -> JobStore | None:
         """Return the store of this backend's jobs. Raises UsageError, StoreError.
 
-        named: the store that the user names; None if it is another backend's. Unset: the store in BAI_STORE,
-        else the usual one; None if there is none.
+        named: the store that the user names; if it belongs to another backend, the result is None. Without
+        `named`: the store in BAI_STORE, otherwise the default one; None if there is none.
         """
         ...
 
     def store_option(self) -> str | None:
-        """Return the `--store` with which a command finds jobs that are submitted now; None if it needs none."""
+        """Return the `--store` option that a command needs to find a job that is submitted now; None if it
+        needs no option."""
         ...
 
     def submission_store(self) -> JobStore:
-        """Return the store of the jobs that are submitted now. Raises UsageError, StoreError."""
+        """Return the store into which jobs are submitted. Raises UsageError, StoreError."""
         ...
 
     def preflight(self, job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-        """Return problems of `job_request` that this machine can find alone."""
+        """Return the problems of `job_request` that can be found without network access."""
         ...
 
     def plan(
@@ -197,7 +203,8 @@ class Backend(Protocol):
         job_id: str | None,
         on_progress: Callable[[str], None],
     ) -> AbstractContextManager[Plan]:
-        """Return the plan, without changing anything. on_progress: gets unresolved values, and the reasons."""
+        """Return the plan, without changing anything. on_progress: called with the reasons why values are
+        unresolved."""
         ...
 
     def submit(
@@ -208,7 +215,8 @@ class Backend(Protocol):
         job_id: str | None,
         listener: SubmitListener,
     ) -> Submitted:
-        """Record the job and start it. Repeated with the same id, after any failure, it is started once."""
+        """Record the job and start it. If the call is repeated with the same id, after any failure, the job
+        is started only once."""
         ...
 
     def status(self, record: JobRecord) -> JobStatus:
@@ -216,15 +224,18 @@ class Backend(Protocol):
         ...
 
     def statuses(self, records: Sequence[JobRecord]) -> list[JobStatus]:
-        """Return the statuses of jobs, in their order, without changing anything. A broken record is a status, too."""
+        """Return the statuses of jobs, in their order, without changing anything. A broken record is reported
+        as a status, too."""
         ...
 
     def follow(self, record: JobRecord, *, on_status: Callable[[str], None]) -> Watcher:
-        """Return a watcher for the job. on_status: gets sentences that cannot wait until `observe` returns."""
+        """Return a watcher for the job. on_status: called with sentences that cannot wait until `observe`
+        returns."""
         ...
 
     def cancel(self, record: JobRecord, *, now: bool) -> str:
-        """Ask a job to end; return a sentence about it. now: whether to end it without its agent."""
+        """Cancel a job; return a sentence about it. now: whether to terminate its machines at once, without
+        waiting for its agent."""
         ...
 
     def resume(self, record: JobRecord) -> str:
@@ -232,7 +243,7 @@ class Backend(Protocol):
         ...
 
     def scale(self, record: JobRecord, nodes: int) -> str:
-        """Ask an elastic job to have this number of nodes; return a sentence about it."""
+        """Set the desired number of nodes of an elastic job; return a sentence about it."""
         ...
 
     def release(self, record: JobRecord) -> str:
@@ -240,16 +251,17 @@ class Backend(Protocol):
         ...
 
     def shell(self, record: JobRecord, *, node: int, on_status: Callable[[str], None]) -> int:
-        """Open a shell on a node's machine, in this terminal; return its exit code when it has ended. on_status: gets what it is."""
+        """Open a shell on a node's machine, in this terminal; return its exit code after it has ended.
+        on_status: called with a description of the shell."""
         ...
 
     def consoles(self, record: JobRecord, *, on_status: Callable[[str], None]) -> list[ConsoleOutput]:
-        """Return the consoles of a job's machines. on_status: gets the reason if there are none."""
+        """Return the consoles of a job's machines. on_status: called with the reason if there are none."""
         ...
 
     def attention(self, record: JobRecord) -> tuple[str, NextStep | None] | None:
-        """Return which process checks an unattended job, and what to do if there is none; None if no check
-        is needed, or this is unknown."""
+        """Return which process checks an unattended job, and what to do if no process does. None if the job
+        needs no check, or if this is unknown."""
         ...
 
     def location(self, record: JobRecord) -> Location: ...

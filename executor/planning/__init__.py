@@ -1,1 +1,1 @@
-"""From the user's descriptor to the job that runs."""
+"""Turns the user's descriptor into the job that runs."""

@@ -41,37 +41,37 @@ _OWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class ArmFiles:
-    """An arm's own files at the time when its job is made."""
+    """An arm's own files, as they were when its job was made."""
 
     scripts: ScriptsOrigin | None
-    """Origin of its scripts."""
+    """Origin of the arm's scripts; None if the arm has no scripts."""
     sha256: str | None
-    """Checksum over names and contents of those scripts."""
+    """Checksum over the names and contents of those scripts."""
     git: Git | None
-    """Commit of its descriptor's folder."""
+    """Commit of the folder of the arm's descriptor."""
 
 
 class FileArm(ArmTable):
-    """An arm with files of its own. It is generated from several descriptors, and cannot be written in
-    one."""
+    """An arm with files of its own. Such an arm is generated from several descriptors; users cannot write it
+    in a descriptor."""
 
     folder: Path
-    """Absolute folder of its descriptor, the base of the relative paths below."""
+    """Absolute folder of the arm's descriptor: the base of the relative paths below."""
     script: Script | None = None
-    """Its scripts, in place of those of `[ml]`."""
+    """The arm's scripts, which replace those of `[ml]`."""
     sources: list[SourceTable] = Field(default_factory=list)
-    """Its data, in addition to that of `[data]`."""
+    """The arm's data, in addition to that of `[data]`."""
 
 
 def file_arms(descriptor: Descriptor) -> list[FileArm]:
-    """Return the arms with files of their own: all or none."""
+    """Return the arms with files of their own. Either all arms have their own files, or none has."""
     arms = descriptor.repeat.arms if descriptor.repeat is not None else []
     return [each for each in arms if isinstance(each, FileArm)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """One of the descriptors, with the scripts and data that it names."""
+    """One of the compared descriptors, with the scripts and data that it names."""
 
     file: Path
     descriptor: Descriptor
@@ -102,7 +102,7 @@ class _Side:
 
     @property
     def at_fixed_places(self) -> list[SourceTable]:
-        """Sources whose place on the machine is the same for all arms."""
+        """Sources with an absolute path on the machine, which is the same for all arms."""
         return [each for each in self.sources if each.path.startswith(("/", "~/"))]
 
     def arm(self, name: str, shared_labels: Mapping[str, str]) -> ArmTable:
@@ -117,7 +117,8 @@ class _Side:
         )
 
     def file_arm(self, arm: ArmTable, script: Script | None, sources: Sequence[SourceTable]) -> FileArm:
-        """Return `arm` with the files that are not the job's own. script, sources: the job's."""
+        """Return `arm` with those of its files that the arms do not share. script, sources: the shared ones,
+        which belong to the job."""
         return FileArm(
             **vars(arm),
             folder=self.file.absolute().parent,
@@ -134,9 +135,10 @@ def as_arms(
     until: float | None,
     seed: int,
 ) -> Descriptor:
-    """Return one descriptor whose arms are the descriptors in these files. Raises UsageError, which names a key that differs.
+    """Return one descriptor whose arms are the descriptors in these files.
 
-    runs, until: for each arm, in place of the values in `[repeat]`.
+    runs, until: for each arm; they replace the values in `[repeat]`. Raises UsageError with the key if
+    descriptors differ in a key that must be the same.
     """
     sides = [_Side.read(*each) for each in zip(files, descriptors, strict=True)]
     first = sides[0].descriptor
@@ -161,7 +163,7 @@ def as_arms(
 
 
 def _changed(descriptor: Descriptor, **tables: Mapping[str, Any]) -> Descriptor:
-    """Return `descriptor` with other values of some keys of some tables."""
+    """Return `descriptor` with these keys of its tables replaced."""
     changed = {name: getattr(descriptor, name).model_copy(update=keys) for name, keys in tables.items()}
     return descriptor.model_copy(update=changed)
 
@@ -177,12 +179,12 @@ def _shared_files(sides: Sequence[_Side]) -> tuple[Script | None, list[SourceTab
 
 
 def _check_alike(one: _Side, other: _Side) -> None:
-    """Raise UsageError if a key differs that is the same for all arms."""
+    """Raise UsageError if the two differ in a key that must be the same for all arms."""
     for key, first, second in _differences(_shared(one), _shared(other)):
         raise UsageError(
             f"{key}: {one.file} says {_shown(first)}, {other.file} says {_shown(second)}; arms are compared on the same machine, "
-            "and only ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: "
-            "make it the same in both"
+            "so only ml.benchmark_code, ml.args, ml.script, data.sources, env.vars, info.labels and output.metrics can differ: "
+            "write the same value in both"
         )
 
 
@@ -193,14 +195,14 @@ def _one_task_name(descriptors: Sequence[Descriptor]) -> str | None:
 
 
 def _common(sides: Sequence[Sequence[_T]]) -> list[_T]:
-    """Return the items that all have, in the order of the first."""
+    """Return the items that all sides share, in the order of the first side."""
     return [each for each in sides[0] if all(each in side for side in sides[1:])]
 
 
 def _table(
     table: RepeatTable, metrics: Sequence[MetricTable], *, arms: int, runs: int | None, until: float | None
 ) -> RepeatTable:
-    """Return `[repeat]` for all arms together. Options of the command line come first."""
+    """Return `[repeat]` for all arms together. Options of the command line override the file."""
     if table.arms:
         raise UsageError("repeat.arms: the files are arms already; remove the table")
     each = runs if runs is not None else table.runs
@@ -221,7 +223,7 @@ def _check_one_ranked(metrics: Sequence[MetricTable]) -> None:
     """Raise UsageError unless exactly one metric says which values are better."""
     if len([each for each in metrics if each.better]) != 1:
         raise UsageError(
-            'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval is meant, in all files'
+            'repeat.metric is missing: write [repeat] metric = "…", the metric whose interval `until` uses, in all files'
         )
 
 
@@ -245,12 +247,12 @@ def _absolute(path: Path) -> str:
 
 
 def _check_places(left: _Side, right: _Side) -> None:
-    """Raise UsageError if the two put different data at the same place of the machine."""
+    """Raise UsageError if the two sides put different data at the same path."""
     for one, other in product(left.at_fixed_places, right.at_fixed_places):
         if _nested(one.path, other.path) and one not in right.sources and other not in left.sources:
             raise UsageError(
                 f'data.sources: {left.file} brings {one.src} to "{one.path}", {right.file} brings {other.src} to "{other.path}"; an '
-                "absolute path is one place for all arms: write relative paths, which start in folders of each arm's own"
+                "absolute path is the same place for all arms, so write relative paths, which start in each arm's own folder"
             )
 
 
@@ -260,21 +262,22 @@ def _nested(one: str, other: str) -> bool:
 
 
 def _metrics(sides: Sequence[_Side]) -> list[MetricTable]:
-    """Return the metrics of all. Raises UsageError if two with the same name differ."""
+    """Return the metrics of all sides. Raises UsageError if two metrics with the same name differ."""
     known: dict[str, tuple[Path, MetricTable]] = {}
     for side in sides:
         for each in side.descriptor.output.metrics:
             other, same = known.setdefault(each.name, (side.file, each))
             if same != each:
                 raise UsageError(
-                    f'output.metrics "{each.name}" is not the same in {other} and {side.file}: numbers that are taken in two ways '
-                    "cannot be compared; make it the same, or give one of them another name"
+                    f'output.metrics "{each.name}" differs between {other} and {side.file}, and numbers that are measured in two ways '
+                    "cannot be compared; make both the same, or give one of them another name"
                 )
     return [each for _, each in known.values()]
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """Return the arms' names: those of the files, or of their folders if files share a name, or "a", "b", "c"."""
+    """Return the arms' names: the file names, the folder names if files share a name, or "a", "b", "c" if
+    folders do, too."""
     whole = [each.absolute() for each in files]
     for names in ([each.stem for each in whole], [each.parent.name for each in whole]):
         if len(set(names)) == len(names) and all(
@@ -290,10 +293,10 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _shared(side: _Side) -> dict[str, Any]:
-    """Return the keys that must be the same in all."""
+    """Return the values of the keys that must be the same in all descriptors."""
     table = side.descriptor.model_dump()
     if side.models:
-        # As a table, so that the item and key that differ are named.
+        # A table instead of a list, so that the message names the item and key that differ.
         table["server"]["models"] = {str(number): vars(each) for number, each in enumerate(side.models, 1)}
     return {
         key: {name: each for name, each in value.items() if name not in _OWN.get(key, ())}

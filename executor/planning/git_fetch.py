@@ -1,7 +1,8 @@
-"""Fetches the files of one commit of a repository, by https alone, and without running anything that the repository names.
+"""Fetches the files of one commit of a repository, only by https, and without running anything that the
+repository names.
 
-No configuration of the user or the system counts, so neither credentials nor helpers for them, hooks, filters (LFS) or other
-addresses are used. Submodules are not fetched.
+Git's configuration of the user and the system is ignored, so no credentials, credential helpers, hooks,
+filters (LFS) or rewritten addresses are used. Submodules are not fetched.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import UsageError
 
 FETCH_SECONDS = 600.0
-"""Longest time of a fetch, and of the check-out of its files."""
+"""Longest time of a fetch together with the check-out of its files (seconds)."""
 MOST_BYTES = 8 << 30
-"""Most bytes of the repository and its files, together with what git prints."""
+"""Largest total size of the repository, its files and git's output (bytes)."""
 _LOOK_SECONDS, _TICK_SECONDS = 1.0, 0.02
 _MOST_PRINTED = 1 << 16
-"""Bytes of git's output that are read, from its end."""
+"""Only this many bytes at the end of git's output are read."""
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LONGEST_ERROR = 300
 _SETTINGS = (
@@ -39,7 +40,7 @@ _SETTINGS = (
     "submodule.recurse=false",
     "gc.auto=0",
     "maintenance.auto=false",
-    # A server that sends nothing is given up earlier.
+    # If the server sends nothing, git gives up earlier than the deadline.
     "http.lowSpeedLimit=1",
     "http.lowSpeedTime=60",
 )
@@ -47,7 +48,7 @@ _PASSED_ON = (
     "PATH", "TMPDIR", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy",
     "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "SSL_CERT_FILE", "SSL_CERT_DIR",
 )  # fmt: skip
-"""Variables of the caller that git gets: where it is found, and how the server is reached and checked."""
+"""Environment variables that are passed on to git: PATH, proxies and certificates."""
 _LOGIN = re.compile(
     r"could not read (Username|Password)|terminal prompts disabled|Authentication failed|error: 40[13]"
 )
@@ -70,10 +71,10 @@ class _GitError(Exception):
 def fetch_files(
     address: str, ref: str | None, folder: str | None, place: Path, *, environment: Mapping[str, str]
 ) -> GitFiles:
-    """Bring the files of the commit that `ref` means into the empty folder `place`.
+    """Fetch the files of the commit that `ref` names into the empty folder `place`.
 
-    address: https. ref: branch, tag or full commit; None: the default branch. folder: the one that is wanted, relative;
-    None: all files. environment: the caller's. Raises UsageError, OSError.
+    address: https. ref: branch, tag or full commit; None: the default branch. folder: relative path of the
+    folder to fetch; None: all files. environment: the caller's. Raises UsageError, OSError.
     """
     repository = _Repository(
         place, address, deadline=time.monotonic() + FETCH_SECONDS, environment=environment
@@ -118,7 +119,7 @@ class _Repository:
         }
 
     def fetch(self, ref: str | None) -> str:
-        """Fetch the commit that `ref` means; return it."""
+        """Fetch the commit that `ref` names; return its hash."""
         self._home.mkdir()
         self._files.mkdir()
         self._ask("init", "--quiet", "--template=")
@@ -127,7 +128,8 @@ class _Repository:
         return self._ask("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
 
     def check_out(self, commit: str, folder: str | None) -> Path:
-        """Write the files of a commit, or of one of its folders; return the folder that has them. Raises UsageError."""
+        """Write the files of a commit, or of one of its folders, to disk. Return the folder that contains
+        them. Raises UsageError."""
         wanted = PurePosixPath(folder or ".")
         try:
             kind = self._ask("cat-file", "-t", f"{commit}:{wanted if wanted.name else ''}").strip()
@@ -142,12 +144,13 @@ class _Repository:
             if "did not match any file" not in str(error):
                 raise
             raise UsageError(f"the commit {commit} has no files") from error
-        # The ignore files of folders above do not count.
+        # Marks the folder as a repository's root, so that ignore files of the folders above are not read.
         (self._files / wanted / ".git").mkdir(exist_ok=True)
         return self._files / wanted
 
     def _ask(self, *arguments: str) -> str:
-        """Run git in a session of its own, all of which ends with it. Raises _GitError, UsageError, TimeoutExpired, OSError."""
+        """Run git in a session of its own and return its output. If git fails to end in time, its process
+        group is killed. Raises _GitError, UsageError, TimeoutExpired, OSError."""
         settings = [part for each in _SETTINGS for part in ("-c", each)]
         with (
             (self._place / "output").open("w+b") as output,
@@ -173,10 +176,10 @@ class _Repository:
             return _end_of(output)
 
     def _await(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for git, and look at what it has written meanwhile. Raises UsageError, TimeoutExpired."""
+        """Wait for git, and check the size of what it writes meanwhile. Raises UsageError, TimeoutExpired."""
         next_look = 0.0
         while True:
-            # Before the look, which then sees all that it has written.
+            # Asked before the size is checked, so that the last check sees everything that git has written.
             has_ended = _has_ended(process)
             if has_ended or time.monotonic() >= next_look:
                 self._require_size()
@@ -195,17 +198,18 @@ class _Repository:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether git has ended. If possible it is not reaped: until then its session's number is not reused."""
+    """Return whether git has exited. If possible, the process is not reaped yet, because its session id could
+    be reused afterwards."""
     if not hasattr(os, "waitid"):  # on a Mac before Python 3.13
         return process.poll() is not None
-    # If the program that started `bai` ignores SIGCHLD, the kernel has reaped it.
+    # If the program that started `bai` ignores SIGCHLD, the kernel has already reaped git.
     with suppress(ChildProcessError):
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     return True
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of all files below `folder`, which may change meanwhile."""
+    """Return the total size of all files below `folder` (bytes), which may change meanwhile."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""Values of the configuration for keys that a descriptor on EC2 does not set. Pure."""
+"""Values of the configuration for keys that a descriptor on EC2 does not set. No I/O."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from executor.descriptor.ec2_table import Ec2, read_reservation
 from executor.descriptor.toml_text import toml_value
 
 _LOCAL = "local"
-"""The instance type of a descriptor that names none."""
+"""The instance type of a descriptor that does not name one."""
 _NAMED = ("subnets", "security_groups", "instance_profile", "public_ip")
-"""Keys that the configuration and `[aws.ec2]` have in common. The launch itself merges them."""
+"""Keys that exist both in the configuration and in `[aws.ec2]`. The launch merges them."""
 _VOLUME_KEYS = tuple(each.name for each in fields(Volume))
 _DEFAULT = "default"
 
 
 @dataclass(frozen=True)
 class DefaultValue:
-    """A value that a descriptor does not set."""
+    """A value of the configuration for a key that the descriptor does not set."""
 
     key: str
-    """Key of the configuration: "limits.max_runtime"."""
+    """Key of the configuration, for example "limits.max_runtime"."""
     value: Any
     origin: str
-    """Its place: a file, a variable, a flag, or "default"."""
+    """Origin of the value: a file, a variable, a flag, or "default"."""
 
     def as_table(self) -> dict[str, Any]:
         """Return value and origin as JSON values."""
@@ -39,12 +39,13 @@ class DefaultValue:
 
 
 def notes_of(defaults: Sequence[DefaultValue]) -> list[str]:
-    """Return a sentence for each value with its origin."""
+    """Return one line for each value, with its origin."""
     return [f"{each.key} = {toml_value(each.as_table()['value'])}, from {each.origin}" for each in defaults]
 
 
 def with_defaults(descriptor: Descriptor, settings: Settings) -> Descriptor:
-    """Return a descriptor for EC2 with the configuration's image, type, volume, key pair and market where it has none of its own."""
+    """Return a descriptor for EC2, completed with the configuration's image, type, volume, key pair and
+    market."""
     used = {each.key: each.value for each in _used_on_ec2(descriptor, settings)}
     ec2 = descriptor.aws.ec2 or Ec2()
     volume = {name: used[f"volume.{name}"] for name in _VOLUME_KEYS if f"volume.{name}" in used}
@@ -62,7 +63,8 @@ def with_defaults(descriptor: Descriptor, settings: Settings) -> Descriptor:
 
 
 def used_defaults(descriptor: Descriptor, settings: Settings, *, on_ec2: bool) -> list[DefaultValue]:
-    """Return the values of the configuration that a job of `descriptor` has, as it was written."""
+    """Return the values of the configuration that a job of `descriptor` uses. descriptor: as the user wrote
+    it."""
     limits = settings.limits
     names = [each.name for each in fields(limits) if each.name in limits.written - descriptor.limits.written]
     of_limits = [_value(settings, f"limits.{name}", getattr(limits, name)) for name in names]
@@ -109,7 +111,7 @@ def _used_volume(written: Volume, settings: Settings) -> Iterator[DefaultValue]:
 
 
 def _chooses_market(ec2: Ec2) -> bool:
-    """Return whether `spot` decides about the market: nothing in `run_instances` does."""
+    """Return whether `spot` decides about the market, because `run_instances` does not."""
     return "InstanceMarketOptions" not in ec2.run_instances and not read_reservation(ec2.run_instances)
 
 

@@ -1,4 +1,5 @@
-"""The sources of a job: data, scripts and the checkpoint of another job, in the form that an agent takes. Pure."""
+"""The sources of a job: data, scripts and the checkpoint of another job, as the agent's job descriptor lists
+them. No I/O."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class Uploaded:
     sha256: str
     size: int
     packed: bool
-    """Whether it is a folder, packed as a tar."""
+    """Whether this is a folder, packed as a tar archive."""
     region: str | None = None
 
 
@@ -42,7 +43,8 @@ def job_sources(
     home: Path | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> tuple[Source, ...]:
-    """Return all sources for an agent on this machine. Raises PlanError. See `PlanInputs` for the arguments."""
+    """Return all sources for an agent on this machine. `PlanInputs` describes the arguments. Raises
+    PlanError."""
     of_both = (
         *_scripts(descriptor.ml.script, scripts, folder=folder),
         *(_source(each, folder=folder, data_root=data_root, home=home) for each in descriptor.data.sources),
@@ -62,7 +64,7 @@ def job_sources(
 
 
 def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
-    """Return `source` for an instance: files of this machine come from the staging bucket."""
+    """Return `source` for an instance, which reads files of this machine from the staging bucket."""
     path = file_path(source.src)
     if path is None:
         return source
@@ -82,7 +84,8 @@ def moved(source: Source, uploads: Mapping[Path, Uploaded]) -> Source:
 
 
 def script_folder(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the folder that `script` names, relative to `folder`; None if it names none."""
+    """Return the folder that `script` names; None if it does not name a folder. folder: base of relative
+    paths."""
     if script is None or script.path is None:
         return None
     return ScriptsOrigin(path=_normal(folder / script.path))
@@ -94,7 +97,8 @@ def is_stored(script: Script) -> bool:
 
 
 def script_archive(script: Script | None, *, folder: Path) -> ScriptsOrigin | None:
-    """Return the archive of this machine that `script` names, relative to `folder`; None if it names none."""
+    """Return the archive on this machine that `script` names; None if it does not name one. folder: base of
+    relative paths."""
     if script is None or script.script is None or is_stored(script):
         return None
     return ScriptsOrigin(path=_normal(folder / script.script), is_folder=False)
@@ -141,7 +145,8 @@ def _target(path: str, *, data_root: Path | None, home: Path | None) -> str:
 
 
 def _normal(path: Path) -> Path:
-    """Return `path` without "." and "..". Links are not resolved, because that would need the disk."""
+    """Return `path` without "." and "..". Symbolic links are not resolved, because that would read the
+    disk."""
     parts: list[str] = []
     for part in path.parts:
         if part == ".." and len(parts) > 1:
@@ -153,7 +158,7 @@ def _normal(path: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class FoundCheckpoint(CheckpointTable):
-    """A `[checkpoint]` table whose key `from` has been looked up."""
+    """A `[checkpoint]` table whose key `from` has been resolved to a job."""
 
     origin: CheckpointOrigin
     store: str
@@ -169,7 +174,7 @@ def plan_checkpoint(written: CheckpointTable, store: Store | None) -> Checkpoint
     if store is not None and store.url != written.store:
         # An agent restores from the store of its own job.
         raise PlanError(
-            f"checkpoint.from: the job {written.origin.job} is in {written.store}, and this job would be in {store.url}. Run it where "
+            f"checkpoint.from: the job {written.origin.job} is in {written.store}, but this job would be in {store.url}. Run it where "
             "that job is, or name a job that is in the same store."
         )
     return as_kind(Checkpoint, written)

@@ -1,4 +1,4 @@
-"""The nodes of a job, and what each of them starts: the strategy of a descriptor. Pure."""
+"""The strategy of a job: the number of nodes, and the processes that each node starts. No I/O."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def plan_strategy(descriptor: Descriptor, where: Literal["local", "ec2"]) -> Str
 
 
 def one_node_note(descriptor: Descriptor) -> str | None:
-    """Return a note if this machine stands for several nodes that one mpirun starts, or that share it in a Ray; None otherwise."""
+    """Return a note if several nodes of the descriptor run on this machine under one mpirun or in one Ray
+    cluster; otherwise None."""
     hardware = descriptor.hardware
     distributed = hardware.distributed
     if distributed is None or str(distributed.num_instances) == "1":
@@ -45,13 +46,13 @@ def one_node_note(descriptor: Descriptor) -> str | None:
 
 
 def nodes_on_this_machine(descriptor: Descriptor) -> int:
-    """Return the number of nodes, each with an agent, that `descriptor` has on this machine."""
+    """Return the number of nodes of `descriptor` on this machine. Each node has an agent."""
     return plan_strategy(descriptor, "local").nodes
 
 
 def _least_of_one(descriptor: Descriptor, distributed: Distributed | None) -> int | None:
-    """Return the least number of nodes of a job with one node: 1 if another machine may continue after its
-    loss, as in a job of several nodes."""
+    """Return the minimum number of nodes of a job with one node. It is 1 if another machine may replace a
+    lost node."""
     least = distributed.num_instances.least if distributed is not None else None
     return 1 if descriptor.elastic.replacements else least
 
@@ -70,6 +71,7 @@ def _distributed(table: StrategyTable, distributed: Distributed) -> StrategyTabl
 
 
 def _on_one_node(distributed: Distributed) -> str:
-    """Return the number of processes of all nodes together. GPUs count once, because the nodes share them."""
+    """Return the number of processes of all nodes together, or "gpus". GPUs are counted once, because the
+    nodes share them."""
     each = distributed.processes_per_instance
     return each if each == "gpus" else str(distributed.num_instances.most * int(each))

@@ -23,7 +23,7 @@ _HEADER = """\
 def job_toml(job: Job) -> str:
     """Return `job` as the text of a job descriptor. `parse_job` reads the same job back from its UTF-8 bytes.
 
-    Raises UsageError if it holds a path whose bytes are not UTF-8, which TOML cannot hold.
+    Raises UsageError if a path in the job is not UTF-8, because TOML cannot contain such a path.
     """
     table = job_table(job)
     plain = tomli_w.dumps(table)
@@ -35,14 +35,13 @@ def job_toml(job: Job) -> str:
             raise UsageError(
                 f"the job cannot be written, because a name in it is not UTF-8: {shown.strip()}; rename it"
             ) from None
-    # Scripts are easier to read in several lines, but a TOML reader turns \r\n into \n there.
+    # Scripts are easier to read in several lines, but a TOML reader turns \r\n into \n in such a string.
     return _HEADER + (plain if "\\r" in plain else tomli_w.dumps(table, multiline_strings=True))
 
 
 def shown_job_toml(record: JobRecord) -> str:
-    """Return a job's `job.toml` without secrets: unchanged, unless an address in it holds one.
-
-    Raises StoreError.
+    """Return a job's `job.toml` without secrets. The text is unchanged unless an address in it contains a
+    secret. Raises StoreError.
     """
     key = record.key("job.toml")
     content = record.store.get(key, limit=DESCRIPTOR_LIMIT)

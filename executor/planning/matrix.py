@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.descriptor.matrix_table import MatrixTable
 
-_KEPT = "{}: its value is a secret, and a group keeps its values; write it into [env.secrets]"
+_KEPT = "{}: its value is a secret, but the values of a group are saved in its record; write it into [env.secrets]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,9 @@ class MatrixJob:
 
     job_id: Text
     set: dict[Text, Text]
-    """The combination: its value for each key, as the text of `--set`."""
+    """The job's combination: the value of each key, as the text of `--set`."""
     scripts_sha256: Text | None = None
-    """Checksum of its scripts; None if it has none."""
+    """Checksum of the job's scripts; None if it has no scripts."""
 
     @property
     def words(self) -> str:
@@ -48,14 +48,14 @@ class GroupPlan:
     request: KeptRequest
     exclusive: Truth
     jobs: Annotated[list[MatrixJob], Rule("a list, each a job of the group")]
-    """In the order in which they start."""
+    """Jobs in the order in which they start."""
     max_parallel: Count
     max_cost: Number | None
-    """USD; None without a bound."""
+    """Upper bound of the cost (USD); None if there is no bound."""
 
     @property
     def combinations(self) -> list[list[MatrixJob]]:
-        """The jobs of each combination, in the order of the file."""
+        """The jobs of each combination. Combinations are in the order of the descriptor."""
         found: dict[tuple[tuple[str, str], ...], list[MatrixJob]] = {}
         for job in sorted(self.jobs, key=lambda each: each.job_id):
             found.setdefault(tuple(job.set.items()), []).append(job)
@@ -84,10 +84,11 @@ def matrix_plan(
     resolve: Callable[[JobRequest, Descriptor], JobRequest] = lambda job_request, descriptor: job_request,
     digest: Callable[[JobRequest, Descriptor], str | None] = digest_of,
 ) -> tuple[GroupPlan, list[Finding]]:
-    """Return the group that a request asks for, and the warnings of its jobs.
+    """Return the group of jobs that a request makes, and the warnings of its jobs.
 
-    resolve: looks up what the request refers to, for all jobs together. digest: returns the checksum of a job's scripts. Raises
-    their errors, UsageError, ScriptsError, and FindingsError for the first job with mistakes.
+    resolve: looks up the other jobs and commits that the request refers to, once for all jobs. digest:
+    returns the checksum of a job's scripts. Raises the errors of both, UsageError, ScriptsError, and
+    FindingsError for the first job with mistakes.
     """
     job_request = replace(job_request, content=job_request.read_content())
     descriptor, _ = read_file(job_request)
@@ -120,7 +121,8 @@ def matrix_plan(
 
 
 def _combinations(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, str]]:
-    """Return each combination of values as texts of `--set`; the last key changes first. Raises UsageError."""
+    """Return each combination of values as texts of `--set`; the last key changes fastest. Raises
+    UsageError."""
     texts = {
         key: [recorded([_override(key, value)])[key] for value in values] for key, values in axes.items()
     }
@@ -157,7 +159,8 @@ def _expanded(axes: Mapping[str, Sequence[Any]], job_request: JobRequest) -> Map
 def _checked(
     plan: GroupPlan, digest: Callable[[JobRequest, Descriptor], str | None]
 ) -> tuple[GroupPlan, list[Finding]]:
-    """Return the plan with the checksums of its scripts, and the warnings of its jobs. Raises as `matrix_plan`."""
+    """Return the plan with the checksums of its jobs' scripts, and the warnings of its jobs. Raises the same
+    errors as `matrix_plan`."""
     findings: dict[Finding, None] = {}
     digests: dict[tuple[tuple[str, str], ...], str | None] = {}
     for job in plan.jobs:

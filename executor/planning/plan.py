@@ -1,4 +1,4 @@
-"""Makes a job descriptor from a benchmark descriptor. Pure: no disk, no network, no clock, no randomness."""
+"""Makes a job descriptor from a benchmark descriptor. It uses neither disk, network, clock nor randomness."""
 
 from __future__ import annotations
 
@@ -33,44 +33,44 @@ from executor.planning.job_strategy import plan_strategy
 from executor.planning.scripts_folder import ScriptsOrigin
 
 _MOST_RUNS = 50
-"""Most runs with `[repeat] until` and without `runs`."""
+"""Maximum number of runs if `[repeat]` sets `until` but not `runs`."""
 
 _ADAPTDL_LIMITS = {"grace": timedelta(seconds=120)}
-"""Limits of a job of AdaptDL that sets none: those of AdaptDL on Ray."""
+"""Default limits of an AdaptDL job, which are those of AdaptDL on Ray."""
 _ADAPTDL_PAUSE = timedelta(minutes=5)
 _ADAPTDL_FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInputs:
-    """All inputs of a job apart from its descriptor."""
+    """All inputs of a job except its descriptor."""
 
     folder: Path
-    """Absolute folder of the descriptor, the base of its relative paths."""
+    """Absolute folder of the descriptor: the base of its relative paths."""
     job_id: str
     client_id: str
     where: Literal["local", "ec2"] = "local"
     store: Store | None = None
     arguments: Sequence[str] = ()
-    """More arguments of the benchmark, after its own."""
+    """Further arguments of the benchmark, after those of the descriptor."""
     scripts: ScriptsOrigin | None = None
-    """Origin of the scripts: the copy that `copy_scripts` made, or the original."""
+    """Origin of the scripts: the copy that `copy_scripts` made, or the original folder."""
     data_root: Path | None = None
-    """Folder before the absolute paths of data."""
+    """Folder that is put before the absolute paths of data."""
     home: Path | None = None
-    """Folder that `~` means in paths of data. None on an instance: its user's."""
+    """Folder that `~` stands for in paths of data. None on an instance: the home folder of the job's user."""
     git: Git | None = None
     sinks: Mapping[str, Any] = field(default_factory=dict)
-    """Default destinations of records and output, by their tables' names."""
+    """Default destinations of records and output, by the names of their tables."""
     defaults: JobLimits = field(default_factory=JobLimits)
-    """Limits that the descriptor does not set."""
+    """Limits for keys that the descriptor does not set."""
     uploads: Mapping[Path, Uploaded] = field(default_factory=dict)
-    """Objects of the staging bucket, on EC2, by the absolute path of the local file or folder."""
+    """Objects in the staging bucket (EC2 only), by the absolute path of the local file or folder."""
     set: Mapping[str, str] = field(default_factory=dict)
-    """Values that were set in place of the file's, by their keys. The descriptor already contains them; they
-    are recorded in the job."""
+    """Values that override the descriptor file, by their keys. The descriptor already contains these values;
+    here they are for the job's record."""
     exclusive: bool = False
-    """Whether the job waits until no other job runs on its machine."""
+    """Whether the job waits until no other job is running on its machine."""
     arms: Mapping[str, ArmFiles] = field(default_factory=dict)
     """Files of each arm, if arms have their own."""
 
@@ -95,8 +95,8 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
         and any(each.arm is not None for each in sources)
     ):
         raise PlanError(
-            f"hardware.strategy: with {strategy.name} on several nodes the two that are compared share scripts and data; let them differ "
-            "in ml.benchmark_code, ml.args and env.vars alone, or use torchrun"
+            f"hardware.strategy: with {strategy.name} on several nodes all arms share scripts and data; let them differ only "
+            "in ml.benchmark_code, ml.args and env.vars, or use torchrun"
         )
     return Job(
         job=_identity(descriptor, inputs),
@@ -132,7 +132,7 @@ def plan(descriptor: Descriptor, inputs: PlanInputs) -> Job:
 
 
 def task_name(descriptor: Descriptor) -> str | None:
-    """Return the benchmark's name as a label, from either of the two keys that may hold it."""
+    """Return the benchmark's name as a label, from the label `task_name` or `[info] task_name`."""
     return descriptor.info.labels.get("task_name") or as_label(descriptor.info.task_name or "") or None
 
 
@@ -194,7 +194,8 @@ def _benchmark(descriptor: Descriptor, arguments: Sequence[str]) -> Benchmark:
 
 
 def _command(keys: str, code: str, args: str) -> tuple[tuple[str, ...], str | None]:
-    """Return the words and the script of a command. keys: those that it is written in. Raises PlanError."""
+    """Return the words and the script of a command. keys: the descriptor keys that contain the command.
+    Raises PlanError."""
     script = code.strip() + "\n" if is_script(code) else None
     try:
         return tuple(shlex.split(args if script else f"{code} {args}")), script
@@ -207,7 +208,9 @@ def _server(descriptor: Descriptor) -> Server | None:
     if descriptor.hardware.strategy != "inference":
         return None
     if descriptor.server is None:
-        raise PlanError("[server] is missing, and the strategy is inference: describe the server there.")
+        raise PlanError(
+            "the strategy is inference, but there is no [server] table; describe the server there."
+        )
     env = descriptor.server.env
     keys = "server.env.start_command and start_command_args"
     argv, script = _command(keys, env.start_command, env.start_command_args or "")
@@ -225,8 +228,8 @@ def _server(descriptor: Descriptor) -> Server | None:
 def _limits(
     descriptor: Descriptor, defaults: JobLimits, *, longest: timedelta | None, strategy: StrategyTable
 ) -> Limits:
-    """Return the limits. A limit that the descriptor sets, even to our default, overrides the
-    configuration's."""
+    """Return the limits. A limit in the descriptor overrides the configuration, even if it equals the
+    default."""
     limits = Limits(
         **{
             each.name: getattr(
@@ -265,22 +268,22 @@ def _restart(descriptor: Descriptor, strategy: StrategyTable) -> Restart:
 
 
 def _check_repeated(descriptor: Descriptor, strategy: StrategyTable) -> None:
-    """Raise PlanError if the repeated runs of a benchmark might differ."""
+    """Raise PlanError if repeated runs of the benchmark would not be comparable."""
     if _restart(descriptor, strategy).max_restarts:
-        problem = "max_restarts is not for a benchmark that is run several times: a run that was restarted measures nothing."
+        problem = "max_restarts is not for a benchmark that is run several times, because a restarted run measures nothing."
     elif strategy.min_nodes is not None:
         problem = (
-            "hardware.distributed.num_instances: a range is not for a benchmark that is run several times: its runs would not have "
+            "hardware.distributed.num_instances: a range is not for a benchmark that is run several times, because its runs might not have "
             "the same number of machines. Write one number."
         )
     elif strategy.name == "ray" and strategy.nodes > 1:
         problem = (
-            "hardware.strategy: ray on several machines runs the command once: the others belong to one start of Ray. Write "
+            "hardware.strategy: ray on several machines runs the command once, because the other machines join Ray only once. Write "
             "num_instances = 1, or use another strategy."
         )
     elif descriptor.checkpoint is not None:
         problem = (
-            "[checkpoint] is not for a benchmark that is run several times: a run that goes on where another one stopped measures "
+            "[checkpoint] is not for a benchmark that is run several times, because a run that continues another one measures "
             "nothing."
         )
     else:
@@ -307,7 +310,7 @@ def _repeat(descriptor: Descriptor, inputs: PlanInputs) -> Repeat | None:
 
 
 def _arm(descriptor: Descriptor, written: ArmTable, inputs: PlanInputs) -> Arm:
-    """Return an arm: the benchmark with the arm's own values in place of the descriptor's."""
+    """Return an arm: the benchmark, with the arm's values in place of those of the descriptor."""
     files = inputs.arms.get(written.name)
     own = {
         name: value
@@ -332,7 +335,7 @@ def _arm(descriptor: Descriptor, written: ArmTable, inputs: PlanInputs) -> Arm:
 
 
 def _words(code: str | None) -> tuple[str, ...]:
-    """Return a command and its arguments. Several lines are a script of /bin/sh."""
+    """Return a command and its arguments. A command of several lines is run by /bin/sh."""
     if code is None:
         return ()
     return ("/bin/sh", "-c", code.strip()) if is_script(code) else tuple(shlex.split(code))
@@ -346,14 +349,14 @@ def _end(descriptor: Descriptor) -> End:
 
 
 def _check_remote(descriptor: Descriptor) -> None:
-    """Raise PlanError if a secret is in this machine's environment, or an address would put one into user
-    data."""
+    """Raise PlanError if a secret is in this machine's environment, or if an address would put a secret into
+    user data."""
     references = {f"env.secrets.{name}": value for name, value in descriptor.env.secrets.items()}
     references |= {".".join(path): text for path, text in sink_secrets(descriptor).items()}
     for key, reference in references.items():
         if reference.startswith("env:"):
             raise PlanError(
-                f'{key}: "{reference}" is read on this machine, and the benchmark runs on an instance. '
+                f'{key}: "{reference}" is read on this machine, but the benchmark runs on an instance. '
                 'Put the secret into AWS and write "ssm:NAME" or "secretsmanager:NAME".'
             )
     own = [source for arm in file_arms(descriptor) for source in arm.sources]
@@ -378,7 +381,7 @@ def plan_metrics(descriptor: Descriptor) -> tuple[Metric, ...]:
     named = descriptor.repeat.metric if descriptor.repeat is not None and descriptor.repeat.until else None
     of_run = next((each for each in OfRun if each.value == named), None)
     if of_run is not None and all(each.name != named for each in metrics):
-        # A resource of every run needs no table of its own for `until`.
+        # `until` may name a resource of the runs without a table for it.
         own = Metric(name=of_run.value, of_run=of_run, units=of_run.units, better=Better.LOWER)
         metrics.append(own)
     return tuple(metrics)
@@ -406,7 +409,7 @@ def _metric(written: MetricTable, *, warmup: timedelta | int | None) -> Metric:
 
 
 def sink_secrets(tables: Descriptor | Job) -> dict[tuple[str, ...], str]:
-    """Return the references to secrets of the sinks, by their keys."""
+    """Return the sinks' references to secrets, by their keys."""
     kafka, prometheus = tables.kafka, tables.prometheus
     every = {
         ("kafka", "sasl_password"): kafka.sasl_password if kafka else None,

@@ -24,14 +24,15 @@ if TYPE_CHECKING:
     from executor.descriptor.variables import Variables
 
 REF_KEY = "ml.script.ref"
-"""Key of the commit of the scripts' repository, which the `set` of a job always has."""
+"""Key of the commit of the scripts' repository. The `set` of a job always contains this key."""
 LAST = "last"
-"""Name of the newest job in commands."""
+"""Word that stands for the newest job in commands."""
 MATRIX = "matrix"
-"""Table of a descriptor that makes a group of jobs. Each of them has `--set matrix={}` in its record, so that `--like` runs it alone."""
+"""Descriptor table that makes a group of jobs. Each job's record contains `--set matrix={}`, so that `--like`
+runs this job alone."""
 _JOB_OF_GROUP = re.compile(r"(.+)\.\d{3}(?:\.\d+)?")
 UNDRAWN_ID = "drawn-at-submission"
-"""Job id in the plan of a launch that is not submitted."""
+"""Placeholder of the job id in the plan of a launch that is not submitted."""
 
 
 class FindingsError(BaiError):
@@ -45,7 +46,7 @@ class FindingsError(BaiError):
 
 
 class MatrixError(UsageError):
-    """A descriptor has `[matrix]`, and its reader runs only one job."""
+    """A descriptor has `[matrix]`, but the command runs only one job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class OtherArms:
 
     files: tuple[Path, ...]
     runs: int | None = None
-    """Runs of each arm; None if the descriptors set the number."""
+    """Number of runs of each arm; None if the descriptors set the number."""
     until: float | None = None
     """Relative half-width of the interval that ends the runs; None if the descriptors set it."""
     seed: int = 0
@@ -62,7 +63,8 @@ class OtherArms:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRequest:
-    """The benchmark service's additions to a job: its client, and the scripts that were fetched for it."""
+    """The benchmark service's additions to a job: the client's ids, and the scripts that were fetched for the
+    job."""
 
     action_id: str
     client_id: str
@@ -72,7 +74,7 @@ class ServiceRequest:
     """Program that sent the request to the service."""
     scripts: tuple[Source, ...] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Known sizes of sources (bytes), by address."""
+    """Sizes of sources (bytes) as far as they are known, by address."""
 
     def complete(self, job: Job) -> Job:
         """Return `job` with the request's client, ids and scripts."""
@@ -97,40 +99,44 @@ class JobRequest:
 
     file: Path
     on: str | None = None
-    """Backend, in place of the descriptor's."""
+    """Backend that replaces the descriptor's; None: the descriptor's."""
     arguments: tuple[str, ...] = ()
     data_root: Path | None = None
     script: Path | None = None
     """File or folder that becomes the only member of the scripts' folder, in place of the descriptor's scripts."""
     overrides: tuple[Override, ...] = ()
-    """Values in place of the file's."""
+    """Values that override the file's."""
     content: bytes | None = None
-    """Text of the file, if an earlier job is run again; None: the file's text now."""
+    """Descriptor text of the earlier job that is run again; None: the file's current text."""
     scripts: Path | None = None
-    """Copy of the scripts' folder that the earlier job kept, or the files of a commit, in place of the descriptor's scripts."""
+    """Copy of the scripts that the earlier job saved, or the files of a commit. They replace the descriptor's
+    scripts."""
     of_copy: bool = False
-    """Whether `scripts` or `script` is such a copy or such files, so that no folder's commit describes it."""
+    """Whether `scripts` or `script` is such a copy or comes from a commit, so that the folder's commit does
+    not describe it."""
     git: Git | None = None
-    """Their commit; None if unknown."""
+    """Commit of those files; None if unknown."""
     other_arms: OtherArms | None = None
-    """Other descriptors that are compared with `file` in one job."""
+    """Other descriptors that are compared with `file` in the same job."""
     exclusive: bool = False
-    """Whether the job begins only when no other job runs on this machine."""
+    """Whether the job waits until no other job is running on its machine."""
     variables: Variables | None = None
-    """Environment with which `${NAME}` in the descriptor is expanded; None: it stays as it is."""
+    """Environment for `${NAME}` in the descriptor; None: `${NAME}` is not expanded."""
     flags: Flags | None = None
-    """Options that have set values, if the descriptor was made for a script; None if it was written."""
+    """Options behind the descriptor's values, if the descriptor was made for a script; None if the user wrote
+    it."""
     service: ServiceRequest | None = None
-    """The benchmark service's additions; None if the request did not come from it. With it, no file of this
-    machine belongs to the job, and `file` is only a name."""
+    """The benchmark service's additions; None if the request did not come from it. If set, the job uses no
+    file of this machine, and `file` is only a name."""
 
     @property
     def folder(self) -> Path:
-        """Absolute base of the descriptor's relative paths. A request of the service has none of its own."""
+        """Absolute base of the descriptor's relative paths. For a request of the service it is "/", because
+        such a request has no folder."""
         return self.file.absolute().parent if self.service is None else Path("/")
 
     def read_content(self) -> bytes:
-        """Return the text of its descriptor. Raises OSError."""
+        """Return the text of the request's descriptor. Raises OSError."""
         return self.content if self.content is not None else self.file.read_bytes()
 
 
@@ -144,7 +150,8 @@ class Submitted:
 
 
 def read_request(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
-    """Return the descriptor that is to run, with its warnings. Raises FindingsError, UsageError, and MatrixError if it is one of a group."""
+    """Return the descriptor to run, with its warnings. Raises FindingsError, UsageError, and MatrixError if
+    the descriptor has `[matrix]`."""
     descriptor, findings = read_file(job_request)
     if descriptor.matrix is not None and descriptor.matrix.axes:
         raise MatrixError(
@@ -165,7 +172,8 @@ def read_file(job_request: JobRequest) -> tuple[Descriptor, list[Finding]]:
 
 
 def load_request(job_request: JobRequest) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the request's own descriptor, and all findings. With a descriptor all findings are warnings."""
+    """Return the request's own descriptor, and all findings. The descriptor is None if a finding is an
+    error."""
     from executor.descriptor import load
     from executor.descriptor.override_places import name_flag
 
@@ -188,15 +196,15 @@ def check_arguments(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError:
             raise UsageError(
-                f"the argument {os.fsencode(argument)!r} is not UTF-8, and a job descriptor holds text only; "
-                "give it another way, in a file for instance"
+                f"the argument {os.fsencode(argument)!r} is not UTF-8, but a job descriptor can contain only text; "
+                "pass it in another way, for example in a file"
             ) from None
 
 
 def _read_other_arms(
     job_request: JobRequest, arms: OtherArms, first: Descriptor, findings: list[Finding]
 ) -> tuple[Descriptor, list[Finding]]:
-    """Return the one descriptor of `first` and the files of `arms`, with the warnings of all."""
+    """Return one descriptor made of `first` and the files of `arms`, with the warnings of all of them."""
     from executor.descriptor import load
     from executor.planning.arms import as_arms
 
@@ -217,9 +225,10 @@ def _read_other_arms(
 
 
 def set_values(job_request: JobRequest) -> dict[str, str]:
-    """Return the values for the job's record that options have set, and those with expanded variables.
+    """Return the values for the job's record: those set by options, and those in which variables were
+    expanded.
 
-    Values of other arms are only in the arms. Raises OSError if the file is gone.
+    Values of other arms are recorded only in the arms. Raises OSError if the file is gone.
     """
     from executor.descriptor.override_places import put_overrides
     from executor.descriptor.overrides import recorded
@@ -237,7 +246,7 @@ def set_values(job_request: JobRequest) -> dict[str, str]:
 
 
 def group_of(job_id: str) -> str | None:
-    """Return the group whose jobs have ids of this form; None for an id of another form."""
+    """Return the id of the group that this job id belongs to; None if it is not the id of a group's job."""
     found = _JOB_OF_GROUP.fullmatch(job_id)
     return None if found is None else found[1]
 

@@ -27,14 +27,15 @@ from executor.planning.request import REF_KEY, JobRequest, set_values
 from executor.planning.scripts_folder import ScriptsOrigin, ScriptsSurvey, one_member, scripts_digest
 
 _GIT_SECONDS = 5.0
-"""Longest time for one question to git (seconds). A repository on a slow network file system must not delay a run."""
+"""Longest time of one git command (seconds), so that a repository on a slow network file system does not
+delay a run."""
 
 
 def plan_inputs(
     job_request: JobRequest, settings: Settings, *, job_id: str, store: Store, scripts: ScriptsOrigin | None
 ) -> PlanInputs:
-    """Return the inputs of a plan of `job_request`, wherever the job runs; asks git. scripts: their
-    origin."""
+    """Return the inputs of the plan of `job_request` that do not depend on the backend. Queries git. scripts:
+    origin of the scripts."""
     return PlanInputs(
         folder=job_request.folder,
         job_id=job_id,
@@ -59,7 +60,7 @@ def planned(
     scripts: ScriptsOrigin | None,
     arms: Mapping[str, ArmFiles] = MappingProxyType({}),
 ) -> Job:
-    """Return the job descriptor of `job_request` on this machine; asks git, and changes nothing. Raises
+    """Return the job descriptor of `job_request` on this machine. Queries git, and changes nothing. Raises
     PlanError."""
     inputs = plan_inputs(
         job_request,
@@ -80,7 +81,8 @@ def new_job_id(job_request: JobRequest, descriptor: Descriptor) -> str:
 
 
 def find_scripts(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrigin | None:
-    """Return the file or folder of this machine that becomes the scripts' folder; None if none does. Raises ScriptsError."""
+    """Return the file or folder on this machine that becomes the scripts' folder; None if the job has none.
+    Raises ScriptsError."""
     if job_request.script is not None:
         return one_member(job_request.script)
     if job_request.scripts is not None:
@@ -96,19 +98,21 @@ def find_archive(job_request: JobRequest, descriptor: Descriptor) -> ScriptsOrig
 def survey(
     job_request: JobRequest, descriptor: Descriptor, *, leave_out: Sequence[Path] = ()
 ) -> ScriptsSurvey | None:
-    """Return the files of the request's scripts; None if it has none. Raises ScriptsError."""
+    """Return the files of the request's scripts; None if it has no scripts. Raises ScriptsError."""
     scripts = find_scripts(job_request, descriptor)
     return scripts.survey(leave_out=leave_out) if scripts is not None else None
 
 
 def digest_of(job_request: JobRequest, descriptor: Descriptor, leave_out: Sequence[Path] = ()) -> str | None:
-    """Return the checksum of a request's scripts as they are now; None if it has none. Raises ScriptsError."""
+    """Return the checksum of a request's scripts as they are now; None if it has no scripts. Raises
+    ScriptsError."""
     origin = find_scripts(job_request, descriptor) or find_archive(job_request, descriptor)
     return None if origin is None else scripts_digest(origin, leave_out)
 
 
 def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict[str, ArmFiles]:
-    """Return the files of each arm, by its name; asks git and reads the scripts. Raises ScriptsError."""
+    """Return the files of each arm, by the arm's name. Queries git, and reads the scripts. Raises
+    ScriptsError."""
     found = {}
     for arm in file_arms(descriptor):
         scripts = script_folder(arm.script, folder=arm.folder)
@@ -118,7 +122,8 @@ def arm_files(descriptor: Descriptor, *, leave_out: Sequence[Path] = ()) -> dict
 
 
 def _commit(job_request: JobRequest) -> Git | None:
-    """Return the commit of the request's folder, which git is asked for, or the known commit of a copy."""
+    """Return the commit of the request's folder, or the known commit of a copy. Queries git only for a
+    folder."""
     if job_request.service is not None or job_request.of_copy:
         return job_request.git
     return _git_state(job_request.folder)
@@ -142,7 +147,7 @@ def _ask_git(folder: Path, *question: str) -> str | None:
             capture_output=True,
             timeout=_GIT_SECONDS,
             check=False,
-            # Reading must not take the index lock from a user who works in the repository.
+            # Do not take the index lock, because the user may be working in the repository.
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -151,7 +156,8 @@ def _ask_git(folder: Path, *question: str) -> str | None:
 
 
 def check_start(job: Job, environment: Mapping[str, str]) -> None:
-    """Raise UsageError if a cheap check shows that a run on this machine would end before its benchmark starts."""
+    """Raise UsageError if a cheap check shows that a run on this machine would fail before its benchmark
+    starts."""
     for path, name in unset_secrets(job.benchmark.secrets, sink_secrets(job), environment):
         raise UsageError(
             f"{'.'.join(path)}: the environment variable {name} is not set; export it, and run again"
@@ -168,7 +174,7 @@ def check_start(job: Job, environment: Mapping[str, str]) -> None:
 def unset_secrets(
     references: Mapping[str, str], of_sinks: Mapping[tuple[str, ...], str], environment: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the key of each secret whose environment variable is not set, and that variable.
+    """Yield the key and the environment variable of each secret whose variable is not set.
 
     references: the benchmark's, by its variables. of_sinks: the sinks', by their keys.
     """
@@ -184,13 +190,13 @@ def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
     if _asked_for(there) != _asked_for(job):
         says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
         raise UsageError(
-            f'the job "{job.job.id}" exists already and runs something else than {says} now; '
+            f'the job "{job.job.id}" exists already, and it runs something other than {says} now; '
             "give another --job-id, or none"
         )
 
 
 def _asked_for(job: Job) -> Job:
-    """Return `job` without the origin of its values, and without values that were looked up for it.
+    """Return `job` without the origin of its values, and without values that `bai` looked up.
 
     An address that was signed again counts as the same.
     """
@@ -199,6 +205,6 @@ def _asked_for(job: Job) -> Job:
     repeat = job.repeat
     if repeat is not None:
         repeat = replace(repeat, arms=tuple(replace(each, git=None) for each in repeat.arms))
-    # Of the values, the commit of a repository says what runs.
+    # Of these values, only the commit of the scripts' repository is needed to tell what runs.
     given = {key: value for key, value in job.set.items() if key == REF_KEY}
     return replace(job, git=None, set=given, strategy=strategy, repeat=repeat)

@@ -1,4 +1,4 @@
-"""The request that made a job, kept in its record as `request.json` so that the job can be run again."""
+"""The request that made a job, saved in its record as `request.json` so that the job can be run again."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def keep_request(
     *,
     leave_out: Sequence[Path] = (),
 ) -> None:
-    """Record the request. Requests of the service, whose messages have it, and of several files are not recorded.
+    """Record the request. Requests of several files are not recorded, nor are those of the service, whose
+    messages contain them.
 
-    scripts: their origin, which may be an archive. Raises StoreError, ScriptsError.
+    scripts: origin of the scripts, which may be an archive. Raises StoreError, ScriptsError.
     """
     if job_request.service is not None or job_request.other_arms is not None:
         return
@@ -41,7 +42,7 @@ def keep_request(
     try:
         line = json.dumps(table, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
-        return  # A path is not UTF-8: the job runs, but `--like` cannot repeat it.
+        return  # A path is not UTF-8. The job runs, but `--like` cannot repeat it.
     record.store.put(record.key(REQUEST), line)
 
 
@@ -94,7 +95,8 @@ def kept_request(record: JobRecord) -> KeptRequest | None:
 
 
 def kept_descriptor(record: JobRecord) -> Descriptor:
-    """Return the benchmark descriptor of a job, without values that are secrets. Raises UsageError, StoreError, RecordError."""
+    """Return the benchmark descriptor of a job, without secret values. Raises UsageError, StoreError,
+    RecordError."""
     from executor.descriptor import load_table, render_findings
     from executor.descriptor.overrides import REDACTED, read_overrides
     from executor.descriptor.toml_file import parse_toml
@@ -114,10 +116,11 @@ def kept_descriptor(record: JobRecord) -> Descriptor:
 
 
 def kept_scripts(record: JobRecord, *, nodes: int = 1, arm: str | None = None) -> Path:
-    """Return the path of the copy of a job's scripts, if the job is in a folder.
+    """Return the path of the copy of a job's scripts. The job store must be a folder.
 
-    The agent of a single node uses this copy itself. Several nodes copy from it, so that one node's new files
-    do not appear on the others. arm: the arm that owns these scripts, if arms have their own.
+    The agent of a single node uses this copy itself. Several nodes each make their own copy of it, so that
+    new files of one node do not appear on the others. arm: the arm that owns these scripts, if arms have
+    their own.
     """
     assert isinstance(record.store, DirectoryStore)
     first = RunDir(record.store.folder / record.node().place, arm)

@@ -1,4 +1,4 @@
-"""Makes a benchmark descriptor of a script and options: `bai run train.py --nodes 2 -- --lr 0.1`."""
+"""Makes a benchmark descriptor from a script and options: `bai run train.py --nodes 2 -- --lr 0.1`."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _METRICS = ("output", "metrics")
 _PRESET = ("output", "preset")
 _ARGS = ("ml", "args")
 _INTERPRETERS = {".py": "python3", ".sh": "sh"}
-"""Interpreters by the ending of a script. A `#!` line wins over that of a shell."""
+"""Interpreters by the suffix of a script. A `#!` line takes precedence over `sh`."""
 _PROGRAM_STARTS = (b"#!", b"\x7fELF")
 
 
 @dataclass(frozen=True)
 class NamedScript:
-    """A script that a command line names in place of a descriptor."""
+    """A script that the command line names in place of a descriptor."""
 
     folder: Path
     """Folder that is copied for the job, as the user wrote it."""
@@ -44,7 +44,8 @@ class NamedScript:
 def with_script(
     job_request: JobRequest, *, metrics: Sequence[str] = (), presets: Sequence[str] = ()
 ) -> JobRequest:
-    """Return a request with the descriptor of the script that it names, or the same one if it names a descriptor.
+    """Return the request with a descriptor made for the script that it names, or unchanged if it names a
+    descriptor.
 
     metrics: texts NAME=REGEX. presets: names. Relative paths of the descriptor start at the current folder. Raises UsageError.
     """
@@ -54,7 +55,7 @@ def with_script(
         for option, given in (("--metric", metrics), ("--preset", presets)):
             if given:
                 raise UsageError(
-                    f"{option} is for a script, and {file} is a descriptor; write it under [output] there"
+                    f"{option} is for a script, but {file} is a descriptor; write it under [output] there"
                 )
         return job_request
     if job_request.script is not None:
@@ -78,7 +79,8 @@ def with_script(
 
 
 def find_script(file: Path, arguments: Sequence[str]) -> NamedScript | None:
-    """Return the script that `file`, or a folder and the first of the `arguments`, names; None if it is a descriptor.
+    """Return the script that `file` names, or that the first of `arguments` names in the folder `file`.
+    Return None if `file` is a descriptor.
 
     Raises UsageError.
     """
@@ -96,7 +98,7 @@ def find_script(file: Path, arguments: Sequence[str]) -> NamedScript | None:
 
 
 def _is_script(file: Path, mode: int | None) -> bool:
-    """Return whether `file` has the ending of a script, or begins like a program."""
+    """Return whether `file` has the suffix of a script, or begins like a program."""
     if file.suffix == ".toml":
         return False
     if file.suffix in _INTERPRETERS:
@@ -109,11 +111,11 @@ def _begins_as_program(file: Path) -> bool:
         with file.open("rb") as content:
             return content.read(4).startswith(_PROGRAM_STARTS)
     except OSError:
-        return False  # reading it as a descriptor gives the error
+        return False  # the reader of descriptors reports the error
 
 
 def _member(folder: Path, name: str) -> str:
-    """Return the path in `folder` of the script `name`, which may also be written with the folder before it."""
+    """Return the path of the script `name` relative to `folder`. `name` may also begin with the folder."""
     for path in (folder / name, Path(name)):
         inside = os.path.relpath(path, folder)
         mode = find_mode(path)
@@ -123,22 +125,23 @@ def _member(folder: Path, name: str) -> str:
 
 
 def _check_folder(script: NamedScript) -> None:
-    """Raise UsageError for a folder that nobody wants to copy whole, and for names that a command cannot hold."""
+    """Raise UsageError for "/", home and the temporary folder, which must not be copied whole, and for names
+    that a command cannot contain."""
     folder = os.path.realpath(script.folder)
     shared = {os.path.realpath(each) for each in ("/", os.path.expanduser("~"), tempfile.gettempdir())}  # noqa: PTH111 - never fails
     if folder in shared:
         raise UsageError(
-            f"{script.member}: its folder is copied with it, and that would be all of {folder}; "
+            f"{script.member}: its folder is copied with it, but that would be all of {folder}; "
             "move it to a folder of its own"
         )
     if "\n" in script.member:
-        raise UsageError(f"{script.member!r}: a command is one line, and this name has two; rename it")
+        raise UsageError(f"{script.member!r}: a command is one line, but this name has two; rename it")
     for name in (str(script.folder), script.member):
         try:
             name.encode()
         except UnicodeEncodeError:
             raise UsageError(
-                f"{os.fsencode(name)!r}: this name is not UTF-8, and a descriptor holds text only; rename it"
+                f"{os.fsencode(name)!r}: this name is not UTF-8, but a descriptor can contain only text; rename it"
             ) from None
 
 
@@ -154,7 +157,7 @@ def _read_metric(text: str) -> dict[str, str]:
 def _descriptor(
     script: NamedScript, job_request: JobRequest, *, metrics: list[dict[str, str]], presets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the descriptor's table without the overrides, which are put into it as into a file."""
+    """Return the descriptor's table without the overrides, which are applied later, as to a file."""
     engine = _engine(job_request)
     hardware: dict[str, Any] = {} if engine == "aws.ec2" else {"instance_type": "local"}
     if str(_value_at(job_request.overrides, _NODES) or 1) != "1":
@@ -162,7 +165,7 @@ def _descriptor(
     name = Path(script.member).name
     ml = {"benchmark_code": _command(script)}
     if script.arguments:
-        # The shell has expanded them.
+        # The shell has already expanded variables in the arguments.
         ml["args"] = shlex.join(script.arguments).replace("${", "$${")
     output = {key: value for key, value in (("preset", list(presets)), ("metrics", metrics)) if value}
     return {
@@ -179,7 +182,7 @@ def _descriptor(
 
 
 def _engine(job_request: JobRequest) -> str:
-    """Return where it runs: as `--on` says, else on EC2 if an instance type is named."""
+    """Return the backend: that of `--on`, otherwise EC2 if an instance type is named."""
     if job_request.on is not None:
         return "aws.ec2" if job_request.on == "ec2" else "local"
     named = _value_at(job_request.overrides, _INSTANCE_TYPE)
@@ -197,12 +200,12 @@ def _command(script: NamedScript) -> str:
     if file.suffix == ".sh" and _begins_as_program(script.folder / file):
         interpreter = None
     path = script.member if interpreter is not None and script.member[0] != "-" else f"./{script.member}"
-    # $(NAME) would be a variable, and $$ is one $.
+    # In a descriptor, $(NAME) is a variable, so each $ is written as $$.
     return shlex.join([interpreter, path] if interpreter is not None else [path]).replace("$", "$$")
 
 
 def emitted_toml(job_request: JobRequest) -> str:
-    """Return the descriptor of a request of `with_script` with its overrides (TOML)."""
+    """Return the descriptor (TOML) of a request that `with_script` made, with its overrides."""
     assert job_request.content is not None
     table, _ = parse_toml(job_request.content, file=str(job_request.file))
     assert table is not None

@@ -1,7 +1,5 @@
-"""A benchmark's own files: selects them in a folder, and copies them for a job.
-
-The copy is made when the job is submitted, so that later changes of the folder do not change a running or resumed job.
-"""
+"""Selects a benchmark's own files in a folder, and copies them for a job. The copy is made at submission, so
+that later changes in the folder do not affect a running or resumed job."""
 
 from __future__ import annotations
 
@@ -23,7 +21,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILES = (".gitignore", ".baiignore")
-"""Files with ignore rules, in this order in every folder. Later rules win, so `!data/` in .baiignore includes data/."""
+"""Files with ignore rules, in the order in which each folder's are read. Later rules override earlier ones,
+so `!data/` in .baiignore includes data/."""
 
 LEFT_OUT = frozenset(
     {
@@ -31,15 +30,13 @@ LEFT_OUT = frozenset(
         ".venv", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox",
     }
 )  # fmt: skip
-"""Names of files and folders that are left out, in addition to folders with a `pyvenv.cfg`; `!NAME` in
-.baiignore includes one.
-
-node_modules is included, because nothing installs it again.
+"""Names of files and folders that are left out, as are folders with a `pyvenv.cfg`. `!NAME` in .baiignore
+includes such a file or folder. node_modules is copied, because nothing would install it again.
 """
 
 _PIECE = 2**20
 _NAMED = 10
-"""Most left-out names in a sentence."""
+"""Maximum number of left-out names in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +58,8 @@ class ScriptsSurvey:
     files: tuple[ScriptFile, ...]
     """Sorted by path."""
     left_out: tuple[str, ...]
-    """Files, and folders with a final slash, relative to the folder. Nothing below those folders is listed."""
+    """Left-out files and folders (with a final slash), relative to the scripts' folder. Files below a
+    left-out folder are not listed."""
 
     @property
     def size(self) -> int:
@@ -99,7 +97,7 @@ class _Rules:
     base: Path
     spec: GitIgnoreSpec
     ours: bool
-    """Whether it is a .baiignore."""
+    """Whether the file is a .baiignore."""
 
     def verdict(self, path: Path, *, folder: bool) -> bool | None:
         """Return whether `path` is ignored; None if these rules do not mention it."""
@@ -109,12 +107,13 @@ class _Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptsOrigin:
-    """Origin of a job's scripts' folder on this machine: the files of a folder or, with `member`, one file or folder."""
+    """Origin of a job's scripts on this machine: all files of a folder or, with `member`, one file or
+    folder."""
 
     path: Path
     """Absolute path."""
     member: str | None = None
-    """Its name in the scripts' folder; None if its files are the scripts' folder."""
+    """Name of `path` inside the scripts' folder; None if `path` is the scripts' folder itself."""
     is_folder: bool = True
 
     def survey(self, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
@@ -126,7 +125,7 @@ class ScriptsOrigin:
 
 
 def one_member(script: Path) -> ScriptsOrigin:
-    """Return a scripts' folder with `script`, a file or folder, as its only member. Raises ScriptsError."""
+    """Return a scripts' folder whose only member is the file or folder `script`. Raises ScriptsError."""
     path = Path(os.path.abspath(script))  # noqa: PTH100 - Path.absolute keeps "."
     try:
         mode = path.stat().st_mode
@@ -146,9 +145,9 @@ def one_member(script: Path) -> ScriptsOrigin:
 def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSurvey:
     """Return the files of `folder` that belong to the benchmark. Raises ScriptsError.
 
-    Left out are the files named in .gitignore and .baiignore (in the folder, below it, and above it up to the repository's root)
-    and in `LEFT_OUT`, virtual environments, and the folders `leave_out` (the job store may be inside).
-    Links must stay inside the folder.
+    Left out are the files that .gitignore and .baiignore name (in the folder, below it, and above it up to the
+    repository's root), names in `LEFT_OUT`, virtual environments, and the folders `leave_out`, because the job
+    store may be inside `folder`. Links must stay inside the folder.
     """
     root = folder.resolve()
     if not os.path.isdir(root):  # noqa: PTH112 - Path.is_dir raises below a folder that may not be entered
@@ -164,10 +163,8 @@ def survey_scripts(folder: Path, *, leave_out: Sequence[Path] = ()) -> ScriptsSu
 
 
 def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequence[Path] = ()) -> Path:
-    """Copy the benchmark's files to the new folder `destination`; return it.
-
-    Raises ScriptsError if a file cannot be read, StoreError if it cannot be written; then `destination` is removed.
-    """
+    """Copy the benchmark's files to the new folder `destination`; return it. Raises ScriptsError if a file
+    cannot be read, StoreError if it cannot be written. After an error, `destination` is removed."""
     files = origin.survey(leave_out=[*leave_out, destination]).files
     root = origin.path.resolve() if origin.is_folder else origin.path.parent
     target = destination / (origin.member or "") if origin.is_folder else destination
@@ -184,7 +181,8 @@ def copy_scripts(origin: ScriptsOrigin, destination: Path, *, leave_out: Sequenc
 
 
 def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str:
-    """Return a checksum over names and contents of the scripts, the same for a folder and the job's copy of it. Raises ScriptsError."""
+    """Return a checksum over names and contents of the scripts. A folder and the job's copy of it have the
+    same checksum. Raises ScriptsError."""
     total = hashlib.sha256()
     base = origin.path if origin.is_folder else origin.path.parent
     for file in origin.survey(leave_out=leave_out).files:
@@ -205,7 +203,7 @@ def scripts_digest(origin: ScriptsOrigin, leave_out: Sequence[Path] = ()) -> str
 
 
 def content_digest(content: BinaryIO) -> bytes:
-    """Return the SHA-256 of what an open file still holds."""
+    """Return the SHA-256 of the rest of an open file."""
     found = hashlib.sha256()
     while piece := content.read(_PIECE):
         found.update(piece)
@@ -242,7 +240,7 @@ def _copy(source: Path, target: Path, *, link: str | None) -> None:
     with opened as content, target.open("xb") as copy:
         shutil.copyfileobj(content, copy, _PIECE)
         status = os.fstat(content.fileno())
-        with suppress(PermissionError):  # a file system without modes
+        with suppress(PermissionError):  # the file system does not support modes
             os.fchmod(copy.fileno(), stat.S_IMODE(status.st_mode) & 0o755)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
@@ -289,9 +287,9 @@ def _inner_link(path: Path, root: Path) -> str:
 
 
 def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
-    """Return whether `path` is left out because of its name or kind. Only .baiignore can include such a name:
-    a .gitignore with `!*/` has another purpose."""
-    # Path.is_file raises for a folder that may not be entered; such a folder may still be ignored.
+    """Return whether `path` is left out because of its name or kind. Only .baiignore can include such a name,
+    because `!*/` in a .gitignore has another purpose."""
+    # Path.is_file raises for a folder that bai may not enter, but such a folder may still be ignored.
     environment = folder and os.path.isfile(path / "pyvenv.cfg")  # noqa: PTH113
     if path.name not in LEFT_OUT and not environment:
         return False
@@ -299,7 +297,8 @@ def _left_out(path: Path, rules: Sequence[_Rules], *, folder: bool) -> bool:
 
 
 def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bool = False) -> bool:
-    """Return the verdict of the nearest rules that mention the path, as git does; `otherwise` if none does."""
+    """Return the verdict of the nearest rules that mention the path, as git does; `otherwise` if no rules
+    mention it."""
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:
@@ -308,7 +307,8 @@ def _ignored(path: Path, rules: Sequence[_Rules], *, folder: bool, otherwise: bo
 
 
 def _rules_above(root: Path) -> tuple[_Rules, ...]:
-    """Return the rules of the folders above `root`, up to the repository's; none if it is in no repository."""
+    """Return the rules of the folders above `root`, up to the repository's root; empty if `root` is not in a
+    repository."""
     if (root / ".git").exists():
         return ()
     above = []
@@ -329,7 +329,7 @@ def _rules_in(folder: Path) -> tuple[_Rules, ...]:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise ScriptsError(f"{path}: cannot be read: {error}. Correct or remove it.") from error
-        # Imported here: few jobs have such files, and their library takes long to import.
+        # Imported here because few jobs have such files, and the library is slow to import.
         from pathspec import GitIgnoreSpec
         from pathspec.patterns.gitignore import GitIgnorePatternError
 

@@ -1,4 +1,4 @@
-"""Asks web servers for a job's sources before the run, so that a wrong address is found at once."""
+"""Asks web servers for a job's sources before the run, so that a wrong address is reported at once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _AT_ONCE = 8
 
 
 def refused_sources(sources: Sequence[Source]) -> list[str]:
-    """Return a sentence for each source that its web server refuses or does not have, after at most some seconds.
-
-    Sources that are in place already are skipped. A slow or broken server counts as no answer.
+    """Return a sentence for each source that its web server refuses or does not have. This takes at most a
+    few seconds. Sources that are already in place are skipped. A slow or broken server is not counted as a
+    refusal.
     """
     asked = [
         each
@@ -45,7 +45,7 @@ def refused_sources(sources: Sequence[Source]) -> list[str]:
 
 
 def _is_there(path: Path) -> bool:
-    # A relative path is in the job's own folder, which is new.
+    # A relative path is in the job's own folder, which is new, so the file cannot be there yet.
     return path.is_absolute() and os.path.exists(path)  # noqa: PTH110 - Path.exists raises in a folder that may not be entered
 
 
@@ -54,7 +54,7 @@ def _status(src: str) -> int | None:
     status = _answer(urllib.request.Request(src, method="HEAD"))  # noqa: S310 - http and https only
     if status is None or status < 400:
         return status
-    # Some servers do not know HEAD, and an address that was signed for GET is refused for other methods.
+    # Some servers do not support HEAD, and an address that was signed for GET is refused for other methods.
     return _answer(urllib.request.Request(src, headers={"Range": "bytes=0-0"}))  # noqa: S310
 
 

@@ -1,5 +1,5 @@
-"""Makes a benchmark descriptor from a request of `bai time`: each command is an arm of one job, in shuffled
-blocks."""
+"""Makes a benchmark descriptor from a request of `bai time`. Each command is an arm of one job; the runs are
+in shuffled blocks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WALL, CPU, USER, SYSTEM, MEMORY = "wall_time", "cpu_time", "user_time", "system_
 MOST_COMMANDS = 256
 _MOST_RUNS = 1000
 _SECONDS_EACH = 3
-"""Time for each command if the number of runs is not given (seconds). Each command runs at least
+"""Total time for each command's runs if their number is not given (seconds). Each command runs at least
 `_LEAST_RUNS` times."""
 _LEAST_RUNS = 10
 _NAME = 40
@@ -31,8 +31,8 @@ _DEFAULT_SHELL = "/bin/sh"
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """Commands before and after the timed ones: one for all, or one for each. Parameters replace `{x}` in
-    them, too."""
+    """Commands before and after the timed ones: one for all timed commands, or one for each. Parameters also
+    replace `{x}` in them."""
 
     prepare: Sequence[str] = ()
     """Run before each run."""
@@ -53,7 +53,7 @@ class TimedCommand:
     text: str
     """Command as the user wrote it, with the parameters' values."""
     code: str
-    """Command in the descriptor, with the shell around it if there is one."""
+    """Command as written in the descriptor, including the shell if one is used."""
     parameters: Mapping[str, str]
     prepare: str | None = None
     conclude: str | None = None
@@ -63,8 +63,8 @@ class TimedCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCount:
-    """Number of runs of each command. If nothing is set: at least ten runs, and as many as fit into three
-    seconds."""
+    """Number of runs of each command. If nothing is set, a command runs at least ten times, and as often as
+    fits into three seconds."""
 
     runs: int | None = None
     until: str | None = None
@@ -238,7 +238,7 @@ def _code(text: str, shell: str | None) -> str:
         raise UsageError(
             f"{text.splitlines()[0]} …: a command is one line; put several into a file, and time that"
         )
-    # In a descriptor $(NAME) is a variable, and $$ is one $.
+    # In a descriptor, $(NAME) is a variable, so each $ is written as $$.
     if shell is not None:
         return f"{shell} {shlex.quote(text)}".replace("$", "$$")
     try:
@@ -279,7 +279,7 @@ def _step(
     values: Mapping[str, str],
     shell: str | None,
 ) -> str | None:
-    """Return the command's step: its own, or the one for all. Raises UsageError."""
+    """Return the step of a command: its own, or the one that all commands share. Raises UsageError."""
     if not given:
         return None
     if len(given) not in (1, commands):
@@ -316,11 +316,11 @@ def _cut(text: str) -> str:
 
 _MOST_VALUES = 1000
 _SEVERAL = {"-L": 1, "--parameter-list": 1, "-P": 2, "--parameter-scan": 2}
-"""Options that take a name and this many more values, as hyperfine's do."""
+"""Number of values after the name for each such option, as in hyperfine."""
 
 
 def joined_words(args: Sequence[str]) -> list[str]:
-    """Return the command line with the words of such an option joined to one."""
+    """Return the command line with the words of each such option joined into one word."""
     found: list[str] = []
     left = list(args)
     while left:

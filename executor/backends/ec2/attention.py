@@ -28,7 +28,7 @@ _NAMES = {
 def who_looks(record: JobRecord, settings: Settings) -> tuple[str, NextStep | None] | None:
     """Return a sentence about a running job, with advice if no process checks it.
 
-    None if it has ended, or if the store or EC2 cannot be asked.
+    None if the job has ended, or if the store or EC2 cannot be queried.
     """
     try:
         if record.result() is not None:
@@ -56,7 +56,8 @@ def look_sentence(look: Look, what: str) -> str:
 
 
 def _hourly(kinds: Sequence[str], region: object, settings: Settings) -> float | None:
-    """Return the price of machines of these types together (USD an hour); None if one of them is not known."""
+    """Return the price of one machine of each type, all together (USD per hour); None if a price is
+    unknown."""
     if not region or not all(kinds):
         return None
     aws = aws_session(settings, region=str(region))

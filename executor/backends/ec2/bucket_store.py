@@ -1,7 +1,8 @@
-"""The bucket with the jobs on EC2, and the regions of their launches: an object `.regions/<region>` for each.
+"""The bucket with the jobs on EC2. An object `.regions/<region>` records each region in which jobs were
+launched.
 
-Expired machines are found by their tags, but only in known regions. One listing returns the regions, for any
-number of jobs. A region is recorded before the first launch in it, and again with each launch.
+Expired machines are found by their tags, but only in known regions. One listing returns all regions, for any
+number of jobs. Each launch records its region before it sends a request.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from executor.backends.ec2.session import AwsSession
 from executor.configuration.config import Settings
 
 _ANY_REGION = "us-east-1"
-"""Credentials are the same in all regions, but a client needs one of them."""
+"""Credentials are the same in all regions, but a client needs the name of a region."""
 _REGIONS = ".regions/"
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 
@@ -25,9 +26,10 @@ def bucket_store(settings: Settings, *, quick: bool = False) -> JobStore:
 
 
 def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStore:
-    """Return the store at `url` (s3://…), in the name of the configured profile. Raises UsageError, StoreError.
+    """Return the store at `url` (s3://…), accessed with the credentials of the configured profile. Raises
+    UsageError, StoreError.
 
-    quick: for an optional request, without waiting for it.
+    quick: for optional requests, with short timeouts.
     """
     ours = settings.bucket is not None and f"{url}/".startswith(f"s3://{settings.bucket}/")
     region = settings.region if ours else None
@@ -37,8 +39,7 @@ def open_bucket(url: str, settings: Settings, *, quick: bool = False) -> JobStor
 
 def name_region(store: JobStore, region: str) -> None:
     """Record that machines are launched in `region`. Raises StoreError."""
-    # Written again, so that a lifecycle rule that deletes old jobs does not delete it while there are newer
-    # jobs.
+    # Written again, so that a lifecycle rule for old jobs does not delete this object while newer jobs exist.
     store.put(f"{_REGIONS}{region}", b"{}\n")
 
 

@@ -1,4 +1,5 @@
-"""The time by the store's clock, which also dates the objects whose ages are measured; and times and time spans."""
+"""The time by the store's clock, and texts for times and time spans. The store's clock also sets the
+timestamps of its objects, from which ages are computed."""
 
 from __future__ import annotations
 
@@ -18,56 +19,61 @@ from bai_agent.job.store import JobStore, is_s3
 
 _TIMEOUT_S = 5.0
 _CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that cannot be set, and that continues while the machine sleeps: CLOCK_MONOTONIC stops then on
-Linux, but not on a Mac."""
+"""A clock that cannot be set, and that continues while the machine sleeps. CLOCK_MONOTONIC stops during sleep
+on Linux, but not on a Mac."""
 
 
 def store_now(url: str) -> int:
-    """Return the time (ms UTC) by the clock of the server of the store `url`; ours for a folder.
+    """Return the time (ms UTC) by the clock of the store's server, or by this machine's clock if the store
+    `url` is a folder.
 
-    The server is asked once. After that the time since this machine's start is used, its sleep included, corrected by the difference.
+    The server is queried once. Later times are computed from this machine's uptime, including sleep, and the
+    difference found then.
     """
     if not is_s3(url):
         return now_ms()
     bucket = url.removeprefix("s3://").partition("/")[0]
     region = region_in(os.environ) or "us-east-1"
     base = endpoint_of(os.environ) or aws_address(region)
-    # The server is asked before this machine's clock is read: the answer may take seconds.
+    # The server is queried before this machine's clock is read, because its answer may take seconds.
     offset = _offset(f"{base}/{bucket}")
     return offset + _since_start()
 
 
 def age_of(store: JobStore, key: str, now: int) -> timedelta | None:
-    """Return the age of an object, or of the youngest one below a key that ends with a slash; None if there is
-    none. now: the store's time (ms UTC). Raises StoreError."""
+    """Return the age of an object; if the key ends with a slash, that of the youngest object below it. None
+    if there is no such object. now: the store's time (ms UTC). Raises StoreError."""
     found = store.find(key)
     times = [each.modified or now for each in found if key.endswith("/") or each.key == key]
     return elapsed(max(times), now) if times else None
 
 
 def elapsed(since: int, now: int) -> timedelta:
-    """Return the time from `since` to `now` (ms UTC); 0 if that is in the future, as by another clock."""
+    """Return the time from `since` to `now` (ms UTC); 0 if `since` is in the future, for example by another
+    clock."""
     return timedelta(milliseconds=max(0, now - since))
 
 
 def moment(ms: int) -> datetime:
-    """Return a time (ms UTC)."""
+    """Return a time given in ms UTC."""
     return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
 
 
 def span(age: timedelta) -> str:
-    """Return a time span in whole seconds, for a person."""
+    """Return a time span in whole seconds, as text for the user."""
     return format_duration(timedelta(seconds=max(0, round(age.total_seconds()))))
 
 
 def forget_clocks() -> None:
-    """Ask servers again for their time: this process, and the clock of its machine, may have stood still."""
+    """Query servers again for their time, because this process and the machine's clock may have been
+    suspended."""
     _offset.cache_clear()
 
 
 @lru_cache(maxsize=8)
 def _offset(address: str) -> int:
-    """Return the server's time minus that since this machine's start (ms); our own time if the server gives none."""
+    """Return the server's time minus this machine's uptime (ms). If the server reports no time, this
+    machine's time is used."""
     server_time = _server_time(address)
     now = now_ms() if server_time is None else round(server_time.timestamp() * 1000)
     return now - _since_start()
@@ -78,7 +84,7 @@ def _since_start() -> int:
 
 
 def _server_time(address: str) -> datetime | None:
-    # S3 reports its time with any answer, even with a refusal, and to everybody.
+    # S3 reports its time in every answer, even in a refusal and without credentials.
     try:
         date = send(address, method="HEAD", timeout_s=_TIMEOUT_S).headers.get("Date")
         return parsedate_to_datetime(date) if date else None

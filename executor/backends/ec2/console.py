@@ -1,7 +1,7 @@
-"""Reads an instance's console: the lines about its boot that the guardian and its boothook write there.
+"""Reads the lines about the boot that the guardian and its boothook write to an instance's console.
 
 `BAI <seconds> <step>` for each step, `BAI-END <reason> <detail>` as the last line. A console is 64 KiB of the
-output of firmware, kernel, cloud-init and distribution, cut anywhere:
+output of firmware, kernel, cloud-init and distribution, truncated anywhere:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_GetConsoleOutput.html
 """
 
@@ -24,7 +24,7 @@ _SERIAL = ("ttyS", "ttyAMA", "hvc")
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a boot, and its time in seconds since the guardian's start."""
+    """One step of a boot, with its time since the guardian's start (seconds)."""
 
     seconds: float
     text: str
@@ -36,12 +36,13 @@ class Console:
 
     steps: tuple[Step, ...] = ()
     end: str | None = None
-    """Reason of its last line, such as "done" or "no-python"; None if there is no such line yet."""
+    """Reason in the guardian's last line, such as "done" or "no-python"; None if there is no such line
+    yet."""
     detail: str = ""
     others_only: bool = field(default=False, compare=False)
-    """Whether the console has lines, but none that can be ours."""
+    """Whether the console has lines, but none that the guardian or its boothook can have written."""
     ended_without_us: str = field(default="", compare=False)
-    """Line that proves that the boot is over and never ran our user data; empty if there is none."""
+    """Line that proves that the boot finished without running bai's user data; empty if there is none."""
     last_line: str = field(default="", compare=False)
     """Last line of the console; empty if the console is empty."""
 
@@ -51,19 +52,20 @@ class Console:
 
 
 def read_console(content: str) -> Console:
-    """Return our lines in a console's output. All other content is ignored, including binary data."""
+    """Return the lines of the guardian and its boothook in a console's output. All other content is ignored,
+    including binary data."""
     steps: list[Step] = []
     end, detail = None, ""
     lines = [_ESCAPES.sub("", line).strip() for line in re.split(r"[\r\n]+", content)]
     for found in filter(None, map(_LINE.match, lines)):
         if found["end"] == "terminated" and end is not None:
-            continue  # The power-off after its last line also ended the guardian.
+            continue  # After its last line the machine powers off, which also terminates the guardian.
         if found["end"] is not None:
             end, detail = _printable(found["end"]), _printable(found["detail"] or "")
         else:
             steps.append(Step(float(found["seconds"]), _printable(found["step"])))
     written = list(filter(None, map(_printable, lines)))
-    # Two writers at the same time may spoil a line of ours. Its first line is enough to leave the machine
+    # Two writers at the same time may garble a line. One recognised line is enough to leave the machine
     # alone.
     others_only = bool(written) and "BAI" not in content
     return Console(
@@ -77,8 +79,8 @@ def read_console(content: str) -> Console:
 
 
 def _end_of_boot(lines: list[str]) -> str:
-    """Return the line of a console without our lines that proves that the boot is over; empty if there is
-    none.
+    """Return the line that proves that the boot is over, for a console without the guardian's lines; empty if
+    there is none.
 
     The boothook writes to /dev/console in cloud-init's network stage, so its lines would come before both of these:
 
@@ -89,7 +91,8 @@ def _end_of_boot(lines: list[str]) -> str:
       24.3, of cloud-init; units/serial-getty@.service.in of systemd). The prompt is on the serial port, and /dev/console is
       the device of the kernel's last `console=`: https://docs.kernel.org/admin-guide/serial-console.html
 
-    Only a console with the kernel's first lines counts: in any other one our lines may have been overwritten.
+    Only a console with the kernel's first lines is conclusive, because in any other one the guardian's lines
+    may have been overwritten.
     """
     if not any("Linux version " in line for line in lines):
         return ""

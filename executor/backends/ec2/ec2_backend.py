@@ -1,4 +1,4 @@
-"""EC2 as a backend: jobs on machines of their own, which are terminated afterwards."""
+"""EC2 as a backend. Each job runs on machines of its own, which are terminated afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from executor.records.generation_status import check_scale, request_scale
 from executor.records.job_status import JobStatus
 from executor.records.reading import result_of
 
-# Imports of a single method are inside it: `owns` is called for local jobs, too, and AWS's library takes half a second.
+# Modules that only one method needs are imported in it, because `owns` is also called for local jobs, and
+# importing AWS's library takes half a second.
 if TYPE_CHECKING:
     from bai_agent.job.store import JobStore
     from executor.backends.ec2.launch.ec2_plan import Ec2Plan
@@ -49,7 +50,7 @@ class Ec2Backend:
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
         self._asked = False
-        """Whether a command has had to do with EC2."""
+        """Whether the command has already used EC2."""
 
     @property
     def _settings(self) -> Settings:
@@ -67,7 +68,7 @@ class Ec2Backend:
         url = chosen or settings.store_url
         if url is None:
             return None
-        # Without a bucket, no module that asks AWS is loaded.
+        # Without a bucket, no module that sends requests to AWS is loaded.
         from executor.backends.ec2.bucket_store import open_bucket
 
         return open_bucket(url, settings)
@@ -198,7 +199,7 @@ class Ec2Backend:
         return Location(files=f"{record.store.url}/{record.job_id}")
 
     def tidy(self) -> None:
-        """Terminate this client's expired machines, if EC2 was asked for something anyway."""
+        """Terminate this client's expired machines, if the command has used EC2 anyway."""
         if self._asked:
             from executor.backends.ec2.monitor.reaper import reap_own
 
@@ -222,7 +223,8 @@ class Ec2Backend:
         return f"{', '.join(ended)} {'is' if len(ended) == 1 else 'are'} being terminated"
 
     def _keeps_nothing(self, record: JobRecord) -> str | None:
-        """Return the reason why the job keeps no machine and will keep none; None if it keeps one, or may."""
+        """Return the reason why the job does not keep any machine for inspection; None if it keeps one, or
+        may still do so."""
         monitor = self._monitor(record)
         if not monitor.job.end.keep_time(None):
             return "it keeps no machine to look into (neither keep_on_failure nor keep_after is set)"

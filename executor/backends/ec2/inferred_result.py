@@ -1,4 +1,5 @@
-"""The end of a job whose agent could not report it: why its machines are gone, and the `result.json` on their behalf.
+"""Infers why a job's machines are gone if their agents could not report it, and writes `result.json` on their
+behalf.
 
 The reason is read from EC2's StateReason and the end of the console output. StateReason codes:
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_StateReason.html
@@ -85,12 +86,12 @@ _LAST_WORDS = {
     "agent-crashed": "the agent crashed again and again",
     "deadline": "the machine was still up at its deadline, and powered itself off",
 }
-"""First word after BAI-END → its meaning."""
+"""First word after BAI-END → its meaning as a sentence for the user."""
 _ALL_PYTHONS_KILLED = (
     "the Python process that ends the machine at its deadline was killed, each time with the next Python, so the machine powered "
     "itself off; the benchmark must not kill processes that are not its own"
 )
-"""Meaning of `no-python` on a machine that had a Python."""
+"""Meaning of `no-python` on a machine on which Python had been found before."""
 _OUTCOMES = {
     "disk-full": Outcome.DISK_FULL,
     "bad-descriptor": Outcome.BAD_DESCRIPTOR,
@@ -98,17 +99,17 @@ _OUTCOMES = {
     "agent-crashed": Outcome.AGENT_ERROR,
     "deadline": Outcome.LOST,
 }
-"""First word after BAI-END → the job's outcome, if it is not BOOT_FAILED."""
+"""First word after BAI-END → the job's outcome, for those that do not mean BOOT_FAILED."""
 
 
 @dataclass(frozen=True)
 class InferredOutcome:
-    """The end of a job whose agent could not write a result."""
+    """The inferred end of a job whose agent could not write a result."""
 
     outcome: Outcome
     sentence: str
     rank: int = 0
-    """Rank of the node that is the cause."""
+    """Rank of the node that caused the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +119,7 @@ class _GoneMachine:
     machine: Instance
     console: Console
     reported: bool
-    """Whether its agent had reported."""
+    """Whether the machine's agent had reported."""
     expires: datetime | None
     boot_limit: timedelta | None
 
@@ -129,7 +130,7 @@ class _GoneMachine:
 
     @property
     def _had_python(self) -> bool:
-        """Whether a Python was found before: the guardian reports it, and the agent is one."""
+        """Whether Python was found before: the guardian reports this, and a running agent also proves it."""
         return self.reported or any(each.text.startswith("python ") for each in self.console.steps)
 
     @property
@@ -146,7 +147,7 @@ class _GoneMachine:
         return ended - launched if ended and launched else timedelta()
 
     def infer(self) -> InferredOutcome:
-        """Return the outcome by the first rule that applies."""
+        """Return the outcome of the first rule that applies."""
         for rule in (
             self._ended_at_launch,
             self._taken_back,
@@ -232,7 +233,7 @@ def why_gone(
     if cancelled:
         sentence = "The job was cancelled, and its machines ended before it wrote a result."
         return InferredOutcome(Outcome.CANCELLED, sentence)
-    # If several machines are gone, one of them was first, and the others were ended because of it.
+    # If several machines are gone, the first loss is the cause, and the others were ended because of it.
     culprit = min(left, key=lambda each: (each.reason_code in _BY_SOMEBODY, each.index in signs, each.index))
     return _GoneMachine(
         machine=culprit,
@@ -246,12 +247,12 @@ def why_gone(
 def write_result(
     record: JobRecord, outcome: Outcome, sentence: str, *, attempt: int = 0, rank: int = 0
 ) -> bool:
-    """Write the job's result; return False without a change if it has one. Raises StoreError.
+    """Write the job's result. If the job already has one, change nothing and return False. Raises StoreError.
 
     It has the keys of an agent's result (docs/run-directory.md), and `"on_behalf": true`. rank: the node that
-    is the cause, whose last lines become those of the result. If one of several nodes has reported its own
-    failure, that is the cause, and `sentence` becomes a warning. This does not apply to an elastic job that
-    has begun, which continues without that node.
+    caused the end. Its last output lines are copied into the result. If one of several nodes has reported its
+    own failure, that failure is the cause, and `sentence` becomes a warning. An elastic job that has begun is
+    excepted, because it continues without that node.
     """
     if result_of(record) is not None:
         return False
@@ -262,13 +263,13 @@ def write_result(
     if job is not None and not job.benchmark.secrets:
         last = _last_lines(record, attempt, rank)
     else:
-        # Only the job's own machine can look the secrets up, and a result is copied to more places than the
-        # log.
+        # Only the job's own machines can look the secrets up to redact them, and a result is copied to more
+        # places than the log.
         warnings.append(
             "The last lines of the output are not in the result, because they may contain secrets that are not known here. "
             "`bai logs` shows them."
         )
-    # An elastic job that has begun continues without a node that failed by itself.
+    # An elastic job that has begun continues without a failed node.
     has_begun = (
         job is not None and job.is_elastic and bool(AttemptRecord(record, attempt).control().generations)
     )
@@ -301,8 +302,8 @@ def write_result(
 
 
 def _generations(record: JobRecord, outcome: Outcome, sentence: str) -> list[GenerationOutcome] | None:
-    """Return the generations of a job that are in the store; the last one gets the job's outcome. None if
-    the job has none."""
+    """Return the generations of a job in the store, with the job's outcome for the last one. None if the job
+    has no generations."""
     found = list(generations_of(record, None))
     if found and not found[-1].sentence:
         found[-1] = replace(found[-1], outcome=outcome.value, sentence=sentence)
@@ -314,8 +315,8 @@ def _commit(job: Job | None) -> GitCommit | None:
 
 
 def _first_failure(record: JobRecord, attempt: int) -> NodeOutcome | None:
-    """Return the outcome of the node that failed first without being ended; None if no node has reported
-    such a failure."""
+    """Return the outcome of the node that failed first by itself; None if no node has reported such a
+    failure."""
     failed = [each for each in node_outcomes(record, attempt=attempt) if each.outcome in OWN_FAILURES]
     return min(failed, key=lambda each: (each.ended or 0, each.rank), default=None)
 

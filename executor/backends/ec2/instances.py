@@ -1,4 +1,5 @@
-"""The instances of jobs in EC2: found by their tags, and terminated only if their tags are ours."""
+"""The instances of jobs in EC2. They are found by their tags, and only instances with bai's tags are
+terminated."""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 LIVING = ("pending", "running")
 GONE = ("terminated", "stopped")
-"""States of machines that run nothing. Only a person can stop one of our machines; it is terminated then."""
+"""States in which a machine runs nothing. Jobs never stop a machine, so a user did it; a stopped machine is
+terminated."""
 
 _UNKNOWN = "InvalidInstanceID.NotFound"
 _NO_LATEST = ("UnsupportedOperation", "InvalidParameterCombination", "InvalidParameterValue")
 _VALUES = 200
-"""Most values of one filter: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
+"""Maximum number of values in one filter:
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeInstances.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +48,24 @@ class Instance:
 
     id: str
     state: str
-    """State: pending, running, shutting-down, terminated, stopping or stopped."""
+    """One of pending, running, shutting-down, terminated, stopping and stopped."""
     index: int = 0
-    """Its node: its index in its launch, plus the first node of that launch."""
+    """Number of its node: its index in its launch, plus the number of that launch's first node."""
     type: str = ""
     market: str = ON_DEMAND
-    """InstanceLifecycle, if EC2 gives one: "spot"."""
+    """InstanceLifecycle ("spot"), or "on-demand" if EC2 reports none."""
     operation: str = ""
-    """UsageOperation, which decides the cost of its licences; empty if EC2 gives none."""
+    """UsageOperation, which determines the cost of licences; empty if EC2 reports none."""
     tenancy: str = "default"
     zone: str = ""
     reason_code: str = ""
-    """Code of the StateReason, such as "Client.UserInitiatedShutdown"."""
+    """Code of EC2's StateReason, such as "Client.UserInitiatedShutdown"."""
     reason: str = ""
     launched: datetime | None = None
     age: timedelta | None = None
     """Time since its launch, by AWS's clocks; None if EC2 does not report it."""
     ended: datetime | None = None
-    """Time at which a user ended it; None if EC2 does not report it."""
+    """Time at which a user terminated it; None if EC2 does not report it."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -83,12 +86,12 @@ class Instance:
 
     @property
     def launch(self) -> str:
-        """Number of its launch."""
+        """Number of the launch that the instance belongs to."""
         return self.tags.get(LAUNCH_TAG, "0")
 
     @property
     def expires(self) -> datetime | None:
-        """Time by which it must be gone; None if its tags do not say."""
+        """Time by which the instance must be gone; None if its tags do not contain a time."""
         return parse_timestamp(self.tags.get(EXPIRES_TAG))
 
 
@@ -108,9 +111,9 @@ def find_launch_instances(
 
 
 def find_machines(ec2: EC2Client, jobs: Mapping[str, Sequence[str]]) -> dict[str, list[Instance]]:
-    """Return the instances of jobs, by job, in any state. Raises BaiError. jobs: the ids of their launches.
-
-    Instances with a job's tag are its own. The ids find terminated instances, which lose their tags while EC2 still shows them.
+    """Return the instances of each job, in any state. Raises BaiError. jobs: job id → ids of the instances of
+    its launches. Other instances are found by the job's tag. The ids are needed to find terminated instances,
+    which lose their tags while EC2 still shows them.
     """
     owners = {each: job_id for job_id, ids in jobs.items() for each in ids}
     tagged = find_instances(ec2, jobs)
@@ -126,7 +129,7 @@ def find_machines(ec2: EC2Client, jobs: Mapping[str, Sequence[str]]) -> dict[str
 def find_job_instances(
     aws: Callable[[str | None], AwsSession], region: str | None, jobs: Mapping[str, Sequence[str]]
 ) -> Mapping[str, list[Instance] | None]:
-    """Return the machines of `find_machines` in a region; None for each job if EC2 cannot be asked."""
+    """Return the machines of `find_machines` in a region; None for each job if EC2 cannot be queried."""
     try:
         return find_machines(aws(region).ec2(), jobs)
     except BaiError:
@@ -136,7 +139,7 @@ def find_job_instances(
 def instances_by_id(ec2: EC2Client, ids: Sequence[str]) -> list[Instance]:
     """Return the instances with these ids that EC2 still knows. Raises BaiError.
 
-    It also finds terminated instances, which lose their tags while EC2 still shows them.
+    This also finds terminated instances, which lose their tags while EC2 still shows them.
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/how-ec2-instance-termination-works.html
     """
     return _described_by(ec2, "instance-id", ids)
@@ -155,7 +158,8 @@ def described(ec2: EC2Client, filters: Sequence[FilterTypeDef]) -> list[Instance
 
 
 def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Instance]:
-    """Return the instances that have one of any number of `values` in the filter `name`. Raises BaiError."""
+    """Return the instances for which the filter `name` matches one of `values`, of which there may be any
+    number. Raises BaiError."""
     return [
         each
         for start in range(0, len(values), _VALUES)
@@ -164,8 +168,8 @@ def _described_by(ec2: EC2Client, name: str, values: Sequence[str]) -> list[Inst
 
 
 def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
-    """Return for how long EC2 has not reached machines, by id: the instance status check, once a minute. Only
-    machines for which it fails are listed. Raises BaiError.
+    """Return for how long the instance status check of EC2, which runs once a minute, has failed, by instance
+    id. Machines whose check succeeds are not included. Raises BaiError.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-system-instance-status-check.html
     """
@@ -182,22 +186,22 @@ def failing_checks(ec2: EC2Client, ids: Sequence[str]) -> dict[str, timedelta]:
 
 
 def fetch_console(ec2: EC2Client, instance_id: str) -> str:
-    """Return an instance's console: the newest 64 KiB, or EC2's last copy if there is nothing newer. Raises
+    """Return the newest 64 KiB of an instance's console, or EC2's last copy if there is nothing newer. Raises
     BaiError."""
     newest: str | None = None
     with plain_errors(f"reading the console of {instance_id}"):
-        # Instances that are not on Nitro do not support "Latest".
+        # Instances that are not built on Nitro do not support "Latest".
         with tolerated(*_NO_LATEST):
             # botocore decodes it, with U+FFFD for bytes that are not text.
             newest = ec2.get_console_output(InstanceId=instance_id, Latest=True).get("Output")
-        # It is also empty if EC2's copy is the newest output, for example of a machine that has ended.
+        # The latest output is also empty if EC2's copy is the newest, for example of a terminated machine.
         return newest or ec2.get_console_output(InstanceId=instance_id).get("Output") or ""
 
 
 def read_consoles(
     ec2: EC2Client, instances: Iterable[Instance]
 ) -> tuple[dict[str, Console], dict[str, BaiError]]:
-    """Return the consoles, and the errors of those that cannot be read, by instance id."""
+    """Return the consoles that can be read, and the errors for the others, both by instance id."""
     found: dict[str, Console] = {}
     unreadable: dict[str, BaiError] = {}
     for each in instances:
@@ -212,7 +216,8 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
     """Terminate the instances with this job's tag; return their ids. Instances that are already gone are not
     an error.
 
-    A refusal for one instance does not stop the others. Raises BaiError: at the end after a refusal, at once if EC2 cannot be asked.
+    A refusal for one instance does not stop the others. Raises BaiError: after all instances if one was
+    refused, at once if EC2 cannot be reached.
     """
     ours = [each.id for each in instances if each.job_id == job_id and each.state != "terminated"]
     refusals: list[AwsError] = []
@@ -234,13 +239,13 @@ def terminate(ec2: EC2Client, instances: Iterable[Instance], *, job_id: str) -> 
 
 
 def terminate_one(ec2: EC2Client, instance_id: str) -> None:
-    """Terminate an instance. An instance that EC2 no longer knows is no error. Raises BaiError."""
+    """Terminate an instance. It is not an error if EC2 no longer knows the instance. Raises BaiError."""
     with plain_errors(f"terminating {instance_id}"), tolerated(_UNKNOWN):
         ec2.terminate_instances(InstanceIds=[instance_id])
 
 
 def _answered(answer: Mapping[str, Any]) -> datetime | None:
-    """Return the time of AWS's answer, by AWS's clock."""
+    """Return the time of an answer, by AWS's clock."""
     date = (answer.get("ResponseMetadata", {}).get("HTTPHeaders") or {}).get("date")
     try:
         time = parsedate_to_datetime(date) if date else None

@@ -1,5 +1,5 @@
-"""A store during one look at a job: each folder is listed once, for any number of requests for its
-objects."""
+"""A store for one check of a job. Each folder is listed only once, however many of its objects are
+requested."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from bai_agent.job.store import JobStore, StoredObject
 
 
 class LookStore:
-    """A `JobStore` that keeps its listings until `forget`, or until it writes. One thread may use it at a time."""
+    """A `JobStore` that caches listings until `forget` is called or something is written. Only one thread at
+    a time may use it."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._listed: dict[str, tuple[list[StoredObject], list[str]]] = {}
 
     def forget(self) -> None:
-        """End a look, and drop its listings."""
+        """End the check, and drop the cached listings."""
         self._listed.clear()
 
     @property
@@ -65,7 +66,7 @@ class LookStore:
         self._store.remove(key)
 
     def _is_empty(self, folder: str) -> bool:
-        """Return whether this look has found that no object is below `folder`."""
+        """Return whether this check has found that there is no object below `folder`."""
         if folder in self._listed:
             return self._listed[folder] == ([], [])
         parent, _, name = folder.rpartition("/")

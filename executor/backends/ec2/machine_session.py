@@ -28,7 +28,7 @@ _MEANINGS: Mapping[str, str] = {
     "AccessDenied": "your credentials need ssm:StartSession for the machine and for the document SSM-SessionManagerRunShell",
     "InvalidInstanceId": "Systems Manager knows no such machine; is the region the right one?",
 }
-"""Words of errors of the AWS CLI, with what they mean."""
+"""Texts in error messages of the AWS CLI → their meaning for the user."""
 
 
 def open_session(monitor: JobMonitor, *, node: int, on_status: Callable[[str], None]) -> int:
@@ -52,7 +52,7 @@ def open_session(monitor: JobMonitor, *, node: int, on_status: Callable[[str], N
 
 
 def _running_machine(monitor: JobMonitor, node: int) -> Instance:
-    """Return a node's machine. Raises BaiError, UsageError if it does not run."""
+    """Return a node's machine. Raises BaiError, UsageError if the machine is not running."""
     job_id = monitor.record.job_id
     machines = [each for each in monitor.instances() if each.index == node]
     running = [each for each in machines if each.state == "running"]

@@ -125,6 +125,6 @@ def test_only_a_job_on_ec2_can_begin_from_a_checkpoint_in_the_bucket(
     assert job.set["checkpoint.from"] == "job:killed-1"
     assert here.code == 2
     assert (
-        f"checkpoint.from: the job killed-1 is in {record.store.url}, and this job would be in file:"
+        f"checkpoint.from: the job killed-1 is in {record.store.url}, but this job would be in file:"
         in here.stderr
     )

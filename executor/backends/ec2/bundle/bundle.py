@@ -2,7 +2,7 @@
 
     bai_agent/…  start_agent.py  pure/…  native/cp310/ … native/cp311-abi3/ …  bin/py-spy
 
-The same sources and wheels give the same bytes.
+The same sources and wheels produce the same bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
 
 _FORMAT = 1
-"""Counted up when the same inputs give another archive."""
+"""Increased when the same inputs produce a different archive."""
 _DATE = 315_532_800
 """All files' time, 1980-01-01: the earliest that every archive format can hold."""
 _LEFT_OUT = re.compile(r"zstandard/(_cffi\..*|backend_cffi\.py)|.*\.pyi|psutil/tests/.*|.*/py\.typed")
-"""Files of wheels that are left out: zstandard's second engine, as large as the first, and files for type checkers and tests."""
+"""Files of wheels that are left out: zstandard's second engine, which is as large as the first, and files for
+type checkers and tests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +47,13 @@ class BuiltBundle:
 
     @property
     def key(self) -> str:
-        """Return its key in the staging bucket."""
+        """Return the bundle's key in the staging bucket."""
         return f"agent/{self.sha256}.tar.gz"
 
 
 def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBundle:
-    """Return the bundle for a CPU architecture (Linux's name). It is made only if `cache` has none. Raises WheelError.
+    """Return the bundle for a CPU architecture (Linux's name). The bundle is built only if `cache` does not
+    contain it. Raises WheelError.
 
     download: whether missing wheels may be fetched.
     """
@@ -60,7 +62,7 @@ def build(architecture: str, *, cache: Path, download: bool = True) -> BuiltBund
         built = once(("bundle", architecture, cache, download), make)
         return built if in_cache(built.path) else make()
     except OSError as error:
-        # A file in place of the folder "exists".
+        # If a file is in place of the folder, the error is "file exists".
         why = os.strerror(errno.ENOTDIR) if error.errno == errno.EEXIST else error.strerror
         raise WheelError(
             f"the agent's bundle cannot be kept in {cache}: {why}; make room there, or name another place "
@@ -86,7 +88,7 @@ def agent_files() -> dict[str, bytes]:
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return `files` as a .tar.gz: the same bytes for the same files. Files in bin/ are executable."""
+    """Return `files` as a .tar.gz. The same files produce the same bytes. Files in bin/ are executable."""
     packed = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,

@@ -1,4 +1,4 @@
-"""The packages of the agent's bundle, as wheels for each CPython and each CPU, kept in a cache.
+"""The packages of the agent's bundle, as wheels for each CPython version and each CPU, saved in a cache.
 
 `wheels.sha256` lists the files with their checksums. `scripts/lock-wheels` writes it after a change of versions.
 """
@@ -25,7 +25,7 @@ PYTHONS = ("310", "311", "312", "313", "314")
 
 PURE = ("kafka-python==3.0.12", "nvidia-ml-py==13.615.71", "tomli==2.5.0")
 _NATIVE = ("ahocorasick_rs==1.0.3", "crc32c==2.9.post0", "psutil==7.2.2", "py-spy==0.4.3")
-"""Versions are fixed, so that the same `bai` makes the same bundle everywhere."""
+"""Versions are fixed, so that one version of `bai` builds the same bundle everywhere."""
 _WATCHER = (
     "annotated-types==0.8.0",
     "boto3==1.44.8",
@@ -53,7 +53,7 @@ _TIMEOUT_S = 180.0
 def native(python: str) -> tuple[str, ...]:
     """Return the packages with native code for one CPython ("312")."""
     obstore = _obstore(python)
-    # 3.14 brings zstd itself.
+    # CPython 3.14 has zstd in its standard library.
     return (*_NATIVE, obstore) if python == "314" else (*_NATIVE, obstore, "zstandard==0.25.0")
 
 
@@ -89,12 +89,12 @@ def _compiled(architecture: str, python: str) -> list[str]:
 
 
 def find_wheels(architecture: str, *, cache: Path, download: bool = True) -> list[Path]:
-    """Return all wheels of a bundle: see `find_in_sets`."""
+    """Return all wheels of a bundle, as `find_in_sets` does."""
     return find_in_sets(sets(architecture), cache=cache, download=download)
 
 
 def locked_wheels(architecture: str) -> Mapping[str, str]:
-    """Return the sha256 of each wheel of a bundle, by file name: those of the files that `find_wheels` returns."""
+    """Return the sha256 of each wheel that `find_wheels` returns for a bundle, by file name."""
     fixed = locked()
     return {
         wheel: sha256
@@ -105,7 +105,7 @@ def locked_wheels(architecture: str) -> Mapping[str, str]:
 
 
 def find_in_sets(wanted: Sets, *, cache: Path, download: bool = True) -> list[Path]:
-    """Return all wheels of these sets, each file once, with its fixed sha256. Raises WheelError.
+    """Return all wheels of these sets, each file once, after a check of its fixed sha256. Raises WheelError.
 
     download: whether missing wheels may be fetched from the package index, with pip and its configuration.
     """
@@ -158,10 +158,11 @@ def download(folder: Path, requirements: str, options: Sequence[str]) -> None:
 
 
 def pip() -> list[str]:
-    """Return a command that is pip: this environment's, else the one that Python itself brings, else PATH's. Raises WheelError."""
+    """Return a command that runs pip: that of this environment, otherwise the one bundled with Python,
+    otherwise that on PATH. Raises WheelError."""
     if importlib.util.find_spec("pip") is not None:
         return [sys.executable, "-m", "pip"]
-    # Environments of uv have no pip. A wheel of pip runs without installation.
+    # Environments of uv have no pip, but a wheel of pip can run without installation.
     folders = [Path(sysconfig.get_path("stdlib")) / "ensurepip" / "_bundled"]
     if elsewhere := sysconfig.get_config_var("WHEEL_PKG_DIR"):
         folders.append(Path(elsewhere))
@@ -195,7 +196,7 @@ def _files(folder: str, package: str, fixed: Mapping[str, str]) -> dict[str, str
 
 
 def _download(folder: Path, packages: Sequence[str], options: list[str], fixed: Mapping[str, str]) -> None:
-    # Its files are run, so no other user may write there, with any umask.
+    # Files of the cache are executed, so no other user may write there, whatever the umask is.
     make_folder(folder, private=folder)
     lines = []
     for package in packages:

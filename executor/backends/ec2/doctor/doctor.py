@@ -1,4 +1,5 @@
-"""`bai doctor`: checks everything that a job on EC2 needs, without a launch, and names the remedy if something is missing."""
+"""`bai doctor`: checks without a launch everything that a job on EC2 needs, and names a remedy for whatever
+is missing."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ _BROKER_TIMEOUT_S = 5.0
 
 
 def examine(settings: Settings, job_request: JobRequest | None = None) -> Iterator[HealthFinding]:
-    """Yield the findings one by one. job_request: a job whose image and launch are checked, too; None without one."""
+    """Yield the findings one by one. job_request: a job whose image and launch are also checked; None: no
+    such job."""
     try:
         aws = aws_session(settings)
     except BaiError as error:
@@ -92,14 +94,15 @@ def _look_finding(settings: Settings) -> HealthFinding:
 
 def _late_watcher(look: Look, settings: Settings) -> HealthFinding:
     said = f"the watcher in the account looked {span(look.age)} ago the last time"
-    # The names of a setup's role and function begin with the same text.
+    # The names of a setup's role and of its function begin with the same text.
     setup = (settings.instance_profile or "").removesuffix("-instance") or "bai"
     todo = f"its log says why: aws logs tail /aws/lambda/{setup}-watcher; `bai setup` repairs it, or removes it with --no-watcher"
     return warned("looks", said, todo)
 
 
 def _as_launched(settings: Settings, job_request: JobRequest | None) -> Settings:
-    """Return `settings` with the values of the job's descriptor in their place. Raises the errors of reading it."""
+    """Return `settings` with the values that the job's descriptor overrides. Raises the errors of reading the
+    descriptor."""
     if job_request is None:
         return settings
     descriptor = with_defaults(read_request(job_request)[0], settings)
@@ -200,7 +203,7 @@ def _default_groups(ec2: Any, vpcs: list[str]) -> HealthFinding:
 
 
 def _closed(groups: list[Any]) -> list[str]:
-    """Return the ids of those of `groups` that let nothing out."""
+    """Return the ids of those `groups` that block all outgoing traffic."""
     return [each["GroupId"] for each in groups if not each.get("IpPermissionsEgress")]
 
 
@@ -217,7 +220,7 @@ def _brokers(settings: Settings) -> Iterator[HealthFinding]:
 
 
 _PROBE = "jobs/.doctor/probe.json"
-"""Name of a small object that is kept, so that each later conditional put of it must fail."""
+"""Name of a small object that is never deleted, so that each later conditional put of it must fail."""
 
 
 def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> Iterator[HealthFinding]:
@@ -235,7 +238,7 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
         return
     there = headers.get("x-amz-bucket-region") or aws.region
     if there != aws.region:
-        # S3 refuses requests that are signed for another region, and jobs use the configured one.
+        # S3 refuses requests that are signed for another region, and jobs sign for the configured one.
         yield failed(
             "bucket",
             f"{bucket} lies in {there}, and the configured region is {aws.region}",
@@ -258,7 +261,7 @@ def bucket_findings(settings: Settings, aws: AwsSession, *, instances: str) -> I
 
 
 def _unusable_bucket(bucket: str, region: str, error: Failure) -> HealthFinding:
-    """Return the finding about a bucket that could not be asked for."""
+    """Return the finding about a bucket that could not be queried."""
     code = code_of(error) if isinstance(error, ClientError) else ""
     if code in ("404", "NoSuchBucket"):
         todo = f"make it: aws s3 mb s3://{bucket} --region {region}"

@@ -1,4 +1,4 @@
-"""What `bai doctor` finds."""
+"""The findings of `bai doctor`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Health(str, Enum):
     WARNING = "warning"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check was not possible, which may not matter."""
+    """The check was not possible, which need not be a problem."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class HealthFinding:
     """Whether the configuration or the descriptor has to be corrected."""
 
     def as_table(self) -> dict[str, str | None]:
-        """Return it as JSON values."""
+        """Return the finding as JSON values."""
         return {
             "check": self.check,
             "health": self.health.value,
@@ -58,20 +58,21 @@ def unknown(check: str, sentence: str, todo: str = "") -> HealthFinding:
 
 
 def unusable(check: str, error: BaiError) -> HealthFinding:
-    """Return the finding that something cannot be used, for a reason in our own words."""
+    """Return the finding that something cannot be used, with the message of the error as the reason."""
     wrong = isinstance(error, (UsageError, DescriptorError, PlanError))
     return failed(check, str(error), configuration=wrong)
 
 
 def refused(check: str, error: Failure) -> HealthFinding:
-    """Return the finding that AWS refused, or did not answer."""
+    """Return the finding that AWS refused a request, or did not answer."""
     return unusable(check, aws_error(error, doing="looking at it"))
 
 
 def guarded(check: str, look: Callable[[], HealthFinding], *, denied: str = "") -> HealthFinding:
     """Return the finding of `look`. A refusal of AWS, or no answer, is also a finding.
 
-    denied: what is said if the credentials lack the right to look, which may not matter; empty: a failure as any other.
+    denied: sentence for credentials without the right to look, which need not be a problem; empty: a refusal
+    is a failure.
     """
     try:
         return look()

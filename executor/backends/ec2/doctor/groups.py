@@ -1,4 +1,5 @@
-"""Checks whether the machines of a job reach each other: the right to make a security group, or the rules of configured ones."""
+"""Checks whether the machines of a job can reach each other: the rules of the configured security groups or,
+without such groups, the right to create one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _DIRECTIONS = {"in": "ingress", "out": "egress"}
 
 
 def group_rights(aws: AwsSession, own_group: Mapping[str, Any]) -> HealthFinding:
-    """Try in dry runs to make the job's security group, and to change and delete one of an earlier job."""
+    """Try in dry runs to create the job's security group, and to change and delete the group of an earlier
+    job."""
     ec2: Any = aws.ec2()
     calls: dict[str, Callable[[], object]] = {
         "CreateSecurityGroup": lambda: ec2.create_security_group(**own_group, DryRun=True)
@@ -84,7 +86,7 @@ def group_rules(
 def _missing_directions(
     groups: Sequence[Any], ids: Sequence[str], subnets: Sequence[Mapping[str, Any]], *, has_efa: bool
 ) -> list[str]:
-    """Return the directions, "in" and "out", in which no rule lets all traffic of members through."""
+    """Return the directions, "in" and "out", in which no rule allows all traffic between members."""
     nets = [ipaddress.ip_network(each["CidrBlock"]) for each in subnets]
     missing = []
     for each in ("in", "out") if has_efa else ("in",):
@@ -96,13 +98,13 @@ def _missing_directions(
 
 def _let_through(rules: Sequence[Any], ids: Sequence[str], nets: Sequence[Any], *, has_efa: bool) -> bool:
     general = [rule for rule in rules if _is_for_all(rule, has_efa=has_efa)]
-    # EFA's traffic has no address that a range could cover: with it, both directions must name the group.
-    # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html#efa-start-security
+    # EFA's traffic has no IP address that a range could cover, so with EFA the rules of both directions must
+    # name the group. https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html#efa-start-security
     return any(_names(rule, ids) or (not has_efa and _covers(rule, nets)) for rule in general)
 
 
 def _is_for_all(rule: Mapping[str, Any], *, has_efa: bool) -> bool:
-    """Return whether a rule is for all traffic. Without EFA, all of TCP is enough."""
+    """Return whether a rule allows all traffic. Without EFA, a rule for all TCP traffic is enough."""
     if rule.get("IpProtocol") == _ALL:
         return True
     is_all_tcp = rule.get("FromPort", 1) <= 1 and rule.get("ToPort", 0) >= _TOPMOST_PORT

@@ -48,7 +48,7 @@ _UNCHECKED = "name a descriptor to have its image and its launch tried: bai doct
 def launch_findings(
     settings: Settings, aws: AwsSession, job_request: JobRequest | None
 ) -> Iterator[HealthFinding]:
-    """Yield the findings. Raises nothing, because an impossible check is also a finding."""
+    """Yield the findings. Raises no errors, because a check that is not possible is also a finding."""
     if job_request is None:
         for architecture in ARCHITECTURES:
             yield _bundle(settings, architecture)
@@ -78,7 +78,8 @@ def launch_findings(
 def request_findings(
     descriptor: Descriptor, resolved: Resolved, aws: AwsSession, *, bucket_region: str
 ) -> Iterator[HealthFinding]:
-    """Yield the findings about the launch itself: the needs of its machines, and EC2's own answer. Raises nothing."""
+    """Yield the findings about the launch itself: what its machines need, and EC2's answer to a dry run.
+    Raises no errors."""
     job = Job(
         job=Identity(id="doctor", client_id="doctor"),
         benchmark=Benchmark(argv=("true",)),
@@ -132,7 +133,8 @@ def _dry_run(
     *,
     server: Mapping[str, Any] | None = None,
 ) -> HealthFinding:
-    """Ask EC2 whether these credentials may launch this. server: the parameters of the server's request, if that is meant.
+    """Ask EC2 in a dry run whether these credentials may launch this. server: parameters of the server's
+    request; None: the request of the other machines.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_RunInstances.html
     """

@@ -1,4 +1,5 @@
-"""The checks of `bai doctor FILE` for a launch: whether its machines find room and, if there are several, each other."""
+"""The checks of `bai doctor FILE` for a launch: whether quotas allow its machines and, if there are several,
+whether they reach each other."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class VcpuQuota:
 
 
 def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) -> str | None:
-    """Return the quota among `names` that an instance of a type counts against; None if there is none."""
+    """Return the name of the quota, among `names`, that an instance of this type counts against; None if
+    there is none."""
     found = _TYPE.match(instance_type)
     if found is None:
         return None
@@ -67,7 +69,8 @@ def quota_name(instance_type: str, names: Iterable[str], *, spot: bool = False) 
 
 
 def vcpu_quota(aws: AwsSession, instance_type: str, *, spot: bool) -> VcpuQuota | None:
-    """Return the account's quota that a type counts against; None if there is none. Raises BaiError."""
+    """Return the account's quota that instances of a type count against; None if there is none. Raises
+    BaiError."""
     limits: dict[str, float] = {}
     with plain_errors("reading the quotas"):
         for page in aws.service_quotas().get_paginator("list_service_quotas").paginate(ServiceCode="ec2"):
@@ -96,7 +99,8 @@ def _vcpus(aws: AwsSession, kinds: list[str]) -> dict[str, int]:
 
 
 _SPREAD_LIMIT = 7
-"""Most instances in one zone: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
+"""Maximum number of instances in one zone:
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/placement-strategies.html"""
 
 
 def node_findings(
@@ -109,7 +113,7 @@ def node_findings(
 ) -> Iterator[HealthFinding]:
     """Yield the findings about a launch by `request`.
 
-    own_group: CreateSecurityGroup's parameters; None if the machines get no group of their own.
+    own_group: parameters of CreateSecurityGroup; None if no group is created for the job.
     """
     nodes = _machines(resolved, request)
     servers = [(resolved.server, 1)] if resolved.server is not None else []
@@ -183,7 +187,7 @@ def _quotas(
 
 
 def _quota(quota: VcpuQuota, parts: Sequence[tuple[int, int]]) -> HealthFinding:
-    """Return the finding about a quota. parts: numbers of machines, each with the vCPUs of one."""
+    """Return the finding about a quota. parts: numbers of machines, each with the vCPUs of one machine."""
     vcpus = sum(nodes * each for nodes, each in parts)
     needed = f"{vcpus:,} ({' + '.join(f'{nodes:,} × {each}' for nodes, each in parts)})"
     said = (
@@ -258,7 +262,8 @@ def _efa(kind: InstanceType, wanted: int) -> HealthFinding:
 def _interfaces(
     aws: AwsSession, subnets: Sequence[Mapping[str, Any]], count: int, bucket_region: str
 ) -> HealthFinding:
-    """Check whether machines with several interfaces, to which EC2 gives no public address, reach S3."""
+    """Check whether machines with several interfaces reach S3. EC2 does not assign public addresses to
+    them."""
     cut_off = without_s3(aws, subnets, bucket_region=bucket_region)
     if not cut_off:
         return passed("interfaces", f"S3 is reached with {count} and no public address")
@@ -268,7 +273,7 @@ def _interfaces(
 def _addresses(
     subnets: Sequence[Mapping[str, Any]], nodes: int, interfaces: Sequence[Mapping[str, Any]]
 ) -> HealthFinding:
-    # An interface that is only an EFA has no address.
+    # An interface of type efa-only has no address.
     needed = nodes * sum(each.get("InterfaceType") != "efa-only" for each in interfaces)
     free = {each["SubnetId"]: each.get("AvailableIpAddressCount", 0) for each in subnets}
     small = [f"{subnet} has {count:,}" for subnet, count in free.items() if count < needed]

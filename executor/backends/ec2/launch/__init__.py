@@ -1,1 +1,2 @@
-"""From a descriptor to instances: look-ups, the request, and its only launch."""
+"""Launches instances for a descriptor: looks values up, makes the request, and sends it so that only one
+launch succeeds."""

@@ -1,5 +1,5 @@
-"""Capacity blocks: machines reserved in advance, the time until which EC2 leaves them running, and its effect
-on a job.
+"""Capacity blocks, which are machines reserved in advance: the time until which EC2 lets them run, and its
+effect on a job.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html
 """
@@ -28,20 +28,20 @@ _OVER = frozenset({"expired", "cancelled", "failed", "payment-failed", "unavaila
 
 @dataclass(frozen=True, kw_only=True)
 class CapacityBlock:
-    """The block in which a job's machines are."""
+    """The capacity block that contains a job's machines."""
 
     reservation: str
     end: datetime | None
-    """End of the block; None if these credentials may not ask."""
+    """End of the block; None if these credentials may not query it."""
     state: str = ""
 
     @property
     def last(self) -> datetime | None:
-        """Time from which EC2 terminates its machines; None if unknown."""
+        """Time at which EC2 begins to terminate the block's machines; None if unknown."""
         return None if self.end is None else self.end - _BEFORE_END
 
     def sentence(self) -> str:
-        """Return its end for a person."""
+        """Return a sentence for the user about the end of the block."""
         if self.end is None or self.last is None:
             return (
                 f"when the capacity block {self.reservation} ends is not known, as these credentials may not ask for it "
@@ -54,7 +54,8 @@ class CapacityBlock:
 
 
 def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
-    """Return the block of the requested machines; None if there is none. Raises UsageError if it is over, AwsError."""
+    """Return the block of the requested machines; None if there is none. Raises UsageError if the block is
+    over, AwsError."""
     if read_market(ec2.run_instances) != CAPACITY_BLOCK:
         return None
     reservation = read_reservation(ec2.run_instances)
@@ -84,10 +85,11 @@ def find_block(ec2: Ec2, aws: AwsSession) -> CapacityBlock | None:
 
 
 def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, str | None]:
-    """Return `job` with the time that `block` leaves a machine launched at `start`, and a sentence if that is less than requested.
+    """Return `job` with the run time that `block` allows for a machine launched at `start`, and a sentence if
+    that is less than requested.
 
-    Such a machine ends by itself before EC2 terminates it, so that no result is lost. Raises UsageError if no time is left for the
-    benchmark.
+    Such a machine powers itself off before EC2 terminates it, so that no result is lost. Raises UsageError if
+    no time is left for the benchmark.
     """
     wanted = job.limits.max_runtime
     if block.last is None or wanted is None:
@@ -96,7 +98,7 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
     left = block.last - start - beside
     if wanted <= left:
         return job, None
-    # Whole minutes: easy to read, and the same for two submissions of one job.
+    # Whole minutes are easy to read, and equal for two submissions of one job.
     runtime = timedelta(minutes=left // timedelta(minutes=1))
     around = f"around it a machine may take {format_duration(beside)} (pull_timeout, extract_timeout and the others of [limits])"
     if runtime < _LEAST_RUNTIME:
@@ -109,8 +111,8 @@ def within_block(job: Job, block: CapacityBlock, start: datetime) -> tuple[Job, 
 
 
 def as_bounded(job: Job, there: Job, ec2: Ec2) -> Job:
-    """Return `job` with the run time of the existing job `there` with the same id, if its block may have left
-    that job less time than it requests."""
+    """Return `job` with the run time of the existing job `there`, which has the same id, if a capacity block
+    may have shortened that run time."""
     wanted, given = job.limits.max_runtime, there.limits.max_runtime
     if read_market(ec2.run_instances) != CAPACITY_BLOCK or wanted is None or given is None or given > wanted:
         return job

@@ -1,4 +1,5 @@
-"""Upper bound of a job's cost: the hours that its deadman allows, times the price of an hour, and its volumes."""
+"""Upper bound of a job's cost: the hours until its machines must be gone, times the price per hour, plus its
+volumes."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from executor.backends.ec2.launch.images import Image
 from executor.backends.ec2.session import FAILURES, AwsSession
 
 _HOURS = 30 * 24
-"""EBS is paid for by the second of a month of 30 days."""
+"""Hours of a month. EBS charges by the second, for a month of 30 days."""
 _MONITORING = 20 * 0.30 / _HOURS
-"""Detailed monitoring costs USD 0.30 a month for each metric of an instance; with those of its EBS volumes
-there are fewer than twenty."""
+"""Cost of detailed monitoring (USD per hour): USD 0.30 per month for each metric. An instance with its EBS
+volumes has fewer than twenty metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Rates:
-    """USD a month, in the dearest commercial region and rounded up."""
+    """Prices of a volume type (USD per month) in the most expensive commercial region, rounded up."""
 
     gib: float
     iops: float = 0.0
@@ -31,10 +32,10 @@ class _Rates:
     free_iops: int = 0
     free_throughput: int = 0
     iops_tiers: tuple[tuple[int, float], ...] = ()
-    """Part of `iops` that is charged for: the number of operations from which it applies."""
+    """Reduced prices: from this number of IOPS on, this fraction of `iops` is charged."""
 
     def monthly(self, *, size: int, iops: int, throughput: int) -> float:
-        """Return USD a month for a volume of `size` GiB."""
+        """Return the price of a volume (USD per month). size: GiB."""
         paid = max(0, iops - self.free_iops) * self.iops
         last = 1.0
         for beyond, part in self.iops_tiers:
@@ -47,13 +48,15 @@ _RATES: Mapping[str, _Rates] = {
     "gp3": _Rates(gib=0.17, iops=0.011, mib_per_second=0.09, free_iops=3000, free_throughput=125),
     "gp2": _Rates(gib=0.21),
     "io1": _Rates(gib=0.26, iops=0.10),
-    # 0.065, 0.0455 and 0.03185 USD in us-east-1; the same parts elsewhere.
+    # 0.065, 0.0455 and 0.03185 USD in us-east-1; the ratios are the same elsewhere.
     "io2": _Rates(gib=0.26, iops=0.10, iops_tiers=((32_000, 0.70), (64_000, 0.49))),
     "st1": _Rates(gib=0.10),
-    # The price in sa-east-1 before AWS lowered it; the present price was not found in any copy of the list.
+    # The price in sa-east-1 before AWS lowered it; the current price was not found in any copy of the price
+    # list.
     "sc1": _Rates(gib=0.05),
 }
-"""Magnetic volumes ("standard") are missing: their requests are charged for, and their number is unknown."""
+"""Rates by volume type. Magnetic volumes ("standard") are missing, because their requests are charged, and
+the number of requests is unknown."""
 _DEFAULT_TYPE = "gp2"
 """https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_EbsBlockDevice.html"""
 
@@ -63,7 +66,7 @@ class VolumeCost:
     """Costs of one machine in addition to the hours of the instance."""
 
     hourly: float
-    """USD at most."""
+    """Maximum cost (USD per hour)."""
     unknown: tuple[str, ...] = ()
     """Costs that are not included."""
 
@@ -90,47 +93,49 @@ def volume_cost(request: Mapping[str, Any]) -> VolumeCost:
 
 
 _UNLIMITED = ("t3.", "t3a.", "t4g.")
-"""Types that buy CPU credits by default:
+"""Prefixes of types that buy CPU credits by default:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/burstable-performance-instances-unlimited-mode-concepts.html"""
 _CREDITS = "CPU credits beyond those earned"
 _CREDIT_RATES = {"t4g": 0.04}
 _CREDIT_RATE = 0.05
-"""USD for a vCPU that computes for an hour on bought credits alone, on Linux, in all regions and on all markets:
+"""Price of an hour of one vCPU on bought credits alone (USD), on Linux, in all regions and on all markets:
 https://aws.amazon.com/ec2/pricing/on-demand/#T2.2FT3.2FT4g_Unlimited_Mode_Pricing"""
 _TENANCIES = {"default": "Shared", "dedicated": "Dedicated"}
 """RunInstances' word → the price list's."""
 _OTHER_PARTITIONS = ("cn-", "us-gov-", "us-iso", "eu-isoe-")
-"""Partitions whose credentials other price lists do not accept; China's prices are in another currency."""
+"""Beginnings of regions in other partitions. Their credentials are not valid for the price list, and China's
+prices are in another currency."""
 
 
 _LEAST_PAID_S = 60
-"""Seconds of an instance that are paid at least: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-usage-hours.html"""
+"""Minimum time that is charged for an instance (seconds):
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-usage-hours.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The cost of a job: an upper bound of its hours, and their price if it is known."""
+    """The cost of a job: an upper bound of its instance hours, and their price if it is known."""
 
     instances: int
     longest: timedelta
-    """Longest time of each instance."""
+    """Longest run time of each instance."""
     hourly: float | None
-    """USD an hour of one instance without its volumes; None if it is not known."""
+    """Price of one instance without its volumes (USD per hour); None if unknown."""
     volumes: float = 0.0
-    """Most USD an hour for the volumes and the detailed monitoring of one instance."""
+    """Maximum cost of the volumes and the detailed monitoring of one instance (USD per hour)."""
     origin: str
     """Origin of the price."""
     bound: bool = False
-    """Whether an hour of the instance costs no more than `hourly`."""
+    """Whether `hourly` is an upper bound of the price."""
     excluded: tuple[str, ...] = ()
-    """Charges in addition to it."""
+    """Charges that are not included in the price."""
     replacements: int = 0
-    """Machines that may be launched in place of lost ones: at most `instances` exist at a time, and all end
-    by the same deadline."""
+    """Machines that may replace lost ones. At most `instances` exist at a time, and all end by the same
+    deadline."""
 
     @property
     def hours(self) -> float:
-        """Return the most instance hours that may be paid."""
+        """Return the maximum number of instance hours that may be charged."""
         at_once = self.instances * self.longest.total_seconds()
         return (at_once + self.replacements * _LEAST_PAID_S) / 3600
 
@@ -139,7 +144,7 @@ class Cost:
         return None if self.hourly is None else self.hours * (self.hourly + self.volumes)
 
     def sentence(self) -> str:
-        """Return the cost as a sentence for a person."""
+        """Return the cost as a sentence for the user."""
         bound = f"at most {self.hours:,.1f} instance hours"
         if self.replacements:
             times = f"{self.instances:,} × " if self.instances > 1 else ""
@@ -162,7 +167,7 @@ def dearest(costs: Sequence[Cost]) -> Cost:
 
 
 def mean(costs: Sequence[Cost]) -> Cost:
-    """Return the cost of machines of different types, each with its own of `costs`, which are of one machine each."""
+    """Return the total cost of machines of different types. costs: the cost of each single machine."""
     prices = [each.hourly for each in costs if each.hourly is not None]
     return replace(
         costs[0],
@@ -175,7 +180,8 @@ def mean(costs: Sequence[Cost]) -> Cost:
 
 
 def over_budget(cost: Cost, most: float | None) -> str | None:
-    """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if it is launched."""
+    """Return the reason why a job of this cost is not launched if `most` USD are allowed; None if it may be
+    launched."""
     if most is None or (cost.dollars is not None and cost.dollars <= most):
         return None
     advice = "raise limits.max_cost (--max-cost), or write a shorter limits.max_runtime, fewer nodes or a smaller type"
@@ -188,8 +194,8 @@ def over_budget(cost: Cost, most: float | None) -> str | None:
 
 
 def hang_warning(cost: Cost) -> str:
-    """Return the warning about a job on several GPU machines without a limit: one process that hangs keeps
-    all of them running."""
+    """Return a warning about a job on several GPU machines without a time limit, because one hanging process
+    keeps all of them running."""
     price = "" if cost.dollars is None else f", at most {cost.dollars:,.2f} USD"
     return (
         f"a benchmark that hangs holds {cost.instances} GPU machines for {format_duration(cost.longest)}{price}: "
@@ -200,7 +206,8 @@ def hang_warning(cost: Cost) -> str:
 def not_included(
     instance_type: str, request: Mapping[str, Any], *, vcpus: int | None = None
 ) -> tuple[str, ...]:
-    """Return the charges of a launch by `request` in addition to the hours of its instances. vcpus: the type's; None if unknown."""
+    """Return the charges of a launch by `request` that its instance hours do not include. vcpus: those of the
+    type; None if unknown."""
     found = [*volume_cost(request).unknown, "traffic", "public IPv4 addresses"]
     interfaces = request.get("NetworkInterfaces") or [{}]
     if all(each.get("AssociatePublicIpAddress") is False for each in interfaces):
@@ -214,19 +221,19 @@ def not_included(
 
 
 def read_tenancy(request: Mapping[str, Any]) -> str:
-    """Return the tenancy in RunInstances' parameters, or in `[aws.ec2.run_instances]`."""
+    """Return the tenancy in the parameters of RunInstances, or in `[aws.ec2.run_instances]`."""
     return str(request.get("Placement", {}).get("Tenancy", "default"))
 
 
 def _credits(instance_type: str, vcpus: int | None) -> str:
-    """Return the charge for CPU credits, with its bound."""
+    """Return the charge for CPU credits, with its upper bound."""
     rate = _CREDIT_RATES.get(instance_type.partition(".")[0], _CREDIT_RATE)
     hour = f", {rate * vcpus:,.2f} USD an hour for {vcpus} vCPUs" if vcpus is not None else ""
     return f"{_CREDITS} (at most {rate:.2f} USD per vCPU-hour{hour})"
 
 
 def is_bound(image: Image, excluded: Sequence[str]) -> bool:
-    """Return whether the listed price is the most that an hour of an instance of `image` costs."""
+    """Return whether the listed price is an upper bound for an hour of an instance with `image`."""
     is_open = any(each.startswith(("the volume ", _CREDITS)) for each in excluded)
     return bool(image.operation) and not image.marketplace and not is_open
 
@@ -239,10 +246,8 @@ def price(
     operation: str = "",
     tenancy: str = "default",
 ) -> tuple[float | None, str]:
-    """Return the price of an hour on demand in USD, and its origin: the configuration, or AWS's price list.
-
-    operation: the image's UsageOperation, which decides the cost of its licences. tenancy: as in
-    RunInstances.
+    """Return the on-demand price (USD per hour), and its origin: the configuration, or AWS's price list.
+    operation: the image's UsageOperation, which determines the cost of licences. tenancy: as in RunInstances.
     """
     if instance_type in prices:
         return prices[instance_type], "from the configuration"

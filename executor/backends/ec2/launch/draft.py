@@ -1,4 +1,4 @@
-"""A job on EC2 as it would be launched now: `bai plan` shows what `bai submit` sends."""
+"""A job on EC2 as it would be launched now. `bai plan` shows it, and `bai submit` sends it."""
 
 from __future__ import annotations
 
@@ -70,24 +70,25 @@ class LaunchPlan:
     job: Job
     resolved: Resolved
     bundle: BuiltBundle | None
-    """Bundle of the agent; None if it is made at submission."""
+    """Bundle of the agent; None if it is built only at submission."""
     user_data: UserData
     file: LaunchFile
-    """The launch as it is recorded."""
+    """The launch as it will be recorded."""
     max_cost: float | None = None
-    """Most that the job may cost (USD); None without a bound."""
+    """Maximum cost of the job (USD); None if there is no bound."""
     shortened: str | None = None
-    """Reason why it may run for less time than its descriptor sets; None if it may not."""
+    """Reason why the job gets less run time than its descriptor sets; None if it gets all of it."""
     may_hang: bool = False
-    """Whether it has several GPU machines, but no limit of its run time or silence."""
+    """Whether the job has several GPU machines, but no limit of its run time or of its time without
+    output."""
 
     def cost(self, settings: Settings, aws: AwsSession | None) -> Cost:
-        """Return its cost with the dearest of its types; asks AWS's price list if the configuration has no price."""
+        """Return the job's cost with its most expensive type. Queries AWS's price list if the configuration
+        has no price."""
         image, request = self.resolved.image, self.file.request
         longest = deadman(self.job)
         if self.job.is_elastic:
-            # A machine that is launched later, in place of an earlier one, may be on until the `expires` of
-            # all.
+            # A replacement is launched later, but may run until the `expires` of all machines.
             longest += LAUNCH_WINDOW
         server = self.resolved.server
 
@@ -98,7 +99,7 @@ class LaunchPlan:
                 name, settings.prices, aws, operation=image.operation, tenancy=read_tenancy(request)
             )
             return Cost(
-                # `bai scale` may enlarge the job.
+                # The maximum, because `bai scale` may enlarge the job.
                 instances=self.job.strategy.nodes if server is None else 1,
                 longest=longest,
                 replacements=self.job.elastic.replacements,
@@ -113,7 +114,7 @@ class LaunchPlan:
         return own if server is None else mean([own, cost(server)])
 
     def machines(self, kinds: str) -> str:
-        """Return the machines as text for a person. kinds: the names of their types, without the server's."""
+        """Return the machines as text for the user. kinds: the names of their types, without the server's."""
         server = self.resolved.server
         more = "" if server is None else f" and 1 × {server.name} as its server"
         number = machines_in_words(self.job) if server is None else "1"
@@ -121,7 +122,7 @@ class LaunchPlan:
 
     @property
     def vcpus(self) -> int | None:
-        """vCPUs of all machines; None if their types were not looked up."""
+        """Number of vCPUs of all machines; None if their types were not looked up."""
         own, server = self.resolved.kind.vcpus, self.resolved.server
         if own is None or server is None:
             return None if own is None else own * self.job.desired_nodes
@@ -132,9 +133,9 @@ class LaunchPlan:
 def planned_job(
     job_request: JobRequest, descriptor: Descriptor, settings: Settings, *, job_id: str
 ) -> Iterator[tuple[Job, LocalFiles]]:
-    """Yield the job descriptor of `job_request` with its local files. Packed files exist until the block ends.
-
-    Asks git and reads local files, but asks no network. Raises PlanError, ScriptsError, UsageError.
+    """Yield the job descriptor of `job_request` with its local files. Packed files exist until the end of the
+    `with` block. Queries git and reads local files, but does not use the network. Raises PlanError,
+    ScriptsError, UsageError.
     """
     if job_request.data_root is not None:
         raise UsageError("--data-root is for runs on this machine; on an instance data goes to its own path")
@@ -160,9 +161,8 @@ def draft(
     resolved: Resolved | None = None,
     exists: bool = False,
 ) -> LaunchPlan:
-    """Return the launch of `job` as of now. Without `aws`, unknown values are placeholders.
-
-    resolved: earlier look-ups. exists: whether the store already has the job, so that its limits must not
+    """Return the launch of `job` as of `now`. Without `aws`, unknown values are placeholders. resolved:
+    results of earlier look-ups. exists: whether the store already has the job, so that its limits must not
     change. Raises UsageError, AwsError, WheelError.
     """
     ec2 = ec2_table(descriptor)
@@ -227,7 +227,7 @@ def _may_hang(job: Job, descriptor: Descriptor, settings: Settings, resolved: Re
 
 
 def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str) -> Wait | None:
-    """Return the wait for capacity of a job that is submitted at `since`; None if it does not wait."""
+    """Return the wait for capacity of a job that is submitted at `since`; None if the job does not wait."""
     duration = descriptor.limits.wait_for_capacity or settings.limits.wait_for_capacity
     return None if duration is None else Wait(seconds=math.ceil(duration.total_seconds()), since=since)
 
@@ -235,7 +235,8 @@ def wait_for_capacity(descriptor: Descriptor, settings: Settings, *, since: str)
 def own_group(
     job: Job, resolved: Resolved, request: Mapping[str, Any], *, expires: str
 ) -> dict[str, Any] | None:
-    """Return the security group of several machines, if none is named. Raises UsageError."""
+    """Return the parameters of the security group for a job of several machines; None if the group is named
+    or not needed. Raises UsageError."""
     if job.strategy.nodes == 1 or names_groups(request):
         return None
     if len(resolved.vpcs) != 1:
@@ -265,7 +266,7 @@ def preflight(
 ) -> list[Finding]:
     """Return the problems of a launch of `job_request`: its strategy, scripts, local data, launch parameters, size of user data.
 
-    Reads local files and packs the scripts, as a submission does; asks no network.
+    Reads local files and packs the scripts, as a submission does, but does not use the network.
     """
 
     def draw() -> None:
@@ -279,7 +280,7 @@ def preflight(
             check()
         except BaiError as error:
             problem = str(error)
-            # A key that makes the first check fail also makes the second one fail.
+            # A key that fails the first check also fails the second one.
             if problem not in (each.problem for each in found):
                 found.append(Finding(file=str(job_request.file), problem=problem, fix=""))
 

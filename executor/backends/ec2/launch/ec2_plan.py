@@ -1,4 +1,4 @@
-"""A launch on EC2 for people: as `bai plan` shows it, and the notice before its request."""
+"""A launch on EC2 as text: the output of `bai plan`, and the notice before the request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Ec2Plan:
     uploads: Sequence[Upload]
     settings: Settings
     aws: AwsSession | None
-    """Session of AWS; None if AWS cannot be asked."""
+    """Session of AWS; None if AWS cannot be queried."""
     survey: Callable[[], ScriptsSurvey | None]
     on_progress: Callable[[str], None]
     defaults: Sequence[DefaultValue] = ()
@@ -102,7 +102,7 @@ class Ec2Plan:
         return "".join(f"{line}\n" for line in self._lines(show_user_data=show_user_data))
 
     def user_data(self) -> bytes:
-        """Return the user data in base64, and say how a machine is launched with it by hand."""
+        """Return the user data in base64. Also log what is needed to launch a machine with it by hand."""
         launch = self.launch
         if launch.bundle is None:
             raise UsageError(
@@ -147,7 +147,8 @@ class Ec2Plan:
             yield f"{used}; `--show-user-data` prints it in clear."
 
     def _summary(self) -> Iterator[str]:
-        """Yield the first lines: the machines, their cost, and their share of the quota."""
+        """Yield the first lines: the machines, their cost, and the vCPUs that they take of the account's
+        quota."""
         launch, file, cost = self.launch, self.launch.file, self.cost
         first = launch.resolved.candidates[0]
         image = file.request.get("ImageId", "")
@@ -161,7 +162,8 @@ class Ec2Plan:
             yield f"# {plan_sentence(file.wait)}."
 
     def _asked_in_turn(self) -> Iterator[str]:
-        """Yield the candidates: one line for each type on each market."""
+        """Yield the candidates in the order in which they are requested: one line for each type on each
+        market."""
         resolved = self.launch.resolved
         machines = "1" if self.launch.file.server is not None else machines_in_words(self.launch.job)
         groups: dict[tuple[str, str], list[Candidate]] = {}
@@ -177,7 +179,7 @@ class Ec2Plan:
 
 
 def mount_notes(job: Job) -> list[str]:
-    """Return what each of `[[mounts]]` needs that is not known before the launch."""
+    """Return a note for each of `[[mounts]]` about requirements that cannot be checked before the launch."""
     return [
         f"mounts: {each.src} at {each.target}; the image needs {each.type.package}, and the security group of the file system must "
         "let the machines reach TCP port 2049"
@@ -251,12 +253,12 @@ def planned_launch(
 ) -> Iterator[tuple[LaunchPlan, Sequence[Upload], AwsSession | None]]:
     """Yield the plan of the launch and its uploads as of now.
 
-    Only reads. Without credentials some values are unknown, which are reported to `on_progress`. Raises the
-    errors of `planned_job` and `draft`.
+    Changes nothing. Without credentials some values are unknown; these are reported to `on_progress`. Raises
+    the errors of `planned_job` and `draft`.
     """
     aws = _aws_if_there(descriptor, settings, on_progress)
     if aws is None:
-        # Otherwise AWS's message is better.
+        # If AWS can be queried, its own message is better.
         for warning in unknown_words(descriptor, settings):
             on_progress(warning)
     with planned_job(job_request, descriptor, settings, job_id=job_id or UNDRAWN_ID) as (job, files):
@@ -267,7 +269,8 @@ def planned_launch(
 def _aws_if_there(
     descriptor: Descriptor, settings: Settings, on_progress: Callable[[str], None]
 ) -> AwsSession | None:
-    """Return the session of AWS if a region and credentials are known, else the missing part."""
+    """Return the session of AWS if a region and credentials are known; otherwise None, after reporting what
+    is missing."""
     region = launch_region(descriptor, settings)
     if region is None or settings.bucket is None:
         missing = "region" if region is None else "bucket"

@@ -1,4 +1,4 @@
-"""Submits a job to EC2: uploads its files, records it, launches it. Once per job id."""
+"""Submits a job to EC2, once per job id: uploads its files, records it, launches it."""
 
 from __future__ import annotations
 
@@ -65,11 +65,13 @@ def submit(
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Submitted:
-    """Launch the job of `job_request`, or find its launch. Repeated with the same id, after any failure, it is launched once.
+    """Launch the job of `job_request`, or find its launch. If the call is repeated with the same id, after
+    any failure, the job is launched only once.
 
-    If the job waits for capacity, this function waits, unless the listener's `on_wait` raises; a repeated call keeps the job's place.
-    Raises LaunchError after a final refusal of EC2 (the job then has a result), UndecidedError if the job may or may not run,
-    UsageError if the store has another job or another launch with this id.
+    If the job waits for capacity, this function waits, unless the listener's `on_wait` raises. A repeated
+    call continues the same wait. Raises LaunchError after a final refusal of EC2 (the job then has a result),
+    UndecidedError if the job may or may not run, UsageError if the store has another job or another launch
+    with this id.
     """
     listener = listener or SubmitListener()
     if job_id is not None:
@@ -78,7 +80,7 @@ def submit(
     drawn = job_id or new_job_id(job_request, descriptor)
     check_region(settings)
     aws = aws_session(settings, region=launch_region(descriptor, settings))
-    # The id is useless if the submission ends here.
+    # Reported only now, because the id would be useless if the submission had failed before.
     aws.credentials()
     listener.on_submit(drawn)
     record = JobRecord(bucket_store(settings), drawn)
@@ -108,22 +110,22 @@ class _Stage(Enum):
     """The state of a job of this id, which another submission may have made."""
 
     UNLAUNCHED = auto()
-    """No launch is written down."""
+    """No launch is recorded."""
     WRITTEN = auto()
     """This submission has recorded the launch."""
     BEGUN = auto()
     """Another submission has recorded the launch, and may have requested it from EC2."""
     LAUNCHED = auto()
-    """Nothing is left to do."""
+    """The job was launched or has ended, so nothing is left to do."""
 
 
 @dataclass(kw_only=True)
 class _Submission:
-    """A submission that an earlier or concurrent one may have begun."""
+    """A submission that an earlier or concurrent submission may have begun."""
 
     record: JobRecord
     job: Job
-    """The job as the request creates it."""
+    """The job that the request describes."""
     job_request: JobRequest
     descriptor: Descriptor
     settings: Settings
@@ -138,7 +140,8 @@ class _Submission:
     """Whether this submission has written the job."""
 
     def look(self) -> _Stage:
-        """Read the store. Raises LaunchError, RecordError, UsageError if it has another job."""
+        """Read the job's stage from the store. Raises LaunchError, RecordError, UsageError if the store has
+        another job of this id."""
         if self.record.exists():
             self.there = self.record.exact_job()
             if self._is_decided(self.there):
@@ -146,20 +149,21 @@ class _Submission:
         try:
             self.file = read_launch(self.record)
         except RecordError:
-            # Another version of `bai` may write it differently; its tags are the same.
+            # Another version of `bai` may write the record differently, but the tags of the instances are the
+            # same.
             if not self._is_adopted(self.aws):
                 raise
             return _Stage.LAUNCHED
         if self.file is None:
             return _Stage.UNLAUNCHED
         if self.there is None and self.record.exists():
-            # A concurrent submission has written both since our look, the job first.
+            # A concurrent submission has written both after the first read, the job before the launch.
             self.there = self.record.exact_job()
             self._check_same(self.there)
         return _Stage.BEGUN
 
     def write_down(self, uploads: Sequence[Upload]) -> _Stage:
-        """Upload the files, write the job and its launch down. Raises UsageError, AwsError, StoreError."""
+        """Upload the files, and record the job and its launch. Raises UsageError, AwsError, StoreError."""
         drawing = draft(
             self.there or self.job,
             self.descriptor,
@@ -192,7 +196,8 @@ class _Submission:
         return _Stage.WRITTEN if self.file == ours else _Stage.BEGUN
 
     def check_begun(self) -> _Stage:
-        """Raise UsageError unless the stored launch, which anybody may have written, is a launch of this job."""
+        """Raise UsageError unless the stored launch is a launch of this job. Any user of the bucket may have
+        written it."""
         file = self._begun
         problem = problem_with(
             self.record,
@@ -218,13 +223,16 @@ class _Submission:
         return _Stage.LAUNCHED
 
     def launch_in_rounds(self, *, begun_before: bool, sleep: Callable[[float], None]) -> None:
-        """Launch, or continue an interrupted launch; while there is no room, in rounds until the wait ends.
+        """Launch, or continue an interrupted launch. While there is no capacity, repeat it in rounds until
+        the wait ends.
 
-        begun_before: whether EC2 may have been asked already. Raises the errors of `launch` and of the listener's `on_wait`.
+        begun_before: whether an earlier process may have sent the request. Raises the errors of `launch` and
+        of the listener's `on_wait`.
         """
         longest = deadman(self.there or self.job)
         if self.job_request.service is None:
-            # Before anything may run: the service checks its own jobs, and nobody may check others.
+            # Marked before any machine can run. Jobs of the service are not marked, because the service
+            # checks them itself.
             watch_job(self.record.store, self.record.job_id, token=self._begun.token)
         file = read_latest_round(self.record, self._begun)
         if file is not self.file:
@@ -266,12 +274,13 @@ class _Submission:
         same_job(there, as_bounded(self.job, there, ec2_table(self.descriptor)), self.job_request)
 
     def _is_decided(self, there: Job) -> bool:
-        """Return whether the job of the store has ended, or has been launched. Raises UsageError if it is
-        another launch, LaunchError."""
+        """Return whether the stored job has ended or has been launched. Raises LaunchError, and UsageError if
+        the stored job differs from the request's."""
         try:
             self._check_same(there)
         except UsageError:
-            # The service is responsible for its launches, even if its configuration has changed since.
+            # The service stays responsible for its launches, even if its configuration has changed since
+            # then.
             if not (_is_of_same_request(there, self.job, self.job_request) and self._is_launched()):
                 raise
             return True
@@ -281,7 +290,8 @@ class _Submission:
         return ended or decided_before(self.record) is not None
 
     def _is_launched(self) -> bool:
-        """Return whether the job has been launched. A descriptor alone is no proof, because any machine may write one. Raises LaunchError."""
+        """Return whether the job has been launched. A stored descriptor alone does not prove a launch,
+        because any machine may write one. Raises LaunchError."""
         if decided_before(self.record) is not None:
             return True
         return read_launch(self.record) is not None and self._is_adopted(self.aws)
@@ -290,7 +300,7 @@ class _Submission:
         return self.there is not None and adopt(self.record, aws) is not None
 
     def _check_round(self, file: LaunchFile, longest: timedelta) -> None:
-        """Raise UsageError unless `file`, which the store holds, is a round of the launch that was begun."""
+        """Raise UsageError unless the stored `file` is a round of the launch that was begun."""
         problem = problem_with_round(self.record, self._begun, file, deadman=longest, now=self.now())
         if problem is not None:
             raise UsageError(problem)
@@ -299,7 +309,7 @@ class _Submission:
 def _wait_until(
     time: datetime, record: JobRecord, sleep: Callable[[float], None], now: Callable[[], datetime]
 ) -> bool:
-    """Return True at `time`, or False as soon as the job is cancelled or has ended."""
+    """Wait until `time` and return True; return False as soon as the job is cancelled or has ended."""
     while (left := (time - now()).total_seconds()) > 0:
         sleep(min(left, _LOOK_S))
         try:
@@ -320,18 +330,19 @@ def _check_configured(job_request: JobRequest, settings: Settings) -> None:
 
 
 def _is_of_same_request(there: Job, job: Job, job_request: JobRequest) -> bool:
-    """Return whether both jobs were made for one request of the benchmark service."""
+    """Return whether both jobs were made for the same request of the benchmark service."""
     requests = {(each.job.client_id, each.job.action_id) for each in (there, job)}
     return job_request.service is not None and len(requests) == 1
 
 
 def _write_job(record: JobRecord, drawing: LaunchPlan, job_request: JobRequest) -> bool:
-    """Write the job unless it exists; return whether it is new. Raises UsageError if there is another one."""
+    """Write the job unless it exists; return whether it is new. Raises UsageError if the store has a
+    different job of this id."""
     content = job_toml(drawing.job).encode()
     new = record.store.put(record.key("job.toml"), content, if_absent=True)
     if not new:
         same_job(record.exact_job(), drawing.job, job_request)
         check_job_bytes(record, drawing.job)
-    # Recorded before the launch, which may outlive us, because reapers have to know the region.
+    # Recorded before the launch, because reapers need the region even if this process dies.
     name_region(record.store, drawing.resolved.region)
     return new

@@ -45,7 +45,7 @@ class ErrorClass:
 
 
 def classify_error(error: Failure) -> ErrorClass:
-    """Return the meaning of `error`, which RunInstances answered or which prevented an answer."""
+    """Return the meaning of `error`: an answer of RunInstances, or the reason why there was no answer."""
     if not isinstance(error, ClientError):
         return _without_answer(error)
     code, message = code_of(error), message_of(error)
@@ -55,7 +55,7 @@ def classify_error(error: Failure) -> ErrorClass:
 
 
 def _classify(error: ClientError, code: str, message: str) -> tuple[RetryAction, Outcome, str]:
-    """Return action, outcome, and the meaning for a person."""
+    """Return the next action, the outcome, and a sentence for the user."""
     failed = Outcome.LAUNCH_FAILED
     if (unsigned := _unsigned(error, code)) is not None:
         return RetryAction.GIVE_UP, failed, unsigned
@@ -79,7 +79,7 @@ def _refusal(code: str, message: str) -> str | None:
 
 
 def _unsigned(error: ClientError, code: str) -> str | None:
-    """Return the reason why EC2 got no request with a valid signature; None if it got one."""
+    """Return the reason why EC2 received no request with a valid signature; None if it did."""
     if error.operation_name != "RunInstances":
         return "the AWS credentials are not available"
     if code in NOT_ACCEPTED:
@@ -88,7 +88,8 @@ def _unsigned(error: ClientError, code: str) -> str | None:
 
 
 def is_unknown_profile(answer: ErrorClass) -> bool:
-    """Return whether EC2 does not know the instance profile; nothing was launched."""
+    """Return whether the refusal is that EC2 does not know the instance profile, so that nothing was
+    launched."""
     return answer.code == "InvalidParameterValue" and "Invalid IAM Instance Profile" in answer.sentence
 
 
@@ -104,14 +105,15 @@ def _without_answer(error: BotoCoreError | ResponseParserError) -> ErrorClass:
 
 
 _INSUFFICIENT = "Insufficient"
-"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes): nothing was launched, whatever the status.
-Spot has no code of its own: RunInstances also answers InsufficientInstanceCapacity for it."""
+"""Beginning of all codes of a shortage (of instances, hosts, addresses, volumes). Nothing was launched,
+whatever the HTTP status is. Spot has no code of its own, because RunInstances also answers
+InsufficientInstanceCapacity for it."""
 _CAPACITY = frozenset({"Unsupported", "SpotMaxPriceTooLow", "ReservationCapacityExceeded"})
 _THROTTLED = frozenset({"RequestLimitExceeded", "Throttling", "ThrottlingException"})
 
 _FREE_PLAN = "not eligible for free tier"
-"""Text of the message for an account on AWS's free plan. Its code, InvalidParameterCombination, also has
-another meaning: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
+"""Text of the message for an account on AWS's free plan. The error's code, InvalidParameterCombination, also
+has another meaning: https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html"""
 _FREE_PLAN_ADVICE = (
     "the account is on AWS's free plan, which takes few instance types; upgrade the plan under Billing, or take a type that "
     "`aws ec2 describe-instance-types --filters Name=free-tier-eligible,Values=true` lists"
@@ -147,4 +149,4 @@ _REFUSALS = {
     "DefaultVpcDoesNotExist": "there is no default VPC in this region; name `subnets` in the configuration",
     "MissingInput": "there is no default subnet; name `subnets` in the configuration",
 }
-"""Code, or its beginning up to a dot → the meaning and the advice."""
+"""Code, or the part of the code before its dot → the meaning and the advice."""

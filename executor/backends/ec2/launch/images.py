@@ -1,4 +1,4 @@
-"""The image that instances boot from, and the instance type that must fit it."""
+"""The image that instances boot from, and the instance type, which must match it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 _AMI = re.compile(r"ami-[0-9a-f]+")
 _WITHOUT_GPUS = re.compile(r"([acdhimrtxz]|dl|f|hpc|im|inf|is|mac|trn|u|vt)[0-9-]|g4ad\.")
-"""Families without accelerators, with other accelerators, and with AMD's GPUs. Other families may have NVIDIA
-GPUs."""
+"""Families without NVIDIA GPUs: those without accelerators, with other accelerators, or with AMD's GPUs. All
+other families may have NVIDIA GPUs."""
 _ARM = re.compile(r"a1\.|[a-z]+[0-9]+[a-z]*g[a-z]*[.-]|p[0-9]+[a-z]*-gb")
 """Families with AWS's or NVIDIA's Arm processors: https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html"""
 _NEURON = re.compile(r"(inf|trn)[0-9]")
 """Families with AWS's own accelerators."""
 AUTO = "auto"
-"""The image that the instance type decides."""
+"""Value for which the image is chosen by the instance type."""
 _PYTORCH_IMAGES = {
     "x86_64": "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-2.12-ubuntu-24.04/latest/ami-id",
     "arm64": "/aws/service/deeplearning/ami/arm64/oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04/latest/ami-id",
@@ -45,16 +45,16 @@ class Image:
     """EC2's name of the architecture: x86_64, arm64."""
     root_device: str
     root_gib: int | None
-    """None if it was not looked up."""
+    """Size of the root volume (GiB); None if it was not looked up."""
     other_devices: tuple[str, ...] = ()
-    """Names of further EBS volumes that come with it."""
+    """Names of further EBS volumes in the image's block device mapping."""
     owner: str = ""
-    """The account that it belongs to."""
+    """Account that owns the image."""
     operation: str = ""
     """Code of its charges in bills and price list: "RunInstances" for plain Linux, "RunInstances:0010" for RHEL:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/billing-info-fields.html"""
     marketplace: bool = False
-    """Whether its software may have a price of its own."""
+    """Whether the image is from the Marketplace, so that its software may be charged separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,26 +73,26 @@ class InstanceType:
     name: str
     architectures: tuple[str, ...]
     ebs_mib_per_second: int | None
-    """Most MiB/s with EBS; None if EC2 does not report it."""
+    """Maximum throughput to EBS (MiB/s); None if EC2 does not report it."""
     gpus: int | None = None
-    """Number of NVIDIA GPUs, for each of which a process can be started; None if it was not looked up."""
+    """Number of NVIDIA GPUs, which is also the number of processes with "gpus"; None if it was not looked
+    up."""
     vcpus: int | None = None
     """Number of vCPUs, which count against the account's quota; None if it was not looked up."""
     efa_interfaces: int | None = None
-    """Most network interfaces that may be EFAs; None if it was not looked up."""
+    """Maximum number of network interfaces that may be EFAs; None if it was not looked up."""
     network_cards: tuple[NetworkCard, ...] = ()
     """Network cards in the order of their indexes; empty if they were not looked up."""
 
 
 def placeholder(what: str) -> str:
-    """Return the placeholder for a value that is looked up when a job is submitted."""
+    """Return the placeholder for a value that is looked up only at submission."""
     return f"<resolved at submission: {what}>"
 
 
 def image_reference(descriptor: Descriptor, kinds: Sequence[InstanceType]) -> str:
-    """Return the image as it was named: an AMI's id, or "ssm:/…". Raises UsageError.
-
-    kinds: the instance types, which decide about the image "auto".
+    """Return the image as the descriptor names it: an AMI's id, or "ssm:/…". Raises UsageError. kinds: the
+    instance types, which determine the image for "auto".
     """
     ec2, env = descriptor.aws.ec2, descriptor.env
     for key, text in (
@@ -116,7 +116,8 @@ def image_reference(descriptor: Descriptor, kinds: Sequence[InstanceType]) -> st
 
 
 def _automatic(kinds: Sequence[InstanceType]) -> str:
-    """Return the parameter of the deep learning image for these types. Raises UsageError if they need several."""
+    """Return the SSM parameter of the deep learning image for these types. Raises UsageError if the types
+    need different images."""
     wanted = {_deep_learning_image(each): each.name for each in kinds}
     if len(wanted) > 1:
         raise UsageError(
@@ -148,10 +149,11 @@ def find_image(reference: str, aws: AwsSession) -> Image:
 
 
 def found_before(reference: str, image_id: str, now: Image, aws: AwsSession) -> Image:
-    """Return the image `image_id` if an earlier look-up of `reference` may have found it; else `now`, the
-    image of this look-up.
+    """Return the image `image_id` if an earlier look-up of `reference` may have found it; otherwise `now`,
+    the image of the current look-up.
 
-    A public parameter names newer images over time, all of the same owner; an AMI's id names one image for ever. Raises AwsError.
+    A public parameter names newer images over time, all of the same owner, but an AMI's id always names the
+    same image. Raises AwsError.
     """
     if image_id == now.id or not reference.startswith("ssm:") or not _AMI.fullmatch(image_id):
         return now
@@ -194,7 +196,8 @@ def gpus_by_name(instance_type: str) -> int | None:
 
 
 def check_processes(hardware: Hardware, kinds: Sequence[InstanceType]) -> None:
-    """Raise UsageError if one process for each GPU is wanted, but a type has no GPUs, or the types have different numbers."""
+    """Raise UsageError if one process per GPU is requested, but a type has no GPUs, or the types have
+    different numbers of GPUs."""
     distributed = hardware.distributed
     if (
         hardware.strategy == "single_node"
@@ -290,7 +293,8 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
         NetworkCard(
             index=each.get("NetworkCardIndex", 0),
             most_interfaces=each.get("MaximumNetworkInterfaces", 1),
-            # Older answers do not say: then each card accepts one if the type does.
+            # Older answers do not report this. In that case, each card is assumed to accept one EFA if the
+            # type supports EFA.
             takes_efa="efa-only" in each.get("InterfaceTypes", ["efa-only"]),
         )
         for each in network.get("NetworkCards", ())
@@ -299,7 +303,8 @@ def _cards(network: NetworkInfoTypeDef) -> tuple[NetworkCard, ...]:
 
 
 def unknown_names(types: Iterable[str], region: str | None) -> list[str]:
-    """Return a warning for each name that boto3 does not know, so that a typo is found without AWS. Its lists may be older than the name."""
+    """Return a warning for each name that boto3 does not know, so that a typo is found without AWS. boto3's
+    lists may be older than the name."""
     from botocore.loaders import Loader
 
     loader = Loader()

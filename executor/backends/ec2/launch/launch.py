@@ -1,10 +1,12 @@
 """Launches a job's instances exactly once, even if the launch is interrupted or repeated.
 
-`attempts/<n>/launch.json` holds the whole request before it is sent for the first time. A repeated launch sends that request, after
-`executor/backends/ec2/launch/repeat.py` has compared it with its own. `refused/<k>.json` records that candidate k was definitely refused,
-so that a repeated launch does not try it again after another one was accepted. `launched.json` decides (`launch_decision.py`).
-If the machines need a security group of their own, it is made between `launch.json` and the first request.
-A job that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until `launched.json` decides.
+`attempts/<n>/launch.json` is written with the whole request before it is sent for the first time. A repeated
+launch sends that request, after `executor/backends/ec2/launch/repeat.py` has compared it with its own.
+`refused/<k>.json` records that candidate k was definitely refused, so that a repeated launch does not try it
+again after another one was accepted. `launched.json` decides (`launch_decision.py`). If the machines need a
+security group of their own, it is created after `launch.json` is written and before the first request. A job
+that waits for capacity is launched in rounds, each with a `launch.json` of its own (`waiting.py`), until
+`launched.json` decides.
 """
 
 from __future__ import annotations
@@ -61,17 +63,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 300.0
-"""Seconds for which one candidate is requested without a definite answer."""
+"""Longest time for which one candidate is requested without a definite answer (seconds)."""
 _PROFILE_PATIENCE_S = 120.0
-"""Seconds for which EC2 may not know a new instance profile.
+"""Longest time until EC2 knows a new instance profile (seconds).
 https://docs.aws.amazon.com/IAM/latest/UserGuide/troubleshoot.html#troubleshoot_general_eventual-consistency"""
 _DEFINITE = (RetryAction.STOP, RetryAction.NEXT_SUBNET)
 _ENDED = "IdempotentInstanceTerminated"
-"""Code of a repeated launch whose machine has been terminated since."""
+"""Code of a repeated launch whose machine has been terminated in the meantime."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _LOOKS_S = (2.0, 4.0)
-"""Pauses between looks for machines of a doubtful launch (seconds). EC2 shows new machines some seconds later.
-https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
+"""Pauses between searches for machines of a launch whose answer is unknown (seconds). EC2 shows new machines
+after some seconds. https://docs.aws.amazon.com/ec2/latest/devguide/eventual-consistency.html"""
 
 
 def launch(
@@ -87,13 +89,13 @@ def launch(
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
 ) -> Launched:
-    """Launch the machines of `file`, or return those that were launched before.
+    """Launch the machines of `file`, or return those that have already been launched.
 
-    deadman: longest time of a machine of the job; a machine that would be reaped earlier is not launched.
-    begun_before: whether EC2 may have been asked already. patience_s: seconds for which one candidate is
-    requested without a definite answer. on_progress: called with a sentence about each next step. Raises
-    LaunchError if it is refused for good (the job then has a result), UndecidedError without a definite
-    answer, NoCapacityError if a later round is due.
+    deadman: longest run time of a machine of the job; a machine that would be reaped earlier is not launched.
+    begun_before: whether an earlier process may have sent the request. patience_s: longest time for which one
+    candidate is requested without a definite answer (seconds). on_progress: called with a sentence about each
+    next step. Raises LaunchError if the launch is refused for good (the job then has a result),
+    UndecidedError if there is no definite answer, NoCapacityError if a later round is due.
     """
     if (launched := decided_before(record, attempt=file.attempt, launch=file.number)) is not None:
         return launched
@@ -124,7 +126,7 @@ def launch(
 
 @dataclass(frozen=True, kw_only=True)
 class _Launcher:
-    """One launch, and everything that its steps share."""
+    """One launch, with everything that its steps share."""
 
     record: JobRecord
     file: LaunchFile
@@ -137,21 +139,22 @@ class _Launcher:
     now: Callable[[], datetime]
 
     def launch_in_turn(self, *, begun_before: bool) -> Launched:
-        """Ask for one candidate after the other, and record the result."""
+        """Request one candidate after the other, and record the result."""
         refusals: list[tuple[Candidate, ErrorClass]] = []
         for place, candidate in self._open_candidates(refusals):
             if tag_time(self.now() + self.deadman) > self.file.expires:
                 if (adopted := adopt(self.record, self.aws, file=self.file)) is not None:
                     return adopted
                 if self._still_waits():
-                    # The requests are so old that EC2 would show the machines. The rest is for the next round.
+                    # The requests are so old that EC2 would show their machines. The other candidates are
+                    # requested in the next round.
                     break
                 return refuse(self.record, self.file, self.aws, _expired(self.file))
             answer = self._try(candidate, begun_before=begun_before)
             if isinstance(answer, Launched):
                 return answer
-            # An earlier attempt had no answer about one candidate at most, which is this one: it recorded
-            # refusals before it continued.
+            # Only this candidate can be without an answer from an earlier process, because a refusal is
+            # recorded before the next candidate is requested.
             begun_before = False
             refusals.append((candidate, answer))
             if _is_final(answer):
@@ -168,7 +171,7 @@ class _Launcher:
         """Yield the candidates that may still be accepted. Adds recorded refusals to `refusals`."""
         for place, candidate in enumerate(self.file.candidates):
             if any(each.kind == candidate.kind and why.next is RetryAction.STOP for each, why in refusals):
-                continue  # another zone does not help
+                continue  # another zone would be refused, too
             before = read_refusal(
                 self.record,
                 place,
@@ -209,12 +212,13 @@ class _Launcher:
         *,
         begun_before: bool,
     ) -> tuple[str, ...] | ErrorClass:
-        """Return the machines of a client and of its server, which is launched beside it; a refusal of the server ends the client's."""
+        """Launch a client's server in the same subnet; return the machines of both. If the server is refused,
+        the client's machine is terminated."""
         answer, in_doubt = self._ask(candidate, begun_before=True, server=server)
         if not isinstance(answer, ErrorClass):
             return (*client, *answer)
         end_surplus(self.aws, client)
-        # EC2 may have accepted it before, and shows that late.
+        # EC2 may have accepted the server earlier, and may show it late.
         for pause in (0.0, *_LOOKS_S) if in_doubt or begun_before else ():
             self.sleep(pause)
             found = find_launch_instances(
@@ -231,8 +235,9 @@ class _Launcher:
     def _ask(
         self, candidate: Candidate, *, begun_before: bool, server: Mapping[str, Any] | None = None
     ) -> tuple[tuple[str, ...] | ErrorClass, bool]:
-        """Repeat the request until the answer is definite: instances, or a refusal; return it, and whether an
-        earlier answer was indefinite. server: the parameters of the server's request, if that is meant."""
+        """Repeat the request until the answer is definite, which is instances or a refusal. Return it, and
+        whether an earlier answer was indefinite. server: parameters of the server's request; None: the
+        client's request."""
         client, in_doubt = self.aws.no_retry_client(), False
         request = for_candidate(self.file.request, candidate, self.file.token)
         if server is not None:
@@ -264,22 +269,23 @@ class _Launcher:
             found = client.run_instances(**request)["Instances"]
         except FAILURES as error:
             answer = classify_error(error)
-            # EC2 may not know a new security group of the job, or a new instance profile, everywhere yet.
+            # A new security group or instance profile may not be known in all parts of EC2 yet.
             is_new_group = self.file.security_group is not None and answer.code in NO_GROUP
             is_young = self.clock() < begun + _PROFILE_PATIENCE_S
             if is_new_group or (is_unknown_profile(answer) and is_young):
                 return replace(answer, next=RetryAction.BACK_OFF)
             if self.file.server is not None and answer.code == _ENDED:
-                # An earlier attempt ended it here because the other of the two was refused.
+                # An earlier attempt terminated this machine here, because the other of the two was refused.
                 return replace(answer, next=RetryAction.NEXT_SUBNET, outcome=Outcome.CAPACITY)
             return answer
         ranked = sorted(found, key=lambda each: each.get("AmiLaunchIndex", 0))
         return tuple(each.get("InstanceId", "") for each in ranked)
 
     def _look(self, refusal: ErrorClass) -> Launched | None:
-        """Return machines of a launch that is refused now, but that EC2 may have accepted before. Raises UndecidedError.
+        """Return the machines of a launch that is refused now, but that EC2 may have accepted earlier. Raises
+        UndecidedError.
 
-        The refusal may have a new reason, such as credentials that were changed meanwhile.
+        The refusal may have a new reason, such as credentials that were changed in the meantime.
         """
         for pause in (0.0, *_LOOKS_S):
             self.sleep(pause)
@@ -295,7 +301,8 @@ class _Launcher:
         return None
 
     def _keep_refusal(self, place: int, answer: ErrorClass) -> None:
-        """Record a refusal before the next candidate is asked for: a repeated launch must not find room here after all."""
+        """Record a refusal before the next candidate is requested, so that a repeated launch does not request
+        this candidate again."""
         table = {"outcome": answer.outcome.value, "code": answer.code, "sentence": answer.sentence}
         file, name = self.file, f"refused/{place}.json"
         key = round_key(self.record, file.attempt, file.round, name, launch=file.number)
@@ -305,7 +312,7 @@ class _Launcher:
         return self.file.wait is not None and self.now() < self.file.wait.until
 
     def _waiting(self, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> NoCapacityError:
-        """Record the round's result for people; return the error to raise."""
+        """Record the round's result for the user; return the error to raise."""
         assert self.file.wait is not None
         found = no_capacity(self.file, self.file.wait, refusals, is_cancelled=self.record.cancelled)
         content = {"sentence": found.sentence, "until": tag_time(found.until), "again": tag_time(found.again)}
@@ -315,7 +322,7 @@ class _Launcher:
 
 
 def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
-    """Return whether waiting cannot help any of the refusals."""
+    """Return whether waiting is useless, because none of the refusals is for lack of capacity."""
     if not refusals:
         return False
     last = {candidate.kind: why for candidate, why in refusals}
@@ -323,7 +330,8 @@ def _is_stopped(refusals: Sequence[tuple[Candidate, ErrorClass]]) -> bool:
 
 
 def _is_final(why: ErrorClass) -> bool:
-    """Return whether a refusal is for every type and market. Quotas differ between them."""
+    """Return whether a refusal applies to every type and market. Quotas do not, because they differ between
+    types and markets."""
     return why.next is RetryAction.STOP and why.outcome is not Outcome.QUOTA
 
 
@@ -340,7 +348,7 @@ def _may_run(file: LaunchFile) -> str:
 
 
 def _find_end(record: JobRecord) -> ErrorClass | None:
-    """Return the reason why nothing may be launched any more; None if there is none."""
+    """Return the reason why the job must not be launched any more; None if it may be."""
     if (result := record.result()) is not None:
         sentence = f"it has ended before: {result.get('sentence')}".rstrip(".")
         return ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, "Ended", sentence)
@@ -352,8 +360,8 @@ def _find_end(record: JobRecord) -> ErrorClass | None:
 
 
 def _expired(file: LaunchFile) -> ErrorClass:
-    """Return the refusal of a launch that is too late: its machines would be reaped at `expires`, before the
-    job's time is over."""
+    """Return the refusal of a launch that is too late, because its machines would be reaped at `expires`,
+    before the job's time is over."""
     sentence = (
         f"it was submitted at {file.created} and not launched within {format_duration(LAUNCH_WINDOW)}; its machines must be "
         f"gone by {file.expires}, which is too early now. Submit it with a new job id"
@@ -364,7 +372,7 @@ def _expired(file: LaunchFile) -> ErrorClass:
 def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]]) -> ErrorClass:
     """Return the refusal of the whole launch."""
     if not refusals:
-        # A round was interrupted, and the wait has ended since.
+        # A round was interrupted, and the wait has ended in the meantime.
         return _expired(file)
     final = [refusals[-1]] if _is_final(refusals[-1][1]) else refusals
     stops = [each for each in final if each[1].next is RetryAction.STOP]
@@ -375,7 +383,7 @@ def _verdict(file: LaunchFile, refusals: Sequence[tuple[Candidate, ErrorClass]])
 
 
 def _no_room(file: LaunchFile, full: Sequence[tuple[Candidate, ErrorClass]], told: str) -> ErrorClass:
-    """Return the refusal if no zone had room. told: refusals of other kinds."""
+    """Return the refusal of a launch for which no zone had capacity. told: refusals for other reasons."""
     _, last = full[-1]
     zones = ", ".join(dict.fromkeys(candidate.zone for candidate, _ in full))
     kinds = ", ".join(
@@ -391,13 +399,13 @@ def _no_room(file: LaunchFile, full: Sequence[tuple[Candidate, ErrorClass]], tol
 
 
 def _about(file: LaunchFile, candidate: Candidate, why: ErrorClass) -> str:
-    """Return the reason of a candidate's final refusal, without its zone."""
+    """Return the reason of a candidate's final refusal, without the zone."""
     what = kind_name(candidate, file.candidates)
     return f"for {what}: {why.sentence}" if what else why.sentence
 
 
 def _read_refusal(table: Mapping[str, Any]) -> ErrorClass:
     outcome = Outcome(table["outcome"])
-    # The only final refusal that is recorded is a quota, after which other types are asked for.
+    # The only final refusal that is recorded is a quota, after which other types are requested.
     following = RetryAction.STOP if outcome is Outcome.QUOTA else RetryAction.NEXT_SUBNET
     return ErrorClass(following, outcome, str(table["code"]), str(table["sentence"]))

@@ -1,4 +1,5 @@
-"""The result of a launch, `launched.json`: written once, with the instances or with the refusal; whoever writes it first decides."""
+"""The result of a launch, `launched.json`, with the instances or the refusal. It is written only once: the
+first process to write it decides."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Launched:
 
 
 def find_refusal(record: JobRecord) -> LaunchError | None:
-    """Return EC2's final refusal of the job; None if there is none."""
+    """Return EC2's final refusal of the job; None if EC2 did not refuse it."""
     decided = read_decision(record, attempt=0)
     if decided is None or decided["instances"]:
         return None
@@ -44,7 +45,8 @@ def find_refusal(record: JobRecord) -> LaunchError | None:
 
 
 def decided_before(record: JobRecord, *, attempt: int = 0, launch: int = 0) -> Launched | None:
-    """Return the instances in `launched.json`; None if nothing is decided. Raises LaunchError if the launch was refused."""
+    """Return the instances in `launched.json`; None if the launch is not decided yet. Raises LaunchError if
+    it was refused."""
     decided = read_decision(record, attempt=attempt, launch=launch)
     return None if decided is None else _apply(record, attempt, launch, decided)
 
@@ -56,9 +58,8 @@ def accept(
     instances: Sequence[str],
     candidate: Candidate,
 ) -> Launched:
-    """Record the instances of a launch that EC2 accepted for `candidate`, unless it is decided; return the decided ones.
-
-    file: the record of the launch; None: it is the first one of attempt 0.
+    """Record the instances that EC2 launched for `candidate`, unless the launch is already decided; return
+    the decided instances. file: record of the launch; None: the first launch of attempt 0.
     """
     later: dict[str, Any] = {}
     if file is not None and file.number:
@@ -73,7 +74,8 @@ def accept(
 
 
 def refuse(record: JobRecord, file: LaunchFile, aws: AwsSession, why: ErrorClass) -> Launched:
-    """Record that nothing is launched. Raises LaunchError, unless another process has launched it meanwhile."""
+    """Record that the launch is refused. Raises LaunchError, unless another process has launched the job in
+    the meantime."""
     wanted: dict[str, Any] = {
         "instances": [],
         "error": {"code": why.code, "message": why.sentence},
@@ -85,12 +87,10 @@ def refuse(record: JobRecord, file: LaunchFile, aws: AwsSession, why: ErrorClass
 
 
 def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None) -> Launched | None:
-    """Return and record the instances of this launch that EC2 shows; None if it shows none. Raises BaiError.
+    """Record and return the instances of this launch that EC2 shows; None if it shows none. Raises BaiError.
 
-    file: the record of the launch; None: it is the first one of attempt 0.
-
-    The process that launched these instances may have died before EC2's answer. An empty answer is no proof,
-    because EC2 is eventually consistent.
+    file: record of the launch; None: the first launch of attempt 0. The process that launched these instances
+    may have died before EC2's answer. An empty answer proves nothing, because EC2 is eventually consistent.
     """
     attempt, number = (file.attempt, file.number) if file is not None else (0, 0)
     found = find_launch_instances(aws.ec2(), record.job_id, attempt, store=record.store.url, launch=number)
@@ -98,7 +98,8 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
         return None
     if (record.job() if file is None else file).server is not None:
         return _adopt_with_server(record, aws, found, file)
-    # One launch has one candidate. If there are several, a living one counts, and the others are surplus.
+    # A launch has instances of only one candidate. If there are several, a living one is used, and the others
+    # are surplus.
     candidates = {each.id: _candidate_of(each) for each in found}
     accepted = candidates[next((each.id for each in found if each.living), found[0].id)]
     chosen = [each for each, candidate in candidates.items() if candidate == accepted]
@@ -108,7 +109,8 @@ def adopt(record: JobRecord, aws: AwsSession, *, file: LaunchFile | None = None)
 def _adopt_with_server(
     record: JobRecord, aws: AwsSession, found: Sequence[Instance], file: LaunchFile | None
 ) -> Launched | None:
-    """Return and record a client's machine with that of its server in the same zone; end one without the other."""
+    """Record and return a client's machine with its server's machine in the same zone. Terminate a machine
+    whose counterpart is missing."""
     living = [each for each in found if each.living]
     pair = _client_and_server(living or found)
     if pair is None:
@@ -130,7 +132,8 @@ def _candidate_of(machine: Instance) -> Candidate:
 
 
 def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
-    """Terminate instances that belong to no job. If that fails, the next check of the job does it."""
+    """Terminate instances that belong to no job. If the request fails, the next check of the job repeats
+    it."""
     for instance_id in surplus:
         try:
             terminate_one(aws.ec2(), instance_id)
@@ -139,8 +142,8 @@ def end_surplus(aws: AwsSession, surplus: Sequence[str]) -> None:
 
 
 def _decide(record: JobRecord, file: LaunchFile | None, aws: AwsSession, wanted: dict[str, Any]) -> Launched:
-    """Record the launch's result, unless another process has. In that case its result counts, and our other
-    instances are terminated."""
+    """Record the launch's result, unless another process has recorded one. In that case the other process's
+    result is used, and the surplus instances are terminated."""
     attempt, launch = (file.attempt, file.number) if file is not None else (0, 0)
     key = launch_key(record, attempt, launch, "launched.json")
     decided = wanted

@@ -30,18 +30,19 @@ from executor.backends.ec2.tags import need_time, parse_timestamp, tag_time
 VERSION = 1
 """Version of `launch.json`."""
 LAUNCH_WINDOW = timedelta(minutes=30)
-"""Time after its submission in which a job may be launched: enough to ask each of six zones for five minutes."""
+"""Time after its submission within which a job may be launched. It is enough to request each of six zones for
+five minutes."""
 
 EXPIRED = "Expired"
-"""Code of a launch that was interrupted, and is too old to be sent."""
+"""Code of a launch that was interrupted, and is now too old to be sent."""
 _ROUND = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
 """Name of a round's folder."""
 
 
 def expires_at(start: datetime, deadman: timedelta) -> str:
-    """Return the time at which a machine submitted at `start` must be gone, in the form of a tag.
+    """Return the time by which a machine submitted at `start` must be gone, in the format of tags.
 
-    It may be launched within LAUNCH_WINDOW, and has the whole of `deadman` after that.
+    The machine may be launched within LAUNCH_WINDOW, and may then run for the whole of `deadman`.
     """
     return tag_time(start + LAUNCH_WINDOW + deadman)
 
@@ -52,7 +53,7 @@ class Wait:
 
     seconds: int
     since: str
-    """The time of its submission, as in tags."""
+    """Time of the job's submission, in the format of tags."""
     round: int = 0
 
     @property
@@ -62,35 +63,37 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFile:
-    """`launch.json`: all that a repeated launch needs. Times are UTC, as in tags."""
+    """The content of `launch.json`: everything that a repeated launch needs. Times are UTC, in the format of
+    tags."""
 
     job_id: str
     attempt: int
     region: str
     candidates: tuple[Candidate, ...]
     request: Mapping[str, Any]
-    """RunInstances' parameters without subnet and token; UserData is base64. Each candidate has its type and market."""
+    """Parameters of RunInstances without subnet and token; UserData is base64. Each candidate sets its own
+    type and market."""
     expires: str
     created: str
     server: Mapping[str, Any] | None = None
-    """Parameters in which the request of the job's server differs; None if it has no server."""
+    """Parameters in which the request for the job's server differs; None if the job has no server."""
     security_group: Mapping[str, Any] | None = None
-    """CreateSecurityGroup's parameters; None if the machines have no group of their own."""
+    """Parameters of CreateSecurityGroup; None if no group is created for the job."""
     boot_limit: int | None = None
-    """Seconds after which a machine has given a sign of life, or has powered itself off."""
+    """Time within which a machine gives a sign of life or powers itself off (seconds)."""
     wait: Wait | None = None
     """The job's wait for capacity; None if it does not wait."""
     number: int = 0
-    """Number of the launch: 0 at the job's start."""
+    """Number of the launch; 0 for the launch at the job's start."""
     first_node: int = 0
-    """Node of the machine with index 0."""
+    """Number of the node on the machine with index 0."""
     replaces: tuple[int, ...] = ()
-    """Lost nodes in whose place the machines are launched."""
+    """Lost nodes that the machines replace."""
     token: str = ""
     """Checksum of all other fields, so that a repeated submission can recognise its own launch; see
     `sealed`."""
     bai: str = __version__
-    """The version of `bai` that wrote it; another one may render the same job differently."""
+    """Version of `bai` that wrote the file. Another version may render the same job differently."""
     version: int = VERSION
 
     def sealed(self) -> LaunchFile:
@@ -99,7 +102,7 @@ class LaunchFile:
         return replace(self, token=hashlib.sha256(table.encode()).hexdigest())
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the launch as JSON values."""
         table = asdict(self)
         table["candidates"] = [candidate_table(each) for each in self.candidates]
         for name in ("server", "security_group", "wait"):
@@ -115,7 +118,7 @@ class LaunchFile:
 
     @property
     def ends(self) -> datetime:
-        """Time by which its machines must be gone."""
+        """Time by which the launch's machines must be gone."""
         return need_time(self.expires)
 
     @property
@@ -143,8 +146,7 @@ def write_launch(record: JobRecord, file: LaunchFile) -> LaunchFile:
 
 
 def read_latest_round(record: JobRecord, file: LaunchFile) -> LaunchFile:
-    """Return the last round that was begun, of the launch that began with `file`. Raises StoreError,
-    RecordError."""
+    """Return the latest round of the launch that began with `file`. Raises StoreError, RecordError."""
     if file.wait is None or (number := latest_round(record, attempt=file.attempt)) == 0:
         return file
     return read_launch(record, attempt=file.attempt, number=number) or file
@@ -153,7 +155,8 @@ def read_latest_round(record: JobRecord, file: LaunchFile) -> LaunchFile:
 def read_launch(
     record: JobRecord, *, attempt: int = 0, number: int = 0, launch: int = 0
 ) -> LaunchFile | None:
-    """Return the content of `launch.json`, or None. Raises StoreError, RecordError. number: the round's. launch: the launch's."""
+    """Return the content of `launch.json`, or None. Raises StoreError, RecordError. number: number of the
+    round. launch: number of the launch."""
     table = read_launch_table(record, attempt=attempt, number=number, launch=launch)
     if table is None:
         return None
@@ -175,7 +178,8 @@ def read_launch(
 
 
 def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[str, Any] | None:
-    """Return `launched.json`: instances, or none with the reason; None if it is open. Raises StoreError, RecordError."""
+    """Return `launched.json`: the instances, or no instances with the reason. None if it does not exist yet.
+    Raises StoreError, RecordError."""
     key = launch_key(record, attempt, launch, "launched.json")
     table = _read(record, key, _Decision)
     if table is not None and not table["instances"]:
@@ -184,7 +188,7 @@ def read_decision(record: JobRecord, *, attempt: int, launch: int = 0) -> dict[s
 
 
 def read_waiting(record: JobRecord, *, attempt: int) -> dict[str, Any] | None:
-    """Return `waiting.json`, which is for people, or None. Raises StoreError, RecordError."""
+    """Return `waiting.json`, which is only shown to users, or None. Raises StoreError, RecordError."""
     return _read(record, attempt_key(record, attempt, "waiting.json"), _Waiting)
 
 
@@ -198,7 +202,7 @@ def read_refusal(
 
 
 def _read(record: JobRecord, key: str, form: type[Any]) -> dict[str, Any] | None:
-    """Return the object `key`, which has the fields of the dataclass `form`; None if there is none."""
+    """Return the object `key` as an instance of the dataclass `form`; None if there is no such object."""
     table = record.read_object(key)
     if table is not None:
         checked(form, table, where=f"{record.store.url}/{key}")
@@ -211,7 +215,8 @@ def attempt_key(record: JobRecord, attempt: int, name: str) -> str:
 
 
 def round_key(record: JobRecord, attempt: int, number: int, name: str, *, launch: int = 0) -> str:
-    """Return the key of an object `name` of a round. The first round's objects are the launch's own."""
+    """Return the key of an object `name` of a round. Objects of the first round are in the launch's own
+    folder."""
     return launch_key(record, attempt, launch, name if number == 0 else f"rounds/{number}/{name}")
 
 
@@ -293,9 +298,11 @@ class _DecidedAgainst:
 
 
 def latest_round(record: JobRecord, *, attempt: int) -> int:
-    """Return the number of the latest round of a launch that waits for capacity; 0 if there is only the first one. Raises StoreError.
+    """Return the number of the latest round of a launch that waits for capacity; 0 if there is only the first
+    round. Raises StoreError.
 
-    Rounds follow each other without a gap. An instance may make folders of any name here, but by its policy no `launch.json` in them.
+    Rounds are numbered without gaps. An instance may create folders of any name here, but its policy does not
+    allow a `launch.json` in them.
     """
     names = record.store.folders(attempt_key(record, attempt, "rounds/"))
     numbers = {int(each) for each in names if _ROUND.fullmatch(each)}
@@ -313,9 +320,8 @@ def _has_round(record: JobRecord, attempt: int, number: int) -> bool:
 def read_launch_table(
     record: JobRecord, *, attempt: int, number: int = 0, launch: int = 0
 ) -> dict[str, Any] | None:
-    """Return the request to EC2, or None if it is not written yet. Raises StoreError, RecordError.
-
-    number: the round's, if the launch waits for capacity. launch: the launch's.
+    """Return the request to EC2, or None if it is not written yet. Raises StoreError, RecordError. number:
+    number of the round, if the launch waits for capacity. launch: number of the launch.
     """
     key = round_key(record, attempt, number, "launch.json", launch=launch)
     table = record.read_object(key)

@@ -1,4 +1,5 @@
-"""The RunInstances request of a job, with volumes and user data of its instances. Pure: all values were looked up before.
+"""The RunInstances request of a job, with volumes and user data of its instances. No I/O, because all values
+were looked up before.
 
 gp3's bounds: https://docs.aws.amazon.com/ebs/latest/userguide/general-purpose.html
 """
@@ -44,9 +45,9 @@ from executor.planning.job_toml import job_toml
 MARGIN_GIB = 10
 """Space for the benchmark's installations and output (GiB)."""
 UNPACKED = 4
-"""Assumed ratio of an archive's unpacked size to its size, approximately that of a text corpus."""
+"""Assumed ratio of an archive's unpacked size to its packed size, which is typical of a text corpus."""
 IOPS_PER_MIB = 4
-"""gp3 gives at most 0.25 MiB/s for each operation per second."""
+"""gp3 supports at most 0.25 MiB/s per provisioned IOPS."""
 LEAST_IOPS = 3000
 LEAST_THROUGHPUT = 125
 
@@ -61,7 +62,7 @@ class DataSize:
 
 
 def data_size(sources: Iterable[Source]) -> DataSize:
-    """Return the known size of `sources` on the disk."""
+    """Return the size of `sources` on the disk, as far as it is known."""
     total, unknown = 0, []
     for source in sources:
         if source.size is None:
@@ -70,13 +71,13 @@ def data_size(sources: Iterable[Source]) -> DataSize:
         elif source.unpack is Unpack.NO:
             total += source.size
         else:
-            # The archive also takes space, until it is unpacked.
+            # The archive also takes space until it is unpacked.
             total += source.size * (1 + UNPACKED)
     return DataSize(bytes=total, unknown=tuple(unknown))
 
 
 def volume_gib(wanted: Volume | None, image_gib: int, data: DataSize) -> int:
-    """Return the root volume's size: the requested one, but at least the image's."""
+    """Return the size of the root volume (GiB): the requested size, but at least the image's."""
     if wanted is not None and wanted.size is not None:
         return max(image_gib, wanted.size)
     return image_gib + math.ceil(data.bytes / 2**30) + MARGIN_GIB
@@ -85,7 +86,7 @@ def volume_gib(wanted: Volume | None, image_gib: int, data: DataSize) -> int:
 def mappings(
     wanted: Volume | None, image: Image, kinds: Sequence[InstanceType], data: DataSize
 ) -> list[dict[str, Any]]:
-    """Return BlockDeviceMappings: the root volume, with every volume deleted together with its instance."""
+    """Return BlockDeviceMappings with the root volume. Every volume is deleted together with its instance."""
     ebs: dict[str, Any] = {
         "DeleteOnTermination": True,
         "VolumeType": "gp3",
@@ -105,7 +106,7 @@ def mappings(
 def _speed(wanted: Volume, kinds: Sequence[InstanceType]) -> dict[str, int]:
     throughput, iops = wanted.throughput, wanted.iops
     if throughput is not None:
-        # A higher value than any instance can use would only cost money.
+        # More throughput than any instance can use would only cost money.
         useful = max(each.ebs_mib_per_second or throughput for each in kinds)
         throughput = max(LEAST_THROUGHPUT, min(throughput, useful))
         iops = max(iops or LEAST_IOPS, IOPS_PER_MIB * throughput)
@@ -124,7 +125,7 @@ _BOOT, _INIT_COMMAND = timedelta(minutes=60), timedelta(minutes=30)
 
 @dataclass(frozen=True, kw_only=True)
 class UserData:
-    """User data, and its sources."""
+    """User data, with the values that it was made from."""
 
     boot: Boot
     content: bytes
@@ -134,11 +135,12 @@ class UserData:
 def launch_request(
     job: Job, resolved: Resolved, ec2: Ec2, *, user_data: bytes, expires: str
 ) -> dict[str, Any]:
-    """Return RunInstances' parameters without subnet and token, as JSON values; UserData is base64. Type and market are the first candidate's.
+    """Return the parameters of RunInstances without subnet and token, as JSON values; UserData is base64.
+    Type and market are those of the first candidate.
 
-    One call launches all nodes of the job, or none; of an elastic job as many as EC2 has room for, but not fewer than its least number.
-    expires: the time in the tag for reapers.
-    Raises UsageError if the user's own parameters are invalid, or if EFAs are wanted for a type without them.
+    One call launches all nodes of the job, or none. For an elastic job it launches as many as EC2 has
+    capacity for, but not fewer than the minimum. expires: the time in the tag for reapers. Raises UsageError
+    if the user's own parameters are invalid, or if EFAs are requested for a type without EFA.
     """
     check_run_instances(ec2.run_instances)
     # A server is launched by a request of its own.
@@ -156,7 +158,8 @@ def launch_request(
             "HttpPutResponseHopLimit": 2,
         },
         "Monitoring": {"Enabled": True},
-        # If AWS moved a machine to another host, the disturbed benchmark would continue unnoticed.
+        # Prevents AWS from moving a failed machine to another host, where the disturbed benchmark would
+        # continue unnoticed.
         "MaintenanceOptions": {"AutoRecovery": "disabled"},
         "BlockDeviceMappings": mappings(ec2.volume, resolved.image, resolved.kinds, data_size(job.sources)),
         "TagSpecifications": [
@@ -176,7 +179,8 @@ def launch_request(
 
 
 def server_request(request: Mapping[str, Any], kind: InstanceType, *, user_data: bytes) -> dict[str, Any]:
-    """Return the parameters of RunInstances in which the server's request differs from its client's, `request`."""
+    """Return the parameters of RunInstances in which the server's request differs from `request`, which is
+    the client's."""
     return {
         "InstanceType": kind.name,
         "UserData": base64.b64encode(user_data).decode(),
@@ -186,9 +190,8 @@ def server_request(request: Mapping[str, Any], kind: InstanceType, *, user_data:
 
 def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str, first_node: int = 0) -> UserData:
     """Return the user data of the instances of `job`. Raises UsageError if the user data is too large even
-    without the descriptor. first_node: the node of the machine with index 0.
-
-    If a descriptor does not fit, instances read it from the job's record, as job.toml.
+    without the descriptor. first_node: number of the node on the machine with index 0. If the descriptor does
+    not fit into the user data, instances read job.toml from the job's record.
     """
     text = job_toml(job)
     boot = Boot(
@@ -220,12 +223,11 @@ def make_user_data(job: Job, ec2: Ec2, *, bundle: Bundle, region: str, first_nod
 
 
 def boot_limit(ec2: Ec2) -> timedelta:
-    """Return the time without a sign of life after which a machine is assumed never to have run its user
-    data.
+    """Return the time after which a machine without a sign of life is assumed not to have run its user data.
 
-    A boot takes minutes. The boothook ends it if the guardian has not started after 30, and each fetch is given up after 10
-    (docs/boot.md). Init commands run before the first sign of life, and a machine whose boot failed may be
-    kept.
+    A boot takes minutes. The boothook powers the machine off if the guardian has not started after 30
+    minutes, and each fetch is given up after 10 (docs/boot.md). Init commands run before the first sign of
+    life, and a machine whose boot failed may be kept.
     """
     commands = len(ec2.init_commands) * _INIT_COMMAND
     kept = max(ec2.keep_on_failure or timedelta(), ec2.keep_after or timedelta())
@@ -233,24 +235,24 @@ def boot_limit(ec2: Ec2) -> timedelta:
 
 
 def deadman(job: Job) -> timedelta:
-    """Return the longest time of a machine of `job`."""
+    """Return the longest run time of a machine of `job`."""
     limits = job.limits
     if limits.max_runtime is None:
         raise ValueError("a job on EC2 has a limit")
     longest = limits.machine_time(max_runtime=limits.max_runtime, nodes=job.strategy.nodes)
-    # A client also waits for its server.
+    # A client also waits until its server is ready.
     return longest + limits.join if job.server is not None else longest
 
 
 def machines_in_words(job: Job) -> str:
-    """Return the number of machines that a launch of `job` requests: "4", or "2 to 4"."""
+    """Return the number of machines that a launch of `job` requests, for example "4" or "2 to 4"."""
     least, most = job.strategy.min_nodes or job.desired_nodes, job.desired_nodes
     return f"{most:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def for_candidate(request: Mapping[str, Any], candidate: Candidate, token: str) -> dict[str, Any]:
-    """Return the arguments of boto3's run_instances for one candidate. EC2 counts tokens per availability
-    zone."""
+    """Return the arguments of boto3's run_instances for one candidate. EC2 checks tokens separately in each
+    availability zone."""
     complete = copy.deepcopy(dict(request))
     if candidate.type:
         complete["InstanceType"] = candidate.type
@@ -277,7 +279,8 @@ def merge(request: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any
     """Return `request` merged with `extra`: tables are merged key by key, other values of `extra` replace the
     old ones.
 
-    Block devices are merged by their name, and tags by their kind of resource; tags of ours stay ours.
+    Block devices are merged by their name, and tags by their resource type. `extra` cannot override bai's own
+    tags.
     """
     merged = copy.deepcopy(dict(request))
     for key, value in extra.items():
@@ -297,7 +300,7 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
     """Raise UsageError if botocore knows that RunInstances does not accept the request."""
     if not extra:
         return
-    # A session would need an existing profile, but EC2's parameters are the same for all.
+    # A session would need an existing profile, but EC2's parameters are the same for all profiles.
     model = ServiceModel(Loader().load_service_model("ec2", "service-2"), "ec2")
     shape = model.operation_model("RunInstances").input_shape
     if shape is None:
@@ -312,7 +315,7 @@ def check_run_instances(extra: Mapping[str, Any]) -> None:
 
 
 def _too_large(boot: Boot, size: int) -> str:
-    """Return the part that makes user data too large, and where to put it instead."""
+    """Return a message with the part that makes the user data too large, and where to put it instead."""
     sizes = [len(each.encode()) for each in boot.init_commands]
     if not sizes:
         return f"the user data has {size:,} bytes after compression, and EC2 takes {LIMIT:,}"

@@ -1,4 +1,4 @@
-"""The network interfaces of a launch, and the parameters that EC2 allows with them. Pure."""
+"""The network interfaces of a launch, and the parameters that EC2 allows with them. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def all_efas(kinds: Sequence[InstanceType]) -> list[dict[str, Any]]:
     The first interface has an address, which a machine needs. Further adapters have none (`efa-only`), which
     saves addresses of the subnet and keeps Linux from sending through the wrong interface:
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html Raises UsageError if a type
-    has none, or if the types need different interfaces, because one request is for all of them.
+    has no EFA, or if the types need different interfaces, because one request serves all types.
     """
     first, *others = kinds
     wanted = _efa_interfaces(first)
@@ -44,8 +44,8 @@ def _efa_interfaces(kind: InstanceType) -> list[dict[str, Any]]:
 
 def _first_card(kind: InstanceType) -> list[dict[str, Any]]:
     card = kind.network_cards[0] if kind.network_cards else None
-    # A machine with one interface may have a public address. A card that accepts only one interface has no
-    # room for two.
+    # With a single interface, a machine can have a public address. Also, some cards accept only one
+    # interface.
     if card is None or (card.takes_efa and 1 in (kind.efa_interfaces, card.most_interfaces)):
         return [_interface(0, 0, "efa")]
     first = _interface(0, 0, "interface")
@@ -57,8 +57,8 @@ def _interface(card: int, device: int, kind: str) -> dict[str, Any]:
 
 
 def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
-    """Move groups and public address into the network interfaces, because EC2 accepts them at only one
-    place."""
+    """Move security groups and public address into the network interfaces, because EC2 accepts them in only
+    one place."""
     interfaces = request.get("NetworkInterfaces")
     if not interfaces:
         if public_ip is None:
@@ -75,7 +75,7 @@ def connect(request: dict[str, Any], *, public_ip: bool | None) -> None:
 
 
 def group_ids(request: Mapping[str, Any]) -> list[str]:
-    """Return the ids of the security groups that a request names, those of its interfaces too."""
+    """Return the ids of the security groups that a request names, including those of its interfaces."""
     of_interfaces = (
         group for each in request.get("NetworkInterfaces", ()) for group in each.get("Groups", ())
     )
@@ -88,7 +88,7 @@ def names_groups(request: Mapping[str, Any]) -> bool:
 
 
 def in_group(request: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Return `request` for machines in this security group."""
+    """Return `request` with this security group for its machines."""
     if interfaces := request.get("NetworkInterfaces"):
         return {**request, "NetworkInterfaces": [{**each, "Groups": [group]} for each in interfaces]}
     return {**request, "SecurityGroupIds": [group]}

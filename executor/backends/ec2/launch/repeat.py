@@ -1,9 +1,9 @@
-"""Checks a stored launch before it is sent again: it must equal the launch that this `bai` would make itself.
+"""Checks a stored launch before it is sent again. It must equal the launch that this `bai` would make itself.
 
-Others may write into a bucket, and `launch.json` is sent with the credentials of the user who repeats a
+Other users may write into a bucket, but `launch.json` is sent with the credentials of the user who repeats a
 submission. So the launch is rendered again from the descriptor and the configuration. Only its times, and
-look-ups that cannot be repeated (the image that a parameter named, the subnets that existed), are taken from
-the file.
+results of look-ups that cannot be repeated (the image that a parameter named, the subnets that existed), are
+taken from the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from executor.errors import UsageError
 from executor.planning.job_toml import job_toml
 
 _CLOCKS = timedelta(minutes=15)
-"""Longest time by which another submitter's clock may be fast. AWS refuses requests beyond it."""
+"""Longest time by which another submitter's clock may be ahead. AWS refuses requests with a larger
+difference."""
 
 
 def problem_with(
@@ -41,10 +42,12 @@ def problem_with(
     region: str,
     now: datetime,
 ) -> str | None:
-    """Return the reason why the stored `file` must not be sent; None if it is exactly our own launch.
+    """Return the reason why the stored `file` must not be sent; None if it is exactly the launch that this
+    process would make.
 
     job: the job in the store's job.toml; None if there is none. ours: renders the launch again; called only
-    if everything else is valid. region: that of our launch. Raises the errors of `ours`, StoreError.
+    if everything else is valid. region: the region of that launch. Raises StoreError and the errors of
+    `ours`.
     """
     where = f"{record.store.url}/{attempt_key(record, file.attempt, 'launch.json')}"
     advice = "Nothing was sent to EC2, and it shows no machine of the job; submit it with a new job id"
@@ -53,8 +56,8 @@ def problem_with(
     if file.bai != __version__:
         writer = f"version {json.dumps(file.bai)} of `bai`" if file.bai else "another version of `bai`"
         return f"{where} was written by {writer}, and only the same version can repeat it; this is {__version__}. {advice}"
-    # Only now: another version may also have written different texts, and its machines can still be looked
-    # up.
+    # Checked first, because another version may also have written different texts. Its machines can still be
+    # looked up.
     check_job_bytes(record, job)
     if file.region != region:
         differing = ["region"]
@@ -73,7 +76,8 @@ def problem_with(
 def problem_with_round(
     record: JobRecord, begun: LaunchFile, file: LaunchFile, *, deadman: timedelta, now: datetime
 ) -> str | None:
-    """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if it is exactly the round that follows."""
+    """Return the reason why the stored round `file` of the launch `begun` must not be sent; None if it is
+    exactly the expected round."""
     if file.wait is None or file.begun > now + _CLOCKS:
         differing = ["created"]
     else:
@@ -85,14 +89,14 @@ def problem_with_round(
 
 
 def differ(names: Sequence[str]) -> str:
-    """Return that the fields of these names differ, as part of a sentence."""
+    """Return part of a sentence: that the fields with these names differ."""
     return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
 
 
 def redraw(
     file: LaunchFile, job: Job, descriptor: Descriptor, settings: Settings, aws: AwsSession, *, cache: Path
 ) -> LaunchPlan:
-    """Return the launch of `job` as of the time when `file` was written. Raises what `draft` does."""
+    """Return the launch of `job` as of the time when `file` was written. Raises the errors of `draft`."""
     found = resolve(descriptor, settings, aws)
     named = str(file.request.get("ImageId"))
     resolved = replace(
@@ -107,7 +111,8 @@ def redraw(
 
 
 def _kinds(candidates: Iterable[Candidate]) -> list[tuple[str, str]]:
-    """Return types and markets in their order. The subnets may have changed since."""
+    """Return types and markets in their order. Subnets are left out, because they may have changed since
+    then."""
     return list(dict.fromkeys(each.kind for each in candidates))
 
 
@@ -115,7 +120,7 @@ def differences(stored: LaunchFile, ours: LaunchFile) -> list[str]:
     """Return the names of differing keys: parameters of RunInstances, and keys of the record."""
     one, other = stored.as_table(), ours.as_table()
     found = [*_differing(one.pop("request"), other.pop("request")), *_differing(one, other)]
-    # The token is made from all other fields.
+    # The token is a checksum of all other fields.
     return [each for each in found if each != "token"] or found
 
 
@@ -129,7 +134,7 @@ def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[s
 
 
 def _text(value: object) -> str:
-    """Return a value's JSON, which is the same for a tuple as for the list that is stored."""
+    """Return a value's JSON, in which a tuple equals the stored list."""
     return json.dumps(value, sort_keys=True)
 
 

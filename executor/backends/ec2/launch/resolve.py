@@ -1,4 +1,5 @@
-"""Look-ups before a launch: image, type, and the candidates that are tried in turn. Only reads."""
+"""Look-ups before a launch: image, type, and the candidates that are tried one after the other. Changes
+nothing."""
 
 from __future__ import annotations
 
@@ -37,20 +38,20 @@ _TYPE = re.compile(r"[a-z][a-z0-9-]*\.[a-z0-9-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A subnet in its availability zone, with the type and market that are requested there."""
+    """A subnet with its availability zone, and the type and market that are requested there."""
 
     subnet: str
     zone: str
     type: str = ""
     """Instance type; empty if unknown."""
     market: str = ""
-    """"on-demand", or EC2's MarketType; empty if unknown."""
+    """"on-demand", or EC2's MarketType, such as "spot"; empty if unknown."""
     vpc: str = field(default="", compare=False)
     """VPC of the subnet; empty if it was not looked up."""
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Type and market."""
+        """Type and market of the candidate."""
         return self.type, self.market
 
 
@@ -83,12 +84,13 @@ class Resolved:
 
     @property
     def kinds_of_image(self) -> tuple[InstanceType, ...]:
-        """All types that the image is for: those of `kinds`, and the server's."""
+        """All types that boot the image: those of `kinds`, and the server's."""
         return self.kinds if self.server is None else (*self.kinds, self.server)
 
 
 def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Resolved:
-    """Look everything up. Raises UsageError for a mistake of the descriptor or configuration, AwsError if AWS fails."""
+    """Look everything up. Raises UsageError for a mistake in the descriptor or the configuration, AwsError if
+    AWS fails."""
     ec2 = ec2_table(descriptor)
     types = instance_types(descriptor)
     kinds = [find_type(name, aws, key=key) for name, key in types.items()]
@@ -121,7 +123,7 @@ def resolve(descriptor: Descriptor, settings: Settings, aws: AwsSession) -> Reso
 
 
 def unresolved(descriptor: Descriptor, settings: Settings, region: str | None) -> Resolved:
-    """Return all values that are known without AWS, with placeholders for the rest. Raises UsageError."""
+    """Return all values that are known without AWS, with placeholders for the others. Raises UsageError."""
     ec2 = ec2_table(descriptor)
     kinds = [_unresolved_type(name) for name in instance_types(descriptor)]
     servers = [_unresolved_type(name) for name in server_type(descriptor)]
@@ -186,7 +188,8 @@ def server_type(descriptor: Descriptor) -> dict[str, str]:
 
 
 def _hardware(descriptor: Descriptor) -> Hardware:
-    """Return `[hardware]`, with the zone of the server if only that is named: both machines are in one subnet."""
+    """Return `[hardware]`. If only the server's zone is named, it is used for both machines, because both are
+    in one subnet."""
     hardware = descriptor.hardware
     server = descriptor.used_server
     if server is None or hardware.availability_zone or hardware.aws_zone_id:
@@ -197,7 +200,7 @@ def _hardware(descriptor: Descriptor) -> Hardware:
 
 
 def markets(ec2: Ec2) -> tuple[str, ...]:
-    """Return the markets on which machines are requested, in turn."""
+    """Return the markets on which machines are requested, in this order."""
     first = read_market(ec2.run_instances)
     return (first, ON_DEMAND) if ec2.on_demand_after_spot and first != ON_DEMAND else (first,)
 
@@ -208,7 +211,8 @@ def ec2_table(descriptor: Descriptor) -> Ec2:
 
 
 def launch_region(descriptor: Descriptor, settings: Settings) -> str | None:
-    """Return the region of the instances: a flag's, else the descriptor's, else the configuration's."""
+    """Return the region of the instances: that of an option, otherwise the descriptor's, otherwise the
+    configuration's."""
     if settings.origins.get("region") == "--region":
         return settings.region
     return ec2_table(descriptor).region or settings.region
@@ -225,9 +229,10 @@ def find_candidates(
 ) -> tuple[Candidate, ...]:
     """Return the candidates of a launch in a stable order. Raises UsageError, AwsError.
 
-    They are all types in their order on the first market, each in all subnets, then the same on the next market. The subnets are the
-    given ones in their order, else those of the default VPC by zone. Only subnets in the descriptor's zone (its name comes before its
-    id), and in zones that offer the type, are candidates. server: type of a server that is launched in the same subnet.
+    First come all types in their order on the first market, each in all subnets, then the same on the next
+    market. Subnets are the named ones in their order, otherwise those of the default VPC by zone. Only
+    subnets in the descriptor's zone (the zone's name takes precedence over its id), and in zones that offer
+    the type, are candidates. server: type of a server that is launched in the same subnet.
     """
     found = _find_subnets(subnets, aws)
     wanted = _in_wanted_zone(hardware, found, named=bool(subnets), region=aws.region)
@@ -239,21 +244,22 @@ def find_candidates(
 
 
 def named(candidate: Candidate, among: Sequence[Candidate]) -> str:
-    """Return the name of `candidate` for people: its zone, and its type and market if others differ in
-    them."""
+    """Return the name of `candidate` for messages: its zone, and its type and market if the candidates differ
+    in these."""
     what = kind_name(candidate, among)
     return f"{what} in {candidate.zone}" if what else candidate.zone
 
 
 def kind_name(candidate: Candidate, among: Sequence[Candidate]) -> str:
-    """Return type and market, each if there is more than one: "g5.xlarge", "g5.xlarge on spot", or ""."""
+    """Return the type if there are several types, and the market if there are several markets: "g5.xlarge",
+    "g5.xlarge on spot", or ""."""
     types, markets = {each.type for each in among}, {each.market for each in among}
     market = f"on {'demand' if candidate.market == ON_DEMAND else candidate.market}"
     return " ".join([*([candidate.type] if len(types) > 1 else []), *([market] if len(markets) > 1 else [])])
 
 
 def type_names(candidates: Iterable[Candidate]) -> str:
-    """Return the types as text for a person."""
+    """Return the types as text for the user."""
     return " or ".join(dict.fromkeys(each.type for each in candidates))
 
 
@@ -262,7 +268,8 @@ def _named(descriptor: Descriptor, settings: Settings, region: str) -> dict[str,
 
 
 def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
-    """Return security groups, instance profile and public address of a launch: the descriptor's, else the configuration's."""
+    """Return security groups, instance profile and public address of a launch: those of the descriptor,
+    otherwise those of the configuration."""
     return {
         "security_groups": tuple(ec2.security_groups) or settings.security_groups,
         "instance_profile": ec2.instance_profile or settings.instance_profile,
@@ -271,7 +278,7 @@ def named_settings(ec2: Ec2, settings: Settings) -> dict[str, Any]:
 
 
 def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSession) -> tuple[Candidate, ...]:
-    """Return those of `subnets` whose zone offers an instance type. Raises UsageError if none does,
+    """Return the `subnets` whose zone offers an instance type. Raises UsageError if no zone does,
     AwsError."""
     offered = _zones_offering(instance_type, aws)
     places = tuple(
@@ -294,7 +301,8 @@ def _places(instance_type: str, subnets: Sequence[SubnetTypeDef], aws: AwsSessio
 
 
 def _find_subnets(subnets: Sequence[str], aws: AwsSession) -> list[SubnetTypeDef]:
-    """Return the named subnets in their order, else those of the default VPC by zone. Raises UsageError, AwsError."""
+    """Return the named subnets in their order, otherwise those of the default VPC by zone. Raises UsageError,
+    AwsError."""
     what = f"subnets {', '.join(subnets)}" if subnets else "default subnets"
     with plain_errors(f"describing the {what}", region=aws.region):
         found = find_subnets(aws, subnets)

@@ -1,10 +1,11 @@
-"""Waits for capacity: if no candidate has room, all are requested again in rounds, until one has room or the
-time is over.
+"""Waits for capacity. If no candidate has capacity, all are requested again in rounds, until one has capacity
+or the wait ends.
 
-Each round is a launch of its own with its own times and token, recorded before its request: the first one as the attempt's
-`launch.json`, the others as `rounds/<k>/launch.json`, each with its `refused/`. Only the last round may have machines, so all of them
-are one attempt. A round's start is computed from the previous one's, so that a resumed submission keeps its
-schedule. `waiting.json` shows the result of the latest round to people; no decision depends on it.
+Each round is a launch with its own times and token, recorded before its request: the first round as the
+attempt's `launch.json`, the others as `rounds/<k>/launch.json`, each with its own folder `refused/`. Only the
+last round can have machines, so all rounds are one attempt. A round's start is computed from the start of the
+previous round, so that a resumed submission keeps its schedule. `waiting.json` shows the result of the latest
+round to users; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from executor.backends.ec2.tags import EXPIRES_TAG, need_time, tag_time
 
 FIRST_PAUSE = timedelta(seconds=30)
 LONGEST_PAUSE = timedelta(minutes=5)
-"""Time between the starts of two rounds. A submitter leaves a sign in the store more often than `diagnosis.ABANDONED`."""
+"""Longest time between the starts of two rounds. It is so short that a submitter writes to the store more
+often than `diagnosis.ABANDONED`."""
 _PART = 10
-"""Longest pause as a part of the whole time, so that a wait of two minutes also has more than two rounds."""
+"""The longest pause is the whole wait divided by this number, so that even a wait of two minutes has more
+than two rounds."""
 
 
 class NoCapacityError(BaiError):
-    """No candidate has room now; nothing was launched, and all are requested again later."""
+    """No candidate has capacity now. Nothing was launched, and all candidates are requested again later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -40,33 +43,35 @@ class NoCapacityError(BaiError):
 
 
 def pauses(whole: timedelta) -> tuple[timedelta, timedelta]:
-    """Return the first and the longest pause between the rounds of a wait of `whole`."""
+    """Return the first and the longest pause between the rounds of a wait that takes `whole` in total."""
     return min(FIRST_PAUSE, whole / _PART), min(LONGEST_PAUSE, whole / _PART)
 
 
 def next_time(wait: Wait, *, job_id: str, created: str) -> datetime:
-    """Return the start of the round after the one that began at `created`: the last one starts when the time
-    is over.
+    """Return the start of the round after the one that began at `created`. The last round starts when the
+    wait ends.
 
-    Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not ask at once.
+    Pauses are shortened by up to two fifths, differently for each job and round, so that many jobs do not
+    send requests at the same time.
     """
     first, longest = pauses(timedelta(seconds=wait.seconds))
     backoff = Backoff(first.total_seconds(), longest.total_seconds())
     for _ in range(min(wait.round, 20)):
         backoff.next()
     drawn = hashlib.sha256(f"{job_id} {wait.round}".encode()).digest()[0] / 255
-    # A record's times are whole seconds.
+    # Times in records are whole seconds.
     pause = max(1.0, backoff.next() * (0.6 + 0.4 * drawn))
     return min(need_time(created) + timedelta(seconds=pause), wait.until)
 
 
 def next_round(file: LaunchFile, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return the launch of the round after `file`'s, which begins now."""
+    """Return the launch of the round that follows `file` and begins now."""
     return as_round(file, file.round + 1, now=now, deadman=deadman)
 
 
 def as_round(file: LaunchFile, number: int, *, now: datetime, deadman: timedelta) -> LaunchFile:
-    """Return round `number` of a launch that waits, begun now. Only the times and the token differ."""
+    """Return round `number` of a launch that waits for capacity, beginning now. Only the times and the token
+    differ from `file`."""
     if file.wait is None:
         raise ValueError("a launch that does not wait has one round")
     expires = expires_at(now, deadman)
@@ -89,7 +94,7 @@ def no_capacity(
     *,
     is_cancelled: Callable[[], bool],
 ) -> CapacityWait:
-    """Return the record that nothing of `file` was launched for lack of capacity, and what comes next."""
+    """Return the wait after a round `file` in which nothing was launched for lack of capacity."""
     tried = "; ".join(f"{named(each, file.candidates)}: {why.sentence}" for each, why in refusals)
     what = f"no zone has room for {type_names(file.candidates)}"
     sentence = f"{what} ({tried})" if tried else "the last round of asking for room was cut short"
@@ -105,7 +110,7 @@ def no_capacity(
 
 
 def plan_sentence(wait: Wait) -> str:
-    """Return the wait of a launch as a sentence for a person."""
+    """Return the wait of a launch as a sentence for the user."""
     whole = timedelta(seconds=wait.seconds)
     first, longest = pauses(whole)
     often = (
@@ -121,7 +126,7 @@ def _rounded(pause: timedelta) -> str:
 
 
 def _expiring(request: Mapping[str, Any], expires: str) -> dict[str, Any]:
-    """Return a request whose tags have another time."""
+    """Return `request` with another expiry time in its tags."""
     tagged = [
         {
             **each,

@@ -177,7 +177,7 @@ def test_a_checkpoint_of_another_store_is_refused(store: Path, made: Make) -> No
     _, descriptor = _used(store, "job:train-1")
 
     with pytest.raises(
-        PlanError, match=rf"train-1 is in {job.store.url}, and this job would be in s3://b/jobs"
+        PlanError, match=rf"train-1 is in {job.store.url}, but this job would be in s3://b/jobs"
     ):
         _planned(descriptor, "s3://b/jobs")
 
