@@ -1,4 +1,4 @@
-"""Runs a program of a person in this terminal."""
+"""Runs an interactive program in this terminal."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MOST_CHARACTERS = 2000
 
 
 def run_in_terminal(command: Sequence[str], *, capture_stderr: bool = False) -> tuple[int, str]:
-    """Run a program to its end; return its exit code and, with `capture_stderr`, the end of its standard error, which is printed too.
-
-    Ctrl-C is the program's own. Raises OSError if it cannot be started.
+    """Run a program to its end; return its exit code and, with `capture_stderr`, the end of its standard
+    error, which is also printed. Ctrl-C goes to the program, not to `bai`. Raises OSError if it cannot be
+    started.
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)  # a program does not inherit a handler
     try:

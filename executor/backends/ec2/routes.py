@@ -1,4 +1,4 @@
-"""The subnets of a launch, and whether their machines reach S3, by their routes."""
+"""The subnets of a launch, and whether their route tables lead to S3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENDPOINT_ADVICE = "add a gateway endpoint for S3 to its VPC (it costs nothing)"
 
 @dataclass(frozen=True)
 class Route:
-    """The way to S3, or the reason why there is none."""
+    """The route to S3, or the reason why there is none."""
 
     reaches: bool
     sentence: str
@@ -24,7 +24,8 @@ class Route:
 
 
 def find_subnets(aws: AwsSession, ids: Sequence[str]) -> list[SubnetTypeDef]:
-    """Return the subnets with these ids; without any, those of the default VPC. Raises the errors of AWS's library."""
+    """Return the subnets with these ids; without ids, those of the default VPC. Raises the errors of AWS's
+    library."""
     ec2 = aws.ec2()
     if ids:
         return ec2.describe_subnets(SubnetIds=list(ids))["Subnets"]
@@ -36,7 +37,7 @@ def s3_routes(
 ) -> list[Route]:
     """Return the route to S3 from each of `subnets`. Raises the errors of AWS's library.
 
-    An endpoint only leads to buckets of its own region.
+    An endpoint leads only to buckets in its own region.
     """
     vpcs = sorted({each["VpcId"] for each in subnets})
     if not vpcs:
@@ -71,12 +72,13 @@ def without_s3(aws: AwsSession, subnets: Sequence[Mapping[str, Any]], *, bucket_
 
 
 def cut_off_sentence(subnets: Sequence[str], *, interfaces: int) -> str:
-    """Return the problem of machines with several `interfaces` in subnets `without_s3`."""
+    """Return a sentence about the problem of machines with several `interfaces` in subnets of
+    `without_s3`."""
     return f"a machine with {interfaces} network interfaces gets no public address, without which {', '.join(subnets)} does not reach S3"
 
 
 def route_table(subnet: Mapping[str, Any], tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the route table of a subnet: its own, else its VPC's main one."""
+    """Return the route table of a subnet: its own, otherwise its VPC's main route table."""
     main = None
     for table in tables:
         for each in table.get("Associations", ()):
@@ -97,8 +99,8 @@ def route_to_s3(
 ) -> Route:
     """Return the route to S3 from `subnet`.
 
-    tables, endpoints: the route tables of its VPC, and its VPC's endpoints for S3. public_ip: the
-    configuration's setting of public addresses; None: the subnet decides.
+    tables, endpoints: route tables and endpoints for S3 of the subnet's VPC. public_ip: the configuration's
+    setting of public addresses; None: the subnet's setting is used.
     """
     table = route_table(subnet, tables)
     if table is None:
@@ -135,7 +137,7 @@ def _endpoint(table: Mapping[str, Any], endpoints: Sequence[Mapping[str, Any]]) 
 def _gateway(
     default: Mapping[str, Any], subnet: Mapping[str, Any], table: Mapping[str, Any], region: str
 ) -> Route:
-    """Return the route through a gateway that is not the internet's own."""
+    """Return the route through a default route that is not an internet gateway."""
     if nat := default.get("NatGatewayId"):
         return Route(
             True,

@@ -1,8 +1,8 @@
-"""The security group of a job of several machines, if none is configured: it lets the machines reach only
-each other.
+"""The security group of a job of several machines, if none is configured. It allows incoming traffic only
+between the job's machines.
 
-It is made before the launch, found by its tags like the machines, and deleted after they are gone. EC2
-refuses to delete it while one of them exists, so an early attempt does no harm.
+It is created before the launch, found by its tags like the machines, and deleted after they are gone. EC2
+refuses to delete the group while one of the machines exists, so an early attempt does no harm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ NO_GROUP = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound", "InvalidSecurity
 
 
 def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the parameters of boto3's create_security_group for an attempt of a job, which are always the same."""
+    """Return the parameters of boto3's create_security_group for an attempt of a job. Every call returns the
+    same parameters."""
     return {
         "GroupName": f"bai {job_id} {attempt}",
         "Description": "The machines of a job reach each other",
@@ -44,9 +45,8 @@ def group_request(job_id: str, attempt: int, vpc: str, tags: Mapping[str, str]) 
 def make_group(
     ec2: EC2Client, request: Mapping[str, Any], *, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """Return the id of the group that `request` describes, made now or before. Raises BaiError.
-
-    A group of the same name counts only with the tags of the same job.
+    """Create the group that `request` describes, unless it exists, and return its id. Raises BaiError. An
+    existing group of the same name is used only if it has the tags of the same job.
     """
     name = request["GroupName"]
     with plain_errors(f'creating the security group "{name}"'):
@@ -64,7 +64,7 @@ def make_group(
 
 
 def find_groups(ec2: EC2Client, filters: Iterable[FilterTypeDef]) -> dict[str, dict[str, str]]:
-    """Return the tags of our groups that match `filters`, by group id. Raises BaiError."""
+    """Return the tags of bai's groups that match `filters`, by group id. Raises BaiError."""
     with plain_errors("describing the security groups"):
         pages = ec2.get_paginator("describe_security_groups").paginate(
             Filters=[{"Name": "tag-key", "Values": [JOB_TAG]}, *filters]
@@ -73,7 +73,8 @@ def find_groups(ec2: EC2Client, filters: Iterable[FilterTypeDef]) -> dict[str, d
 
 
 def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> None:
-    """Delete groups that no machine uses any more. Other groups are tried again the next time."""
+    """Delete groups that no machine uses any more. Groups that are still in use are left for the next
+    check."""
     for group in groups:
         try:
             with plain_errors(f"deleting the security group {group}"), tolerated(_USED, *NO_GROUP):
@@ -83,7 +84,7 @@ def delete_groups(ec2: EC2Client, groups: Iterable[str]) -> None:
 
 
 def find_group(ec2: EC2Client, request: Mapping[str, Any]) -> str:
-    """Return the id of the job's own group, which `make_group` made. Raises BaiError."""
+    """Return the id of the job's own group, which `make_group` created. Raises BaiError."""
     name, vpc = request["GroupName"], request["VpcId"]
     owner = attempt_tags(read_tags(request["TagSpecifications"][0]))
     there = find_groups(ec2, [{"Name": "group-name", "Values": [name]}, {"Name": "vpc-id", "Values": [vpc]}])
@@ -96,14 +97,15 @@ def find_group(ec2: EC2Client, request: Mapping[str, Any]) -> str:
 
 
 def _allow(ask: Callable[[], object], sleep: Callable[[float], None]) -> None:
-    """Ask for a rule unless it exists. It is repeated for a while, because EC2 may not know a new group everywhere yet."""
+    """Add a rule unless it exists. The request is repeated for a while, because parts of EC2 may not know a
+    new group yet."""
     for pause in (*_PAUSES, None):
         try:
             with tolerated(_DUPLICATE_RULE):
                 ask()
             return
         except ClientError as error:
-            # The policies allow it by the group's tag, which EC2 may also not know everywhere yet.
+            # The policies allow this by the group's tag, which parts of EC2 may not know yet either.
             if code_of(error) not in (*NO_GROUP, "UnauthorizedOperation") or pause is None:
                 raise
             sleep(pause)

@@ -55,7 +55,7 @@ _PRICE_LIST_REGION = "us-east-1"
 
 Failure = ClientError | BotoCoreError | ResponseParserError
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
-"""Errors of AWS's calls: a refusal, no answer, and a proxy's answer."""
+"""Errors of requests to AWS: a refusal, no answer, and an answer of a proxy."""
 
 _NO_CREDENTIALS = (
     "there are no AWS credentials; run `aws configure sso` or `aws configure`, "
@@ -70,7 +70,8 @@ class AwsSession:
     region: str
     profile: str | None = None
     _clients: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    """Clients by their purpose. Creating one takes a tenth of a second, and several threads may use it."""
+    """Clients by their purpose. Creating a client takes a tenth of a second, and several threads may use the
+    same one."""
 
     @cached_property
     def session(self) -> boto3.Session:
@@ -90,7 +91,8 @@ class AwsSession:
         return client
 
     def no_retry_client(self) -> EC2Client:
-        """Return a client that does not retry: for RunInstances, which is repeated in only one place."""
+        """Return a client that does not retry, for RunInstances, because only bai's own code may repeat that
+        request."""
         client: EC2Client = self._client("ec2", _ONCE)
         return client
 
@@ -119,7 +121,7 @@ class AwsSession:
         return self._client("cloudformation", _USUAL)
 
     def sqs(self) -> Any:
-        """Return a client for queues: its longest wait for a message is shorter than its time-out."""
+        """Return a client for queues. Its timeout is longer than its longest wait for a message."""
         return self._client("sqs", _USUAL)
 
     def functions(self) -> Any:
@@ -127,11 +129,11 @@ class AwsSession:
         return self._client("lambda", _USUAL)
 
     def service_quotas(self) -> Any:
-        """Return a client for the account's quotas with short timeouts: the answer is optional."""
+        """Return a client for the account's quotas with short timeouts, because the answer is optional."""
         return self._client("service-quotas", _QUICK)
 
     def pricing(self) -> PricingClient:
-        """Return a client for the price list with short timeouts: the answer is optional."""
+        """Return a client for the price list with short timeouts, because the answer is optional."""
         client: PricingClient = self._client("pricing", _QUICK, region_name=_PRICE_LIST_REGION)
         return client
 
@@ -140,8 +142,8 @@ class AwsSession:
         try:
             found = self.session.get_credentials()
             if found is not None:
-                # The credentials of a sign-on or a role are only fetched now. A later failure could not name
-                # the remedy.
+                # The credentials of a single sign-on or a role are fetched only now. A failure at a later
+                # time could not name the remedy.
                 found.get_frozen_credentials()
         except FAILURES as error:
             raise _unusable(error) from error
@@ -169,12 +171,14 @@ class AwsSession:
 
 
 def aws_session(settings: Settings, *, region: str | None = None) -> AwsSession:
-    """Return the configured session of AWS, in `region` or the configured one. Raises UsageError if no region is known."""
+    """Return the configured session of AWS, in `region` or in the configured region. Raises UsageError if no
+    region is known."""
     return AwsSession(region or settings.need_region(), settings.aws_profile)
 
 
 def aws_sessions(settings: Settings) -> Callable[[str | None], AwsSession]:
-    """Return a function that returns the configured session of AWS in a region (None: the configured one), the same one each time."""
+    """Return a function that returns the configured session of AWS in a region (None: the configured region).
+    Each region has one session."""
 
     @cache
     def aws(region: str | None) -> AwsSession:
@@ -185,7 +189,7 @@ def aws_sessions(settings: Settings) -> Callable[[str | None], AwsSession]:
 
 @contextmanager
 def plain_errors(doing: str, *, region: str = "") -> Iterator[None]:
-    """Turn errors of AWS's library into a BaiError: "<doing> in <region> failed: …"."""
+    """Convert errors of AWS's library into a BaiError: "<doing> in <region> failed: …"."""
     try:
         yield
     except FAILURES as error:
@@ -203,7 +207,8 @@ def tolerated(*codes: str) -> Iterator[None]:
 
 
 def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
-    """Return `error` as a sentence for a person. doing: "describing the image ami-1"."""
+    """Return `error` as a sentence for the user. doing: the attempted action, for example "describing the
+    image ami-1"."""
     where = f" in {region}" if region else ""
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return AwsCredentialsError(_NO_CREDENTIALS)
@@ -233,7 +238,8 @@ def aws_error(error: Failure, *, doing: str, region: str = "") -> BaiError:
 
 
 def unasked() -> AwsCredentialsError:
-    """Return the error for an EOFError of AWS's library, which wanted to prompt for the code of a second factor."""
+    """Return the error for an EOFError of AWS's library, which means that it wanted to prompt for the code of
+    a second factor."""
     return AwsCredentialsError(
         "the AWS profile wants the code of a second factor (MFA), and there is no terminal to ask for it; "
         "call this at a terminal, or with the keys of a session that has it (`aws sts get-session-token`)"
@@ -241,7 +247,8 @@ def unasked() -> AwsCredentialsError:
 
 
 def _ask_nobody(session: boto3.Session) -> None:
-    """Refuse a role that needs the code of a second factor, as without a terminal."""
+    """Make the session refuse a role that needs the code of a second factor, as it does without a
+    terminal."""
 
     def refuse(prompt: str) -> str:
         raise EOFError(prompt)
@@ -252,7 +259,7 @@ def _ask_nobody(session: boto3.Session) -> None:
 
 
 def _unusable(error: Failure) -> AwsCredentialsError:
-    """Return why there are credentials here that cannot be used."""
+    """Return why the existing credentials cannot be used."""
     if isinstance(error, (SSOError, TokenRetrievalError)):
         return AwsCredentialsError("the AWS single sign-on has expired; run `aws sso login`")
     if isinstance(error, ProfileNotFound):
@@ -266,7 +273,8 @@ def clock_problem(error: ClientError) -> str | None:
     """Return AWS's complaint about the time of a request as part of a sentence; None for any other error.
 
     RequestExpired: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html, which is also
-    the answer to expired temporary credentials. RequestTimeTooSkewed is S3's; the others refuse the signature with a reason.
+    the answer to expired temporary credentials. RequestTimeTooSkewed is a code of S3; other services refuse
+    the signature and give the reason in the message.
     """
     code = code_of(error)
     if code not in _UNTIMELY and not (code in _SIGNATURE and _UNTIMELY_SIGNATURE.search(message_of(error))):
@@ -281,7 +289,7 @@ def clock_problem(error: ClientError) -> str | None:
 
 
 def _seconds_off(date: str | None) -> float | None:
-    """Return how far AWS's clock is ahead of ours; None if AWS does not report it."""
+    """Return how far AWS's clock is ahead of this machine's (seconds); None if AWS does not report it."""
     try:
         return parsedate_to_datetime(date).timestamp() - time.time() if date else None
     except ValueError:
@@ -294,12 +302,12 @@ def code_of(error: ClientError) -> str:
 
 
 def message_of(error: ClientError) -> str:
-    """Return AWS's sentence about an error, without its dot."""
+    """Return AWS's message of an error, without its final dot."""
     return str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
 
 
 def is_denied(error: Exception) -> bool:
-    """Return whether AWS refused a call for lack of rights."""
+    """Return whether AWS refused a request for lack of rights."""
     code = code_of(error) if isinstance(error, ClientError) else getattr(error, "code", "")
     return code in DENIED
 
@@ -311,7 +319,8 @@ _UNTIMELY = frozenset(
 _SIGNATURE = frozenset({"SignatureDoesNotMatch", "InvalidSignatureException", "AuthFailure"})
 _UNTIMELY_SIGNATURE = re.compile(r"signature (expired|not yet current)", re.IGNORECASE)
 _CLOCK_TOLERANCE_S = 240.0
-"""Seconds: services differ, and the strictest takes five minutes."""
+"""Difference of the clocks that counts as a problem (seconds). The limits of AWS's services differ; the
+strictest is five minutes."""
 NOT_ACCEPTED = frozenset(
     {"AuthFailure", "ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId"}
     | {"UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken"}

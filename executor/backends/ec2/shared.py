@@ -1,7 +1,6 @@
-"""Objects that launches of one process share: AWS's clients and the agent's bundle. Objects are only shared
-inside `sharing`.
-
-A client of EC2 takes some 25 MB and a tenth of a second, which a command pays once, but a service for each launch.
+"""Objects that the launches of one process share: AWS's clients and the agent's bundle. Objects are shared
+only inside `sharing`. A client of EC2 takes about 25 MB and a tenth of a second. A command creates one once,
+but without sharing a service would do so for each launch.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from bai_agent.light_dataclass import dataclass, field
 T = TypeVar("T")
 
 _AT_MOST = 24
-"""Number of objects that are kept: one region takes some six. Requests of others may name any number of
-regions."""
+"""Maximum number of shared objects. One region needs about six, but requests of other users may name any
+number of regions."""
 
 
 class Shared:
-    """Objects that are created once; only the most recently used ones are kept. For several threads."""
+    """A thread-safe cache of objects that are created once. Only the most recently used ones are kept."""
 
     def __init__(self, *, at_most: int = _AT_MOST) -> None:
-        """at_most: number of objects that are kept; beyond it, those that were used least recently are
-        created again."""
+        """at_most: maximum number of objects. Beyond it, the least recently used ones are dropped."""
         self._at_most = at_most
         self._lock = threading.Lock()
         self._things: dict[Hashable, _Thing] = {}
@@ -34,12 +32,12 @@ class Shared:
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of the first successful `make` for this key."""
         with self._lock:
-            # It was used last, so it moves to the end.
+            # The most recently used object moves to the end.
             thing = self._things.pop(key) if key in self._things else _Thing()
             self._things[key] = thing
             while len(self._things) > self._at_most:
                 del self._things[next(iter(self._things))]
-        # Creating one may need another: each waits only for its own.
+        # Creating an object may need another object, so each has its own lock.
         with thing.lock:
             if not thing.is_made:
                 thing.value, thing.is_made = make(), True
@@ -59,7 +57,7 @@ _SHARED: ContextVar[Shared | None] = ContextVar("shared", default=None)
 
 @contextmanager
 def sharing(shared: Shared) -> Iterator[None]:
-    """Use the common parts in `shared` in this block."""
+    """Use the objects of `shared` in this `with` block."""
     token = _SHARED.set(shared)
     try:
         yield
@@ -68,6 +66,6 @@ def sharing(shared: Shared) -> Iterator[None]:
 
 
 def once(key: Hashable, make: Callable[[], T]) -> T:
-    """Return the result of `make`: a new one, or the shared one if objects are shared."""
+    """Return the shared result of `make`; outside of `sharing`, a new one."""
     shared = _SHARED.get()
     return make() if shared is None else shared.once(key, make)

@@ -1,5 +1,5 @@
-"""The staging bucket: files for instances, named by their content and uploaded once; and the local files of a job, scripts and data,
-as its objects."""
+"""The staging bucket with the files for instances. Files are named by their content and uploaded once. A
+job's local scripts and data become objects in it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from executor.planning.scripts_folder import ScriptsOrigin, survey_scripts
 
 _AT_A_TIME = 4
 _DATE = 315_532_800
-"""Time of all packed files, 1980-01-01, which is the earliest of zip archives."""
+"""Modification time of all packed files: 1980-01-01, the earliest time that zip archives support."""
 _PIECE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """A file that belongs into the bucket under `key`, which names its content."""
+    """A file to upload. Its `key` in the bucket is made from its content."""
 
     key: str
     path: Path
     size: int
     what: str
-    """For a person: "scripts", "data/train.csv"."""
+    """Name for messages, for example "scripts" or "data/train.csv"."""
 
 
 def staging_bucket(settings: Settings) -> JobStore:
@@ -54,8 +54,8 @@ def staging_bucket(settings: Settings) -> JobStore:
 def check_region(settings: Settings) -> None:
     """Raise UsageError if the staging bucket is in another region than the configured one.
 
-    Every request is signed for the configured region, here and on instances, and S3 refuses requests for another region. If S3 does
-    not tell the bucket's region, the configured one is accepted.
+    Every request is signed for the configured region, here and on instances, but S3 refuses requests for
+    another region. If S3 does not report the bucket's region, the configured one is assumed to be right.
     """
     bucket, region = settings.need_bucket(), settings.need_region()
     there = bucket_region(
@@ -69,7 +69,7 @@ def check_region(settings: Settings) -> None:
 
 
 def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:
-    """Return those of `uploads` that are not in the bucket yet, each once. Raises StoreError."""
+    """Return the `uploads` that are not in the bucket yet, without duplicates. Raises StoreError."""
     different = list({each.key: each for each in uploads}.values())
     with ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="look") as pool:
         there = pool.map(
@@ -81,7 +81,7 @@ def missing(bucket: JobStore, uploads: Sequence[Upload]) -> list[Upload]:
 def upload(
     bucket: JobStore, uploads: Sequence[Upload], *, on_upload: Callable[[Upload], None] = lambda upload: None
 ) -> None:
-    """Upload the objects that are missing in the bucket; `on_upload` is called before each. Raises StoreError."""
+    """Upload the objects that the bucket lacks; `on_upload` is called before each. Raises StoreError."""
 
     def bring(each: Upload) -> None:
         on_upload(each)
@@ -94,21 +94,20 @@ def upload(
 
 @dataclass(frozen=True, kw_only=True)
 class LocalFiles:
-    """Files of this machine, and their objects in the bucket."""
+    """Files of this machine, with their objects in the bucket."""
 
     uploads: tuple[Upload, ...]
     sources: Mapping[Path, Uploaded]
-    """Absolute path → its object."""
+    """Absolute path → its object in the bucket."""
 
 
 @contextmanager
 def local_files(
     descriptor: Descriptor, folder: Path, scripts: ScriptsOrigin | None, *, bucket: str, region: str | None
 ) -> Iterator[LocalFiles]:
-    """Yield the files that `descriptor`, which is in `folder`, and `scripts` include; packed folders exist
-    until the end of the block.
-
-    The same content has the same keys. Raises ScriptsError, PlanError.
+    """Yield the local files that `scripts` and `descriptor`, which is in `folder`, include. Packed folders
+    exist until the end of the `with` block. The same content has the same keys. Raises ScriptsError,
+    PlanError.
     """
     sources = job_sources(descriptor, scripts=scripts, folder=folder, data_root=None, home=Path("/root"))
     with TemporaryDirectory(prefix="bai-upload-") as workspace:
@@ -126,7 +125,8 @@ def local_files(
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Write the files of `folder` that are not ignored as a tar: the same bytes for the same names, modes and contents."""
+    """Write the files of `folder` that are not ignored as a tar archive. The same names, modes and contents
+    produce the same bytes."""
     root = folder.resolve()
     with archive.open("wb") as out, tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for file in survey_scripts(folder).files:

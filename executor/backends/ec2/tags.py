@@ -1,5 +1,5 @@
-"""The tags by which instances, volumes and security groups of jobs are found, and ended when their time is over; and times in
-the format of tags and records."""
+"""The tags by which instances, volumes and security groups of jobs are found, and removed after their
+deadline. Also times in the format of tags and records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ CLIENT_TAG = "bai:client-id"
 EXPIRES_TAG = "bai:expires"
 STORE_TAG = "bai:store"
 LAUNCH_TAG = "bai:launch"
-"""Number of the launch of a machine that was launched while its job ran. Other instances do not have this
-tag."""
+"""Number of the launch. Only machines that were launched while their job ran have this tag."""
 FIRST_NODE_TAG = "bai:first-node"
 """Number of the node on the machine with index 0 of the launch."""
 
@@ -84,7 +83,7 @@ def read_tags(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def attempt_tags(tags: Mapping[str, str]) -> tuple[str | None, ...]:
-    """Return the tags that name an attempt of a job: resources with the same ones belong together."""
+    """Return the tags that name an attempt of a job. Resources with the same tags belong together."""
     return tuple(tags.get(key) for key in (JOB_TAG, ATTEMPT_TAG, STORE_TAG))
 
 
@@ -94,8 +93,8 @@ def tag_time(time: datetime) -> str:
 
 
 def parse_timestamp(text: object) -> datetime | None:
-    """Return the time in a text such as "2026-11-20T22:00:00Z"; None if it is not a time, or too late for
-    arithmetic."""
+    """Return the time in a text such as "2026-11-20T22:00:00Z"; None if the text is not a time, or if the
+    time is too late for arithmetic."""
     try:
         time = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
     except ValueError:
@@ -106,7 +105,7 @@ def parse_timestamp(text: object) -> datetime | None:
 
 
 def need_time(text: str) -> datetime:
-    """Return the time in a text that was checked before. Raises ValueError."""
+    """Return the time in a text that has been validated. Raises ValueError."""
     time = parse_timestamp(text)
     if time is None:
         raise ValueError(f"{text} is not a time")

@@ -1,11 +1,11 @@
-"""The jobs of all users that must be checked, and which process checks them.
+"""The jobs of all users that must be checked, and the processes that check them.
 
-`.watched/<job-id>` is written before the launch of a job of `bai`; it holds the token of `launch.json`. It
-becomes empty when the job has ended and its machines are gone: users' policies do not allow deleting.
-`.looks/<kind>` is written by each check of all jobs.
+`.watched/<job-id>` is written before the launch of a job of `bai`; it contains the token of `launch.json`. It
+is overwritten with an empty object after the job has ended and its machines are gone, because users' policies
+do not allow deleting. `.looks/<kind>` is written by each check of all jobs.
 
-Only exact names count: a `*` in a policy matches slashes, so an instance may write other objects below these
-folders.
+Only exact names count, because a `*` in a policy matches slashes, so that an instance may write other objects
+below these folders.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from executor.backends.ec2.clock import elapsed
 
 _WATCHED, _LOOKS = ".watched/", ".looks/"
 _MISSED = 3
-"""Number of missed checks that are tolerated before the watcher is reported as missing."""
+"""Number of missed checks after which the process is reported as missing."""
 _LEAST = timedelta(minutes=3)
 _UNKNOWN_PAUSE = timedelta(minutes=20)
-"""Time after a single check, for example from cron, within which another one is expected."""
+"""Time within which the next check is expected if the pause between checks is unknown, for example from
+cron."""
 
 
 class Looker(str, Enum):
-    """Kinds of checks of all jobs of a bucket; the one that does most comes first."""
+    """Processes that check all jobs of a bucket. The one that does most comes first."""
 
     WATCHER = "watcher"
     REAP = "reap"
@@ -40,7 +41,7 @@ class Looker(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The last look of a kind."""
+    """The last check by a kind of process."""
 
     kind: Looker
     age: timedelta
@@ -49,35 +50,35 @@ class Look:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the next one can be expected."""
+        """Whether a next check can be expected."""
         return self.age <= (_UNKNOWN_PAUSE if self.every is None else max(_MISSED * self.every, _LEAST))
 
 
 @dataclass(frozen=True, kw_only=True)
 class _LookFile:
     every: Count | None
-    """Seconds."""
+    """Time between two checks (seconds); None if unknown."""
 
 
 def watch_job(store: JobStore, job_id: str, *, token: str) -> None:
-    """Mark a job, whose `launch.json` has this token, to be checked. Raises StoreError."""
+    """Mark a job to be checked. token: that of its `launch.json`. Raises StoreError."""
     store.put(f"{_WATCHED}{job_id}", token.encode() + b"\n")
 
 
 def unwatch_job(store: JobStore, job_id: str) -> None:
-    """End the looks at a job. Raises StoreError."""
+    """Mark a job not to be checked any more. Raises StoreError."""
     store.put(f"{_WATCHED}{job_id}", b"")
 
 
 def watched_jobs(store: JobStore) -> dict[str, int | None]:
-    """Return the jobs that must be checked, with the time since when (ms UTC by the store's clock). Raises
-    StoreError."""
+    """Return the jobs that must be checked, with the time at which they were marked (ms UTC by the store's
+    clock). Raises StoreError."""
     named = {each.key.removeprefix(_WATCHED): each for each in store.find(_WATCHED)}
     return {name: each.modified for name, each in named.items() if each.size and is_job_id(name)}
 
 
 def watched_token(store: JobStore, job_id: str) -> str | None:
-    """Return the token of the launch of a watched job; None if it is not watched. Raises StoreError."""
+    """Return the token of the launch of a watched job; None if the job is not watched. Raises StoreError."""
     try:
         return store.get(f"{_WATCHED}{job_id}").decode(errors="replace").strip() or None
     except MissingObjectError:
@@ -85,7 +86,7 @@ def watched_token(store: JobStore, job_id: str) -> str | None:
 
 
 def note_look(store: JobStore, kind: Looker, *, every: timedelta | None) -> None:
-    """Record that all jobs are looked at now. Raises StoreError."""
+    """Record that all jobs are being checked now. Raises StoreError."""
     seconds = None if every is None else round(every.total_seconds())
     store.put(f"{_LOOKS}{kind.value}", json.dumps({"every": seconds}).encode() + b"\n")
 
@@ -101,7 +102,7 @@ def last_looks(store: JobStore, now_ms: int) -> list[Look]:
         try:
             every = decode(_LookFile, store.get(key), where=f"{store.url}/{key}").every
         except RecordError:
-            every = None  # of a later version
+            every = None  # written by a later version
         looks.append(
             Look(
                 kind=kind,

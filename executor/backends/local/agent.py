@@ -1,4 +1,5 @@
-"""Jobs on this machine: their run directory, and their agent, which outlives every `bai`. One that follows a job restarts a dead agent."""
+"""Starts and watches the agents of jobs on this machine. An agent continues after `bai` has exited; a `bai`
+that follows a job restarts its dead agent."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ from executor.records.reading import result_of
 
 _LAST_BYTES = 65536
 _LAST_WORDS = 300
-"""Characters."""
+"""Maximum length of the last log line (characters)."""
 _LOGGED = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \S+ ")
 """Beginning of each message of an agent's log: time, level, logger."""
 _PAUSE_S = 0.1
 _LOOK_S = 1.0
-"""Seconds between two checks whether the agent lives."""
+"""Time between two checks of whether the agent is alive (seconds)."""
 _RESTARTS = 3
 _NUMBERS = re.compile(r"\d+")
-"""Pattern of process ids and times: they differ each time for the same reason."""
+"""Pattern of process ids and times, which differ each time even if the reason is the same."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +47,15 @@ class NodeAgent:
     rundir: RunDir
     descriptor: Path
     folder: Path
-    """The job store's."""
+    """Folder of the job store."""
     is_elastic: bool = False
 
     def alive(self) -> bool:
         return is_locked(self.rundir.agent_lock)
 
     def done(self) -> bool:
-        """Return whether this node has nothing more to do. The first node of a fixed job also writes the
-        job's result, and is not done before."""
+        """Return whether this node has nothing more to do. The first node of a fixed job also has to write
+        the job's result."""
         return (self.rank > 0 or self.is_elastic) and self.rundir.result.exists()
 
     def benchmark_alive(self) -> bool:
@@ -76,7 +77,8 @@ class NodeAgent:
         return _LOGGED.sub("", last).removeprefix("bai-agent: ")[:_LAST_WORDS]
 
     def start(self) -> None:
-        """Start the agent in a session of its own and return when it runs. Raises AgentError, UsageError."""
+        """Start the agent in a session of its own, and return when it is running. Raises AgentError,
+        UsageError."""
         check_own(self.folder, self.record.job_id)
         make_folder(self.rundir.path, private=self.folder)
         try:
@@ -91,14 +93,13 @@ class NodeAgent:
 
 @dataclass(frozen=True)
 class LocalAgent:
-    """The agents of a job whose record is a folder of this machine, one for each node, with the methods of
-    one agent."""
+    """The agents of a job whose record is a folder of this machine, one agent for each node."""
 
     record: JobRecord
     folder: Path
-    """The job store's."""
+    """Folder of the job store."""
     job: Job | None
-    """None if the job's descriptor is broken."""
+    """The job; None if its descriptor is broken."""
 
     @property
     def is_elastic(self) -> bool:
@@ -106,7 +107,7 @@ class LocalAgent:
 
     @property
     def nodes(self) -> list[NodeAgent]:
-        """The agents of all nodes of the job, past ones included."""
+        """The agents of all nodes that the job has or had."""
         return (
             [self.node(number) for number in node_numbers(self.record, self.job)]
             if self.job
@@ -122,29 +123,30 @@ class LocalAgent:
         return self.folder / self.record.key("job.toml")
 
     def alive(self) -> bool:
-        """Return whether each node's agent lives, unless it has done its work. An elastic job needs only one."""
+        """Return whether each node's agent is alive or has done its work. For an elastic job, one living
+        agent is enough."""
         return any(node.alive() for node in self.nodes) if self.is_elastic else self.complete()
 
     def complete(self) -> bool:
-        """Return whether each node's agent lives, unless it has done its work."""
+        """Return whether each node's agent is alive or has done its work."""
         nodes = self.nodes
         return all(node.alive() or node.done() for node in nodes) and any(node.alive() for node in nodes)
 
     def benchmark_alive(self) -> bool:
-        """Return whether the benchmark, or a process that ends it, still runs, even without agent and
+        """Return whether the benchmark, or a process that is ending it, still runs, even without agent and
         shim."""
         return any(node.benchmark_alive() for node in self.nodes)
 
     def benchmark_watched(self) -> bool:
-        """Return whether each benchmark's shim runs. A shim ends its benchmark on request, and records its end."""
+        """Return whether the shim of each benchmark runs. A shim ends its benchmark on request, and records
+        the exit."""
         return all(node.benchmark_watched() for node in self.nodes if node.benchmark_alive()) and any(
             node.benchmark_watched() for node in self.nodes
         )
 
     def last_words(self) -> str:
-        """Return the last meaningful line of a dead agent's log, without its time; "" if there is none.
-
-        It may contain escape sequences of a terminal.
+        """Return the last informative line of a dead agent's log, without its time; "" if there is none. The
+        line may contain terminal escape sequences.
         """
         dead = self._dead() or self.nodes[:1]
         return next((words for node in dead if (words := node.last_words())), "")
@@ -152,17 +154,17 @@ class LocalAgent:
     def start(self) -> None:
         """Start the agents that do not run. Raises AgentError.
 
-        A restarted agent continues after its predecessor. If an agent already runs, it changes nothing.
+        A restarted agent continues the work of its predecessor. An agent that is already running is left
+        unchanged.
         """
-        # If all agents of an elastic job have done their work, one of them still has to write the job's
-        # result.
+        # If all agents of an elastic job have done their work, one agent still has to write the job's result.
         for node in self._dead() or ([] if self.alive() else self.nodes):
             node.start()
 
     def scale(self, desired: int) -> list[int]:
-        """Start agents of an elastic job until `desired` of them live; return the numbers of their nodes. Raises AgentError.
-
-        Dead agents come first, then new nodes, with the lowest numbers that no node has had.
+        """Start agents of an elastic job until `desired` agents are alive; return the numbers of the started
+        nodes. Raises AgentError. Dead agents are restarted first, then nodes with the lowest unused numbers
+        are added.
         """
         nodes = self.nodes
         living = sum(node.alive() for node in nodes)
@@ -174,7 +176,8 @@ class LocalAgent:
         return started
 
     def proposed(self) -> int | None:
-        """Return the number of nodes that the benchmark's hints ask for; None if they ask for none. Raises StoreError."""
+        """Return the number of nodes that the benchmark's hints request; None if there are no hints. Raises
+        StoreError."""
         return proposed_nodes(AttemptRecord(self.record), self.job) if self.job is not None else None
 
     def _dead(self) -> list[NodeAgent]:
@@ -182,7 +185,8 @@ class LocalAgent:
 
     @contextmanager
     def kept_away(self) -> Iterator[bool]:
-        """Hold the job's locks, so that no agent can start; yield False if any part of the job still runs."""
+        """Hold the job's locks during the `with` block, so that no agent can start. Yield False if any part
+        of the job still runs."""
         there = [node.rundir for node in self.nodes if node.rundir.path.is_dir()]
         with ExitStack() as stack:
             try:
@@ -197,7 +201,7 @@ class LocalAgent:
 
 def local_agent(record: JobRecord, job: Job | None = None) -> LocalAgent | None:
     """Return the agents of a job on this machine; None if the record is not a folder here. job: None: it is
-    read."""
+    read from the record."""
     if (folder := record.store.folder) is None:
         return None
     if job is None:
@@ -207,7 +211,7 @@ def local_agent(record: JobRecord, job: Job | None = None) -> LocalAgent | None:
 
 
 class AgentWatcher:
-    """Looks whether the agent of one job lives while the job has no result."""
+    """Checks whether the agent of one job is alive, as long as the job has no result."""
 
     pause_s = _PAUSE_S
 
@@ -226,12 +230,13 @@ class AgentWatcher:
         self._has_given_up = False
         self._proposed: int | None = None
         self._may_start = 0
-        """Number of nodes that may still be started for that proposal: nodes that end at once are not replaced for ever."""
+        """Number of nodes that may still be started for that proposal, so that nodes that end at once are not restarted forever."""
         self._look_s, self._clock = look_s, clock
         self._next = clock() + look_s
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Restart a dead agent, or start nodes that the job lacks. Raises NoResultError after too many restarts, BaiError if one fails."""
+        """Restart a dead agent, or start nodes that the job lacks. Raises NoResultError after too many
+        restarts, BaiError if a restart fails."""
         if self._clock() < self._next:
             return None
         self._next = self._clock() + self._look_s
@@ -248,7 +253,8 @@ class AgentWatcher:
         return None
 
     def _grow(self) -> str | None:
-        """Start the nodes that the benchmark's hints ask for and that do not live; return a sentence about them. Raises BaiError."""
+        """Start the missing nodes that the benchmark's hints request; return a sentence about them, or None.
+        Raises BaiError."""
         proposed = self._agent.proposed()
         if proposed != self._proposed:
             self._proposed, self._may_start = proposed, proposed or 0
@@ -260,21 +266,21 @@ class AgentWatcher:
 
 
 def started_nodes(nodes: Sequence[int]) -> str:
-    """Return which nodes' agents were started."""
+    """Return part of a sentence: the nodes whose agents were started."""
     return f"started node {', '.join(map(str, nodes))}"
 
 
 class AgentRestarter:
-    """Restarts an agent a few times, unless it dies at once for the same reason again."""
+    """Restarts an agent a few times, but not if it dies at once for the same reason as before."""
 
     def __init__(self, agent: LocalAgent, job_id: str) -> None:
         self._agent = agent
         self._resume = NextStep(("resume", job_id), "starts it again")
         self._restarts = 0
         self._lived = True
-        """Whether it was seen alive since its last start."""
+        """Whether the agent was seen alive after its last start."""
         self._reason = ""
-        """What its log ended with when it was last found dead, without numbers."""
+        """End of the agent's log when the agent was last found dead, without numbers."""
 
     def complete(self) -> bool:
         complete = self._agent.complete()
@@ -282,12 +288,13 @@ class AgentRestarter:
         return complete
 
     def restart(self, on_status: Callable[[str], None]) -> None:
-        """Announce the restart and start the agent. Raises NoResultError after too many restarts, BaiError if one fails."""
+        """Announce the restart and start the agent. Raises NoResultError after too many restarts, BaiError if
+        a restart fails."""
         reason = self._agent.last_words()
         cause = f". Its log ends with: {reason}" if reason else ""
         before, self._reason = self._reason, _NUMBERS.sub("", reason)
         if not self._lived and self._reason and self._reason == before:
-            # It would fail again at its start.
+            # The agent would fail again at its start.
             raise NoResultError(
                 f"the agent died again as soon as it was started, for a cause that has to be removed first{cause}",
                 self._resume,

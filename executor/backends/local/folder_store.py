@@ -18,10 +18,10 @@ from executor.errors import UsageError
 
 
 def store_at(folder: str | Path | None, *, exists: bool = False) -> DirectoryStore:
-    """Return the store of this machine's jobs: `folder`, else BAI_STORE, else ~/.bai/jobs.
+    """Return the store of this machine's jobs: `folder`, otherwise BAI_STORE, otherwise ~/.bai/jobs.
 
-    exists: whether `folder` must exist, because jobs are looked up in it; otherwise it is made with its first job.
-    Raises UsageError, StoreError.
+    exists: whether the folder must exist, because jobs are looked up in it. If not, it is created with its
+    first job. Raises UsageError, StoreError.
     """
     path = _chosen(folder)
     try:
@@ -55,10 +55,10 @@ def is_local(named: str) -> bool:
 
 
 def check_own(store: Path, job: str = "") -> None:
-    """Raise UsageError unless `store`, and the existing folders of `job` and its nodes, are this user's own.
+    """Raise UsageError unless this user owns `store` and the existing folders of `job` and its nodes.
 
-    Jobs of other users, and jobs behind a link, are only read, because their files may name any process and any folder. A store
-    may be root's, as a store of several users is.
+    Jobs of other users, and jobs behind a symbolic link, are only read, because their files may name any
+    process and any folder. Root may also own a store, as in a store that several users share.
     """
     user = os.geteuid()
     with _readable(store):
@@ -70,7 +70,7 @@ def check_own(store: Path, job: str = "") -> None:
 
 
 def _check_folders(job: Path, user: int) -> None:
-    """Raise UsageError unless the job's folder, and those of its nodes, are this user's own folders."""
+    """Raise UsageError unless the job's folder and those of its nodes are folders that this user owns."""
     below = ("attempts", "attempts/*", "attempts/*/nodes", "attempts/*/nodes/*")
     for each in (job, *(place for pattern in below for place in sorted(job.glob(pattern)))):
         if not (each.exists() or each.is_symlink()):

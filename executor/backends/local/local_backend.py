@@ -1,4 +1,4 @@
-"""This machine as a place to run: the same agent as on an instance, without AWS."""
+"""The backend for this machine. It uses the same agent as an instance, but not AWS."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from executor.records.job_status import DIED, PARKED, JobStatus, created, ended_
 from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
-# Imports of a single method are inside it, so that looking at a job does not load what reads descriptors.
+# Modules that only one method needs are imported in it, so that showing a job does not load the reader of
+# descriptors.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor, Finding
     from executor.planning.job_defaults import DefaultValue
@@ -52,7 +53,7 @@ class LocalBackend:
     def __init__(self, options: BackendOptions) -> None:
         self._options = options
         self._jobs: dict[JobRecord, Job] = {}
-        """Submitted jobs, which need not be read again."""
+        """Jobs that this process submitted, which need not be read again."""
 
     def owns(self, record: JobRecord) -> bool:
         return record.store.folder is not None
@@ -90,7 +91,7 @@ class LocalBackend:
         if job_id is not None:
             check_id(job_id)
         store = store_at(self._options.store)
-        # Each plan is a job of its own, as each `bai run` is.
+        # Each plan gets a new job id, as each `bai run` does.
         drawn = job_id or new_job_id(job_request, descriptor)
         job = planned(job_request, descriptor, job_id=drawn, store=store, scripts=None)
         yield LocalPlan(
@@ -125,7 +126,7 @@ class LocalBackend:
 
     def status(self, record: JobRecord) -> JobStatus:
         agent = _agent(record)
-        # Checked before the result is read: an agent first writes the result, then ends.
+        # Checked before the result is read, because an agent first writes the result and then exits.
         alive = agent.alive()
         result = result_of(record)
         if result is not None:
@@ -165,7 +166,7 @@ class LocalBackend:
         agent = _own_agent(record)
         message = "cancelling" if record.cancel(by="bai cancel") else "cancelling, as was asked before"
         if not agent.alive():
-            # No other process would end a benchmark that still runs, or write the job's result.
+            # Without an agent, no process would end a benchmark that still runs, or write the job's result.
             agent.start()
             message = f"{message}; its agent had died and was started again to end the job"
         return message
@@ -183,14 +184,14 @@ class LocalBackend:
             agent.start()
             return "its agent is running again"
         job = agent.job
-        # A `bai scale` that was killed may not have started all.
+        # A `bai scale` that was killed may not have started all nodes.
         wanted = desired_nodes(AttemptRecord(record), job) if job is not None and job.is_elastic else 0
         return f"its agent is running{_started(agent.scale(wanted))}"
 
     def scale(self, record: JobRecord, nodes: int) -> str:
         agent = _own_agent(record)
         check_scale(record, nodes)
-        # Before the agents: a new node that was not requested waits.
+        # Requested before the agents start, because a new node waits until it is requested.
         request_scale(record, nodes)
         return f"scaling to {counted(nodes, 'node')}{_started(agent.scale(nodes))}"
 
@@ -232,12 +233,12 @@ class LocalBackend:
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """A job descriptor, which `bai-agent run` takes."""
+    """A job descriptor, as `bai-agent run` accepts it."""
 
     job: Job
     survey: Callable[[], ScriptsSurvey | None]
     one_node: str | None
-    """Note that this machine stands for several nodes; None if it does not."""
+    """Note that several nodes of the descriptor run on this machine; None if that is not the case."""
     defaults: Sequence[DefaultValue] = ()
     """Values of the configuration that the descriptor does not set."""
 
@@ -268,7 +269,7 @@ class LocalPlan:
 
 
 def _started(nodes: Sequence[int]) -> str:
-    """Return the end of a sentence about the nodes whose agents were started."""
+    """Return the end of a sentence: the nodes whose agents were started."""
     return f"; {started_nodes(nodes)}" if nodes else ""
 
 
@@ -280,7 +281,7 @@ def _agent(record: JobRecord, job: Job | None = None) -> LocalAgent:
 
 
 def _own_agent(record: JobRecord) -> LocalAgent:
-    """Return the job's agent, to control it. Raises UsageError unless the job is this user's own."""
+    """Return the job's agent, to control it. Raises UsageError unless this user owns the job."""
     agent = _agent(record)
     check_own(agent.folder, record.job_id)
     return agent

@@ -1,5 +1,5 @@
-"""Writes a job of this machine into its store, exactly once for a job id, and warns about what the machine
-lacks for it."""
+"""Writes a job for this machine into its store, exactly once per job id, and warns about anything that the
+machine lacks for it."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def submit(
     job_id: str | None = None,
     on_submit: Callable[[str], None] = lambda job_id: None,
 ) -> Submitted:
-    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` gets the job id before that.
+    """Write the job of `job_request` into `store`, with a copy of its scripts. `on_submit` is called with the
+    job id before that.
 
-    An existing job of this id is returned if it has the same content; otherwise it is a UsageError.
+    An existing job of this id is returned if it has the same content; otherwise UsageError is raised.
     """
     if sys.platform != "linux":
         raise UsageError(
@@ -84,7 +85,7 @@ def submit(
                 copy_scripts(origin, draft.scripts(nodes=nodes, arm=arm), leave_out=[store.folder])
             files = originals.get(None) or find_archive(job_request, descriptor)
             keep_request(draft.record, job_request, files, leave_out=[store.folder])
-            # An agent may start as soon as the job exists: with its scripts, or not at all.
+            # Last step, because an agent may start as soon as the job exists, and needs the scripts.
             if draft.publish(job_toml(job).encode()):
                 return Submitted(record, job, new=True)
     there = record.job()
@@ -95,14 +96,14 @@ def submit(
 def _originals(
     job_request: JobRequest, descriptor: Descriptor, arms: Mapping[str, ArmFiles]
 ) -> dict[str | None, ScriptsOrigin]:
-    """Return the scripts of the job (None), and of each arm that has its own."""
+    """Return the scripts of each arm that has its own, by its name, and those of the job under None."""
     found: dict[str | None, ScriptsOrigin | None] = {name: each.scripts for name, each in arms.items()}
     found[None] = find_scripts(job_request, descriptor)
     return {arm: origin for arm, origin in found.items() if origin is not None}
 
 
 _DRAFTS = ".drafts"
-"""Folder of the store, so that a rename publishes a job. No job can have this id."""
+"""Folder for drafts in the store, so that a rename publishes a job. No job can have this id."""
 
 
 @dataclass(frozen=True)
@@ -115,17 +116,18 @@ class JobDraft:
     """Record of the draft, with the same keys as the finished job."""
 
     def scripts(self, *, nodes: int = 1, arm: str | None = None) -> Path:
-        """Return the path of the copy of its scripts."""
+        """Return the path of the draft's copy of the scripts."""
         return kept_scripts(self.record, nodes=nodes, arm=arm)
 
     def publish(self, descriptor: bytes) -> bool:
-        """Publish it as a job of the store; return False if the store already has a job of this id. Raises
-        StoreError."""
+        """Publish the draft as a job of the store; return False if the store already has a job of this id.
+        Raises StoreError."""
         self.record.store.put(self.record.key("job.toml"), descriptor)
         job_id = self.record.job_id
         target = self.store.folder / job_id
         try:
-            # It fails if a non-empty folder has the name, so that only one of several submissions of a job succeeds.
+            # A rename fails if a non-empty folder has this name, so that only one of several submissions of a
+            # job succeeds.
             _record_folder(self.record).rename(target)
         except OSError as error:
             if JobRecord(self.store, job_id).exists():
@@ -154,11 +156,11 @@ def job_draft(store: DirectoryStore, job_id: str) -> Iterator[JobDraft]:
 
 
 def remove_abandoned(store: DirectoryStore) -> None:
-    """Remove the drafts of killed processes. A draft that cannot be removed stays for the next attempt."""
+    """Remove the drafts of killed processes. A draft that cannot be removed is left for the next call."""
     drafts = store.folder / _DRAFTS
     remove_unowned(drafts)
     with suppress(OSError):
-        drafts.rmdir()  # unless another job is being made
+        drafts.rmdir()  # fails while another job is being written
 
 
 def _record_folder(record: JobRecord) -> Path:
@@ -169,7 +171,7 @@ def _record_folder(record: JobRecord) -> Path:
 def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
-        folder.parent.rmdir()  # unless another job is being made
+        folder.parent.rmdir()  # fails while another job is being written
 
 
 def _unwritable(error: OSError) -> StoreError:
@@ -179,7 +181,7 @@ def _unwritable(error: OSError) -> StoreError:
 
 
 def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
-    """Return warnings about secrets, programs and rights that this machine does not have."""
+    """Return warnings about secrets, programs and rights that this machine lacks."""
     return [
         Finding(file=str(job_request.file), path=path, problem=problem, fix=fix, severity=Severity.WARNING)
         for path, problem, fix in _missing(descriptor)
@@ -187,7 +189,7 @@ def preflight(job_request: JobRequest, descriptor: Descriptor) -> list[Finding]:
 
 
 def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], str, str]]:
-    """Yield the key, problem and fix of everything that this machine does not have."""
+    """Yield the key, problem and fix for everything that this machine lacks."""
     for key, name in unset_secrets(descriptor.env.secrets, sink_secrets(descriptor), os.environ):
         problem = f"the environment variable {name} is not set here"
         yield key, problem, f"export {name} before `bai run`, which would refuse to start"
@@ -207,10 +209,10 @@ def _missing(descriptor: Descriptor) -> Iterator[tuple[tuple[str | int, ...], st
 
 
 def missing_program(descriptor: Descriptor) -> str | None:
-    """Return the command's program if it must be on PATH and is not; None otherwise."""
+    """Return the command's program if it must be on PATH but is not; otherwise None."""
     ml = descriptor.ml
     program = _program_on_path(ml.benchmark_code or "")
-    # Requirements may bring programs of their own, and a container has its own.
+    # Requirements may install programs, and a container has its own.
     if program is None or (ml.script is not None and ml.script.requirements) or descriptor.env.container:
         return None
     python = descriptor.env.python
@@ -220,10 +222,10 @@ def missing_program(descriptor: Descriptor) -> str | None:
 
 
 def _program_on_path(code: str) -> str | None:
-    """Return the program of a command that is looked up on PATH; None if it is a path, a variable or a
-    script."""
+    """Return the program of a command if it is looked up on PATH; None if the command is a path, a variable
+    or a script."""
     try:
         words = [] if is_script(code) else shlex.split(code)
-    except ValueError:  # has been reported
+    except ValueError:  # reported elsewhere
         return None
     return words[0] if words and not re.search(r"^~|[/$]", words[0]) else None

@@ -1,8 +1,10 @@
-"""Tells a machine that never runs its user data from one that is slow to boot: an AMI without cloud-init, an early hang.
+"""Distinguishes a machine that never runs its user data, because its AMI has no cloud-init or hangs early,
+from one that boots slowly.
 
-Boothook and guardian bound a machine (docs/boot.md): it has given a sign of life, or has ended, within the launch's boot limit.
-If the boothook never runs, nothing on the machine ends it. A wrong conclusion would end a good machine: before the boot limit only a
-console proves one, and after it a console with our lines stands against it. Ages are AWS's own, and do not depend on the machine's clock.
+Boothook and guardian (docs/boot.md) ensure that a machine gives a sign of life or powers itself off within
+the launch's boot limit. If the boothook never runs, nothing on the machine powers it off. A wrong conclusion
+would terminate a good machine. So before the boot limit only a console proves a failed boot, and after it a
+console with the guardian's lines disproves one. Ages are AWS's own, and do not depend on the machine's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from executor.backends.ec2.monitor.job_observation import Observation
 from executor.backends.ec2.session import is_denied
 
 BOOT_ENDED = timedelta(minutes=15)
-"""A machine is at least so old before the end of its boot, as its console shows it, counts."""
+"""Minimum age of a machine at which the end of its boot, as shown on its console, proves a failure."""
 
 
 def never_booted(machines: Sequence[Instance], observation: Observation) -> str | None:
@@ -47,7 +49,7 @@ def _is_late(machine: Instance, observation: Observation) -> bool:
 
 
 def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
-    """Return what a console without our lines proves; None if nothing yet."""
+    """Return what a console without the guardian's lines proves; None if it proves nothing yet."""
     if console.ended_without_us and age > BOOT_ENDED:
         return f'never ran its user data: the boot ended without it ("{console.ended_without_us}")'
     if late:
@@ -57,7 +59,8 @@ def _without_us(console: Console, age: timedelta, *, late: bool) -> str | None:
 
 
 def _says_nothing(console: Console | None, error: BaiError | None) -> str | None:
-    """Return that nothing is known of a machine past its limit; None if its console has our lines, or is read the next time."""
+    """Return a sentence that nothing is known about a machine past its boot limit; None if its console has
+    lines, or will be read at the next check."""
     if error is not None and is_denied(error):
         why = f"its console cannot be read ({error})"
     elif console == Console() and not console.last_line:
@@ -68,7 +71,8 @@ def _says_nothing(console: Console | None, error: BaiError | None) -> str | None
 
 
 def unproven(observation: Observation) -> str | None:
-    """Return the reason why it is not known yet whether a machine past its boot limit failed; None if there is no such machine."""
+    """Return a sentence about a machine past its boot limit for which it is not known yet whether its boot
+    failed; None if there is no such machine."""
     for each in observation.starting:
         if each.state == "running" and _is_late(each, observation) and each.id in observation.unreadable:
             return (

@@ -1,8 +1,8 @@
 """A check of all unattended jobs of a bucket, with everything that is due for them and their machines.
 
-It works without Kafka, in each region with launches, for `bai reap`, the service and the watcher of an
-account. It may be killed between any two steps, and several checks may run at once: each decides anew, and
-the store decides about results and launches.
+`bai reap`, the service and an account's watcher use it. It needs no Kafka, and covers each region with
+launches. It may be killed between any two steps, and several checks may run at once: each check decides anew,
+and conditional writes to the store decide which result or launch counts.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 8
 """Number of regions, and then of jobs, that are checked in parallel."""
 _FORGOTTEN = timedelta(days=1)
-"""Time after which a submission that was interrupted before its launch can no longer be repeated with its
-id."""
+"""Time after which an interrupted submission can no longer be repeated with its id, if it never reached its
+launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookListener:
-    """Called with the actions of a check, one after the other."""
+    """Callbacks for the actions of a check, called one after the other."""
 
     on_reaped: Callable[[Reaped], None] = lambda reaped: None
     on_job: Callable[[str, str], None] = lambda job_id, sentence: None
-    """Called with a job, and what was done for it, or why no machine is launched."""
+    """Called with a job's id and a sentence: what was done for the job, or why no machine is launched."""
     on_trouble: Callable[[str], None] = lambda sentence: None
 
 
 @dataclass
 class _WatchedJob:
-    """A job that is looked at again and again. Decided launches are read only once."""
+    """A job that is checked repeatedly. Decided launches are read only once."""
 
     store: LookStore
     monitor: JobMonitor
     watched_ms: int | None
-    """When its submission was last known to continue (ms UTC by the store's clock)."""
+    """Time at which the job's submission was last known to continue (ms UTC by the store's clock)."""
 
 
 @dataclass(kw_only=True)
@@ -70,19 +70,20 @@ class BucketLook:
 
     settings: Settings
     store: JobStore | None
-    """The jobs; None: only machines whose time is over are found."""
+    """Store of the jobs; None: only expired machines are found."""
     kind: Looker
     every: timedelta | None = None
     """Time between two checks; None if unknown."""
     replacer: Callable[[JobRecord], Replacer | None] = lambda record: None
-    """Returns an object that launches the machines that a job lacks; None if nothing does."""
+    """Returns the object that launches the machines that a job lacks; None if no machines are launched."""
     listener: LookListener = field(default_factory=LookListener)
     dry_run: bool = False
     blind: str | None = None
-    """Why the jobs could not be read at the last check; None if they could."""
+    """Reason why the last check could not read the jobs; None if it could."""
     _jobs: dict[str, _WatchedJob] = field(default_factory=dict)
     _unattended: UnattendedJobs | None = None
-    """The jobs that are not watched, such as those of an earlier version; None if the store cannot be read."""
+    """The jobs without a mark to be watched, such as those of an earlier version; None if the store cannot be
+    read."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def look(
@@ -92,11 +93,12 @@ class BucketLook:
         attended: Collection[str] = (),
         until: float = float("inf"),
     ) -> int:
-        """Do everything that is due; return the number of jobs for which no time was left.
+        """Check all jobs, and do everything that is due. Return the number of jobs for which no time was
+        left.
 
-        regions: check only these; empty: the configured one, and all with launches. attended: jobs that are
-        monitored anyway. until: time.monotonic() after which no more work is started. Failures are reported
-        to the listener; the next check tries again.
+        regions: check only these; empty: the configured region, and all with launches. attended: jobs that
+        another part of this process monitors anyway. until: time.monotonic() after which no more work is
+        started. Failures are reported to the listener; the next check tries again.
         """
         named = self._read_bucket(attended)
         places = dict.fromkeys(regions or [*filter(None, [self.settings.region]), *named])
@@ -109,7 +111,7 @@ class BucketLook:
         return looked.count(False)
 
     def _read_bucket(self, attended: Collection[str]) -> list[str]:
-        """Read which jobs are watched; return the regions in which jobs were launched."""
+        """Read the list of watched jobs; return the regions in which jobs were launched."""
         self._unattended = self.blind = None
         if self.store is None:
             return []
@@ -124,7 +126,7 @@ class BucketLook:
         return named
 
     def _keep_watched(self, store: JobStore, attended: Collection[str]) -> None:
-        """Add the jobs that are watched now, and forget others. Raises StoreError."""
+        """Add the jobs that are watched now, and forget all others. Raises StoreError."""
         watched = {
             job_id: since for job_id, since in watched_jobs(store).items() if job_id not in set(attended)
         }
@@ -140,7 +142,7 @@ class BucketLook:
             self._jobs[job_id] = _WatchedJob(looked, monitor, since)
 
     def _note(self) -> None:
-        """Record this look."""
+        """Record this check."""
         if self.store is None or self.dry_run:
             return
         try:
@@ -153,13 +155,14 @@ class BucketLook:
             ec2, now = self._aws(region).ec2(), datetime.now(timezone.utc)
             reap(ec2, now=now, dry_run=self.dry_run, jobs=self._unattended, on_reaped=self._reaped)
         except BaiError as error:
-            # An unreachable region must not keep the machines of other regions running.
+            # An unreachable region must not prevent the checks of other regions.
             self._trouble(f"{region}: {error}")
 
     def _machines(
         self, pool: ThreadPoolExecutor, regions: Collection[str] | None
     ) -> dict[str, list[Instance] | None]:
-        """Return the machines of the watched jobs in these regions; None for each job about which EC2 cannot be asked."""
+        """Return the machines of the watched jobs in these regions; None for each job for which EC2 cannot be
+        queried."""
         placed: dict[str | None, dict[str, Sequence[str]]] = {}
         for job_id, place in zip(list(self._jobs), pool.map(self._place, list(self._jobs)), strict=True):
             if place is not None and (regions is None or place[0] in regions):
@@ -177,14 +180,14 @@ class BucketLook:
             if job.monitor.record.exists():
                 return job.monitor.region, job.monitor.launched_ids
             if not self.dry_run:
-                # It was written before the job was watched.
+                # The record was written before the mark, so it was deleted since then.
                 unwatch_job(job.store, job_id)
         except BaiError as error:
             self._trouble(f"{job_id}: {error}")
         return None
 
     def _look_in_time(self, job_id: str, known: list[Instance] | None, *, until: float) -> bool:
-        """Look at a job; return False if there is no time left."""
+        """Check a job; return False without a check if there is no time left."""
         if time.monotonic() >= until:
             return False
         self._look_at(job_id, known)
@@ -193,13 +196,13 @@ class BucketLook:
     def _look_at(self, job_id: str, known: list[Instance] | None) -> None:
         job = self._jobs[job_id]
         try:
-            # Threads of a pool do not have the context of the thread that waits for them.
+            # Threads of a pool do not inherit context variables.
             with unattended():
                 self._do_due(job, known)
         except BaiError as error:
             self._trouble(f"{job_id}: {error}")
         except Exception as error:
-            # A defect with one job must not stop the checks of others.
+            # A bug that one job triggers must not stop the checks of others.
             log.exception("a look at %s failed by a defect", job_id)
             self._trouble(f"{job_id}: a look at it failed by a defect: {error!r}")
         finally:
@@ -234,7 +237,7 @@ class BucketLook:
         key = record.key("result.json")
         since = monitor.age(key, now)
         if since is None:
-            # Its agent was killed between the node's result and the job's.
+            # The job's agent was killed after it wrote the node's result and before it wrote the job's.
             node = record.node(attempt=monitor.attempt).key("result.json")
             if not self.dry_run and (monitor.age(node, now) or timedelta()) > CONSISTENT:
                 job.store.put(key, job.store.get(node), if_absent=True)

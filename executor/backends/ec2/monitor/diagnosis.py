@@ -1,20 +1,21 @@
-"""Diagnoses a job on EC2 from its store, EC2 and the consoles: a pure function, total over all observations.
+"""Diagnoses a job on EC2 from its store, EC2 and the consoles. It is a pure function with an answer for every
+observation.
 
-The store is read first: a job with a result has ended, and needs no diagnosis. Without a result:
+A job with a result has ended and needs no diagnosis, so the store is read first. Without a result:
 
 | stage | observation |
 |---|---|
-| unlaunched | no instance yet: the submission is under way |
-| waiting | no instance yet: no zone has room, and all are asked again |
-| abandoned | no instance, and none will come: the submission was interrupted, and only a repeated one goes on |
+| unlaunched | no instance yet, because the submission is still in progress |
+| waiting | no instance yet, because no zone has capacity; all are requested again |
+| abandoned | no instance, and none will come: the submission was interrupted, and only a repeated submission continues |
 | pending | EC2 has accepted the launch; a machine is being started |
-| booting | a machine runs, and its agent has not reported yet |
+| booting | a machine runs, but its agent has not reported yet |
 | running | the agents' signs of life are fresh, and their machines exist |
-| silent | a machine runs, and its agent has been silent for a minute |
+| silent | a machine runs, but its agent has been silent for a minute |
 | ending | the machines shut down, or are being terminated |
-| parked | no machine of an elastic job is left, and it waits for others |
-| unknown | EC2 cannot be asked, the agents are silent, and the time at which the machines had to be gone has passed |
-| gone | no machine is left that could write a result: the inferred outcome is written on the job's behalf |
+| parked | no machine of an elastic job is left, and the job waits for others |
+| unknown | EC2 cannot be queried, the agents are silent, and the machines' deadline has passed |
+| gone | no machine is left that could write a result, so the inferred outcome is written on the job's behalf |
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from executor.backends.ec2.monitor.job_observation import (
 
 
 def diagnose(observation: Observation) -> Diagnosis:
-    """Return the diagnosis. It is `running` only if a machine runs, as far as EC2 can be asked."""
+    """Return the diagnosis. It is `running` only if a machine runs, as far as EC2 can be queried."""
     found = next(each for rule in _rules(observation) if (each := rule(observation)) is not None)
     surplus = [each for each in observation.surplus if each.living or each.state == "stopped"]
     stuck = [each for each in stuck_power_offs(observation) if each not in found.terminate]
@@ -64,11 +65,12 @@ def diagnose(observation: Observation) -> Diagnosis:
 
 
 _Rule = Callable[[Observation], "Diagnosis | None"]
-"""Returns the diagnosis, or None if the next rule decides."""
+"""A rule returns the diagnosis, or None if the next rule has to decide."""
 
 
 def _rules(observation: Observation) -> Sequence[_Rule]:
-    """Return the rules that hold; the first that answers decides, and the last one always does."""
+    """Return the rules for this kind of observation. The first rule with an answer decides, and the last rule
+    always has one."""
     if observation.instances is None:
         return (_out_of_time, _without_ec2)
     if not observation.instances:
@@ -103,7 +105,8 @@ def _rules(observation: Observation) -> Sequence[_Rule]:
 
 
 def _out_of_time(observation: Observation) -> Diagnosis | None:
-    """Judge an agent that is silent past its time: it may live or not, but it will not report any more."""
+    """Judge a job whose agents are silent after its deadline. They may be alive or not, but will not report
+    any more."""
     if not _is_late(observation) or any(age <= STALE for age in observation.signs.values()):
         return None
     return Diagnosis(
@@ -118,7 +121,8 @@ def _without_ec2(observation: Observation) -> Diagnosis:
 
 
 def _machines_gone(observation: Observation) -> Diagnosis | None:
-    """The machines that are gone write nothing more, and the remaining ones make no result."""
+    """Judge machines of which some are gone and write nothing more, if the remaining ones will not write a
+    result either."""
     over = observation.over
     lost = [each for each in observation.lost if each in over]
     if observation.nodes > 1 and observation.unreported and observation.left:
@@ -138,7 +142,8 @@ def _machines_leave(observation: Observation) -> Diagnosis | None:
 
 
 def _machines_overdue(observation: Observation) -> Diagnosis | None:
-    """Machines that still run must be ended from outside."""
+    """Judge machines that still run after a cancellation or their deadline, and must be terminated from
+    outside."""
     if observation.cancelled is not None and observation.cancelled > observation.patience:
         why = f"The job was cancelled {span(observation.cancelled)} ago and has not ended; its machines are terminated."
     elif _is_late(observation):
@@ -149,9 +154,11 @@ def _machines_overdue(observation: Observation) -> Diagnosis | None:
 
 
 def _machines_hang(observation: Observation) -> Diagnosis | None:
-    """Judge machines of several nodes that have been silent so long that they hang, or are cut off for good.
+    """Judge machines of several nodes that have been silent for so long that they must be hanging, or have
+    lost their network for good.
 
-    An agent that cannot reach the store ends its node, after `peer_silence` if the others can reach it.
+    An agent that cannot reach the store ends its node: after `peer_silence` if the other agents can reach the
+    store.
     """
     if observation.nodes == 1:
         return None
@@ -159,7 +166,7 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
     silence = max(STALE, observation.peer_silence)
     hung = observation.silent_for(silence + observation.patience)
     if len(hung) == len(working):
-        # Also because no agent may reach the store, which they wait for.
+        # Possibly no agent reaches the store. In that case all wait for it, so a longer silence is allowed.
         hung = observation.silent_for(max(silence, observation.store_away) + observation.patience)
     if not hung:
         return None
@@ -167,13 +174,13 @@ def _machines_hang(observation: Observation) -> Diagnosis | None:
     others = f", nor have {len(hung) - 1} other nodes" if len(hung) > 1 else ""
     sentence = f"{observation.silence_of(first)}{others}; {'their machines are' if others else 'its machine is'} terminated."
     if len(hung) < len(working):
-        # Their agents make the result.
+        # The agents of the other nodes write the result.
         return Diagnosis(JobStage.SILENT, sentence, terminate=hung + observation.stopped)
     return ended(InferredOutcome(Outcome.PEER_LOST, sentence, rank=first.index), observation)
 
 
 def _machine_unreachable(observation: Observation) -> Diagnosis | None:
-    """Judge the only machine of a job, which neither gives a sign of life nor answers EC2's own check."""
+    """Judge the only machine of a job if it gives no sign of life and fails EC2's own check."""
     for each in observation.working if observation.nodes == 1 else ():
         silence = observation.signs.get(each.index, timedelta())
         failing = observation.failing.get(each.id, timedelta())
@@ -257,7 +264,7 @@ def _refused(observation: Observation) -> Diagnosis | None:
 
 
 def _not_shown_yet(observation: Observation) -> Diagnosis | None:
-    """Judge agents of machines that EC2 does not show: those of a new launch, or of one without a record."""
+    """Judge agents whose machines EC2 does not show, because the launch is new or has no record."""
     signs = observation.signs.values()
     if not signs or (observation.launch_age is not None and any(age > STALE for age in signs)):
         return None
@@ -302,7 +309,8 @@ def _is_late(observation: Observation) -> bool:
 def _given_up(observation: Observation, lost: list[Instance]) -> bool:
     """Return whether the remaining nodes will not write a result after a machine was `lost`.
 
-    Their agents detect the loss, end the benchmark and write the result, unless they are silent or take too long.
+    The agents of the remaining nodes detect the loss, end the benchmark and write the result, unless they are
+    silent or take too long.
     """
     if observation.nodes == 1 or not lost:
         return any(each.index == 0 for each in lost)
@@ -316,7 +324,7 @@ def _given_up(observation: Observation, lost: list[Instance]) -> bool:
 
 
 def _unlaunched(observation: Observation) -> Diagnosis:
-    """Judge a job without a recorded launch, so that EC2 was never asked."""
+    """Judge a job without a recorded launch, for which EC2 never got a request."""
     if observation.cancelled is not None:
         return _gone(Outcome.CANCELLED, "The job was cancelled before it was launched.")
     if _forgotten(observation):
@@ -332,7 +340,8 @@ def _forgotten(observation: Observation) -> bool:
 
 
 def _abandoned(observation: Observation, what: str) -> Diagnosis:
-    # No outcome: a result would prevent a repeated submission, and break one that is only slow.
+    # No outcome is inferred, because a result would prevent a repeated submission, and break one that is only
+    # slow.
     advice = f"submit it again with --job-id {observation.job_id}, and it goes on"
     if observation.waiting is not None:
         what = f"{what} while the job waited for capacity ({observation.waiting})"
@@ -342,7 +351,7 @@ def _abandoned(observation: Observation, what: str) -> Diagnosis:
 
 
 def _by_signs(observation: Observation, *, why: str) -> Diagnosis:
-    """Judge by the store alone."""
+    """Judge a job only by its store. why: the reason why EC2 could not be queried."""
     if not observation.signs:
         if observation.launch_age is None and _forgotten(observation):
             return _unlaunched(observation)

@@ -38,7 +38,7 @@ from executor.records.reading import events_of, result_of
 from executor.records.run_state import RunState
 
 _AT_ONCE = 16
-"""Most jobs that are read at the same time. Each takes several small requests."""
+"""Maximum number of jobs that are read at the same time. Each needs several small requests."""
 
 
 def make_monitor(record: JobRecord, settings: Settings) -> JobMonitor:
@@ -75,7 +75,7 @@ def statuses_on_ec2(records: Sequence[JobRecord], settings: Settings) -> list[Jo
 def _machines_of_jobs(
     monitors: Sequence[JobMonitor], pool: ThreadPoolExecutor
 ) -> dict[str, list[Instance] | None]:
-    """Return the machines of jobs, by job id; None for each whose region cannot be asked."""
+    """Return the machines of jobs, by job id; None for each job whose region cannot be queried."""
     regions, launched = list(pool.map(_region, monitors)), list(pool.map(_launched_ids, monitors))
     known: dict[str, list[Instance] | None] = {}
     for region in dict.fromkeys(regions):
@@ -148,7 +148,7 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
     if found.stage is JobStage.RUNNING and generation is not None:
         return PARKED if generation.is_parked else Status.RUNNING.value
     if found.stage is JobStage.RUNNING:
-        # Its agent lives, and its first events will arrive soon.
+        # The agent is alive, and its first events will arrive soon.
         return state.status.value if state.phase is not None else Status.INITIALIZING.value
     words = {
         JobStage.SILENT: SILENT,
@@ -163,9 +163,8 @@ def _status(found: Diagnosis, state: RunState, generation: GenerationStatus | No
 def kept_machines(
     monitor: JobMonitor, result: JobResult, settings: Settings
 ) -> tuple[str | None, NextStep | None]:
-    """Return a sentence about the machines that an ended job keeps, with their end and cost, and the command that releases them.
-
-    None if there are none, or EC2 cannot be asked. Raises StoreError, DescriptorError.
+    """Return a sentence about the machines that an ended job keeps, with their end and cost, and the command
+    that releases them. None if there are none, or EC2 cannot be queried. Raises StoreError, DescriptorError.
     """
     there = _kept(monitor, result)
     if not there:
@@ -182,7 +181,7 @@ def kept_machines(
 
 
 def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
-    """Return the machines that the job keeps; none if EC2 cannot be asked."""
+    """Return the machines that the job keeps; empty if EC2 cannot be queried."""
     end = monitor.job.end
     if end.power is not Power.STAY and not end.keep_time(result.exit_code):
         return []
@@ -193,7 +192,7 @@ def _kept(monitor: JobMonitor, result: JobResult) -> list[Instance]:
 
 
 def _until(monitor: JobMonitor, result: JobResult, kept: timedelta) -> str:
-    """Return the end of a kept machine: its time begins at the job's end, and no machine outlives its
+    """Return the end of the kept machines. They are kept from the job's end on, but not longer than their
     deadline."""
     ends = [monitor.expires] if monitor.expires is not None else []
     if result.ended is not None:

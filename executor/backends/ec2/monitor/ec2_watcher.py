@@ -1,4 +1,4 @@
-"""Watches a job on EC2 while a command follows it: asks EC2 rarely, and only while the job's store has no
+"""Watches a job on EC2 while a command follows it. Queries EC2 rarely, and only while the job's store has no
 news."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from executor.backends.ec2.monitor.monitor import JobMonitor
 from executor.errors import NoResultError
 
 EVERY = 10.0
-"""Seconds between two looks."""
+"""Time between two checks (seconds)."""
 _NEWS_HOLDS_S = 30.0
-"""Time after the last news in which the job certainly runs (seconds)."""
+"""Time after the last news during which the job is assumed to run (seconds)."""
 
 
 @dataclass
@@ -25,14 +25,16 @@ class InstanceWatcher:
 
     monitor: JobMonitor
     pause_s: float = 2.0
-    """A bucket's objects are written every few seconds."""
+    """Objects in a bucket are written only every few seconds, so more frequent reads would be useless
+    (seconds)."""
     clock: Callable[[], float] = time.monotonic
     _next: float = 0.0
     _heard: float = field(default=float("-inf"))
     _said: str = ""
 
     def observe(self, *, news: bool, cancelling: bool) -> str | None:
-        """Do everything that is due; return a new sentence, if there is one. news: whether the job has written something.
+        """Do everything that is due; return a sentence if it is new. news: whether the job has written
+        something.
 
         A job that is being cancelled is always checked, because its time to end is limited. Raises NoResultError, RecordError.
         """
@@ -47,7 +49,7 @@ class InstanceWatcher:
                 return None
             found = self.monitor.reconcile()
         except RecordError:
-            # The next answer would be the same, and whether the job still runs would stay unknown.
+            # A broken record stays broken, so it would never be known whether the job still runs.
             raise
         except BaiError as error:
             return self._news(str(error))
@@ -56,13 +58,13 @@ class InstanceWatcher:
         return self._news(found.sentence)
 
     def _runs_surely(self, now: float) -> bool:
-        """Return whether the last news are sufficient: news of some nodes of an elastic job say nothing about
-        lost ones."""
+        """Return whether recent news prove that the job runs. For an elastic job they do not, because they
+        say nothing about lost nodes."""
         return now - self._heard < _NEWS_HOLDS_S and not self.monitor.is_elastic
 
     def _news(self, sentence: str) -> str | None:
-        """Return a sentence unless it was the last one."""
-        # A time span that grows is not news.
+        """Return a sentence unless it repeats the last one."""
+        # Numbers are ignored, because a growing time span is not news.
         gist = re.sub(r"\d+", "", sentence)
         if gist == self._said:
             return None

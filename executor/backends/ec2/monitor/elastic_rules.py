@@ -1,7 +1,7 @@
-"""The differences in the diagnosis of an elastic job: the loss of a machine does not end it.
+"""The rules for the diagnosis of an elastic job, which the loss of a machine does not end.
 
-Its nodes decide, with the remaining machines. From outside only machines that hang, or never booted, are
-ended; the job's result is written if no machine is left, after the time for which the job waits for others.
+Its remaining nodes decide about its end. Only machines that hang or never booted are terminated from outside.
+If no machine is left, the job's result is written after the time for which the job waits for others.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def all_left(observation: Observation) -> Diagnosis | None:
     if elastic.decided is not None:
         return ended(elastic.decided, observation)
     why = observation.why_gone(left)
-    # A job that never ran, or whose nodes have all finished, waits for no machine.
+    # A job that never ran, or whose nodes have all finished, does not wait for machines.
     waits = observation.cancelled is None and (
         elastic.awaits
         or any(each.index in observation.signs and each.index not in observation.done for each in left)
@@ -46,7 +46,7 @@ def all_left(observation: Observation) -> Diagnosis | None:
 
 
 def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome) -> Diagnosis:
-    # A machine that hung was terminated long after its last sign.
+    # A hanging machine is terminated long after its last sign of life.
     ended_ago = [max(timedelta(), observation.now - each.ended) for each in observation.left if each.ended]
     ages = [*observation.signs.values(), *ended_ago]
     since = min(ages, default=observation.launch_age or timedelta())
@@ -61,8 +61,8 @@ def _waits(observation: Observation, elastic: ElasticState, why: InferredOutcome
 
 
 def nodes_hang(observation: Observation) -> Diagnosis | None:
-    """Judge machines that have been silent so long that they hang, or are cut off for good: the other nodes
-    continue without them."""
+    """Judge machines that have been silent for so long that they must be hanging, or have lost their network
+    for good. The other nodes continue without them."""
     elastic = observation.elastic
     if elastic is None:
         return None
@@ -70,7 +70,7 @@ def nodes_hang(observation: Observation) -> Diagnosis | None:
     hung = observation.silent_for(silence + observation.patience)
     if len(hung) < len(observation.working):
         return _goes_on_without(hung, observation) if hung else None
-    # No agent may reach the store, and too few of them wait for others.
+    # Possibly no agent reaches the store, so a longer silence is allowed.
     longest = max(silence, observation.store_away, timedelta() if elastic.replaces else elastic.wait)
     hung = observation.silent_for(longest + observation.patience)
     if not hung or len(hung) < len(observation.working):
@@ -90,9 +90,8 @@ def _goes_on_without(hung: tuple[Instance, ...], observation: Observation) -> Di
 
 
 def stuck_power_offs(observation: Observation) -> tuple[Instance, ...]:
-    """Return the machines that are still on although their nodes' parts of the job ended minutes ago.
-
-    Until they are gone no machine is launched in their place: there are never more than the job wants.
+    """Return the machines that are still on although their nodes' parts of the job ended minutes ago. They
+    are not replaced until they are gone, because there must never be more machines than the job wants.
     """
     elastic = observation.elastic
     if elastic is None:
@@ -113,7 +112,7 @@ def boots_without_us(observation: Observation) -> Diagnosis | None:
     if sentence is None:
         return None
     elastic = observation.elastic
-    # If no machine has ever reported, the image is at fault, and another one would not report either.
+    # If no machine has ever reported, the image is at fault, and another machine would not report either.
     goes_on = elastic is not None and (elastic.awaits or (elastic.replaces and bool(observation.signs)))
     if len(failed) == len(observation.living) and not goes_on:
         return ended(InferredOutcome(Outcome.BOOT_FAILED, sentence), observation)

@@ -1,8 +1,9 @@
-"""The machines that still exist after a job's result: they are terminated if they hang.
+"""Finds the machines that still exist after a job's result, and terminates those that hang.
 
-A machine powers itself off after its agent has ended. If its shutdown hangs, it costs money until its `bai:expires`, a day later.
-The result alone is no reason to terminate a machine, because each instance may write into the bucket, even another job's result. So a
-machine is terminated only after minutes without a sign of life. A machine that still gives signs of life causes a warning.
+A machine powers itself off after its agent has ended. If the shutdown hangs, the machine costs money until
+its `bai:expires`, up to a day later. The result alone is no reason to terminate a machine, because any
+instance may write into the bucket, even another job's result. So a machine is terminated only after minutes
+without a sign of life. If it still gives signs of life, the user is warned.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from executor.backends.ec2.monitor.job_observation import OVERDUE, POWER_OFF, ST
 from executor.backends.ec2.monitor.monitor import JobMonitor
 
 RETURNED = timedelta(seconds=15)
-"""Greatest age of the last sign of life, which is given every 5 s, with which a lost node counts as back."""
+"""Maximum age of the last sign of life with which a lost node counts as returned. Signs of life are given
+every 5 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +32,11 @@ class Leftovers:
     """Machines that still exist after their job's end."""
 
     lost: tuple[Instance, ...] = ()
-    """Machines of nodes that were given up, and are silent."""
+    """Silent machines of nodes that the job gave up."""
     hung: tuple[Instance, ...] = ()
     """Machines that did not power themselves off."""
     working: tuple[Instance, ...] = ()
-    """Machines that give signs of life in spite of the result."""
+    """Machines that still give signs of life although the job has a result."""
     job_id: str = ""
     since: timedelta = timedelta()
     """Age of the job's result."""
@@ -46,7 +48,7 @@ class Leftovers:
         return (*self.lost, *self.hung)
 
     def sentence(self) -> str | None:
-        """Return the sentence for a person after `end_leftovers`; None if there is nothing to say."""
+        """Return the sentence for the user after `end_leftovers`; None if there are no leftovers."""
         said = []
         if self.lost:
             which = ", ".join(f"{each.id} (node {each.index})" for each in self.lost)
@@ -67,7 +69,8 @@ class Leftovers:
 
 
 def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
-    """Return the machines that are left of the job that ended with `result`. Asks EC2 only if there may be any. Raises BaiError."""
+    """Return the remaining machines of the job that ended with `result`. Queries EC2 only if there may be
+    some. Raises BaiError."""
     now_ms = monitor.clock(monitor.record.store.url)
     since = monitor.age(monitor.record.key("result.json"), now_ms) or timedelta()
     found = Leftovers(job_id=monitor.record.job_id, since=since, expires=monitor.expires)
@@ -83,7 +86,7 @@ def find_leftovers(monitor: JobMonitor, result: JobResult) -> Leftovers:
 def _sort(
     found: Leftovers, monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> Leftovers:
-    """Return `found` with the existing machines `there`, each under its reason."""
+    """Return `found` with each of the existing machines `there` assigned to its category."""
     keep = _keep_time(monitor, result)
     lost = _given_up(monitor, result, there, now_ms) if not keep else ()
     rest = [each for each in there if each not in lost]
@@ -107,8 +110,8 @@ def _keep_time(monitor: JobMonitor, result: JobResult) -> timedelta:
 
 
 def _is_watched(monitor: JobMonitor, now: datetime) -> bool:
-    """Return whether the job's machines must go before their time is over. Later, `bai reap` and all commands
-    terminate the machines."""
+    """Return whether the job's machines must be checked here. After their deadline, `bai reap` and all
+    commands terminate them."""
     expires = monitor.expires
     is_due = expires is not None and now <= expires + OVERDUE
     return is_due and monitor.job.end.power is not Power.STAY
@@ -123,8 +126,8 @@ def end_leftovers(monitor: JobMonitor, result: JobResult, *, dry_run: bool = Fal
 
 
 def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
-    """Terminate leftovers; return a sentence about them, or about the error. None if there is nothing to
-    say."""
+    """Terminate leftovers; return a sentence about them, or about the error. None if there are no
+    leftovers."""
     try:
         return end_leftovers(monitor, result).sentence()
     except BaiError as error:
@@ -134,7 +137,8 @@ def end_leftovers_or_say(monitor: JobMonitor, result: JobResult) -> str | None:
 def _given_up(
     monitor: JobMonitor, result: JobResult, there: Sequence[Instance], now_ms: int
 ) -> tuple[Instance, ...]:
-    """Return the machines of nodes that the job gave up. Such a machine hangs, or is cut off."""
+    """Return the silent machines of nodes that the job gave up. Such a machine hangs, or has lost its
+    network."""
     if not result.lost:
         return ()
     signs = AttemptRecord(monitor.record, monitor.attempt).signs_of_all()
@@ -150,7 +154,7 @@ def _silence(monitor: JobMonitor, rank: int, now_ms: int) -> timedelta | None:
     sign = AttemptRecord(record, monitor.attempt).signs_of_all().get(rank)
     ages = [monitor.age(name, now_ms) for name in names]
     if ages[0] is None and sign is None:
-        # The artifacts may come from other nodes.
+        # The artifacts may come from other nodes, so they prove nothing about this node.
         return None
     if sign is not None:
         ages.append(elapsed(sign[0], now_ms))
@@ -170,11 +174,11 @@ def _hangs(
     released: timedelta | None,
     boot_limit: timedelta | None,
 ) -> bool:
-    """Return whether a machine should have powered itself off. keep: the time for which it is kept without a
-    release."""
+    """Return whether a machine should have powered itself off. keep: time for which the machine is kept
+    unless it is released."""
     quiet = silence[machine.index]
     if quiet is None:
-        # It may still be booting, although its job has ended.
+        # The machine may still be booting, although its job has ended.
         return boot_limit is not None and machine.age is not None and min(machine.age, since) > boot_limit
     if released is not None:
         return min(quiet, since, released) > POWER_OFF

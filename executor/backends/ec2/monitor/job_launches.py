@@ -1,4 +1,4 @@
-"""The launches of a job, as they are recorded: the first one, and those while it runs."""
+"""The recorded launches of a job: the first one, and later ones while the job runs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from executor.backends.ec2.tags import parse_timestamp
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLaunch:
-    """A launch after the first one, as it is recorded."""
+    """The record of a launch after the first one."""
 
     number: int
     node: int
     replaces: tuple[int, ...] = ()
-    """The lost node in whose place it is; empty if the job was enlarged."""
+    """The lost node that the launch replaces; empty if the job was enlarged."""
     begun: datetime
     decided: datetime | None = None
-    """None if it has no answer yet."""
+    """Time of EC2's definite answer; None if there is none yet."""
     instance: str | None = None
-    """Its machine. None if there is none, or none yet."""
+    """Id of the launch's machine. None if EC2 refused it, or has not answered yet."""
     refusal: str = ""
-    """Code of EC2's refusal; empty if there is none."""
+    """Code of EC2's refusal; empty if EC2 has not refused the launch."""
     lasting: str = ""
-    """Reason of a refusal that only a person can change, in a sentence without its dot; empty for others, such as no room."""
+    """Reason of a refusal that lasts until a user changes something, as a sentence without its dot; empty for
+    other refusals, such as no capacity."""
 
     @property
     def is_open(self) -> bool:
@@ -51,15 +52,15 @@ class JobLaunches:
     """All launches of a job."""
 
     first: tuple[str, ...] = ()
-    """Ids of the first launch's machines, by node."""
+    """Ids of the first launch's machines, in the order of their nodes."""
     first_nodes: int = 0
-    """Nodes that the first one asked for: their numbers are taken."""
+    """Number of nodes that the first launch requested. Their numbers are taken."""
     first_decided: datetime | None = None
     later: tuple[KnownLaunch, ...] = ()
 
     @property
     def nodes(self) -> dict[str, int]:
-        """The node of each machine."""
+        """Instance id → number of its node."""
         later = {each.instance: each.node for each in self.later if each.instance is not None}
         return {**{instance: node for node, instance in enumerate(self.first)}, **later}
 
@@ -69,7 +70,7 @@ class JobLaunches:
 
     @property
     def decided_numbers(self) -> Collection[int]:
-        """Launches whose machines are known, if the first one's are."""
+        """Numbers of the launches whose machines are known, provided that those of the first launch are."""
         return [0, *(each.number for each in self.later if not each.is_open)]
 
     @property
@@ -86,7 +87,7 @@ class JobLaunches:
         return {node for each in self.later if not each.refusal for node in each.replaces}
 
     def shown_late(self, now: datetime) -> set[str]:
-        """Return the machines that EC2 accepted so recently that it may not show them yet."""
+        """Return the ids of machines that EC2 launched so recently that it may not show them yet."""
         found = {each.instance for each in self.later if each.decided and now - each.decided < CONSISTENT}
         if self.first_decided is not None and now - self.first_decided < CONSISTENT:
             found.update(self.first)
@@ -94,24 +95,25 @@ class JobLaunches:
 
 
 class LaunchReader:
-    """Reads the launches of one job repeatedly; what is decided is read only once. All methods raise StoreError, RecordError."""
+    """Reads the launches of one job repeatedly. Decided launches are read only once. All methods raise
+    StoreError, RecordError."""
 
     def __init__(self, record: JobRecord, attempt: int) -> None:
         self._record, self._attempt = record, attempt
         self._decision: Mapping[str, Any] = {}
         self._first: Mapping[str, Any] | None = None
         self._last: Mapping[str, Any] | None = None
-        """The record of the last round of a wait for capacity, if it is decided."""
+        """The record of the last round of a wait for capacity, if the launch is decided."""
         self._ended: int | None = None
-        """When the first launch went on for the last time, if it is decided (ms UTC by the store's clock)."""
+        """Time of the first launch's last step, if it is decided (ms UTC by the store's clock)."""
         self._known: dict[int, KnownLaunch] = {}
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The record of the first launch, of its request only MaxCount; None for machines that were launched by hand, and before it
-        is written.
+        """The record of the first launch, with only MaxCount of its request. None for machines that were
+        launched by hand, and before the record is written.
 
-        If the job waits for capacity, it is the record of the latest round.
+        If the job waits for capacity, this is the record of the latest round.
         """
         if self._last is not None:
             return self._last
@@ -133,7 +135,8 @@ class LaunchReader:
         return self._decision
 
     def waiting(self) -> str | None:
-        """Return the reason and the end of the wait; None if the job does not wait, or its first round is under way."""
+        """Return the reason and the end of the wait; None if the job does not wait, or its first round is
+        still in progress."""
         if (self.launch or {}).get("wait") is None or self.decision:
             return None
         told = read_waiting(self._record, attempt=self._attempt)
@@ -143,7 +146,8 @@ class LaunchReader:
         )
 
     def age(self, now: int) -> timedelta | None:
-        """Return the time since the first launch was recorded or last went on; None without a record. now: the store's time (ms UTC)."""
+        """Return the time since the first launch's last recorded step; None without a record. now: the
+        store's time (ms UTC)."""
         if (launch := self.launch) is None:
             return None
         if self._ended is not None:
@@ -156,7 +160,7 @@ class LaunchReader:
         ages = [age_of(self._record.store, key, now) for key in keys]
         age = min((age for age in ages if age is not None), default=timedelta())
         if self.decision:
-            # No process works on it any more.
+            # No process works on this launch any more.
             self._ended = now - age // timedelta(milliseconds=1)
         return age
 
@@ -173,7 +177,7 @@ class LaunchReader:
         table = read_launch_table(self._record, attempt=self._attempt, number=number)
         if table is None:
             return None
-        # The request holds the user data, which is most of the record, and a service monitors many jobs.
+        # The request contains the user data, which is most of the record, and a service monitors many jobs.
         return {**table, "request": {"MaxCount": table["request"].get("MaxCount", 0)}}
 
     def _read_first(self, seen: LaunchSeen | None) -> JobLaunches:

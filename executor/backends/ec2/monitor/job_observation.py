@@ -1,4 +1,4 @@
-"""The observed facts of a job on EC2 that has no result, and the diagnosis."""
+"""The observed facts about a job on EC2 without a result, and the type of its diagnosis."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from executor.backends.ec2.inferred_result import InferredOutcome, why_gone
 from executor.backends.ec2.instances import Instance
 
 STALE = timedelta(seconds=60)
-"""Age of the last heartbeat (written every 15 s) that makes an agent silent."""
+"""Age of the last heartbeat after which an agent counts as silent. Heartbeats are written every 15 s."""
 CONSISTENT = timedelta(minutes=10)
-"""Longest time until EC2 shows an instance that it has accepted."""
+"""Longest time until EC2 shows an instance after it has accepted the launch."""
 ABANDONED = timedelta(minutes=10)
-"""A submitter writes to the store more often: requesting one candidate, its longest step, takes at most half
-of this."""
+"""Time without a write after which a submission counts as abandoned. A submitter's longest step, the request
+for one candidate, takes at most half of this."""
 OVERDUE = timedelta(minutes=15)
-"""Time after its expiry within which a machine ends by itself; it may keep a failed benchmark for
-inspection."""
+"""Time after its deadline within which a machine powers itself off, even if it was kept for inspection."""
 UNREACHABLE = timedelta(minutes=15)
-"""Time without a sign of life and with EC2's failed check after which the only machine of a fixed job is lost.
-
-Silence alone does not prove that: an agent that has no other nodes continues without the job store.
+"""Time without a sign of life, with a failed check of EC2, after which the only machine of a fixed job counts
+as lost. Silence alone does not prove the loss, because the agent of a single node continues without the job
+store.
 """
 POWER_OFF = timedelta(minutes=5)
-"""Silence after the end of its part or its job that means a hanging shutdown. Services usually get 90 s
-each."""
+"""Silence after the end of a node's part or of its job that means a hanging shutdown. Systemd usually gives
+each service 90 s to stop."""
 
 
 class JobStage(str, Enum):
@@ -54,17 +53,18 @@ class ElasticState:
 
     min_nodes: int
     wait: timedelta
-    """Longest wait with too few nodes."""
+    """Longest time for which the job waits with too few nodes."""
     waiting: timedelta | None = None
-    """Time that it has waited, by its newest decision. None if it does not wait, or a node lives."""
+    """Time for which the job has waited, by its newest decision. None if it does not wait, or if a node is
+    alive."""
     decided: InferredOutcome | None = None
-    """End of the job that its nodes decided on. None if they did not, or a node lives."""
+    """End of the job that its nodes decided on. None if they decided on none, or if a node is alive."""
     awaits: bool = False
-    """Whether it gets another machine."""
+    """Whether the job will get another machine."""
     replaces: bool = False
-    """Whether it would get another machine if none were left."""
+    """Whether the job would get another machine if none were left."""
     kept: frozenset[int] = frozenset()
-    """Nodes that have ended, and whose machines stay on, because they are kept for inspection."""
+    """Ended nodes whose machines are kept for inspection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,44 +75,44 @@ class Observation:
     job_id: str = "JOB"
     nodes: int = 1
     elastic: ElasticState | None = None
-    """None if the job is fixed."""
+    """Facts of an elastic job; None if the number of nodes is fixed."""
     written: timedelta | None = None
     """Time since the job was recorded; None if unknown."""
     launch_age: timedelta | None = None
-    """Time since the launch was recorded or last went on; None without a record (a machine launched by hand)."""
+    """Time since the launch's last recorded step; None without a record (a machine launched by hand)."""
     accepted: bool = False
-    """EC2 has accepted the launch."""
+    """Whether EC2 has accepted the launch."""
     refusal: InferredOutcome | None = None
-    """EC2 has refused the launch for good."""
+    """EC2's final refusal of the launch; None if there is none."""
     waiting: str | None = None
     """Reason and end of the wait for capacity; None if the job does not wait."""
     expires: datetime | None = None
     instances: tuple[Instance, ...] | None = ()
-    """Machines of the job; None if EC2 could not be asked."""
+    """Machines of the job; None if EC2 could not be queried."""
     surplus: tuple[Instance, ...] = ()
-    """Machines with the job's tags but not of its launch: those of a concurrent launch."""
+    """Machines with the job's tags that do not belong to its launch, but to a concurrent one."""
     signs: Mapping[int, timedelta] = field(default_factory=dict)
     """Rank → age of its agent's last sign of life, by the store's clock."""
     numbers: tuple[int, ...] = ()
-    """Numbers of all nodes that have been launched; empty: those from 0 to `nodes`."""
+    """Numbers of all nodes that have been launched; empty: 0 to `nodes` - 1."""
     done: frozenset[int] = frozenset()
     """Ranks that have written their own results."""
     consoles: Mapping[str, Console] = field(default_factory=dict)
-    """Consoles of machines without a sign of life, if they were read."""
+    """Consoles of machines without a sign of life, by instance id, if they were read."""
     unreadable: Mapping[str, BaiError] = field(default_factory=dict)
-    """Why others were not."""
+    """Errors for consoles that could not be read, by instance id."""
     failing: Mapping[str, timedelta] = field(default_factory=dict)
-    """Id of a silent machine that EC2 does not reach → time for which it has not."""
+    """Id of a silent machine that EC2 does not reach → time for which EC2 has not reached it."""
     boot_limit: timedelta | None = None
-    """Age by which a machine must have given a sign of life or ended; None if unknown."""
+    """Age by which a machine must have given a sign of life or powered itself off; None if unknown."""
     cancelled: timedelta | None = None
     """Time since the cancellation; None if the job is not cancelled."""
     patience: timedelta = timedelta(minutes=3)
     """Longest time that a cancelled job's nodes need to end it."""
     peer_silence: timedelta = timedelta(seconds=60)
-    """Silence after which the agents of several nodes give one up."""
+    """Silence after which the other agents give a node up."""
     store_away: timedelta = timedelta(minutes=10)
-    """Longest time that all of them may be silent because none reaches the job store."""
+    """Longest time for which all agents may be silent because none reaches the job store."""
 
     @property
     def living(self) -> tuple[Instance, ...]:
@@ -129,19 +129,20 @@ class Observation:
 
     @property
     def over(self) -> list[Instance]:
-        """Instances of `left` that will write nothing more."""
+        """Those machines of `left` that will write nothing more."""
         return [each for each in self.left if is_over(each, self)]
 
     @property
     def lost(self) -> list[Instance]:
-        """Machines of `left` that the job needs: not those of nodes that have ended, except the first node's, which writes the job's result."""
+        """Those machines of `left` that the job still needs. Ended nodes are not needed, except the first
+        one, which writes the job's result."""
         return [
             each for each in self.left if self.nodes == 1 or each.index == 0 or each.index not in self.done
         ]
 
     @property
     def starting(self) -> list[Instance]:
-        """Machines whose agents have not reported."""
+        """Living machines whose agents have not reported."""
         return [each for each in self.living if each.index not in self.signs]
 
     @property
@@ -167,7 +168,8 @@ class Observation:
         return f"Node {machine.index} ({machine.id}) has given no sign of life for {age}"
 
     def why_gone(self, causes: Sequence[Instance]) -> InferredOutcome:
-        """Return the end of a job without a result whose machines `causes` (not empty) are gone, or shutting down."""
+        """Return the inferred end of a job without a result. causes: its machines that are gone, or shutting
+        down; not empty."""
         return why_gone(
             causes,
             self.signs,
@@ -180,23 +182,24 @@ class Observation:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The stage of the job, and everything that is due."""
+    """The stage of a job, and everything that is due."""
 
     stage: JobStage
     sentence: str
     _: KW_ONLY
     inferred: InferredOutcome | None = None
-    """End of the job; set exactly if the stage is `gone`."""
+    """Inferred end of the job; set if and only if the stage is `gone`."""
     terminate: tuple[Instance, ...] = ()
     """Machines that the job no longer needs."""
     trouble: str = ""
-    """Reason why these could not be terminated; empty if they were, or no attempt was made."""
+    """Reason why these machines could not be terminated; empty if they were, or if no attempt was made."""
     unlaunched: str = ""
-    """Reason why no missing machine can be launched; empty if there is none."""
+    """Reason why missing machines cannot be launched; empty if there is no such reason."""
 
 
 def is_over(instance: Instance, observation: Observation) -> bool:
-    """Return whether nothing more will come from a machine that has left: one that shuts down may still be writing."""
+    """Return whether a machine that is gone or shutting down will write nothing more. While it shuts down, it
+    may still be writing."""
     if instance.gone:
         return True
     sign = observation.signs.get(instance.index)
@@ -207,29 +210,29 @@ def is_over(instance: Instance, observation: Observation) -> bool:
 
 
 def ended(inferred: InferredOutcome, observation: Observation) -> Diagnosis:
-    """Return the diagnosis of a job that ends so; its machines are terminated."""
+    """Return the diagnosis of a job with this inferred end. Its machines are to be terminated."""
     rest = observation.living + observation.stopped
     return Diagnosis(JobStage.GONE, inferred.sentence, inferred=inferred, terminate=rest)
 
 
 def leaving(left: Sequence[Instance]) -> str:
-    """Return the beginning of a sentence about machines that go."""
+    """Return the beginning of a sentence about machines that are gone or shutting down."""
     reason = next((each.reason for each in left if each.reason), "")
     return f"{machines_are(left)} shutting down" + (f" ({reason})" if reason else "")
 
 
 def machines_are(instances: Sequence[Instance]) -> str:
-    """Return the beginning of a sentence about machines."""
+    """Return the beginning of a sentence about machines: their names and "is" or "are"."""
     return f"{machines(instances)} {is_are(instances)}"
 
 
 def is_are(instances: Sequence[Instance]) -> str:
-    """Return the verb of a sentence about machines."""
+    """Return "is" or "are", by the number of machines."""
     return "is" if len(instances) == 1 else "are"
 
 
 def machines(instances: Sequence[Instance]) -> str:
-    """Return their names for people."""
+    """Return the machines' names for messages."""
     if len(instances) == 1:
         return f"{instances[0].id} ({instances[0].type})" if instances[0].type else instances[0].id
     return f"{len(instances)} machines"

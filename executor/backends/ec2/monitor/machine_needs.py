@@ -16,16 +16,18 @@ from executor.backends.ec2.monitor.job_launches import JobLaunches, KnownLaunch
 from executor.records.generation_status import is_ending, requested_nodes
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=5), timedelta(minutes=30)
-"""Time after a failed launch until the next one. It doubles with each further consecutive failure."""
+"""First and longest pause after a failed launch. The pause doubles with each consecutive failure."""
 LEAST_TIME = timedelta(minutes=10)
-"""Time for which a machine can run at least, apart from the job's grace and drain: else it is not launched."""
+"""Minimum run time that a new machine must have left, in addition to the job's grace and drain."""
 MOST_REFUSALS = 3
-"""Refusals in a row that only a person can change, such as terms of the Marketplace to be accepted, until nothing is asked any more."""
+"""Number of consecutive refusals that only a user can resolve (such as terms of the Marketplace) after which
+no further request is sent."""
 
 _USED_UP = "all replacements are used"
 _TOO_LATE = "too little time is left"
 _OF_CALLER = "UnauthorizedOperation"
-"""Code of a refusal for the process that tried; another one, such as the watcher, may launch."""
+"""Code of a refusal that applies only to the credentials of the process that tried. Another process, such as
+the watcher, may be allowed to launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,40 +37,41 @@ class MachinesSeen:
     desired: int
     """Number of nodes that the job should have now."""
     living: int
-    """Machines that exist, or that EC2 has just accepted, in whatever state their nodes are."""
+    """Number of machines that exist, or that EC2 has just accepted, whatever state their nodes are in."""
     coming: int = 0
-    """Machines of launches without an answer."""
+    """Number of machines of launches that EC2 has not answered yet."""
     launched: int
-    """Machines that EC2 ever accepted for the job, and those of launches without an answer."""
+    """Number of all machines that EC2 ever accepted for the job, plus those of launches without an answer."""
     wanted: int
-    """Machines that are not replacements: those of the first launch, and those by which the job was enlarged
-    since."""
+    """Number of machines that are not replacements: those of the first launch, and those by which the job was
+    enlarged later."""
     replacements: int = 0
-    """Machines that may be launched in place of lost ones."""
+    """Number of machines that may be launched to replace lost ones."""
     is_over: bool = False
-    """Whether the job has ended, or is about to, or is cancelled."""
+    """Whether the job has ended, is about to end, or is cancelled."""
     left: timedelta
     """Time until all machines of the job must be gone."""
     needed: timedelta = timedelta()
-    """Time that the job's agents need to end it."""
+    """Time that the job's agents need to end the job."""
     failures: int = 0
-    """Consecutive launches, up to now, that EC2 refused, or whose machine never became a node."""
+    """Number of the latest consecutive launches that EC2 refused, or whose machine never became a node."""
     since_failure: timedelta = timedelta()
-    """Time since the last of these launches."""
+    """Time since the latest of these launches."""
     refusal: str = ""
-    """Reason why EC2 would refuse any other launch; empty if it may accept one."""
+    """Reason why EC2 would refuse any further launch; empty if EC2 may accept one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueMachines:
-    """What follows."""
+    """The machines to launch now, or the reason for launching none."""
 
     count: int = 0
-    """Machines that are to be launched now."""
+    """Number of machines to launch now."""
     wait: timedelta | None = None
-    """Time until the next launch; None if none is due, or if it is due now."""
+    """Time until the next launch; None if no launch is due, or if it is due now."""
     why: str = ""
-    """Reason why none are launched although nodes are missing; empty if the job has no replacements at all."""
+    """Reason why no machines are launched although nodes are missing; empty if the job has no replacements at
+    all."""
 
     @property
     def any(self) -> bool:
@@ -77,7 +80,7 @@ class DueMachines:
 
 
 def machines_due(seen: MachinesSeen) -> DueMachines:
-    """Return how many machines are to be launched."""
+    """Return how many machines are to be launched, and when."""
     missing = seen.desired - seen.living - seen.coming
     allowed = seen.wanted + seen.replacements - seen.launched
     count = max(0, min(missing, allowed))
@@ -94,12 +97,14 @@ def machines_due(seen: MachinesSeen) -> DueMachines:
 
 
 def pause(failures: int) -> timedelta:
-    """Return the time between the last of this number of failed launches and the next one."""
+    """Return the time between the latest failed launch and the next launch. failures: number of consecutive
+    failed launches."""
     return min(FIRST_PAUSE * float(2 ** min(failures - 1, 10)), LONGEST_PAUSE)
 
 
 def enlarged_by(first: int, requested: list[int]) -> int:
-    """Return by how many machines a job of `first` ones was enlarged by these requests, in their order."""
+    """Return the total number of machines by which a job of `first` machines was enlarged. requested: the
+    requested numbers, in their order."""
     found, before = 0, first
     for desired in requested:
         found += max(0, desired - before)
@@ -109,18 +114,18 @@ def enlarged_by(first: int, requested: list[int]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineNeeds:
-    """The machines of a running job, and those that are due."""
+    """The machines of a running job, and those that are to be launched."""
 
     launches: JobLaunches
     desired: int
     members: int = 0
-    """Living machines whose nodes have given a sign of life."""
+    """Number of living machines whose nodes have given a sign of life."""
     starting: tuple[Instance, ...] = ()
-    """Living machines of later launches that have not given one."""
+    """Living machines of later launches whose nodes have not given a sign of life yet."""
     lost: tuple[int, ...] = ()
-    """Nodes whose machine is gone and was not replaced, if machines are due."""
+    """Nodes whose machine is gone and was not replaced; empty if no machines are due."""
     failed: tuple[KnownLaunch, ...] = ()
-    """The last consecutive launches that failed."""
+    """The latest consecutive launches that failed."""
     due: DueMachines = field(default_factory=DueMachines)
     replaces: bool = False
     """Whether machines would be launched if none were left."""
@@ -131,7 +136,7 @@ class MachineNeeds:
         return self.due.any or bool(self.launches.open_numbers)
 
     def sentence(self) -> str:
-        """Return it in words; empty if nothing is launched, refused or withheld."""
+        """Return a sentence for the user; empty if nothing is launched, refused or withheld."""
         withheld = f"no other machine is launched: {self.due.why}" if self.due.why else ""
         return "; ".join(filter(None, (self._booting(), self._refused(), withheld)))
 
@@ -173,8 +178,8 @@ def machine_needs(
     expires: datetime | None,
     is_cancelled: bool,
 ) -> MachineNeeds:
-    """Return the machines that a job without a result needs. instances: its machines. done: nodes whose part
-    has ended. Raises StoreError."""
+    """Return the machines that a job without a result needs. instances: the job's machines. done: nodes whose
+    part has ended. Raises StoreError."""
     attempt = AttemptRecord(record, job.job.attempt)
     requested = requested_nodes(attempt, job)
     living = [each for each in instances if each.living]
@@ -226,17 +231,18 @@ def _lost(attempt: AttemptRecord, launches: JobLaunches, there: Collection[int])
 
 
 def _has_succeeded(attempt: AttemptRecord, node: int) -> bool:
-    """Return whether the part of a node has succeeded, as it does if the job was scaled down. Raises StoreError."""
+    """Return whether a node's part has succeeded, which is also the case if the job was scaled down. Raises
+    StoreError."""
     try:
         return attempt.node_outcome(node).outcome == Outcome.SUCCEEDED.value
     except RecordError:
-        return False  # its instance may write it, whatever program runs there
+        return False  # any program on the node's instance may write this file
 
 
 def _failed(
     attempt: AttemptRecord, launches: JobLaunches, living: Collection[int]
 ) -> tuple[KnownLaunch, ...]:
-    """Return the last consecutive launches that EC2 refused, or whose machine is gone and never joined.
+    """Return the latest consecutive launches that EC2 refused, or whose machine is gone and never joined.
     Raises StoreError."""
     found: list[KnownLaunch] = []
     joined: Collection[int] | None = None
@@ -252,7 +258,7 @@ def _failed(
 
 
 def _lasting_refusal(failed: Sequence[KnownLaunch]) -> str:
-    """Return EC2's reason for refusing the last launches if no further attempt follows; else an empty
+    """Return EC2's reason for refusing the latest launches if no further attempt follows; otherwise an empty
     text."""
     last = failed[-MOST_REFUSALS:]
     if len(last) < MOST_REFUSALS or not all(each.lasting and each.refusal != _OF_CALLER for each in last):

@@ -1,8 +1,8 @@
-"""Monitors a job on EC2: finds its status, terminates machines that are no longer needed, writes its result
-if they cannot.
+"""Monitors a job on EC2: finds its status, terminates unneeded machines, and writes the job's result if its
+machines cannot.
 
-Any `bai` may do so, several at the same time, and be killed at any moment: each look decides anew what is due, machines can be
-terminated twice without harm, and the first result counts.
+Several `bai` processes may do so at the same time, and any of them may be killed at any moment. Each check
+decides anew what is due, machines can be terminated twice without harm, and only the first result counts.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ if TYPE_CHECKING:
     from executor.backends.ec2.session import AwsSession
 
 _MARGIN = timedelta(seconds=60)
-"""Time of a cancelled job in addition to its grace and drain: the agent's looks, uploads, the power-off."""
+"""Time that a cancelled job may take in addition to its grace and drain, for the agent's polling, uploads and
+the power-off."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _CONSOLES = 4
-"""Most consoles that one look reads."""
+"""Maximum number of consoles that one check reads."""
 
 
 @dataclass(frozen=True)
 class JobMonitor:
-    """One job on EC2. Only its descriptor is cached; each observation asks again."""
+    """One job on EC2. Only its descriptor is cached; each observation queries everything else again."""
 
     record: JobRecord
     aws: Callable[[str | None], AwsSession]
@@ -70,17 +71,18 @@ class JobMonitor:
     clock: Callable[[str], int] = store_now
     """Returns the time (ms UTC) by the clock of the store at a URL."""
     replacer: Replacer | None = field(default=None, repr=False, compare=False)
-    """Launches the machines that the job lacks. None if there is none."""
+    """Launches the machines that the job lacks. None: no machines are launched."""
 
     def observe(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
-        """Return the diagnosis of the job. known: its instances, if they were described already. ask: whether EC2 is asked, too.
+        """Return the diagnosis of the job. known: the job's instances, if they were already described. ask:
+        whether EC2 is also queried.
 
-        Raises StoreError. If EC2 cannot be asked, the sentence says so.
+        Raises StoreError. If EC2 cannot be queried, the sentence says so.
         """
         return self._look(known, ask)[0]
 
     def _look(self, known: Sequence[Instance] | None, ask: bool) -> tuple[Diagnosis, MachineNeeds | None]:
-        """Return the diagnosis and, if EC2 was asked, the machines that the job lacks."""
+        """Return the diagnosis and, if EC2 was queried, the machines that the job lacks."""
         observation, why, needs = self._observation(known, ask)
         found = diagnose(observation)
         if ask and (silent := _silent(observation, found.stage)):
@@ -97,12 +99,12 @@ class JobMonitor:
     def reconcile(self, *, known: Sequence[Instance] | None = None, ask: bool = True) -> Diagnosis:
         """Observe the job, and do what is due: terminate unneeded machines, launch missing ones, write the result. Raises BaiError."""
         found, needs = self._look(known, ask)
-        # A job with a result has ended: its machines go by themselves, or are kept for inspection.
+        # A job with a result has ended. Its machines power themselves off, or are kept for inspection.
         if found.terminate and result_of(self.record) is None:
             try:
                 terminate(self.aws(self.region).ec2(), found.terminate, job_id=self.record.job_id)
             except AwsError as error:
-                # The diagnosis is still right, and the next look tries again.
+                # The diagnosis is still right, and the next check tries again.
                 sentence = f"{found.sentence} It could not be ended: {error}"
                 return replace(found, sentence=sentence, inferred=None, trouble=str(error))
         if found.inferred is not None:
@@ -114,14 +116,16 @@ class JobMonitor:
                 rank=found.inferred.rank,
             )
         elif needs is not None and self.replacer is not None and result_of(self.record) is None:
-            # A look may take long, also because this machine slept meanwhile.
+            # Read the clock again, because a check may take long, for example if this machine slept
+            # meanwhile.
             now = moment(self.clock(self.record.store.url))
             said = self.replacer.do_due(self.job, needs, lambda: self.aws(self.region), now=now)
             return replace(found, sentence=f"{found.sentence} {said}", unlaunched=said) if said else found
         return found
 
     def all_well(self) -> bool:
-        """Return whether every agent has a recent heartbeat and the job is not cancelled. Asks the store only."""
+        """Return whether every agent has a recent heartbeat and the job is not cancelled. Reads only the
+        store."""
         observation, _, _ = self._observation(None, ask=False)
         well = (
             observation.cancelled is None and not observation.unreported and observation.silence < STALE / 2
@@ -151,12 +155,14 @@ class JobMonitor:
         return self._of_attempt(found if found or launched else instances_by_id(ec2, self._named()))
 
     def _named(self) -> list[str]:
-        """Return the ids that agents report of their machines: a machine that was launched by hand has no tags of ours."""
+        """Return the instance ids that agents report, because a machine that was launched by hand does not
+        have bai's tags."""
         ready = [self._node_object("ready.json", rank) or {} for rank in range(self.job.strategy.nodes)]
         return [name for each in ready if _INSTANCE.fullmatch(name := str(each.get("instance_id")))]
 
     def consoles(self) -> list[tuple[Instance, str]]:
-        """Return the machines with their consoles' output, as far as EC2 keeps it. Raises BaiError."""
+        """Return the machines with the output of their consoles, as far as EC2 still has it. Raises
+        BaiError."""
         ec2 = self.aws(self.region).ec2()
         return [(each, fetch_console(ec2, each.id)) for each in self.instances()]
 
@@ -166,7 +172,8 @@ class JobMonitor:
 
     @cached_property
     def is_elastic(self) -> bool:
-        """Whether machines may be launched while the job runs. Not if its descriptor is missing or cannot be read."""
+        """Whether machines may be launched while the job runs; False if its descriptor is missing or cannot
+        be read."""
         try:
             return self.job.is_elastic
         except (DescriptorError, MissingObjectError, RecordError):
@@ -174,7 +181,8 @@ class JobMonitor:
 
     @cached_property
     def attempt(self) -> int:
-        """The attempt of the descriptor; 0 if that is missing or cannot be read. Folders do not tell: any instance may write below another number."""
+        """The attempt in the descriptor; 0 if the descriptor is missing or cannot be read. The folders are
+        not used, because any instance may write below another number."""
         try:
             return self.job.job.attempt
         except (DescriptorError, MissingObjectError, RecordError):
@@ -182,15 +190,17 @@ class JobMonitor:
 
     @property
     def launch(self) -> Mapping[str, Any] | None:
-        """The launch record without its request; None for machines that were launched by hand, and before it is written.
+        """The launch record without its request. None for machines that were launched by hand, and before the
+        record is written.
 
-        If the job waits for capacity, it is the record of the latest round.
+        If the job waits for capacity, this is the record of the latest round.
         """
         return self._launches.launch
 
     @property
     def launched_ids(self) -> list[str]:
-        """Ids of the current attempt's machines, as far as their launches are recorded. Raises StoreError, RecordError."""
+        """Ids of the current attempt's machines, as far as they are recorded. Raises StoreError,
+        RecordError."""
         decided = self._launches.decision.get("instances", ())
         later = self._launches.read().later if self.is_elastic else ()
         ids = [*decided, *(each.instance for each in later if each.instance is not None)]
@@ -207,29 +217,31 @@ class JobMonitor:
 
     @property
     def expires(self) -> datetime | None:
-        """Deadline for the machines' own end; None if unknown."""
+        """Deadline by which the machines power themselves off; None if unknown."""
         return parse_timestamp((self.launch or {}).get("expires"))
 
     @property
     def patience(self) -> timedelta:
-        """Longest time that the job's agents need to end it."""
+        """Longest time that the job's agents need to end the job."""
         limits = self.job.limits
         return limits.grace + limits.drain + _MARGIN
 
     @property
     def boot_limit(self) -> timedelta | None:
-        """Longest time until a machine's first sign of life or its end; None if its launch does not say."""
+        """Longest time until a machine's first sign of life or its power-off; None if the launch record does
+        not contain it."""
         seconds = (self.launch or {}).get("boot_limit")
         return timedelta(seconds=seconds) if seconds else None
 
     def _observation(
         self, known: Sequence[Instance] | None, ask: bool
     ) -> tuple[Observation, str, MachineNeeds | None]:
-        """Return the observation, the reason why EC2 could not be asked, and what an elastic job needs if it was."""
+        """Return the observation, the reason why EC2 could not be queried, and the machine needs of an
+        elastic job if EC2 was queried."""
         now = self.clock(self.record.store.url)
         launched, is_elastic = self._launches.decision, self.is_elastic
         launches = self._launches.read() if is_elastic else JobLaunches()
-        # There may have been room for fewer, and others may have been launched since.
+        # EC2 may have launched fewer than requested at first, and more may have been launched later.
         numbers = sorted(launches.nodes.values()) or range(self.job.strategy.nodes)
         nodes = len(numbers)
         signs = {rank: age for rank in numbers if (age := self._sign(rank, now)) is not None}
@@ -292,14 +304,14 @@ class JobMonitor:
         return None if least is None else ElasticState(min_nodes=least, wait=self.job.elastic.wait)
 
     def _last_word(self, elastic: ElasticState, now: int) -> ElasticState:
-        """Return `elastic` with the nodes' last decision. Raises StoreError."""
+        """Return `elastic` with the last decision of the job's nodes. Raises StoreError."""
         attempt = AttemptRecord(self.record, self.attempt)
         control = attempt.control()
         word = None if control.newest is None else attempt.decision(control.newest, control)
         try:
             if word is not None and word.kind is DecisionKind.END:
                 return replace(elastic, decided=InferredOutcome(Outcome(word.outcome), word.sentence))
-        except ValueError:  # an outcome of a later version
+        except ValueError:  # an outcome that only a later version knows
             return elastic
         since = None if word is None else word.ledger.waiting_since
         waiting = None if since is None else elapsed(since, now)
@@ -312,7 +324,7 @@ class JobMonitor:
             return end.power is Power.STAY
         try:
             result = self._node_object("result.json", node) or {}
-        except RecordError:  # it has not succeeded, as far as is known
+        except RecordError:  # without a readable result, the node has not succeeded
             result = {}
         if not (kept := end.keep_time(result.get("exit_code"))):
             return False
@@ -326,12 +338,12 @@ class JobMonitor:
         node = self.record.node(rank, attempt=self.attempt)
         ages = [self.age(node.key(name), now) for name in ("heartbeat.json", "ready.json")]
         age = min((age for age in ages if age is not None), default=None)
-        # Any other object of a node is also a sign of life. Usually there is none, and listing nothing is
+        # Any other object of a node is also a sign of life. Usually there is none, and an empty listing is
         # quick.
         return age if age is not None else self.age(node.key(""), now)
 
     def age(self, key: str, now: int) -> timedelta | None:
-        """Return the age of an object of the store, as `age_of`."""
+        """Return the age of an object of the store, as `age_of` does."""
         return age_of(self.record.store, key, now)
 
     def _has(self, name: str, rank: int) -> bool:
@@ -345,7 +357,7 @@ class JobMonitor:
         nodes = self._launches.read().nodes if self.is_elastic else {}
         return sorted(
             (
-                # A machine that is gone has no tags any more, which have the first node of its launch.
+                # A terminated machine has lost its tags, which contain the number of its launch's first node.
                 replace(each, index=nodes.get(each.id, each.index))
                 for each in instances
                 if each.id in ours
@@ -356,10 +368,10 @@ class JobMonitor:
 
 
 def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
-    """Return the machines without a sign of life whose consoles may tell more about a job of this stage, the most telling ones first."""
+    """Return the machines whose consoles may explain this stage, the most informative ones first."""
     booting, gone = observation.starting, [each for each in observation.instances or () if not each.living]
     found = {
-        JobStage.RUNNING: booting,  # beside other machines of an elastic job
+        JobStage.RUNNING: booting,  # an elastic job runs with its other machines
         JobStage.BOOTING: [*booting, *gone],
         JobStage.ENDING: [*gone, *booting],
         JobStage.GONE: [*gone, *booting],
@@ -368,14 +380,16 @@ def _silent(observation: Observation, stage: JobStage) -> list[Instance]:
 
 
 def _may_hang(observation: Observation, stage: JobStage) -> list[str]:
-    """Return the id of the only machine of a fixed job that has been silent for so long that EC2's check of it decides."""
+    """Return the id of the only machine of a fixed job if it has been silent for so long that EC2's status
+    check decides; otherwise an empty list."""
     if stage is not JobStage.SILENT or observation.elastic is not None or observation.nodes > 1:
         return []
     return [each.id for each in observation.working if observation.silence > UNREACHABLE]
 
 
 def _with_needs(found: Diagnosis, needs: MachineNeeds | None, why: str) -> Diagnosis:
-    """Return the diagnosis with what it needs in its sentence. why: the reason why EC2 could not be asked."""
+    """Return the diagnosis with the machine needs added to its sentence. why: the reason why EC2 could not be
+    queried."""
     if needs is not None and found.inferred is None and (said := needs.sentence()):
         found = replace(found, sentence=f"{found.sentence.removesuffix('.')}; {said}.")
     return replace(found, sentence=f"{found.sentence} {why}") if why else found
@@ -388,11 +402,11 @@ def _with_machines(
     *,
     decided: Collection[int],
 ) -> Observation:
-    """Return the observation with these machines.
+    """Return the observation with the machines in `found`.
 
-    ours: ids of the launches; without them all machines are the job's. decided: launches whose machines are
-    all known. Other launches have no surplus machines: another process may have begun and decided them since
-    the store was read.
+    ours: ids of the launches' machines; without ids, all machines are the job's. decided: launches whose
+    machines are all known. Only these can have surplus machines, because another process may have begun and
+    decided other launches after the store was read.
     """
     mine = tuple(each for each in found if not ours or each.id in ours)
     known = {str(each) for each in decided}

@@ -1,11 +1,11 @@
-"""Terminates expired machines that did not power off, which are found by their tags alone, and machines that
-no job needs.
+"""Terminates expired machines that did not power off, which are found only by their tags, and machines that
+no job needs any more.
 
-The latter hang after their job's end, or never ran their user data; they are found long before their time is up. Also deletes
-security groups that jobs of several machines leave.
+The latter hang after their job's end, or never ran their user data; they are found long before their
+deadline. Also deletes security groups that jobs of several machines leave behind.
 
 It may run several times at once, from a terminal, cron or a schedule, because machines can be terminated twice without harm.
-Only machines with our tags are checked.
+Only machines with bai's tags are checked.
 """
 
 from __future__ import annotations
@@ -50,36 +50,37 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 """Number of regions that are processed in parallel."""
 _JOBS_AT_ONCE = 8
-"""Most jobs that are checked at the same time."""
+"""Maximum number of jobs that are checked at the same time."""
 _STATES = ("pending", "running", "stopping", "stopped")
-"""States of machines that can be terminated. Other instances are gone, or shutting down."""
+"""States of machines that can be terminated. Machines in other states are gone, or shutting down."""
 STILL_ON = "its job has ended, and it did not power itself off"
 
 
 @dataclass(frozen=True)
 class Reaped:
-    """A machine that must go, and what happened to it."""
+    """A machine that must be terminated, and the result of the attempt."""
 
     instance: Instance
     trouble: str = ""
-    """Reason why it still exists; empty if it was terminated, or would be."""
+    """Reason why the machine still exists; empty if it was terminated, or would be in a dry run."""
     reason: str = ""
-    """Why it must go, if its time is not over."""
+    """Reason why the machine must be terminated, if its deadline has not passed."""
 
     @property
     def expires(self) -> datetime | None:
-        """Time of its tag; None if the tag is not a time."""
+        """Deadline in the machine's tag; None if the tag is not a time."""
         return self.instance.expires
 
     @property
     def why(self) -> str:
-        """Return why it must go, in words."""
+        """Return why the machine must be terminated, as text."""
         since = f"{self.expires:%Y-%m-%d %H:%M} UTC" if self.expires else "?"
         return self.reason or f"time was up at {since}"
 
 
 def overdue(instances: Sequence[Instance], *, now: datetime) -> list[Instance]:
-    """Return those of our machines whose expiry was more than `OVERDUE` ago, and those whose expiry cannot be read."""
+    """Return the machines with bai's tags whose deadline passed more than `OVERDUE` ago, or cannot be
+    read."""
     ours = (each for each in instances if each.state in _STATES and each.job_id and EXPIRES_TAG in each.tags)
     return [each for each in ours if each.expires is None or now > each.expires + OVERDUE]
 
@@ -93,9 +94,9 @@ def reap(
     jobs: UnattendedJobs | None = None,
     on_reaped: Callable[[Reaped], None] = lambda reaped: None,
 ) -> list[Reaped]:
-    """Terminate overdue machines, and those that `jobs` no longer need, and return them; `on_reaped` is called for each.
-
-    Raises BaiError if EC2 cannot be asked. client_id: only this client's machines. A machine that cannot be terminated does not stop the others.
+    """Terminate overdue machines, and those that `jobs` no longer need. Return them; `on_reaped` is called
+    for each. Raises BaiError if EC2 cannot be queried. client_id: only this client's machines. A machine that
+    cannot be terminated does not stop the others.
     """
     filters: list[FilterTypeDef] = [
         {"Name": "tag-key", "Values": [EXPIRES_TAG]},
@@ -119,7 +120,8 @@ def reap(
 
 
 def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> None:
-    """Delete the security groups of jobs whose machines are gone: visibly terminated, or expired long ago."""
+    """Delete the security groups of jobs whose machines are gone, which means terminated, or expired long
+    ago."""
     try:
         groups = find_groups(ec2, _of_client(client_id))
         machines = find_instances(ec2, {tags[JOB_TAG] for tags in groups.values()})
@@ -130,7 +132,7 @@ def _delete_groups(ec2: EC2Client, *, now: datetime, client_id: str | None) -> N
 
 
 def _is_left(tags: Mapping[str, str], machines: Sequence[Instance], *, now: datetime) -> bool:
-    """Return whether nothing will use the group with these tags any more."""
+    """Return whether no machine will use the group with these tags any more."""
     mine = [each for each in machines if attempt_tags(each.tags) == attempt_tags(tags)]
     expires = parse_timestamp(tags.get(EXPIRES_TAG))
     late = expires is not None and now > expires + OVERDUE
@@ -144,11 +146,10 @@ def _of_client(client_id: str | None) -> list[FilterTypeDef]:
 
 
 def reap_own(settings: Settings, *, store: str | None) -> None:
-    """Terminate this client's overdue and unneeded machines; failures are ignored, because the next command
-    tries again.
-
-    This covers the configured region, and all regions with launches of the store: `store` if it is a bucket, else the configured one.
-    Raises UsageError, DescriptorError if the configuration is wrong.
+    """Terminate this client's overdue and unneeded machines. Failures are ignored, because the next command
+    tries again. This covers the configured region, and all regions with launches of the store: `store` if it
+    is a bucket, otherwise the configured bucket. Raises UsageError, DescriptorError if the configuration is
+    wrong.
     """
     regions = {settings.region} if settings.region is not None else set()
     jobs, aws = None, aws_sessions(settings)
@@ -171,7 +172,7 @@ def reap_own(settings: Settings, *, store: str | None) -> None:
 
 
 def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
-    """Yield the stores of jobs on EC2: the named one, else the configured one."""
+    """Yield the store of jobs on EC2: the named one, otherwise the configured one."""
     if named is not None and is_s3(named):
         yield open_bucket(named, settings, quick=True)
     elif settings.store_url is not None:
@@ -179,7 +180,7 @@ def _buckets(settings: Settings, named: str | None) -> Iterator[JobStore]:
 
 
 def _end(ec2: EC2Client, instance: Instance, *, dry_run: bool) -> str:
-    """Terminate an overdue machine; return the reason if it stays."""
+    """Terminate an overdue machine; return the reason if that is not possible, otherwise an empty text."""
     if instance.expires is None:
         return (
             f'its tag {EXPIRES_TAG} says "{instance.tags[EXPIRES_TAG]}", which is not a time; end it by hand'
@@ -200,15 +201,17 @@ class UnattendedJobs:
     store: JobStore
     aws: Callable[[str | None], AwsSession]
     attended: Collection[str] = ()
-    """Ids of jobs that are monitored anyway."""
+    """Ids of jobs that another part of this process monitors anyway."""
 
     def end_unneeded(self, machines: Sequence[Instance], *, dry_run: bool = False) -> list[Reaped]:
-        """Terminate the `machines` that their jobs no longer need, and return them. An error of one job does not stop the others."""
+        """Terminate the `machines` that their jobs no longer need, and return them. An error with one job
+        does not prevent the checks of others."""
         tag = tag_value(self.store.url)
         jobs: dict[str, list[Instance]] = {}
         for each in machines:
             named = each.job_id if each.tags.get(STORE_TAG) == tag else None
-            # A younger machine is neither late with its power-off nor known to have failed its boot.
+            # A younger machine cannot be late with its power-off, and cannot be known to have failed its
+            # boot.
             old = each.age is None or each.age > POWER_OFF
             if named and each.living and old and named not in self.attended:
                 jobs.setdefault(named, []).append(each)

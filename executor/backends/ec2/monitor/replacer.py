@@ -1,13 +1,13 @@
-"""Launches machines for a running job, for the command that checks it: each `launches/<k>/` is one machine,
-launched once.
+"""Launches machines for a running job, on behalf of the command that checks it. Each `launches/<k>/` is one
+machine, launched once.
 
-The next number is claimed by a conditional put of `launch.json`, and the request's token follows from its
-content. So if two check at once, only one launches, and a launch that was interrupted between any two steps
-is continued at the next check, as the same machine.
+The next number is claimed by a conditional put of `launch.json`, and the request's token is computed from the
+file's content. So if two processes check at once, only one launches. A launch that was interrupted between
+any two steps is continued at the next check, with the same machine.
 
 Other users may write into a bucket. So the first launch is rendered again from the stored descriptor and the
-configuration of the checking user; if it is not exactly the stored one, nothing is sent. The later request is
-the same with new times, and its tags and user data name a launch of its own.
+configuration of the checking user. If it is not exactly the stored launch, nothing is sent. Otherwise the
+first request is sent with new times, and with tags and user data that name the new launch.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ log = logging.getLogger(__name__)
 OBEYED = timedelta(seconds=60)
 """Time during which only the process that began a launch may repeat it."""
 LATE = timedelta(minutes=10)
-"""Largest age of a launch that may be repeated: its machine's deadline counts from the time when it was
-written."""
+"""Maximum age of a launch that may be repeated, because its machine's deadline counts from the time when
+`launch.json` was written."""
 _PATIENCE_S = 20.0
 _RETRY_S = 300.0
-"""Time between two tries to render a launch that cannot be sent (seconds)."""
+"""Time between two attempts to render a launch that cannot be sent (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class FirstLaunch:
 
     file: LaunchFile
     candidates: tuple[Candidate, ...]
-    """The candidate that EC2 accepted then, and the same on demand if the descriptor allows it."""
+    """The candidate that EC2 accepted at first, and the same on demand if the descriptor allows it."""
     boot: Boot
 
 
@@ -88,12 +88,12 @@ class Replacer:
     clock: Callable[[], float] = time.monotonic
     _base: FirstLaunch | None = field(default=None)
     _refused: tuple[float, str] | None = field(default=None)
-    """When and why a launch could not be rendered."""
+    """Monotonic time (seconds) and reason of the last failure to render a launch; None if there was none."""
 
     def do_due(
         self, job: Job, needs: MachineNeeds, aws: Callable[[], AwsSession], *, now: datetime
     ) -> str | None:
-        """Continue launches that have no answer, and begin those that are due; return a sentence if one
+        """Continue launches without an answer, and begin those that are due. Return a sentence if a machine
         cannot be launched. Raises StoreError."""
         late = [each for each in needs.launches.later if each.is_open and now - each.begun > OBEYED]
         if not late and not needs.due.count:
@@ -115,7 +115,7 @@ class Replacer:
     def _do(
         self, job: Job, needs: MachineNeeds, late: Sequence[KnownLaunch], aws: AwsSession, *, now: datetime
     ) -> None:
-        """Continue `late`, and begin what is due. Raises LaunchError, BaiError."""
+        """Continue the launches `late`, and begin those that are due. Raises LaunchError, BaiError."""
         base = self._base = self._base or self._render(job, aws)
         for each in late:
             self._go_on(job, base, each, aws, now=now)
@@ -124,14 +124,15 @@ class Replacer:
     def _begin(
         self, job: Job, base: FirstLaunch, needs: MachineNeeds, aws: AwsSession, *, now: datetime
     ) -> None:
-        """Launch the machines that are due, one after the other. Raises LaunchError after the first refusal, BaiError."""
+        """Launch the machines that are due, one after the other. Raises LaunchError at the first refusal,
+        BaiError."""
         number, node, lost = needs.launches.next_number, needs.launches.next_node, list(needs.lost)
         for _ in range(needs.due.count):
             replaces = (lost.pop(0),) if lost else ()
             ours = self._draw(base, aws, number=number, node=node, replaces=replaces, created=tag_time(now))
             self._allow(job, ours, aws, now=now)
             if write_launch(self.record, ours) != ours:
-                return  # another process is working on it
+                return  # another process has claimed this number
             self._launch(job, ours, aws, now=now, begun_before=False)
             number, node = number + 1, node + 1
 
@@ -139,12 +140,12 @@ class Replacer:
         self, job: Job, base: FirstLaunch, begun: KnownLaunch, aws: AwsSession, *, now: datetime
     ) -> None:
         """Continue a launch that another process has begun. Raises LaunchError if EC2 refuses it, UsageError
-        if it differs from ours."""
+        if it differs from the launch that this process would make."""
         file = read_launch(self.record, attempt=base.file.attempt, launch=begun.number)
         if file is None:
             return
         if now - begun.begun > LATE:
-            # It is not sent any more, so it need not equal ours.
+            # The launch is not sent any more, so it need not equal the one that this process would make.
             if adopt(self.record, aws, file=file) is None:
                 why = "it was interrupted, and is too old to be sent"
                 expired = ErrorClass(RetryAction.STOP, Outcome.LAUNCH_FAILED, EXPIRED, why)
@@ -155,7 +156,7 @@ class Replacer:
         )
         differing = differences(file, ours)
         if begun.begun - file.begun > LATE:
-            # An earlier time gives its machine a later deadline, and the store knows when it was written.
+            # A file that claims an earlier time than the store's would give its machine another deadline.
             differing = [*differing, "created"]
         if differing:
             where = f"{self.record.store.url}/{self.record.job_id}/attempts/{file.attempt}/launches/{file.number}/launch.json"
@@ -164,8 +165,8 @@ class Replacer:
         self._launch(job, file, aws, now=now, begun_before=True)
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Raise UsageError if the launch of a machine is not allowed. Here, a user's own rights are the
-        limit."""
+        """Raise UsageError if the launch of a machine is not allowed. In this class the user's own rights are
+        the only limit."""
 
     def _launch(
         self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime, begun_before: bool
@@ -199,8 +200,8 @@ class Replacer:
         return FirstLaunch(file=accepted, candidates=_candidates(accepted, decision), boot=boot)
 
     def _compare(self, job: Job, file: LaunchFile, aws: AwsSession) -> tuple[Boot, list[str]]:
-        """Return the inputs of the user data of the stored first launch, and the fields in which the one that is made now differs.
-        Raises BaiError."""
+        """Return the inputs of the user data of the stored first launch, and the names of the fields in which
+        the launch rendered now differs from it. Raises BaiError."""
         if file.bai != __version__:
             raise UsageError(
                 f"version {json.dumps(file.bai)} of `bai` launched it, and this is {__version__}: only the same version can "
@@ -220,7 +221,7 @@ class Replacer:
         replaces: tuple[int, ...],
         created: str,
     ) -> LaunchFile:
-        """Return a later launch of one machine. Raises BaiError."""
+        """Return a later launch, of one machine. Raises BaiError."""
         boot = replace(base.boot, deadman=base.file.ends - need_time(created), launch=number, first_node=node)
         request = dict(base.file.request)
         if base.file.security_group is not None:
@@ -245,8 +246,8 @@ class Replacer:
 
 
 def kept_replacer(record: JobRecord, settings: Settings) -> Replacer:
-    """Return an object that launches the machines of a job whose request is in its record, with the
-    configuration `settings`."""
+    """Return an object that launches the machines that a job lacks, with the configuration `settings` and the
+    descriptor in the job's record."""
     return Replacer(record, settings, lambda: kept_descriptor(record))
 
 
@@ -258,7 +259,7 @@ def _candidates(file: LaunchFile, decision: dict[str, object]) -> tuple[Candidat
         (
             each
             for each in file.candidates
-            # A machine that was found by its tags is recorded without its subnet.
+            # A machine that was found by its tags was recorded without its subnet.
             if all(decision.get(key) in (None, "", getattr(each, name)) for name, key in wanted.items())
         ),
         None,

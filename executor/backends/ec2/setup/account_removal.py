@@ -1,5 +1,5 @@
-"""Removes the resources that `account_setup` made in an account. A call that was interrupted is completed by
-the same call."""
+"""Removes the resources that `account_setup` made in an account. Repeating an interrupted call completes
+it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ROLE_POLICY = "bai"
 
 def end_watcher(setup: AccountSetup) -> None:
     """Delete the watcher first, because it uses the other resources. Raise UsageError if it has launched a
-    machine meanwhile."""
+    machine in the meantime."""
     if setup.remove_watcher():
         check_machines(setup)
 
 
 def check_machines(setup: AccountSetup) -> None:
-    """Raise UsageError while machines of jobs live."""
+    """Raise UsageError while machines of jobs exist."""
     bucket = setup.outputs().get("BucketName")
     if living := list(_living_machines(setup, bucket)):
         names = ", ".join(f"{each.id} ({region}, job {each.job_id})" for region, each in living[:5])
@@ -38,7 +38,7 @@ def check_machines(setup: AccountSetup) -> None:
 
 
 def remove(setup: AccountSetup, *, delete_data: bool) -> None:
-    """Delete the resources; the bucket, with all of its content, only with `delete_data`."""
+    """Delete the resources. The bucket with all of its content is deleted only with `delete_data`."""
     made = setup.outputs()
     for policy in ("UserPolicy", "ExecutorPolicy", "ServicePolicy"):
         if policy in made:
@@ -53,15 +53,15 @@ def remove(setup: AccountSetup, *, delete_data: bool) -> None:
 
 
 def clear(setup: AccountSetup) -> None:
-    """Delete stacks without any resource, left by an unanswered question or a first failure."""
+    """Delete stacks without any resource, which are left by an unanswered question or a failed first call."""
     for name in (*setup.stack_names, setup.stack(WATCHER)):
         if setup.stacks.settled(name) is None:
             setup.stacks.delete(name)
 
 
 def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[str, Instance]]:
-    """Yield the machines of jobs that EC2 has not yet ended, with their regions: this one, and all regions
-    of jobs in `bucket`."""
+    """Yield the machines of jobs that EC2 has not terminated yet, with their regions. Searches this region,
+    and all regions of jobs in `bucket`."""
     regions = [setup.aws.region]
     if bucket is not None:
         regions += named_regions(bucket_store(replace(setup.settings, bucket=bucket)))
@@ -73,7 +73,7 @@ def _living_machines(setup: AccountSetup, bucket: str | None) -> Iterator[tuple[
 
 
 def _detach(setup: AccountSetup, policy: str) -> None:
-    """Detach a policy from all identities that have it; otherwise IAM does not delete it."""
+    """Detach a policy from all identities that have it, because otherwise IAM does not delete it."""
     iam: Any = setup.aws.iam()
     found: list[Any] = []
     with plain_errors(f"detaching the policy {policy}"):
@@ -91,7 +91,8 @@ def _detach(setup: AccountSetup, policy: str) -> None:
 
 
 def _strip(setup: AccountSetup, role: str) -> None:
-    """Detach policies from the role that are not of its stack; otherwise IAM does not delete it."""
+    """Detach policies that are not part of the stack from the role, because otherwise IAM does not delete
+    it."""
     iam: Any = setup.aws.iam()
     inline: list[str] = []
     attached: list[Any] = []
@@ -111,7 +112,7 @@ def _strip(setup: AccountSetup, role: str) -> None:
 
 
 def _empty(setup: AccountSetup, bucket: str) -> None:
-    """Delete all that is in a bucket: objects with their versions, and unfinished uploads."""
+    """Delete the content of a bucket: objects with their versions, and unfinished uploads."""
     s3: Any = setup.aws.s3()
     count = 0
     with plain_errors(f"emptying the bucket {bucket}"), tolerated("NoSuchBucket"):

@@ -1,7 +1,7 @@
-"""Sets an account up for jobs on EC2. An interrupted call is completed by the same call.
+"""Sets an account up for jobs on EC2. Repeating an interrupted call completes it.
 
-Two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything else, which needs
-the bucket. Optionally a third one, `NAME-watcher`, with the function that checks all jobs.
+There are two stacks in one region: `NAME-data` with the bucket, and `NAME-account` with everything that needs
+the bucket. An optional third stack, `NAME-watcher`, has the function that checks all jobs.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ from executor.configuration.config import Settings
 from executor.errors import AwsError
 
 _PROFILE_KNOWN_S = 180.0
-"""Seconds for EC2 to know a new instance profile: usually ten."""
+"""Longest time until EC2 knows a new instance profile (seconds). It is usually ten."""
 _PROFILE_LOOK_S = 3.0
 _IMAGE_PARAMETER = "/aws/service/ami-amazon-linux-latest/al2023-ami-kernel-default-x86_64"
 _TRIED_TYPE = "t3.micro"
 _SPOT = "spot.amazonaws.com"
 _UNRESERVED = 100
-"""Executions that AWS leaves to functions without reserved ones: https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html"""
+"""Concurrent executions that AWS keeps for functions without a reservation:
+https://docs.aws.amazon.com/lambda/latest/dg/configuration-concurrency.html"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherChoices:
-    """The watcher's limits, which are parameters of its stack."""
+    """The limits of the watcher, which are parameters of its stack."""
 
     types: str = "*"
-    """Instance types with a comma between, which may have `*` and `?`."""
+    """Instance types, separated by commas; `*` and `?` are allowed."""
     owners: str = "amazon"
-    """Owners of images."""
+    """Owners of images, separated by commas."""
     dollars_a_day: str = "50"
     reserved: bool = True
-    """Whether an execution of the function is reserved."""
+    """Whether one concurrent execution of the function is reserved."""
 
     def parameters(
         self, choices: Choices, *, code: str, groups: Sequence[str], subnets: Sequence[str]
@@ -69,25 +70,25 @@ class WatcherChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What is made. All of it is stored as the stacks' parameters, so the next call finds it there."""
+    """The user's choices. All are stored as parameters of the stacks, from which the next call reads them."""
 
     name: str
-    """Beginning of all names."""
+    """Prefix of all names."""
     bucket: str
     job_days: str = ""
     """Days after which jobs are deleted from the bucket; empty: never."""
     data_buckets: tuple[str, ...] = ()
-    """Other buckets that instances read."""
+    """Other buckets that instances may read."""
     vpc: str = ""
     route_tables: tuple[str, ...] = ()
-    """Tables that get an endpoint for S3."""
+    """Route tables that get an endpoint for S3."""
     placement_group: bool = False
     file_vpc: str = ""
     """The VPC of the file system; empty: there is no file system."""
     file_cidr: str = "172.31.0.0/16"
-    """Addresses that reach it."""
+    """Addresses that can reach the file system."""
     file_subnets: tuple[str, ...] = ()
-    """A subnet of each zone that reaches it."""
+    """One subnet for each zone that can reach the file system."""
     watcher: WatcherChoices | None = None
     """The limits of the watcher; None: there is no watcher."""
 
@@ -113,24 +114,24 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """The VPC of the configured subnets, or the default one."""
+    """The VPC of the configured subnets, or the default VPC."""
 
     vpc: str = ""
-    """Empty if there is none, or if the subnets are in several VPCs."""
+    """Id of the VPC; empty if there is none, or if the subnets are in several VPCs."""
     route_tables: tuple[str, ...] = ()
-    """Tables without an endpoint for S3."""
+    """Route tables without an endpoint for S3."""
     needs_endpoint: bool = False
-    """Whether machines there reach S3 only at a cost or not at all."""
+    """Whether machines in the VPC reach S3 only at a cost, or not at all."""
     closed: bool = False
-    """Whether the VPC's default group lets nothing out."""
+    """Whether the VPC's default group blocks all outgoing traffic."""
     cidr: str = ""
-    """The VPC's addresses."""
+    """Address range of the VPC."""
     subnets: tuple[str, ...] = ()
-    """One of each zone."""
+    """One subnet of each zone."""
     all_subnets: tuple[str, ...] = ()
     """All subnets in which machines are launched."""
     default_group: str = ""
-    """The VPC's default group, which machines without another group have."""
+    """The VPC's default group, which machines get if no group is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,12 +193,12 @@ class AccountSetup:
 
     @cached_property
     def account(self) -> str:
-        """The number of the credentials' account."""
+        """The id of the account of the credentials."""
         with plain_errors("asking for the account"):
             return str(self.aws.sts().get_caller_identity()["Account"])
 
     def first_bucket(self) -> str:
-        """Return the name of a bucket that is unlikely to exist already."""
+        """Return a bucket name that is unlikely to exist already."""
         return f"{self.name}-{self.account}-{self.aws.region}"
 
     def network(self) -> Network:
@@ -260,7 +261,7 @@ class AccountSetup:
         return self.stacks.propose(self.stack(WATCHER), template(WATCHER), parameters)
 
     def upload_archive(self, choices: Choices, archive: WatcherArchive) -> None:
-        """Bring the watcher's archive into the bucket. An existing object may be another user's: users may
+        """Upload the watcher's archive into the bucket, even if the object exists, because other users may
         write there."""
         bucket = staging_bucket(replace(self.settings, bucket=choices.bucket))
         self.say("uploading the watcher's code")
@@ -284,8 +285,8 @@ class AccountSetup:
         )
 
     def why_unreserved(self) -> str | None:
-        """Return why no execution can be reserved for a watcher, so that two may run at a time, which costs nothing and launches
-        nothing twice; None if one can be reserved."""
+        """Return why no execution can be reserved for a watcher; None if one can be. Without a reservation
+        two may run at a time, which costs nothing and launches nothing twice."""
         why = f"AWS leaves {_UNRESERVED} executions in {self.aws.region} to functions without reserved ones"
         try:
             limits = self.aws.functions().get_account_settings()["AccountLimit"]
@@ -298,7 +299,7 @@ class AccountSetup:
         return f"no execution is reserved for the watcher, so two may run at a time, which is harmless: {why}"
 
     def remove_watcher(self) -> bool:
-        """Delete the watcher; return whether there was one."""
+        """Delete the watcher; return whether it existed."""
         return self.stacks.delete(self.stack(WATCHER))
 
     def outputs(self) -> Mapping[str, str]:

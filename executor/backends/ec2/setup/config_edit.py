@@ -1,4 +1,4 @@
-"""Changes of a user's configuration file, in which everything else stays unchanged, including comments and
+"""Changes keys of a user's configuration file. Everything else stays unchanged, including comments and
 order."""
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class ConfigEdit:
 
     @property
     def diff(self) -> list[str]:
-        """Return the changed lines with those around them; empty without a change."""
+        """Return the changed lines with their context as a diff; empty without a change."""
         lines = difflib.unified_diff(
             self.before.splitlines(), self.after.splitlines(), str(self.path), str(self.path), lineterm=""
         )
         return list(lines)
 
     def write(self) -> None:
-        """Replace the file, or make it. Raises UsageError."""
+        """Replace or create the file. Raises UsageError."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # A link to a file elsewhere, as in collections of configuration files, stays a link.
+            # A symbolic link, as in collections of configuration files, stays a link.
             write_atomic(self.path.resolve(), self.after.encode())
         except OSError as error:
             raise UsageError(
@@ -50,7 +50,7 @@ def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
     """Return the file with keys before its first table set to `values`; None removes a key. Raises
     UsageError.
 
-    If this is not possible line by line, the file is refused and not changed.
+    If the file cannot be changed line by line, it is refused and stays unchanged.
     """
     before, wanted = _read(path)
     after = before
@@ -75,7 +75,7 @@ def edit_config(path: Path, values: Mapping[str, Any]) -> ConfigEdit:
 
 
 def configured(path: Path) -> dict[str, Any]:
-    """Return the file's own values; none without a file. Raises UsageError."""
+    """Return the values that are set in the file itself; empty without a file. Raises UsageError."""
     return _read(path)[1]
 
 

@@ -1,8 +1,9 @@
-"""A CloudFormation stack that is made, updated and deleted, from any state in which an interrupted call has
+"""Creates, updates and deletes a CloudFormation stack, from any state in which an interrupted call may have
 left it.
 
-Every change is a change set, so it can be shown first, and "no change" is CloudFormation's own answer.
-States: https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html#cfn-console-view-stack-data-resources-status-codes
+Every change is a change set, so that it can be shown first, and CloudFormation itself decides whether there
+is a change. States:
+https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/view-stack-events.html#cfn-console-view-stack-data-resources-status-codes
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from executor.backends.ec2.session import code_of, is_denied, plain_errors
 from executor.errors import AwsError
 
 DEADLINE_S = 1200.0
-"""Seconds for one change of a stack. IAM and networks take one or two minutes."""
+"""Longest time of one change of a stack (seconds). IAM and networks take one or two minutes."""
 _LOOK_S = 3.0
 _EMPTY = frozenset({"REVIEW_IN_PROGRESS", "ROLLBACK_COMPLETE"})
-"""States of a stack that was never made, which can only be deleted."""
+"""States of a stack that was never created and can only be deleted."""
 _UNUSABLE = frozenset({"DELETE_FAILED", "ROLLBACK_FAILED", "CREATE_FAILED", "UPDATE_ROLLBACK_FAILED"})
 _NO_CHANGE = re.compile(r"didn't contain changes|No updates are to be performed", re.IGNORECASE)
 _DENIED = re.compile(r"not authorized to perform|Access ?Denied|UnauthorizedOperation", re.IGNORECASE)
 _CONSEQUENCE = re.compile(r"cancelled", re.IGNORECASE)
-"""Failures of resources that CloudFormation gave up because another one had failed."""
+"""Reason of resources that CloudFormation cancelled because another resource had failed."""
 
 
 class DeniedError(AwsError):
@@ -50,7 +51,7 @@ class StackState:
 
     @property
     def made(self) -> bool:
-        """Whether it may contain resources."""
+        """Whether the stack may contain resources."""
         return self.status not in _EMPTY
 
 
@@ -60,10 +61,10 @@ class StackChange:
 
     stack: str
     id: str
-    """Of the change set."""
+    """Id of the change set."""
     creates: bool
     lines: tuple[str, ...]
-    """A line for each resource, for people."""
+    """One line for each resource, for the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,8 @@ class Stacks:
     on_wait: Callable[[str], None] = field(default=lambda sentence: None)
 
     def look(self, name: str) -> StackState | None:
-        """Return a stack by its name, or by its id if it may be deleted; None if there is none."""
+        """Return a stack by its name or id; None if there is none. A deleted stack is found only by its
+        id."""
         with plain_errors(f"describing the stack {name}"):
             try:
                 found = self.cloudformation.describe_stacks(StackName=name)["Stacks"][0]
@@ -94,8 +96,8 @@ class Stacks:
         )
 
     def settled(self, name: str) -> StackState | None:
-        """Return a stack after any operation on it has ended; None if there is none, or it contains
-        nothing."""
+        """Wait until no operation on a stack is in progress, and return the stack; None if there is none, or
+        if it contains nothing."""
         state = self._wait(name)
         return state if state is not None and state.made else None
 
@@ -165,14 +167,15 @@ class Stacks:
         return state
 
     def forget(self, change: StackChange) -> None:
-        """Delete a change that is not wanted, with the stack that was only named for it."""
+        """Delete a change that the user declined, with the stack if it was created only for this change."""
         with plain_errors(f"forgetting a change of the stack {change.stack}"):
             self.cloudformation.delete_change_set(ChangeSetName=change.id, StackName=change.stack)
             if change.creates:
                 self.cloudformation.delete_stack(StackName=change.stack)
 
     def delete(self, name: str) -> bool:
-        """Delete a stack with all of its resources, and wait for the end; return whether there was one."""
+        """Delete a stack with all of its resources, and wait for the end. Return whether the stack
+        existed."""
         state = self._wait(name)
         if state is None:
             return False
@@ -187,8 +190,8 @@ class Stacks:
         return True
 
     def _wait(self, name: str, *, started: bool = False, until: tuple[str, ...] = ()) -> StackState | None:
-        """Return a stack when no operation on it is in progress. started: a stack in review will become busy;
-        until: the only final states."""
+        """Wait until no operation on a stack is in progress, and return it. started: whether an operation was
+        just started, so that a stack in review will become busy. until: the only final states."""
         deadline = self.clock() + DEADLINE_S
         while True:
             state = self.look(name)
@@ -207,11 +210,11 @@ class Stacks:
         self.sleep(_LOOK_S)
 
     def _failure(self, stack_id: str) -> str:
-        """Return the first failure of the newest operation on a stack, in AWS's words."""
+        """Return the first failure of the latest operation on a stack, in AWS's words."""
         first = "CloudFormation gives no reason"
         pages = self.cloudformation.get_paginator("describe_stack_events").paginate(StackName=stack_id)
         with plain_errors("reading the events of a stack"):
-            for each in (event for page in pages for event in page["StackEvents"]):  # the newest first
+            for each in (event for page in pages for event in page["StackEvents"]):  # the latest come first
                 reason, status = str(each.get("ResourceStatusReason", "")), str(each["ResourceStatus"])
                 if each["PhysicalResourceId"] == stack_id:
                     if status in ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS"):

@@ -1,4 +1,5 @@
-"""The templates of the stacks, `data.yaml` and `account.yaml`, with the policies of `executor/backends/ec2/iam` in them."""
+"""The templates of the stacks, `data.yaml` and `account.yaml`, with the policies of
+`executor/backends/ec2/iam` inserted."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from importlib.resources import files
 from typing import Any
 
 TEMPLATES = ("data", "account")
-"""In the order of creation: the second one refers to the bucket of the first one."""
+"""Templates in the order of creation. The second one refers to the bucket of the first one."""
 WATCHER = "watcher"
-"""The template of an optional third stack: its code is in the bucket, and it launches with the account's
-profile and groups."""
+"""The template of an optional third stack. Its function's code is in the bucket, and the function launches
+machines with the account's profile and groups."""
 _PLACE = re.compile(r"^( *)PolicyDocument: # (\w+)\.json$", re.MULTILINE)
 _MOUNT = re.compile(r"^  MountTarget0:.*\n(?:    .*\n)*\n", re.MULTILINE)
 _WORDS = {
@@ -41,7 +42,7 @@ def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) ->
     def insert(place: re.Match[str]) -> str:
         indent, policy = place.groups()
         document = _substituted(_for_buckets(read_policy(policy), data_buckets))
-        # JSON is YAML, if all its lines are further to the right than the key.
+        # JSON is valid YAML if all its lines are indented further than the key.
         lines = json.dumps(document, indent=2).splitlines()
         return "\n".join([f"{indent}PolicyDocument:", *(f"{indent}  {line}" for line in lines)])
 
@@ -49,14 +50,15 @@ def template(name: str, *, data_buckets: Sequence[str] = (), mounts: int = 1) ->
 
 
 def read_policy(name: str) -> dict[str, Any]:
-    """Return a policy with words in capitals for the parts that differ between accounts."""
+    """Return a policy. Words in capitals stand for the parts that differ between accounts."""
     text = (files("executor.backends.ec2") / "iam" / f"{name}.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     return document
 
 
 def policy_text(name: str, words: Mapping[str, str], *, region: str) -> str:
-    """Return a policy's JSON for a region, with `words` for its words in capitals; unknown ones are kept."""
+    """Return a policy's JSON for a region. words: values for its words in capitals; words without a value
+    stay."""
     text = json.dumps(read_policy(name), indent=2)
     partition = next((each for start, each in _PARTITIONS.items() if region.startswith(start)), "aws")
     for word, value in {"arn:aws:": f"arn:{partition}:", **words}.items():
@@ -71,8 +73,8 @@ def file_system_server(file_system: str, region: str) -> str:
 
 
 def _for_buckets(document: Mapping[str, Any], buckets: Sequence[str]) -> dict[str, Any]:
-    """Return a policy with each of `buckets` in place of DATA_BUCKET, and without statements that would then
-    be empty."""
+    """Return a policy in which DATA_BUCKET is replaced by each of `buckets`. Statements without any bucket
+    are removed."""
     statements = []
     for each in document["Statement"]:
         resources = [
@@ -86,7 +88,7 @@ def _for_buckets(document: Mapping[str, Any], buckets: Sequence[str]) -> dict[st
 
 
 def _substituted(value: Any) -> Any:
-    """Return part of a policy with CloudFormation's functions for the words in capitals."""
+    """Return part of a policy in which CloudFormation's functions replace the words in capitals."""
     if isinstance(value, dict):
         return {key: _substituted(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The archive of the watcher: the package's own code as far as it is used, with the wheels that it imports,
-in Lambda's format.
+"""The archive of the watcher in Lambda's format: the parts of this package that it uses, and the wheels that
+these import.
 
-The same sources and wheels give the same bytes. Lambda takes 50 MB zipped and 250 MB unpacked:
+The same sources and wheels produce the same bytes. Lambda takes 50 MB zipped and 250 MB unpacked:
 https://docs.aws.amazon.com/lambda/latest/dg/gettingstarted-limits.html
 """
 
@@ -22,7 +22,7 @@ from executor.errors import WheelError
 from executor.owned_folders import in_cache, keep_in_cache
 
 PYTHON, ARCHITECTURE = "313", "x86_64"
-"""Those of the function."""
+"""Python version and CPU architecture of the function."""
 HANDLER = "executor.backends.ec2.watcher.handler.handler"
 _LEFT_OUT = re.compile(
     r"executor/(analysis|commands|documents|export|jobs|report|service|trial|view)/.*"
@@ -32,7 +32,7 @@ _LEFT_OUT = re.compile(
     r"|.*/__pycache__/.*|.*\.pyi|.*\.dist-info/(?!METADATA|licenses/|LICENSE).*|boto3/(data|examples)/.*"
 )
 _SERVICES = re.compile(r"botocore/data/(?!(ec2|pricing|sts)/)[^/]+/.*")
-"""Descriptions of AWS's services that the watcher does not call."""
+"""Files in botocore that describe AWS services that the watcher does not use."""
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
@@ -46,12 +46,13 @@ class WatcherArchive:
 
     @property
     def key(self) -> str:
-        """Return its key in the staging bucket."""
+        """Return the archive's key in the staging bucket."""
         return f"agent/watcher-{self.sha256}.zip"
 
 
 def build_watcher(*, cache: Path, python: str = PYTHON, architecture: str = ARCHITECTURE) -> WatcherArchive:
-    """Return the archive of the watcher, kept in `cache`; missing wheels are fetched. Raises WheelError."""
+    """Return the archive of the watcher, which is saved in `cache`; missing wheels are downloaded. Raises
+    WheelError."""
     try:
         wheels = find_in_sets(watcher_sets(architecture, python), cache=cache / "wheels")
         content = pack({**own_files(), **{name: file for each in wheels for name, file in _unpacked(each)}})
@@ -77,13 +78,13 @@ def own_files() -> dict[str, bytes]:
 
 
 def pack(files: Mapping[str, bytes]) -> bytes:
-    """Return `files` as a zip file: the same bytes for the same files."""
+    """Return `files` as a zip file. The same files produce the same bytes."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for name, content in sorted(files.items()):
             member = zipfile.ZipInfo(name, _DATE)
             member.compress_type = zipfile.ZIP_DEFLATED
-            # Lambda's user is not the owner.
+            # Lambda runs as a user who does not own the files, so others must be able to read them.
             member.external_attr = 0o644 << 16
             archive.writestr(member, content)
     return packed.getvalue()

@@ -1,8 +1,8 @@
-"""Launches machines within the watcher's limits, for a launch that equals the submitted one exactly.
+"""Launches machines within the watcher's limits, if the stored launch is exactly the submitted one.
 
-The watcher has no user's configuration, so it cannot render a launch again as other commands do. It uses the
-stored launch if the job's marker has its token, and renders only the user data, which must equal the stored
-one byte for byte.
+The watcher does not have any user's configuration, so it cannot render a launch again as other commands do.
+It uses the stored launch if the job's marker contains its token. It renders only the user data, which must
+equal the stored user data byte for byte.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from executor.backends.ec2.watcher.launch_limits import LaunchLimits
 from executor.errors import LaunchError, UsageError
 
 _READABLE = 2**20
-"""Most bytes of unpacked user data."""
+"""Maximum size of unpacked user data (bytes)."""
 
 
 @dataclass(kw_only=True)
 class BoundedReplacer(Replacer):
-    """Launches the machines that one job lacks, within limits."""
+    """Launches the machines that one job lacks, within the watcher's limits."""
 
     limits: LaunchLimits
     ledger: DayLedger
@@ -57,8 +57,8 @@ class BoundedReplacer(Replacer):
         return self._boot(job, file), []
 
     def _boot(self, job: Job, file: LaunchFile) -> Boot:
-        """Return the inputs of the stored user data. Raises UsageError if `bai` does not make the same from
-        them."""
+        """Return the inputs of the stored user data. Raises UsageError if `bai` does not make the same user
+        data from them."""
         stored = base64.b64decode(str(file.request.get("UserData")))
         found = {
             name: re.search(rf"^\s+{name}=(\S+)$", _readable(stored), re.MULTILINE)
@@ -72,13 +72,13 @@ class BoundedReplacer(Replacer):
         return made.boot
 
     def _allow(self, job: Job, file: LaunchFile, aws: AwsSession, *, now: datetime) -> None:
-        """Reserve the cost of a launch until its machine must be gone. Raises UsageError if the cost is too
-        high, or unknown."""
+        """Reserve the cost of a launch, up to the time when its machine must be gone. Raises UsageError if
+        the cost is too high, or unknown."""
         hours = max(0.0, (file.ends - now).total_seconds() / 3600)
         self.ledger.reserve(self._name(file), hours * self._hourly(file, aws), now=now)
 
     def _hourly(self, file: LaunchFile, aws: AwsSession) -> float:
-        """Return the most that an hour of a machine costs (USD). Raises UsageError if that is unknown."""
+        """Return the maximum cost of a machine (USD per hour). Raises UsageError if it is unknown."""
         image, volumes = find_image(str(file.request.get("ImageId")), aws), volume_cost(file.request)
         tenancy = read_tenancy(file.request)
         known, unknown = [], [f"not in the price list: {each}" for each in volumes.unknown]

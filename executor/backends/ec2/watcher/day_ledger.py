@@ -1,10 +1,10 @@
-"""The maximum cost of the watcher's launches of a day: objects `DAY/LAUNCH~TRY=MICRODOLLARS` in a folder that
-only the watcher writes.
+"""Records the maximum cost of the watcher's launches of a day, as objects `DAY/LAUNCH~TRY=MICRODOLLARS` in a
+folder that only the watcher writes.
 
-The lowest amount of a try counts, because objects are not deleted, and the highest try of a launch. A launch that EC2
-refused has an object with 0 for each try. Two executions of the watcher may reserve at the same time: each looks again
-after it has noted its amount, so at least one of the two sees the other. If the watcher is killed before it has given an
-amount back, the launch counts until the end of the day.
+Objects are not deleted, so an amount is given back by another object with 0: the lowest amount of a try
+counts. For a launch, its highest try counts. Two executions of the watcher may reserve at the same time. Each
+reads the folder again after it has written its amount, so at least one of the two sees the other. If the
+watcher is killed before it has given an amount back, the launch counts until the end of the day.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from bai_agent.light_dataclass import dataclass, field
 from executor.errors import UsageError
 
 FOLDER = "watcher/spent"
-"""The folder in the bucket. The folder is not below `jobs/`, where others write."""
+"""Folder in the bucket. It is not below `jobs/`, where other users may write."""
 _MICRO = 1_000_000
 _Amounts = dict[str, dict[str, int]]
-"""Launch → its tries that are noted → microdollars."""
+"""Launch → its recorded tries → microdollars."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DayLedger:
-    """The costs of the watcher's launches. All methods raise StoreError."""
+    """The maximum costs of the watcher's launches. All methods raise StoreError."""
 
     store: JobStore
-    """The folder."""
+    """Store of the folder."""
     most: float
-    """Most USD a day (UTC)."""
+    """Maximum cost per day in UTC (USD)."""
     _reserving: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """A check has several threads, which need not refuse each other's launches."""
+    """Lock for the threads of one check, so that they do not refuse each other's launches."""
 
     def reserve(self, launch: str, dollars: float, *, now: datetime) -> None:
-        """Reserve the cost of a launch, once. Raises UsageError if those of this day would cost more than the
-        limit."""
+        """Reserve the cost of a launch, only once per launch. Raises UsageError if the launches of this day
+        would exceed the limit."""
         with self._reserving:
             self._reserve(launch, math.ceil(dollars * _MICRO), day=_day(now))
 
@@ -67,7 +67,7 @@ class DayLedger:
             raise
 
     def _check(self, others: _Amounts, amount: int) -> None:
-        """Raise UsageError if a launch of this amount exceeds the limit in addition to the others."""
+        """Raise UsageError if this amount together with those of other launches exceeds the limit."""
         spent = sum(max(tries.values()) for tries in others.values())
         if amount + spent > math.floor(self.most * _MICRO):
             raise UsageError(

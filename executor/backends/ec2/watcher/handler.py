@@ -1,8 +1,8 @@
 """The watcher: a Lambda function that checks all jobs of a bucket, called by a schedule and by EC2's events
 through a queue.
 
-`handler` is its entry. It needs no Kafka. An event only causes an earlier check, so a lost, late or foreign
-one changes nothing.
+`handler` is the entry point. The watcher does not need Kafka. An event only causes an earlier check, so a
+lost, late or foreign event does no harm.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ from executor.planning.rerun_record import kept_descriptor
 log = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
-"""Part of the function's time that is kept for running work (seconds). Work that AWS cuts off is done again a minute later."""
+"""Part of the function's time that is reserved for work in progress (seconds). Work that AWS interrupts is
+repeated a minute later."""
 _OFTEN, _SELDOM = timedelta(minutes=1), timedelta(minutes=5)
-"""Time between two checks while jobs are watched, and while none are."""
+"""Time between two checks while jobs are watched, and while no jobs are watched."""
 _SCHEDULES = ("aws.events", "aws.scheduler")
 
 
 class LambdaContext(Protocol):
-    """The used part of https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
+    """The part that is used of https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
 
     def get_remaining_time_in_millis(self) -> int: ...
 
 
 def handler(event: Any, context: LambdaContext) -> dict[str, Any]:
-    """Check all jobs; return the answer for SQS to a batch. Raises BaiError if the jobs could not be read:
-    then SQS delivers the batch again."""
+    """Check all jobs; return the answer to SQS about the batch. Raises BaiError if the jobs could not be
+    read, so that SQS delivers the batch again."""
     logging.getLogger().setLevel(logging.INFO)
     return _watcher().handle(event, remaining_s=context.get_remaining_time_in_millis() / 1000)
 
 
 @cache
 def _watcher() -> BucketWatcher:
-    """Return the watcher of the function's environment, which does not change. Raises UsageError."""
+    """Return the watcher, configured by the function's environment, which does not change. Raises
+    UsageError."""
     settings = read_settings()
     settings.need_region()
     limits = read_limits(os.environ)
@@ -92,7 +94,7 @@ class BucketWatcher:
     def handle(self, event: Any, *, remaining_s: float) -> dict[str, Any]:
         """Check all jobs within `remaining_s` seconds, minus a margin. Raises StoreError."""
         until = self._clock() + remaining_s - _MARGIN_S
-        # The process, and its clocks, may have stood still since the last call.
+        # The process and its clocks may have been suspended since the last call.
         forget_clocks()
         is_idle = not watched_jobs(self._store)
         if is_idle and _is_only_schedule(event) and self._looked_lately():
@@ -102,7 +104,7 @@ class BucketWatcher:
             log.warning("%d jobs are left for the next time", left)
         if self._look.blind is not None:
             raise StoreError(self._look.blind)
-        # A message that causes no work comes again a minute later as the schedule's.
+        # A message that causes no work need not be repeated, because the schedule sends one each minute.
         return {"batchItemFailures": []}
 
     def _looked_lately(self) -> bool:
@@ -131,7 +133,7 @@ def _is_only_schedule(event: Any) -> bool:
 
 
 def _events(event: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the events of a call; a message that is not an event counts as an event about nothing."""
+    """Return the events of a call. A message that is not an event counts as an event without content."""
     if not isinstance(event, dict):
         return [{}]
     records = event.get("Records")

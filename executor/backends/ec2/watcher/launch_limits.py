@@ -1,7 +1,8 @@
-"""The limits of the watcher's launches: the parameters of its stack, which nothing in the bucket changes.
+"""The limits of the watcher's launches. They are parameters of its stack, so nothing in the bucket can change
+them.
 
-Other users may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>` has
-the token of the whole stored launch, and only within these limits. An instance can write neither.
+Other users may write into the bucket. So a machine is launched only for a job whose `.watched/<job-id>`
+contains the token of the stored launch, and only within these limits. An instance can change neither.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 PROFILE, GROUPS, SUBNETS = "BAI_WATCHER_PROFILE", "BAI_WATCHER_GROUPS", "BAI_WATCHER_SUBNETS"
 OWNERS, TYPES, DOLLARS = "BAI_WATCHER_OWNERS", "BAI_WATCHER_TYPES", "BAI_WATCHER_USD_A_DAY"
-"""Variables of the function; lists have commas."""
+"""Environment variables of the function; lists are separated by commas."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +34,18 @@ class LaunchLimits:
     profile: str
     """Name of the instance profile of all machines."""
     groups: tuple[str, ...]
-    """Security groups that they may have, in addition to one of their job's own."""
+    """Security groups that machines may have, in addition to their job's own group."""
     subnets: tuple[str, ...]
     owners: tuple[str, ...]
     """Owners of images: account numbers, and "amazon" or "self"."""
     types: tuple[str, ...]
-    """Instance types, with `*` and `?`."""
+    """Instance types; may contain `*` and `?`."""
     dollars_a_day: float
-    """Most that the machines launched in a day (UTC) may cost until they must be gone."""
+    """Maximum total cost of the machines launched in a day in UTC, until their deadlines (USD)."""
 
     def check(self, file: LaunchFile, ec2: EC2Client, *, store: str) -> None:
-        """Raise UsageError unless a launch of a job in `store`, a URL, is within the limits; its price is not
-        checked here. Raises BaiError."""
+        """Raise UsageError unless a launch is within the limits; its price is not checked here. Raises
+        BaiError. store: URL of the job's store."""
         found = [*self._beyond(file.request), *self._beyond_places(file), *_foreign_tags(file, store)]
         owner = _owner(ec2, str(file.request.get("ImageId")))
         if not found and not set(owner) & set(self.owners):
@@ -61,7 +62,7 @@ class LaunchLimits:
         name = str(profile.get("Name") or profile.get("Arn", "")).rpartition("/")[2]
         interfaces = request.get("NetworkInterfaces", ())
         subnets = [each["SubnetId"] for each in interfaces if each.get("SubnetId")]
-        # An existing interface may be in any subnet and any group.
+        # An existing network interface may be in any subnet and any group.
         there = [each["NetworkInterfaceId"] for each in interfaces if each.get("NetworkInterfaceId")]
         return [
             *([f'the instance profile "{name}"'] if name not in ("", self.profile) else []),
@@ -83,8 +84,8 @@ class LaunchLimits:
 
 
 def _foreign_tags(file: LaunchFile, store: str) -> Sequence[str]:
-    """Return tags of machines, volumes and the job's own security group that name another job or store, or are
-    missing."""
+    """Return the tags of machines, volumes and the job's own security group that are missing, or name another
+    job or store."""
     ours = sanitised({JOB_TAG: file.job_id, STORE_TAG: store})
     group = file.security_group or {}
     specifications = [*file.request.get("TagSpecifications", ()), *group.get("TagSpecifications", ())]
@@ -98,7 +99,7 @@ def _foreign_tags(file: LaunchFile, store: str) -> Sequence[str]:
 
 
 def read_limits(environment: Mapping[str, str]) -> LaunchLimits:
-    """Return the limits of the function's environment. Raises UsageError."""
+    """Return the limits in the function's environment. Raises UsageError."""
     try:
         dollars = float(environment.get(DOLLARS) or 0)
     except ValueError:
@@ -116,7 +117,7 @@ def read_limits(environment: Mapping[str, str]) -> LaunchLimits:
 
 
 def _owner(ec2: EC2Client, image: str) -> list[str]:
-    """Return the owner of an image: its account, and its alias."""
+    """Return the owner of an image: the account, and its alias."""
     with plain_errors(f"describing the image {image}"):
         found = ec2.describe_images(ImageIds=[image])["Images"]
     if not found:
