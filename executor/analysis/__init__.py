@@ -1,1 +1,2 @@
-"""Conclusions from a job's numbers. Pure: it reads no store, and imports scipy only inside the functions that need it."""
+"""Statistical conclusions from a job's numbers. This package reads no store, and imports scipy only inside
+the functions that need it."""

@@ -1,5 +1,5 @@
-"""Comparison of a run with the history of similar runs: whether it is in the band predicted for the next
-run."""
+"""Compares a run with the history of similar runs: is it inside the band that the history predicts for the
+next run?"""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from executor.analysis.measured_runs import Run, RunValue
 from executor.quantities import counted
 
 FEWEST = 3
-"""Least number of runs of a history for a band."""
+"""Minimum number of runs in a history for a band."""
 MANY_METRICS = 5
 FEWEST_OF_MANY = 8
-"""Least number of runs of a history to judge more than `MANY_METRICS` together: with fewer, no difference
-could be found."""
+"""Minimum number of runs in a history to judge more than `MANY_METRICS` metrics together. With fewer runs, no
+difference could be found."""
 INSIDE = "within the band"
 _DRIFTS = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
 class BandedMetric:
-    """One metric of the newest run, or runs, and of the history."""
+    """One metric of the history and of the newest run or runs."""
 
     name: str
     units: str = ""
     better: Better | None = None
     tolerance: float = 0.0
     history: tuple[float, ...]
-    """The oldest first."""
+    """Values of the history, the oldest first."""
     newest: tuple[float, ...]
     low: float | None = None
     high: float | None = None
     """Ends of the band; None if the history is too short."""
     p: float | None = None
-    """p value of the newest, by the t distribution that the band agrees with."""
+    """p value of the newest value, by the same t distribution as the band."""
     p_corrected: float | None = None
-    """p value corrected (Holm) within its family: metrics with a direction, or without."""
+    """p value corrected (Holm) within its family, which is all metrics with a direction or all without."""
     corrected_for: int = 1
     """Number of metrics in that family."""
     verdict: str = Verdict.UNKNOWN.value
     """"within the band", or the value of a `Verdict`."""
     change: float
-    """Change from the history's centre: a share, or in units unless `relative`."""
+    """Change from the history's centre: relative, or in units if `relative` is false."""
     relative: bool
     notes: tuple[str, ...] = ()
 
@@ -65,16 +65,17 @@ class BandedMetric:
 
     @property
     def unknown(self) -> str | None:
-        """Reason why no condition on it can be judged. None if one can."""
+        """Reason why a condition on this metric cannot be judged; None if it can."""
         if self.p is None:
-            return f"the history is too short for a band; {FEWEST} runs are the least"
+            return f"the history is too short for a band, which needs at least {FEWEST} runs"
         if self._too_short:
-            return f"the history is too short for {self.corrected_for} metrics; {FEWEST_OF_MANY} runs are the least"
+            return f"the history is too short for {self.corrected_for} metrics, which need at least {FEWEST_OF_MANY} runs"
         return None
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for display: one of many metrics may be outside of its band by chance."""
+        """The verdict for display. It mentions if only the correction for many metrics, one of which may be
+        outside of its band by chance, prevents a difference."""
         if self.verdict == Verdict.NONE.value:
             return f"{self.verdict}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict
@@ -83,7 +84,7 @@ class BandedMetric:
     def _is_inside(self) -> bool:
         if self.low is None or self.high is None:
             return False
-        # The same numbers, added in another order: digits beyond the twelfth are ignored.
+        # Sums of the same numbers in another order may differ, so digits beyond the twelfth are ignored.
         slack = 1e-12 * max(abs(self.low), abs(self.high))
         return self.low - slack <= self.centre_b <= self.high + slack
 
@@ -92,7 +93,7 @@ class BandedMetric:
         return self.corrected_for > MANY_METRICS and len(self.history) < FEWEST_OF_MANY
 
     def judged(self) -> BandedMetric:
-        """Return it with its verdict."""
+        """Return the metric with its verdict."""
         if self.unknown is not None:
             return replace(self, notes=(self._too_few, *self.notes))
         return replace(self, verdict=self._verdict)
@@ -102,9 +103,9 @@ class BandedMetric:
         """Note on a history that is too short."""
         runs = counted(len(self.history), "run")
         if self.p is None:
-            least = f"{FEWEST} are the least, ten make a useful band"
+            least = f"a band needs at least {FEWEST}, and ten make it useful"
         else:
-            least = f"{FEWEST_OF_MANY} are the least for {self.corrected_for} metrics"
+            least = f"{self.corrected_for} metrics need at least {FEWEST_OF_MANY}"
         return f"cannot tell: the history has {runs} with it; {least}"
 
     @property
@@ -118,7 +119,7 @@ class BandedMetric:
         return Verdict.of_change(self.change, self.better).value
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             "name": self.name,
             "units": self.units,
@@ -138,11 +139,12 @@ class BandedMetric:
 
 
 class AgainstHistory(ComparedMetrics[BandedMetric]):
-    """The metrics that the newest run and the history have in common."""
+    """The metrics that both the newest run and the history have."""
 
 
 def against_history(history: Sequence[Run], newest: Sequence[Run]) -> AgainstHistory:
-    """Compare the newest runs of a kind with those before them, which are in order of time, the oldest first."""
+    """Compare the newest runs of a kind with the runs before them. history: in order of time, the oldest
+    first."""
     common = {name: None for run in newest for name in run.values if _values(name, history)}
     found = {name: _banded(name, history, newest) for name in common}
     banded = {name: each for name, each in found.items() if isinstance(each, BandedMetric)}
@@ -245,4 +247,4 @@ METHOD = (
     f"Each band is the {(1 - ALPHA) * 100:.0f} % prediction interval for the newest run (Student's t, of logarithms where all values are positive). "
     "Of healthy runs one in twenty is called better or worse, over all metrics that name their better direction together, and over all others (Holm)."
 )
-"""Note below the table."""
+"""Explanation below the table."""

@@ -17,7 +17,7 @@ class Verdict(str, Enum):
     BETTER = "better"
     WORSE = "worse"
     DIFFERENT = "different"
-    """The metric does not say which direction is better."""
+    """The metric changed, but its descriptor does not say which direction is better."""
     NONE = "no difference found"
     WITHIN = "within tolerance"
     UNKNOWN = "cannot tell"
@@ -25,7 +25,7 @@ class Verdict(str, Enum):
 
     @classmethod
     def of_change(cls, change: float, better: Better | None) -> Verdict:
-        """Return the verdict on a change that is not due to chance."""
+        """Return the verdict on a significant change."""
         if better is None:
             return cls.DIFFERENT
         return cls.BETTER if (change > 0) == (better is Better.HIGHER) else cls.WORSE
@@ -41,20 +41,21 @@ class MetricComparison:
     tolerance: float | None = None
     a: tuple[float, ...]
     b: tuple[float, ...]
-    """A number for each run that has the metric; `paired` numbers with the same index are of one block."""
+    """One number for each run that has the metric. If the runs are `paired`, numbers with the same index are
+    from one block."""
     effect: Effect
     p_corrected: float | None = None
-    """p value corrected (Holm) within its family: metrics with a direction, or without."""
+    """p value corrected (Holm) within its family, which is all metrics with a direction or all without."""
     corrected_for: int = 1
-    """Number of metrics in that family; with several arms, of all pairs."""
+    """Number of metrics in that family; with several arms, those of all pairs."""
     drift: SidesDrift | None = None
-    """Drift of sides that ran one after the other; None if it cannot be seen."""
+    """Drift of sides that ran one after the other; None if it cannot be determined."""
     drifts: bool = False
-    """Whether both sides drift, so that their change says nothing about the programs."""
+    """Whether both sides drift, so that the change says nothing about the compared programs."""
     verdict: Verdict = Verdict.UNKNOWN
     more_runs: int | None = None
-    """Approximate number of further runs a side for a verdict; None if a verdict exists, or the number is
-    unknown."""
+    """Approximate number of further runs per side that a verdict needs; None if there is a verdict, or if the
+    number is unknown."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -75,12 +76,12 @@ class MetricComparison:
 
     @property
     def p(self) -> float | None:
-        """p value of its test alone."""
+        """p value of this metric's test, without correction."""
         return self.effect.p
 
     @property
     def unknown(self) -> str | None:
-        """Reason why no condition on it can be judged. None if one can."""
+        """Reason why a condition on this metric cannot be judged; None if it can."""
         if self.drifts:
             return "because both sides drift; use `bai ab`, whose runs alternate"
         if self.effect.p is None:
@@ -89,14 +90,14 @@ class MetricComparison:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict for reading. It says so if only the correction for the number of metrics prevents a
+        """The verdict for display. It mentions if only the correction for the number of metrics prevents a
         difference."""
         if self.verdict is Verdict.NONE and self.effect.excludes_zero:
             return f"{self.verdict.value}\n(of {self.corrected_for} metrics, corrected)"
         return self.verdict.value
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             "name": self.name,
             "units": self.units,
@@ -123,23 +124,24 @@ class MetricComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Incomparable:
-    """A metric of both sides that has another definition on each, or bounds for numbers."""
+    """A metric of both sides that cannot be compared, because its definitions differ or some numbers are only
+    bounds."""
 
     name: str
     why: str
-    """Difference of the definitions, or origin of the bounds."""
+    """Difference between the definitions, or reason for the bounds."""
     better: Better | None
     a: tuple[float, str]
     b: tuple[float, str]
-    """Headline of the side, and its units."""
+    """Headline of side B, and its units."""
     below: tuple[float | None, float | None] = (None, None)
-    """Bound of each side whose numbers are all bounds, in its units."""
+    """Upper bound for each side whose numbers are all bounds, in its units; None for other sides."""
     differs: bool = True
-    """Whether the definitions differ. Otherwise some numbers are only bounds."""
+    """True if the two definitions differ. If they do not, some numbers are only bounds."""
 
     @property
     def both_below(self) -> bool:
-        """Whether the numbers of both sides are bounds, so that neither can be called worse."""
+        """Whether the numbers of both sides are bounds, so that neither side can be called worse."""
         return None not in self.below
 
     @property
@@ -181,11 +183,11 @@ Judged = TypeVar("Judged", bound=_Judged, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedMetrics(Generic[Judged]):
-    """All metrics that two sides have in common."""
+    """All metrics that both sides have."""
 
     metrics: tuple[Judged, ...]
     incomparable: tuple[Incomparable, ...] = ()
-    """Metrics that have another definition on each side, or of which some numbers are only bounds."""
+    """Metrics that cannot be compared, because their definitions differ or some numbers are only bounds."""
 
     @property
     def every(self) -> tuple[Judged | Incomparable, ...]:
@@ -199,8 +201,8 @@ class ComparedMetrics(Generic[Judged]):
 
     @property
     def unjudged(self) -> bool:
-        """Whether it is unknown if a metric with a direction is worse, because it is defined differently on
-        each side."""
+        """Whether there is a metric with a direction that cannot be judged, because its definitions
+        differ."""
         return any(each.better is not None and not each.both_below for each in self.incomparable)
 
     def tables(self) -> list[dict[str, Any]]:

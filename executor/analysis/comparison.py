@@ -1,5 +1,5 @@
-"""The comparison of two sides of runs: the verdict of each metric, with one rate of false alarms over all of
-them together."""
+"""Compares two sides of runs: gives a verdict on each metric, with one rate of false alarms for all metrics
+together."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ class Comparison(ComparedMetrics[MetricComparison]):
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     corrected_for: int = 0
-    """Metrics with a direction, of all pairs of sides, among which the verdicts keep the rate of false alarms."""
+    """Number of metrics with a direction, over all pairs of sides, for which the rate of false alarms is
+    corrected."""
     notes: tuple[str, ...] = ()
-    """Notes on all metrics."""
+    """Notes that apply to all metrics."""
 
     @property
     def unjudged(self) -> bool:
-        """Whether it is unknown if a metric with a direction is worse: it drifts, or is defined differently
-        on each side."""
+        """Whether there is a metric with a direction that cannot be judged, because it drifts or its
+        definitions differ."""
         return super().unjudged or any(each.drifts and each.better is not None for each in self.metrics)
 
     def find(self, name: str) -> MetricComparison | None:
@@ -40,7 +41,7 @@ class Comparison(ComparedMetrics[MetricComparison]):
 def compare(
     a: Sequence[Run], b: Sequence[Run], *, earlier_scatter: Mapping[str, float] | None = None
 ) -> Comparison:
-    """Compare the runs `b` with the runs `a`; see `compare_sides`."""
+    """Compare the runs `b` with the runs `a`, as `compare_sides` does."""
     return compare_sides(a, [b], earlier_scatter=earlier_scatter)[0]
 
 
@@ -50,11 +51,11 @@ def compare_sides(
     *,
     earlier_scatter: Mapping[str, float] | None = None,
 ) -> list[Comparison]:
-    """Compare each side of `others` with the first one. One rate of false alarms applies to all metrics
+    """Compare each side of `others` with the first side. One rate of false alarms applies to all metrics
     together.
 
-    Arms of one job are compared within their blocks. earlier_scatter: the relative standard deviation of
-    earlier runs by metric, from which the needed number of runs is estimated.
+    Arms of one job are compared within their blocks. earlier_scatter: relative standard deviation of earlier
+    runs, by metric. The needed number of runs is estimated from it.
     """
     every = [matched(first, other) for other in others]
     judged = _judged_together(every, earlier_scatter or {})
@@ -94,13 +95,13 @@ def _judged_together(
 
 _DRIFTS = "both sides drift, by as much as would make half of the change or more: use `bai ab`, whose runs take turns"
 _LEAST = -1 + 1e-15
-"""Least share that has a logarithm."""
+"""Smallest relative change that has a logarithm."""
 _Key = tuple[int, str]
 """Number of a pair of sides, and a metric."""
 
 
 def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricComparison]:
-    """Return the metrics, marked if both sides drift, and with a note if one side does."""
+    """Return the metrics. A metric is marked if both sides drift, and gets a note if one side drifts."""
     seen = {key: each.drift for key, each in metrics.items() if each.drift is not None}
     both = holm_of({key: drift.both_p for key, drift in seen.items()})
     single = holm_of({(key, i): p for key, drift in seen.items() for i, p in enumerate(drift.each_p)})
@@ -116,7 +117,7 @@ def _with_drifts(metrics: Mapping[_Key, MetricComparison]) -> dict[_Key, MetricC
 
 
 def _on_scale(found: Effect) -> float:
-    """Return a change on the scale of its drift."""
+    """Return a change on the scale on which its drift is measured."""
     return math.log1p(max(found.change, _LEAST)) if found.relative else found.change
 
 
@@ -127,7 +128,7 @@ class _Judgement(NamedTuple):
 
 
 def _judged(each: MetricComparison, earlier: float | None) -> MetricComparison:
-    """Return the metric with its verdict, whose notes come before its own."""
+    """Return the metric with its verdict. The verdict's notes precede those of the metric."""
     found, p = each.effect, each.p_corrected
     shown = found.excludes_zero and p is not None and p <= ALPHA
     judgement = _judgement(each, earlier, shown=shown)
@@ -155,7 +156,7 @@ def _judgement(each: MetricComparison, earlier: float | None, *, shown: bool) ->
         return _unknown(each, earlier)
     if each.tolerance is not None and found.within(bound):
         return _Judgement(Verdict.WITHIN)
-    # A change that equals the tolerance, except for its last digits, does not exceed it.
+    # Ignore the last digits, so that a change that equals the tolerance does not exceed it.
     if shown and abs(found.change) > bound * (1 + 1e-9):
         return _Judgement(Verdict.of_change(found.change, each.better))
     return _unknown(each, None) if each.tolerance is not None else _Judgement(Verdict.NONE)
@@ -167,7 +168,7 @@ def _unknown(each: MetricComparison, earlier: float | None) -> _Judgement:
 
 
 def _second_opinions(found: Effect) -> list[str]:
-    """Return a sentence if tests with fewer assumptions disagree with the deciding one."""
+    """Return a sentence if tests with fewer assumptions disagree with the test that decides."""
     if found.p is None:
         return []
     opinions = {"a permutation test": found.permutation_p, "a rank test": found.rank_p}
@@ -190,26 +191,26 @@ METHOD = (
     f"values are positive). A difference is reported if its interval, corrected for the number of metrics, excludes no change: {ALPHA * 100:.0f} % false "
     f"alarms over all metrics with a better direction together, and over all others (Holm)."
 )
-"""Note below the table."""
+"""Explanation below the table."""
 
 
 ASSUMED_SCATTER = 0.05
-"""Relative scatter of runs if none is known: a common figure for single instances of a cloud."""
+"""Relative scatter of runs that is assumed if none is known; it is typical of single cloud instances."""
 ASSUMED_DIFFERENCE = 0.05
-"""Relative difference to be detected if a metric has no tolerance."""
+"""Relative difference that should be detected if a metric has no tolerance."""
 POWER = 0.8
-"""Probability that the advised number of runs finds a difference of the named size."""
+"""Probability with which the advised number of runs finds a difference of the named size."""
 _MOST_RUNS = 10_000
 
 
 class _Aim(NamedTuple):
-    """A difference that is worth detecting, in words, and the scatter of runs that hides it."""
+    """A difference that is worth detecting, as text, and the scatter of runs that hides it."""
 
     difference: float
     wanted: str
     scatter: float
     source: str
-    """Origin of the scatter, as a clause."""
+    """Origin of the scatter, as part of a sentence."""
 
 
 def how_many(
@@ -218,7 +219,7 @@ def how_many(
     tolerance: float | None,
     earlier: float | None,
 ) -> tuple[int | None, str]:
-    """Return approximately how many more runs a side would be enough, and a sentence with the reason."""
+    """Return approximately how many more runs per side would be enough, and a sentence with the reason."""
     fewest = min(map(len, numbers))
     one = "one run per side does not show how much runs scatter; " if fewest < 2 else ""
     aim = (
@@ -252,7 +253,7 @@ def _absolute_aim(first: Sequence[float], found: Effect, tolerance: float | None
 def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None) -> _Aim:
     difference = tolerance or ASSUMED_DIFFERENCE
     wanted = f"a difference of {_percent(difference)}" + (", its tolerance" if tolerance else "")
-    # If runs gave the same number, the next ones may still give another.
+    # Even if all runs gave the same number, further runs may give another one.
     if found.scatter:
         return _Aim(difference, wanted, found.scatter, f"as these runs scatter by {_percent(found.scatter)}")
     if earlier is not None:
@@ -265,14 +266,14 @@ def _relative_aim(found: Effect, tolerance: float | None, earlier: float | None)
 def runs_needed(*, scatter: float, difference: float, paired: bool = False) -> int | None:
     """Return the number of runs per side that detect a difference of that size; None if more than 10,000.
 
-    scatter, difference: on the same scale. paired: `scatter` is that of the differences within blocks, and
-    the result is a number of blocks. By the usual approximation of a t test's power: `POWER`, with a false
-    alarm in `ALPHA` of all cases.
+    scatter, difference: on the same scale. paired: whether `scatter` is that of the differences within
+    blocks; the result is then a number of blocks. The usual approximation for a t test is used, with the
+    power `POWER` and the false alarm rate `ALPHA`.
     """
     from scipy import special
 
     share = scatter / difference
-    # Not `**`, which raises an error if the result is infinite.
+    # `**` is not used, because it raises an error if the result is infinite.
     ratio = (1 if paired else 2) * share * share
     if not scatter:
         return 2

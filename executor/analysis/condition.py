@@ -1,4 +1,4 @@
-"""`--fail-if 'throughput < -5%'`: a condition on the change of one metric, read by a grammar of three words."""
+"""`--fail-if 'throughput < -5%'`: a condition on the change of one metric, which consists of three words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = "'throughput < -5%', or 'loss > 0.1' for a change in the metric's unit
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """A change of a metric, from A to B, for which to fail."""
+    """A condition on the change of a metric from A to B. If it holds, the command fails."""
 
     text: str
     metric: str
@@ -32,7 +32,7 @@ class Condition:
     relative: bool
 
     def of(self, compared: Comparison | AgainstHistory) -> MetricComparison | BandedMetric | Incomparable:
-        """Return its metric. Raises UsageError."""
+        """Return the condition's metric. Raises UsageError."""
         every: list[MetricComparison | BandedMetric | Incomparable] = [
             *compared.metrics,
             *compared.incomparable,
@@ -47,8 +47,8 @@ class Condition:
         return found
 
     def is_met(self, found: MetricComparison | BandedMetric, *, p: float) -> bool:
-        """Return whether the change is significantly beyond the bound. p: corrected for all conditions.
-        Raises UsageError."""
+        """Return whether the change is significantly beyond the bound. p: p value, corrected for all
+        conditions. Raises UsageError."""
         if self.relative and not found.relative:
             raise UsageError(
                 f'--fail-if "{self.text}": not all values of {self.metric} are positive, so that its change is no share of them; '
@@ -56,7 +56,7 @@ class Condition:
             )
         in_units = found.relative and not self.relative
         change = found.centre_b - found.centre_a if in_units else found.change
-        # If the bound allows no change, equal values satisfy it too: no difference is needed.
+        # `<= 0` and `>= 0` also hold for equal values, so no significant difference is needed.
         permissive = (self.bound > 0) if self.less else (self.bound < 0)
         return self._is_beyond(change) and (permissive or p <= ALPHA)
 
@@ -67,11 +67,11 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Whether a condition holds."""
+    """The judgement of a condition."""
 
     condition: Condition
     holds: bool | None
-    """None if unknown."""
+    """Whether the condition holds; None if unknown."""
     why: str = ""
     """Reason why it is unknown."""
 

@@ -1,8 +1,8 @@
-"""Differences of two sides apart from the change under test: machines, software, descriptors.
+"""Finds differences between two sides other than the change under test: machines, software, descriptors.
 
-The differences are named before any number. Only stable facts of a machine are compared: types, models,
-versions, settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) would be
-named each time, and soon be overlooked.
+They are shown before any number. Only stable facts of a machine are compared: types, models, versions,
+settings. Facts that vary from run to run (load, current clock rates, free bytes, ids) would be shown each
+time, so that users would soon overlook them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _OWN = frozenset(
         "restart",
     ]
 )
-"""Tables of a job descriptor that are compared separately, or do not change what is measured."""
+"""Tables of a job descriptor that are not compared here, because they are compared separately or do not
+change what is measured."""
 _LONGEST = 60
 
 
@@ -50,10 +51,10 @@ class Difference:
     """A value that differs between the sides."""
 
     what: str
-    """"cpu model", "package torch", "benchmark.argv"."""
+    """Name of the value, for example "cpu model", "package torch" or "benchmark.argv"."""
     a: str
     b: str
-    """All values of that side; "-" for none."""
+    """All values of side B; "-" if it has none."""
 
     def as_table(self) -> dict[str, str]:
         return dict(self.__dict__)
@@ -88,7 +89,7 @@ def _listed(values: Sequence[str]) -> str:
 
 
 def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the compared facts of one machine: name and value."""
+    """Yield the facts of one machine that are compared: name and value."""
     values: dict[str, list[str]] = {}
     for title, value in compared_values(environment):
         values.setdefault(title, []).append(_text(value))
@@ -101,7 +102,7 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _described(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the compared keys of a job descriptor: name and value."""
+    """Yield the keys of a job descriptor that are compared: name and value."""
     table = job_table(job)
     for name, value in table.items():
         if name not in _OWN:
@@ -121,7 +122,7 @@ def _described(job: Job) -> Iterator[tuple[str, str]]:
 def _source(source: Source) -> tuple[str, str]:
     known = (source.sha256 or source.md5 or "")[:12]
     if source.kind is SourceKind.SCRIPTS and known:
-        # The address is that of the job's own copy, or contains the checksum.
+        # The address is left out, because it is that of the job's own copy, or contains the checksum.
         return "scripts", known
     return f"source {source.path}", _text(f"{source.src}{f' ({known})' if known else ''}")
 
@@ -133,7 +134,7 @@ def _metric(metric: Metric) -> Iterator[tuple[str, str]]:
 
 
 def _results(tables: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the compared keys of tables of result files. Several tables of one path are numbered."""
+    """Yield the compared keys of `[[output.results]]`. Several tables with the same path are numbered."""
     paths: Counter[str] = Counter()
     for each in tables:
         paths[each["path"]] += 1
@@ -164,5 +165,5 @@ def _text(value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if len(text) <= _LONGEST:
         return text
-    # Two long texts that differ after the cut are still distinguished.
+    # The checksum distinguishes long texts that differ only after the truncation.
     return f"{text[: _LONGEST - 17]}… ({hashlib.sha256(text.encode()).hexdigest()[:12]})"

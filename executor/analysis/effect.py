@@ -1,7 +1,8 @@
-"""Distance of two samples of runs, and its interval: Welch's, or Student's of the differences within blocks.
+"""The change between two samples of runs, and its confidence interval: Welch's, or Student's for differences
+within blocks.
 
-A sample holds one number for each run, never the values within a run: values of one run are correlated, and
-treated as independent they show differences that do not exist (Abedi and Brecht, ICPE 2017).
+A sample contains one number for each run, never the values within a run. Values of one run are correlated;
+treated as independent, they show differences that do not exist (Abedi and Brecht, ICPE 2017).
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ class Effect:
     """Change from side A to side B."""
 
     relative: bool
-    """Whether it is relative to A (-0.2: 20 % less); else it is in the metric's units."""
+    """Whether the change is relative to A (-0.2 means 20 % less); if not, it is in the metric's units."""
     change: float
     low: float | None
     high: float | None
     """Ends of the confidence interval; None if the scatter is unknown because a side has one run."""
     p: float | None
-    """p value of the t test that the interval agrees with."""
+    """p value of the t test, consistent with the interval."""
     permutation_p: float | None = None
-    """p value of a permutation test; None if there are too few runs for it to find anything."""
+    """p value of a permutation test; None if there are too few runs for any finding."""
     rank_p: float | None = None
-    """p value of a rank test; None in the same case."""
+    """p value of a rank test; None if there are too few runs for any finding."""
     scatter: float | None = None
-    """The standard deviation of runs within a side, as a share or in the metric's units; for `paired` runs
-    that of the differences."""
+    """Standard deviation of the runs within a side, or of the differences if `paired`: relative, or in the
+    metric's units."""
     paired: bool = False
-    """Whether it was computed from the differences within blocks."""
+    """Whether the change was computed from the differences within blocks."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -54,12 +55,12 @@ class Effect:
 
 
 def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
-    """Return the change from the runs `a` to the runs `b`: one or more numbers each, none beyond `LIMIT`.
+    """Return the change from the runs `a` to the runs `b`. a, b: one or more numbers, none beyond `LIMIT`.
+    permutation: whether to add the results of further tests, which take milliseconds if there are many runs.
 
-    permutation: whether to add second opinions, which take milliseconds if there are many runs.
-
-    If all numbers are positive, it is relative: the ratio of the geometric means, from a test of the logarithms that takes
-    the scatter of both sides into account. Otherwise it is absolute: the difference of the means.
+    If all numbers are positive, the change is relative: the ratio of the geometric means, from a test of the
+    logarithms that takes the scatter of both sides into account. Otherwise it is absolute: the difference of
+    the means.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -82,10 +83,9 @@ def effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) 
 
 def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool = True) -> Effect:
     """Return the change from the runs `a` to the runs `b`. Runs with the same index form a block, because
-    they ran in turns.
-
-    The change is computed from the differences within blocks, on the scale of `effect`: a drift from block to
-    block affects none of them. n blocks have n - 1 degrees of freedom.
+    they ran shortly after one another. The change is computed from the differences within blocks, on the
+    scale of `effect`, so that a drift from block to block does not affect it. n blocks have n - 1 degrees of
+    freedom.
     """
     relative = is_relative(*a, *b)
     first, second = (on_scale(side, relative=relative) for side in (a, b))
@@ -108,12 +108,12 @@ def paired_effect(a: Sequence[float], b: Sequence[float], *, permutation: bool =
 
 
 def is_relative(*values: float) -> bool:
-    """Return whether differences of these values are shares: all are positive."""
+    """Return whether changes of these values are relative, which they are if all values are positive."""
     return all(value > 0 for value in values)
 
 
 def centre(values: Sequence[float], *, relative: bool) -> float:
-    """Return the headline of a side: the geometric mean, or the mean if changes are absolute."""
+    """Return the headline of a side: the geometric mean if changes are relative, otherwise the mean."""
     if not relative:
         return mean_of(values)
     size = math.exp(mean_of([math.log(value) for value in values]))
@@ -150,32 +150,33 @@ def holm_of(ps: Mapping[Key, float]) -> dict[Key, float]:
 
 
 def on_scale(values: Sequence[float], *, relative: bool) -> list[float]:
-    """Return the numbers whose differences are judged: logarithms, or the values themselves."""
+    """Return the numbers whose differences are judged: the logarithms if changes are relative, otherwise the
+    values."""
     return [math.log(value) for value in values] if relative else list(values)
 
 
 def student(freedom: float, share: float) -> float:
     """Return a quantile of Student's t distribution."""
-    # This part of scipy loads quickly; its `stats` takes seconds.
+    # `scipy.special` loads quickly, but `scipy.stats` takes seconds.
     from scipy import special
 
     return float(special.stdtrit(freedom, share))
 
 
 def least_step(*sides: Sequence[float]) -> float:
-    """Return the least step between two values; 0 if all are the same."""
+    """Return the smallest difference between two values; 0 if all values are the same."""
     values = sorted({value for side in sides for value in side})
     largest = max(map(abs, values))
-    # The same decimal fraction, computed in two ways.
+    # Smaller differences are rounding errors of the same decimal fraction, computed in two ways.
     steps = (high - low for low, high in pairwise(values) if high - low > 1e-9 * largest)
     return min(steps, default=0.0)
 
 
 def rounding(side: Sequence[float], *, step: float, relative: bool) -> float:
-    """Return the standard deviation that rounding to multiples of `step` causes: the minimum that is assumed
-    for a side."""
+    """Return the standard deviation that rounding to multiples of `step` causes. It is the minimum that is
+    assumed for a side."""
     error = step / math.sqrt(12)
-    # Values near zero make it infinite.
+    # Values near zero would make the result infinite.
     return min(error / centre(side, relative=True), LIMIT) if relative else error
 
 
@@ -185,7 +186,7 @@ def interval(difference: float, error: float, *, freedom: float) -> tuple[float,
     from scipy import special
 
     half = student(freedom, 1 - ALPHA / 2) * error
-    # This is not an error: the scatter is negligible compared with the values.
+    # A division by zero is not an error here, because the scatter is negligible compared with the values.
     p = 2 * float(special.stdtr(freedom, -abs(difference) / error)) if error else float(not difference)
     return difference - half, difference + half, p
 
@@ -195,19 +196,20 @@ def _back(difference: float, *, relative: bool) -> float:
 
 
 def _welch(a: Sequence[float], b: Sequence[float], *, floors: Sequence[float]) -> tuple[float, float, float]:
-    """Return the ends of the interval of the difference of means, b minus a, and the p value. floors: the
-    least deviation of each side."""
+    """Return the ends of the interval of the difference of means, b minus a, and the p value. floors: minimum
+    standard deviation that is assumed for each side."""
     errors = [
         max(deviation(side), floor) / math.sqrt(len(side)) for side, floor in zip((a, b), floors, strict=True)
     ]
     difference = mean_of(b) - mean_of(a)
-    # Squares are avoided, because they overflow or vanish.
+    # Squares are avoided, because they may overflow or underflow.
     error = math.hypot(*errors)
     if not error:
         return difference, difference, 1.0
     few, many = sorted((len(a), len(b)))
     if many >= 2 * few:
-        # The scatter of the smaller side is known least precisely. Welch's approximation trusts it too much.
+        # The scatter of the side with fewer runs is known least precisely, but Welch's approximation relies
+        # on it too much.
         freedom: float = few - 1
     else:
         # Welch and Satterthwaite's degrees of freedom.
@@ -225,7 +227,7 @@ def _scale_notes(*, relative: bool) -> tuple[str, ...]:
 
 
 def _scatter_notes(a: Sequence[float], b: Sequence[float]) -> tuple[str, ...]:
-    """Return a note if a side does not scatter."""
+    """Return a note if all runs of a side gave the same number."""
     constant = [letter for letter, side in (("A", a), ("B", b)) if len(set(side)) == 1]
     if len({*a, *b}) == 1:
         return ("all runs of both sides gave the same number",)
@@ -240,7 +242,7 @@ def _scatter_notes(a: Sequence[float], b: Sequence[float]) -> tuple[str, ...]:
 
 
 def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the standard deviation within the two sides; None if each has one run."""
+    """Return the pooled standard deviation within the two sides; None if each side has one run."""
     freedom = len(a) + len(b) - 2
     if not freedom:
         return None
@@ -250,19 +252,20 @@ def _pooled(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 LEVEL = 0.05
 _EXACT = 20_000
-"""Number of arrangements up to which all of them are tried: up to eight runs a side, or 14 blocks."""
+"""Maximum number of arrangements that are all tried, which is enough for eight runs per side, or 14
+blocks."""
 _RANDOM = 9_999
 
 
-# Second opinions, which assume less than Student's t. Each is None if there are too few runs to find
-# anything, and none decides a verdict.
+# Further tests, which assume less than Student's t. The result is None if there are too few runs for any
+# finding. They never decide a verdict.
 
 
 def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the p of the studentised difference of means under arrangements of the runs.
+    """Return the p value of the studentised difference of means under permutations of the runs.
 
-    Divided by its standard error the difference keeps the rate of false alarms also if the sides scatter unequally
-    (Janssen, Statistics & Probability Letters 1997).
+    Because the difference is divided by its standard error, the rate of false alarms holds even if the sides
+    scatter unequally (Janssen, Statistics & Probability Letters 1997).
     """
     import numpy
 
@@ -272,14 +275,14 @@ def permutation_p(a: Sequence[float], b: Sequence[float]) -> float | None:
     first, second = arranged
     error = first.var(axis=1, ddof=1) / len(a) + second.var(axis=1, ddof=1) / len(b)
     apart = abs(first.mean(axis=1) - second.mean(axis=1))
-    # If neither side scatters, any difference is infinitely many standard errors.
+    # If neither side scatters, any difference is an infinite number of standard errors.
     with numpy.errstate(divide="ignore", invalid="ignore"):
         distances = numpy.where(apart > 1e-12, apart / numpy.sqrt(error), 0.0)
     return _share(distances)
 
 
 def rank_p(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Return the p of the rank test of Mann and Whitney; equal values share a rank."""
+    """Return the p value of the Mann-Whitney rank test; equal values share a rank."""
     ranks = _ranks([*a, *b])
     arranged = _arranged(ranks[: len(a)], ranks[len(a) :])
     if arranged is None:
@@ -289,7 +292,8 @@ def rank_p(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def sign_flip_p(differences: Sequence[float]) -> float | None:
-    """Return the p of the mean of within-block differences under all signs; from six blocks on."""
+    """Return the p value of the mean of within-block differences under all changes of their signs; None for
+    fewer than six blocks."""
     import numpy
 
     count = len(differences)
@@ -305,21 +309,21 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
 
 
 def signed_rank_p(differences: Sequence[float]) -> float | None:
-    """Return the p value of Wilcoxon's signed ranks of within-block differences; differences of zero are left
-    out."""
+    """Return the p value of Wilcoxon's signed-rank test of within-block differences; differences of zero are
+    left out."""
     kept = [each for each in differences if each]
     ranks = _ranks([abs(each) for each in kept])
     return sign_flip_p([math.copysign(rank, each) for rank, each in zip(ranks, kept, strict=True)])
 
 
 def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
-    """Return both sides of all arrangements, or of random ones, one row per arrangement; the first row is the
-    observed one."""
+    """Return both sides of all arrangements, or of random arrangements if there are too many. Each is a row;
+    the first row is the observed one."""
     import numpy
 
     count = len(a) + len(b)
     arrangements = math.comb(count, len(a))
-    # With equally many runs the most extreme arrangement has a mirror image.
+    # If both sides have equally many runs, the most extreme arrangement has a mirror image.
     if (2 if len(a) == len(b) else 1) / arrangements > LEVEL:
         return None
     size = max(abs(value) for value in (*a, *b)) or 1.0
@@ -329,16 +333,17 @@ def _arranged(a: Sequence[float], b: Sequence[float]) -> tuple[Any, Any] | None:
     if arrangements <= _EXACT:
         first, second = _places(count, len(a))
         return values[first], values[second]
-    # The same runs must give the same result each time.
+    # A fixed seed, so that the same runs always give the same result.
     rows = numpy.random.default_rng(0).permuted(numpy.tile(values, (_RANDOM, 1)), axis=1)
     rows = numpy.vstack([values, rows])
     return rows[:, : len(a)], rows[:, len(a) :]
 
 
 def _share(distances: Any) -> float:
-    """Return the share of distances that are at least as large as the first, observed one."""
+    """Return the share of distances that are at least as large as the first one, which is the observed
+    distance."""
     seen = distances[0]
-    # Sums of the same runs in another order may differ in their last digits.
+    # Sums of the same numbers in another order may differ in their last digits.
     return float((distances >= seen - 1e-9 * max(1.0, seen if math.isfinite(seen) else 1.0)).mean())
 
 
@@ -364,7 +369,7 @@ def _signs(count: int) -> Any:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, from 1; equal values have the mean of their ranks."""
+    """Return the rank of each value, from 1; equal values get the mean of their ranks."""
     order = sorted(values)
     places: dict[float, list[int]] = {}
     for place, value in enumerate(order, 1):

@@ -1,4 +1,5 @@
-"""Runs in order of time: their scatter, the band of the next runs, and drifts of one or two sides."""
+"""Statistics of runs in order of time: their scatter, the band for the next runs, and drifts of one or two
+sides."""
 
 from __future__ import annotations
 
@@ -18,39 +19,41 @@ from executor.analysis.effect import (
 )
 
 FEWEST = 5
-"""Smallest number of runs that can show a drift."""
+"""Minimum number of runs that can show a drift."""
 DRIFTS = 0.01
-"""Level at which a trend is called a drift, over all metrics."""
+"""Significance level at which a trend is called a drift, over all metrics."""
 
 
 def successive_scatter(values: Sequence[float]) -> float | None:
     """Return the relative standard deviation of runs, in order of time; None if it is unknown.
 
-    It is computed from the median step between consecutive runs, so a single change among many runs, and a
-    slow drift, do not count.
+    It is computed from the median step between consecutive runs, so that a single change among many runs and
+    a slow drift do not affect it.
     """
     if len(values) < 2 or not is_relative(*values):
         return None
     logs = on_scale(values, relative=True)
-    # The median distance of two normal values is 0.954 of their standard deviation.
+    # The median distance of two normally distributed values is 0.954 standard deviations.
     return median(abs(b - a) for a, b in pairwise(logs)) / 0.954
 
 
 @dataclass(frozen=True)
 class Band:
-    """Band in which the centre of further runs is expected."""
+    """The band in which the centre of further runs is expected."""
 
     low: float
     high: float
-    """Ends of the interval that contains it in `CONFIDENCE` of all cases."""
+    """Ends of the interval that contains the centre in `CONFIDENCE` of all cases."""
     p: float
-    """p value of the centre that was seen."""
+    """p value of the observed centre."""
 
 
 def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
-    """Return the band in which the centre of as many further runs as `newest` is expected, and the p value of theirs.
+    """Return the band in which the centre of as many further runs as in `newest` is expected, and the p value
+    of the centre of `newest`.
 
-    values: two or more. Student's t, on logarithms if all are positive. Runs scatter at least as rounding does.
+    values: two or more. Student's t is used, on logarithms if all values are positive. The scatter is assumed
+    to be at least that of rounding.
     """
     relative = is_relative(*values, *newest)
     scaled, seen = on_scale(values, relative=relative), mean_of(on_scale(newest, relative=relative))
@@ -58,7 +61,7 @@ def prediction(values: Sequence[float], newest: Sequence[float]) -> Band:
     scatter = max(deviation(scaled), rounding(values, step=least_step(values, newest), relative=relative))
     error = scatter * math.sqrt(1 / len(newest) + 1 / len(values))
     low, high, p = interval(seen - middle, error, freedom=len(values) - 1)
-    # The interval of the distance, seen from the middle.
+    # The interval of the difference, relative to the history's centre.
     half = (high - low) / 2
     ends = (middle - half, middle + half)
     return Band(*((_exp(ends[0]), _exp(ends[1])) if relative else ends), p)
@@ -68,7 +71,7 @@ def drift(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the change from one run to the next (Theil and Sen's slope), and Kendall's p value; None for
     fewer than five runs.
 
-    On the scale of `is_relative`.
+    The change is on the scale that `is_relative` decides.
     """
     if len(values) < FEWEST:
         return None
@@ -85,17 +88,17 @@ def _exp(value: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class SidesDrift:
-    """The trends within two sides, one of which ran after the other, on the scale on which their change is
+    """The trends within two sides that ran one after the other, on the scale on which their change is
     judged."""
 
     both_p: float
     """p value of a common trend within the sides."""
     each_p: tuple[float, float]
     explained: float
-    """The change from the first side to the second that the trend alone would cause."""
+    """Change from the first side to the second that the trend alone would cause."""
 
     def explains(self, change: float) -> bool:
-        """Return whether the trend explains at least half of a change, so that the programs' part of it is
+        """Return whether the trend explains at least half of a change, so that the effect of the programs is
         unknown."""
         return abs(self.explained) >= abs(change) / 2
 
@@ -109,7 +112,7 @@ def sides_drift(a: Sequence[tuple[int, float]], b: Sequence[tuple[int, float]]) 
     """Return the trends of two sides' numbers, each with the start time of its run; None if no trend can be
     determined.
 
-    The slope is Theil and Sen's, over the pairs of runs within the sides.
+    The slope is Theil and Sen's, over all pairs of runs within the same side.
     """
     if min(len(a), len(b)) < FEWEST or not one_after_the_other([t for t, _ in a], [t for t, _ in b]):
         return None
@@ -126,7 +129,7 @@ def sides_drift(a: Sequence[tuple[int, float]], b: Sequence[tuple[int, float]]) 
 
 
 def _slopes(side: Sequence[tuple[int, float]]) -> Iterator[float]:
-    """Yield the slope between each two runs of a side, which are in order of time."""
+    """Yield the slope between each two runs of a side. side: in order of time."""
     for (earlier, x), (later, y) in combinations(side, 2):
         if later > earlier:
             yield (y - x) / (later - earlier)

@@ -1,4 +1,5 @@
-"""Numbers of each metric that both sides have, if they have the same definition and one unit."""
+"""Matches the metrics that both sides have: numbers can be compared if their definitions are the same and
+their units can be converted."""
 
 from __future__ import annotations
 
@@ -15,14 +16,13 @@ from executor.analysis.measured_runs import Run, RunValue
 from executor.quantities import counted, quantity
 
 _PLAIN = Metric(name="-")
-"""A metric that no descriptor describes."""
+"""Definition of a metric that the descriptor does not describe."""
 _NO_DIRECTION = "no direction"
 
 
 def converted(value: RunValue, units: str) -> float | None:
-    """Return the number of a run in other units; None if it cannot be converted.
-
-    A rate is not converted to a duration: the minimum of one is the maximum of the other.
+    """Return the number of a run in other units; None if it cannot be converted. A rate is not converted to a
+    duration, because the minimum of one is the maximum of the other.
     """
     if value.units == units:
         return value.value
@@ -33,10 +33,11 @@ def converted(value: RunValue, units: str) -> float | None:
 
 
 def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | None:
-    """Return the differences of a metric's definitions among the runs of two sides; None if all are the same.
+    """Return the differences between a metric's definitions in the runs of two sides; None if all definitions
+    are the same.
 
-    A different pattern alone is not a different definition: `differences` names it. If only some runs name a
-    direction, it applies to all.
+    A different pattern alone does not count as a different definition, because `differences` reports it. If
+    only some runs name a direction, it applies to all.
     """
     reasons = []
     units = a[0].units
@@ -51,13 +52,13 @@ def why_not_comparable(a: Sequence[RunValue], b: Sequence[RunValue]) -> str | No
 
 
 def below(side: Sequence[RunValue]) -> float | None:
-    """Return the bound of a side's numbers; None unless all are bounds."""
+    """Return the bound of a side's numbers; None unless all numbers are bounds."""
     bounds = [each.below for each in side if each.below is not None]
     return max(bounds) if len(bounds) == len(side) else None
 
 
 def why_bounds(*sides: Sequence[RunValue]) -> str | None:
-    """Return why no difference can be seen, if some of the numbers of these runs are only bounds; else None."""
+    """Return why no difference can be seen if some numbers of these runs are only bounds; otherwise None."""
     bounds = [each for side in sides for each in side if each.below is not None]
     if not bounds:
         return None
@@ -70,7 +71,7 @@ def _definition(value: RunValue) -> dict[str, str]:
     metric = value.metric or _PLAIN
     summary = {key: getattr(metric, key) for key in marked_keys(Metric, About.SUMMARY)}
     warmup, count = metric.warmup, summary.pop("warmup_values")
-    # Before presets had revisions, their metrics had none: that was the first revision.
+    # Metrics from before presets had revisions belong to the first revision.
     is_first = metric.revision is None or metric.revision.endswith("/1")
     return {
         "better": value.better.value if value.better is not None else _NO_DIRECTION,
@@ -85,7 +86,7 @@ def _differing(what: str, a: Sequence[str], b: Sequence[str]) -> str:
 
 
 def matched(a: Sequence[Run], b: Sequence[Run]) -> dict[str, MetricComparison | Incomparable]:
-    """Return the metrics that both sides have, not judged yet."""
+    """Return the metrics that both sides have, without verdicts."""
     found = {}
     for name in dict.fromkeys(name for run in a for name in run.values):
         if any(name in run.values for run in b):
@@ -94,13 +95,13 @@ def matched(a: Sequence[Run], b: Sequence[Run]) -> dict[str, MetricComparison | 
 
 
 def only_in(side: Sequence[Run], other: Sequence[Run]) -> tuple[str, ...]:
-    """Return the metrics that the other side does not have."""
+    """Return the metrics of a side that the other side does not have."""
     others = {name for run in other for name in run.values}
     return tuple(dict.fromkeys(name for run in side for name in run.values if name not in others))
 
 
 def are_blocks(a: Sequence[Run], b: Sequence[Run]) -> bool:
-    """Return whether two sides are arms of one job, which took turns."""
+    """Return whether two sides are arms of one job, whose runs took turns."""
     runs = [*a, *b]
     arms = {run.arm for run in a}.isdisjoint(run.arm for run in b)
     return arms and len({run.job_id for run in runs}) == 1 and all(run.block is not None for run in runs)
@@ -167,21 +168,22 @@ def _incomparable(
 
 
 def _better(a: Sequence[RunValue], b: Sequence[RunValue]) -> Better | None:
-    """Return the direction that any of the runs names."""
+    """Return the direction that is better, from the first run that names one."""
     return next((each.better for each in (*a, *b) if each.better is not None), None)
 
 
 def _within_blocks(
     sides: Sequence[Sequence[Run]], numbers: list[list[float]]
 ) -> tuple[list[list[float]], Effect]:
-    """Return the numbers of two sides that ran in the same blocks, and the change from one to the other."""
+    """Return the numbers of those runs of two sides that ran in the same blocks, and the change between the
+    sides."""
     by_block = [
         dict(zip([run.block for run in side], own, strict=True))
         for side, own in zip(sides, numbers, strict=True)
     ]
     both = [block for block in by_block[0] if block in by_block[1]]
     if not both:
-        # No two of these runs were in the same block.
+        # No block contains runs of both sides.
         return numbers, effect([_centre(numbers[0])], numbers[1])
     numbers = [[side[block] for block in both] for side in by_block]
     return numbers, paired_effect(*numbers)

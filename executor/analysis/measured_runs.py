@@ -1,6 +1,5 @@
-"""The runs of a job, each with one number for each metric, as comparisons use them.
-
-A run is a job, or one repeat of a job that repeats its benchmark.
+"""The runs of a job for comparisons, with one number for each run and metric. A run is a job, or one repeat
+of a job that repeats its benchmark.
 """
 
 from __future__ import annotations
@@ -23,28 +22,29 @@ from executor.records.points import Points, PointSeries
 
 SUCCEEDED = "succeeded"
 WALL_TIME = "wall time"
-"""Name of the benchmark's wall time, which every run has."""
+"""Name of the benchmark's wall time, a metric that every run has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunValue:
-    """Headline of one metric in one run."""
+    """The headline of one metric in one run."""
 
     value: float
     count: int
-    """Number of values that contributed to it, without warm-up."""
+    """Number of values that contributed to the headline, without warm-up."""
     name: str = WALL_TIME
-    """The metric's, without its labels."""
+    """Name of the metric, without its labels."""
     labels: tuple[tuple[str, str], ...] = ()
     units: str = ""
     metric: Metric | None = None
-    """Its table in the descriptor; None if it has none."""
+    """The metric's table in the descriptor; None if it has none."""
     ranks: int = 1
-    """Number of ranks that contributed to it."""
+    """Number of ranks that contributed to the headline."""
     unsteady: str | None = None
-    """Reason why its values are not steady, of the first rank for which they are not; None if they are."""
+    """Reason why the values are not steady, for the first rank that is not steady; None if all are steady."""
     below: float | None = None
-    """Bound of a peak memory that cannot be distinguished from that of our shim; None if `value` is exact."""
+    """Upper bound of a peak memory that cannot be distinguished from that of the shim; None if `value` is
+    exact."""
 
     @property
     def better(self) -> Better | None:
@@ -59,15 +59,15 @@ class RunValue:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run that succeeded."""
+    """One successful run."""
 
     job_id: str
     repeat: int | None = None
     arm: str | None = None
     block: int | None = None
-    """Number of its block, which has one run of each arm; None unless arms take turns."""
+    """Number of the run's block, which contains one run of each arm; None if the job has no arms."""
     started: int = 0
-    """ms UTC; 0 if unknown."""
+    """Start of the run (ms UTC); 0 if unknown."""
     values: Mapping[str, RunValue]
     """Values by the metric's name with its labels."""
 
@@ -78,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRuns:
-    """The runs of one job that can be compared, and notes on those that cannot."""
+    """The runs of one job that can be compared, and notes on those that cannot be."""
 
     job_id: str
     job: Job
@@ -86,10 +86,10 @@ class JobRuns:
     left_out: tuple[str, ...] = ()
     """A sentence for each run that did not succeed, and about generations of another size."""
     nodes: int = 1
-    """Number of nodes that the values are of."""
+    """Number of nodes on which the values were measured."""
 
     def by_metric(self) -> dict[tuple[str, str | None], list[RunValue]]:
-        """Return the values of the runs by metric, with its labels, and arm."""
+        """Return the values of the runs, by metric (with its labels) and arm."""
         groups: dict[tuple[str, str | None], list[RunValue]] = {}
         for run in self.runs:
             for name, value in run.values.items():
@@ -108,11 +108,10 @@ def runs_of(
     nodes: int | None = None,
     generation: int | None = None,
 ) -> JobRuns:
-    """Return the runs of a job.
-
-    starts: start of the benchmark (ms UTC), by generation, None for the first or only one, for the warm-up;
-    unset: the time of the first value. of_one_size: only values of generations on equally many nodes: on
-    `nodes`, or on as many as the last generation. generation: only values of this generation.
+    """Return the runs of a job. starts: start of the benchmark (ms UTC) by generation (None for the first or
+    only one), from which the warm-up counts; without it, the time of the first value. of_one_size: whether
+    only values of generations on equally many nodes are used: on `nodes`, or on as many as the last
+    generation. generation: if set, only values of this generation are used.
     """
     if result is None:
         return JobRuns(job_id=job_id, job=job, runs=(), left_out=(f"{job_id} has not ended",))
@@ -138,13 +137,13 @@ def runs_of(
 
 @dataclass(frozen=True, kw_only=True)
 class _Size:
-    """The generations that count, by the number of their nodes."""
+    """The generations whose values are used, selected by their number of nodes."""
 
     nodes: int
     generations: frozenset[int] | None = None
     """None: all."""
     sentence: str = ""
-    """A sentence about those that are left out; empty if there are none."""
+    """Sentence about the generations that are left out; empty if none are."""
 
 
 def _size(job_id: str, job: Job, result: JobResult, wanted: int | None) -> _Size:
@@ -211,14 +210,14 @@ def _repeated_run(
 
 @dataclass(frozen=True, kw_only=True)
 class OverRuns:
-    """One metric over the runs that succeeded and have a value of it."""
+    """One metric over the successful runs that have a value of it."""
 
     name: str
     units: str
     values: tuple[float, ...]
-    """A value for each run, in their order."""
+    """One value for each run, in the order of the runs."""
     below: float | None = None
-    """The bound of the mean, if some of the values are bounds; None if it is exact."""
+    """Upper bound of the mean, if some of the values are bounds; None if the mean is exact."""
 
     @property
     def mean(self) -> float:
@@ -230,7 +229,7 @@ class OverRuns:
         return half_width(self.values) if self.below is None else math.inf
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         half = self.half_width
         return {
             "name": self.name,
@@ -243,9 +242,9 @@ class OverRuns:
 
 
 def over_runs(runs: JobRuns) -> list[OverRuns]:
-    """Return the metrics of a job with several runs, in the order in which a run has them."""
+    """Return the metrics of a job with several runs, in the order of a single run."""
     groups = runs.by_metric()
-    # Arms of one metric are listed together.
+    # The arms of each metric are listed together.
     order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in groups))}
     arms = runs.job.repeat.arms if runs.job.repeat is not None else ()
     places = {arm.name: place for place, arm in enumerate(arms)}
@@ -254,7 +253,7 @@ def over_runs(runs: JobRuns) -> list[OverRuns]:
 
 
 def _over(values: Sequence[RunValue], *, arm: str | None) -> OverRuns:
-    """Return one metric over its runs. The mean is a bound if any value is one."""
+    """Return one metric over its runs. The mean is a bound if any value is a bound."""
     bounds = [each.value if each.below is None else each.below for each in values]
     exact = all(each.below is None for each in values)
     return OverRuns(
@@ -276,7 +275,7 @@ def _values(
     groups: dict[str, list[PointSeries]] = {}
     for series in every:
         groups.setdefault(series.key.labelled, []).append(series)
-    # In the descriptor's order, whichever came first.
+    # Sorted in the descriptor's order, not in the order of appearance.
     order = {name: i for i, name in enumerate(metrics)}
     names = sorted(groups, key=lambda name: order.get(groups[name][0].key.name, len(order)))
     values = {}
@@ -293,7 +292,7 @@ def _values(
 def _value(
     group: list[PointSeries], metric: Metric | None, starts: Mapping[int | None, int], memory: int
 ) -> RunValue | None:
-    """Return one number for a metric that one or several ranks print."""
+    """Return one number for a metric that one or more ranks print."""
     how = metric or Metric(name=group[0].key.name, pattern="")
     every = ((each, measured(each, how, started=start_of(each.key, starts))) for each in group)
     measured_ones = [(each, values) for each, values in every if values]
@@ -321,7 +320,7 @@ def _first_unsteady(every: Iterable[tuple[PointSeries, Sequence[float]]], metric
 
 
 def _bound(found: Sequence[float], floor: float | None, metric: Metric) -> float | None:
-    """Return the bound of a number over ranks, if any of them is a bound."""
+    """Return the bound of a number over ranks, if the value of any rank is a bound; otherwise None."""
     if floor is None or min(found) > floor:
         return None
     return over_ranks_of([max(each, floor) for each in found], metric.over_ranks)
@@ -333,6 +332,6 @@ def sides_of_arms(runs: JobRuns) -> dict[str, list[Run]]:
     for run in runs.runs:
         if run.arm is not None:
             arms.setdefault(run.arm, []).append(run)
-    # The others are compared with the first one.
+    # The other arms are compared with the first one.
     names = [arm.name for arm in runs.job.repeat.arms] if runs.job.repeat is not None else []
     return {name: arms[name] for name in dict.fromkeys([*names, *sorted(arms)]) if name in arms}

@@ -1,9 +1,9 @@
-"""Whether a metric was steady: marks runs whose headline hides that values were still changing.
+"""Checks whether a metric was steady, to mark runs whose headline hides that values were still changing.
 
-The rule uses up to 256 values, evenly spread over the run without its warm-up, as 32 medians of neighbours,
-which spikes do not move. A series is marked if Pettitt's test (Applied Statistics 1979) finds a change in it
-that matters: more than the metric's tolerance, and more than 2 % of its level. The test allows for the
-correlation of neighbours. Short series are not judged.
+The rule uses up to 256 values, evenly spread over the run without its warm-up. They are reduced to 32 medians
+of neighbours, which spikes do not change. A series is marked if Pettitt's test (Applied Statistics 1979)
+finds a change that is larger than the metric's tolerance and than 2 % of its level. The test takes the
+correlation of neighbours into account. Short series are not judged.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from executor.records.points import PointSeries
 from executor.records.series import Trend
 
 FEWEST = 100
-"""Fewest values for a judgement."""
+"""Minimum number of values for a judgement."""
 _BLOCKS = 32
 _LEVEL = 0.02
-"""Level of Pettitt's test, chosen by simulation: at most 4 % of series of correlated noise are marked."""
+"""Significance level of Pettitt's test. It was chosen by simulation, so that at most 4 % of series of
+correlated noise are marked."""
 _SURE = 4.5
-"""Number of standard errors beyond which the series has a slope at its end."""
+"""Number of standard errors beyond which the slope at the end of a series is significant."""
 _LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True)
 class Unsteady:
-    """A reason why a series is not steady."""
+    """The reason why a series is not steady."""
 
     trends: bool
-    """Whether it still rises or falls at its end; else it changed before."""
+    """Whether the series still rises or falls at its end; if not, it changed earlier."""
     change: float
-    """From before the change to after it, or over the last half; in the metric's units."""
+    """Size of the change, or of the trend over the last half, in the metric's units."""
     level: float
-    """The median after the change."""
+    """Median after the change."""
     share: float
-    """Share of the run before the change."""
+    """Share of the run that precedes the change."""
 
     @property
     def sentence(self) -> str:
-        # Relative to the value before the change: a fall to a tenth is a fall by 90 %.
+        # Relative to the value before the change, so that a fall to a tenth is a fall by 90 %.
         start = self.level - (self.change / 2 if self.trends else self.change)
         share = abs(self.change / start) if start else math.inf
         amount = f" by {share:.0%}" if share < 10 else " many times over"
@@ -54,7 +55,8 @@ class Unsteady:
 
 
 def unsteady(values: Sequence[float], *, tolerance: float | None = None) -> Unsteady | None:
-    """Return why a series, without its warm-up, is not steady; None if it is, or has too few values."""
+    """Return why a series, without its warm-up, is not steady; None if it is steady, or has too few
+    values."""
     if len(values) < FEWEST:
         return None
     scale = max(abs(value) for value in values)
@@ -78,17 +80,19 @@ def unsteady(values: Sequence[float], *, tolerance: float | None = None) -> Unst
 def _chance(
     blocks: Sequence[float], before: Sequence[float], after: Sequence[float], *, score: int, step: float
 ) -> float:
-    """Return the p value of a change by Pettitt's statistic, for values that resemble their neighbours."""
+    """Return the p value of a change by Pettitt's statistic, corrected for the correlation of neighbouring
+    values."""
     count = len(blocks)
     residuals = _residuals(max(before, after, key=len))
-    # If the step is a hundred times as large as the noise, noise does not explain it.
+    # Noise does not explain a step that is a hundred times as large as the noise.
     small = max(map(abs, residuals)) < abs(step) / 100
     likeness = 1.0 if small else _inflation(residuals)
     return 2 * math.exp(-6 * score**2 / (count**3 + count**2) / likeness)
 
 
 def series_unsteady(series: PointSeries, metric: Metric | None, values: Sequence[float]) -> Unsteady | None:
-    """Return why a series of a job, whose `values` are without warm-up, is not steady."""
+    """Return why a series of a job is not steady; None if it is. values: those of the series without
+    warm-up."""
     trend = Trend()
     trend.add_all(values)
     return unsteady(trend.points, tolerance=metric.tolerance if metric is not None else None)
@@ -100,7 +104,7 @@ def _medians(values: Sequence[float]) -> list[float]:
 
 
 def _pettitt(values: Sequence[float]) -> tuple[int, int]:
-    """Return the number of values before the greatest change, and Pettitt's statistic there."""
+    """Return the number of values before the largest change, and Pettitt's statistic at that place."""
     best, score, places = 1, 0, 0
     for i, value in enumerate(values[:-1]):
         places += sum((value > other) - (value < other) for other in values)
@@ -142,7 +146,8 @@ def _inflation(residuals: Sequence[float]) -> float:
     if not squares:
         return 1.0
     products = math.fsum(a * b for a, b in pairwise(residuals))
-    # The fitted line makes neighbouring values look less similar than they are.
+    # Corrects the estimate, because the fitted line makes neighbouring values look less similar than they
+    # are.
     correlation = products / squares
     correlation += (2 + 3 * max(correlation, 0.0)) / len(residuals)
     correlation = min(max(correlation, 0.0), 0.9)

@@ -1,4 +1,4 @@
-"""Times of the runs of one command, and reasons to doubt them."""
+"""The times of the runs of one command, and reasons to doubt these times."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from executor.analysis.measured_runs import SUCCEEDED
 from executor.records.counted_values import memory_floor
 
 OUTLIER = 10 * 1.4826
-"""Distances from the median, in median absolute deviations, beyond which a run is an outlier: 10 standard deviations of normal noise.
-Source of this score: Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, with hyperfine's
-bound."""
+"""Distance from the median, in median absolute deviations, beyond which a run is an outlier. It equals 10
+standard deviations of normal noise. Source of this score: Iglewicz and Hoaglin, "How to Detect and Handle
+Outliers", 1993, with hyperfine's bound."""
 _FEWEST = 5
-"""Smallest number of runs that are searched for outliers."""
+"""Minimum number of runs for a search for outliers."""
 RESOLUTION = 0.001
-"""Seconds. Shorter times are mostly the start of a process, which the kernel scatters by tenths of a millisecond."""
+"""Shortest time that can be measured well (seconds). Shorter times are mostly the start of a process, which
+varies by tenths of a millisecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTimes:
-    """The runs of one command that succeeded. Times are in seconds, memory in bytes."""
+    """The successful runs of one command. Times are in seconds, memory in bytes."""
 
     name: str
     walls: tuple[float, ...]
@@ -33,7 +34,7 @@ class CommandTimes:
     memory: tuple[int, ...]
     """Peak memory of the largest process of each run."""
     floor: int
-    """Value up to which memory is only a bound."""
+    """Value up to which a peak memory is only an upper bound."""
     exit_codes: tuple[int, ...]
 
     @property
@@ -64,18 +65,19 @@ class CommandTimes:
 
     @property
     def peak_memory(self) -> int | None:
-        """Largest of all runs; None if it does not exceed that of the process that starts commands."""
+        """Largest peak memory of all runs; None if it does not exceed that of the process that starts
+        commands."""
         largest = max(self.memory, default=0)
         return largest if largest > self.floor else None
 
     @property
     def outliers(self) -> tuple[int, ...]:
-        """Numbers of the runs, from 0, that took much longer or shorter than the others."""
+        """Numbers (from 0) of the runs that took much longer or shorter than the others."""
         if len(self.walls) < _FEWEST:
             return ()
         middle = self.median
         spread = median_of([abs(each - middle) for each in self.walls])
-        # If all times but one are equal, a difference of a microsecond is not an outlier.
+        # Even if all other times are equal, a difference of a microsecond is no outlier.
         bound = OUTLIER * max(spread, RESOLUTION / 20)
         return tuple(i for i, each in enumerate(self.walls) if abs(each - middle) > bound)
 
@@ -107,7 +109,7 @@ def _times(name: str, runs: Sequence[RepeatOutcome], *, floor: int) -> CommandTi
 
 
 def doubts(times: CommandTimes, *, warmup: int, prepares: bool, shell: bool) -> list[str]:
-    """Return doubts about the times of a command, with advice. warmup: number of runs before those."""
+    """Return doubts about the times of a command, with advice. warmup: number of warm-up runs before them."""
     return [
         *_outlier_doubts(times, warmup=warmup, prepares=prepares),
         *_start_doubts(times, shell=shell),
@@ -145,8 +147,8 @@ def _failure_doubts(times: CommandTimes) -> Iterator[str]:
 
 
 def duration(seconds: float, *, like: float | None = None) -> str:
-    """Return a time with its unit, to four digits and never finer than a microsecond; in the unit and with
-    the digits of `like`."""
+    """Return a time with its unit, with four digits but at most to the microsecond. like: a time whose unit
+    and number of decimals are used."""
     factor, unit, digits = _scale(seconds if like is None else like)
     return f"{seconds * factor:.{digits}f} {unit}"
 

@@ -1,4 +1,5 @@
-"""A comparison as a document: other differences, a row for each metric, notes, and a plot of all runs."""
+"""A comparison as a document: differences other than the change under test, a row for each metric, notes, and
+a plot of all runs."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ from executor.jobs.compared_pair import ComparedPair
 from executor.quantities import amount, counted, listed, percent, quantity
 
 _NAMED = 3
-"""Metrics that a note names."""
+"""Maximum number of metrics that a note names."""
 _ONLY = 20
-"""Most metrics of one side that are named."""
+"""Maximum number of metrics that are named if only one side has them."""
 _PICTURES = 64
 _TONES: dict[str, Tone] = {
     "better": "good",
@@ -63,7 +64,7 @@ def comparison_blocks(
     differences: Sequence[Difference] = (),
     left_out: Sequence[str] = (),
 ) -> Iterator[Block]:
-    """Yield a comparison of two sides. counts: numbers of their runs."""
+    """Yield a comparison of two sides. counts: number of runs of each side."""
     sides = [
         Fact(letter, f"{name} ({counted(count, 'run')})", "strong")
         for letter, name, count in zip("AB", names, counts, strict=True)
@@ -96,7 +97,8 @@ def history_blocks(
 
 
 def change_text(change: float, *, relative: bool, units: str = "") -> str:
-    """Return a change for reading: "-20.1 %", or with its sign in the metric's units."""
+    """Return a change as text, for example "-20.1 %"; if it is not relative, with its sign and in the
+    metric's units."""
     if not relative:
         text = quantity(abs(change), units)[0]
         return f"{'-' if change < 0 else '+'}{text}"
@@ -111,15 +113,15 @@ def _left_out(sentences: Sequence[str]) -> list[Fact]:
 
 
 def _differences(differences: Sequence[Difference]) -> Iterator[Block]:
-    """Yield the other differences, which may explain those of metrics."""
+    """Yield the differences between machines and descriptors, which may explain those between metrics."""
     rows = [Fact(each.what, f"{each.a} → {each.b}", "caution") for each in differences]
     if rows:
         yield Facts(rows, caption="What else differs", more=_MORE)
 
 
 def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, str]) -> Iterator[Block]:
-    """Yield the table of the metrics, notes on them, and a plot of each. heads: headings of the sides, and of
-    the range."""
+    """Yield the table of the metrics, notes on them, and a plot of each metric. heads: headings of the two
+    sides and of the interval."""
     if not every:
         return
     a, b, between = heads
@@ -130,7 +132,7 @@ def _metrics(every: Sequence[_Compared | Incomparable], heads: tuple[str, str, s
     for each in every:
         for sentence in (each.note,) if isinstance(each, Incomparable) else each.notes:
             sentences.setdefault(sentence, []).append(each.name)
-    # A sentence that applies to all metrics appears once.
+    # A sentence that applies to all metrics appears only once.
     yield Notes([Phrase(f"{listed(names, _NAMED)}: {text}") for text, names in sentences.items()])
     for each in [each for each in every if not isinstance(each, Incomparable)][:_PICTURES]:
         yield _dot_plot(each, (a, b))
@@ -158,7 +160,7 @@ def _row(each: _Compared | Incomparable) -> list[Phrase]:
 
 
 def _between(each: _Compared) -> str:
-    """Return the ends of a band, or of the interval of a change, for reading."""
+    """Return the ends of a band, or of the interval of a change, as text."""
     if isinstance(each, BandedMetric):
         low, high = each.low, each.high
     else:
@@ -172,7 +174,7 @@ def _between(each: _Compared) -> str:
 
 
 def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:
-    """Return a plot of all runs: first those of the first side, each side in order of time."""
+    """Return a plot of all runs, first those of the first side. Each side is in order of time."""
     band: list[float] = []
     groups = (each.history, each.newest) if isinstance(each, BandedMetric) else (each.a, each.b)
     if isinstance(each, BandedMetric) and each.low is not None and each.high is not None:
@@ -204,7 +206,7 @@ def _dot_plot(each: _Compared, sides: tuple[str, str]) -> DotPlot:
         title=Phrase(each.name, better=each.better),
         width=_WIDTH,
         height=_HEIGHT,
-        # If all runs gave the same number, the range is a line.
+        # If all runs gave the same number, the range has no width.
         band=(y(band[1]), max(1.0, round(y(band[0]) - y(band[1]), 1))) if band else None,
         centres=centres,
         marks=marks,

@@ -1,6 +1,7 @@
-"""A document as blocks: its content, without its appearance.
+"""A document as a sequence of blocks, which describe its content but not its appearance.
 
-A document is built once. A `Renderer` has one small method for each kind of block; on a page that is a macro of `blocks.html`.
+A `Renderer` for each format has one small method for each kind of block; for a page, that is a macro in
+`blocks.html`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ Piece = TypeVar("Piece")
 
 
 class Phrase(NamedTuple):
-    """A short text, such as a cell or a note. It may contain foreign text of any kind: a renderer makes it
-    harmless."""
+    """A short text, such as a cell or a note. It may contain any text of other programs, which the renderer
+    escapes."""
 
     text: str
     tone: Tone = ""
@@ -27,11 +28,12 @@ class Phrase(NamedTuple):
     better: Better | None = None
     """Direction of a metric, shown as a sign after its name."""
     trend: Sequence[float] = ()
-    """Values that a screen shows as a sparkline in place of the text."""
+    """Values that a screen shows as a sparkline instead of the text."""
 
 
 def quantity_phrase(value: float, units: str, *, floor: float | None = None) -> Phrase:
-    """Return a metric's value, and its units unless the text contains them. floor: as for `quantity`."""
+    """Return a metric's value, and its units unless the text already contains them. floor: as for
+    `quantity`."""
     text, rest = quantity(value, units, floor=floor)
     return Phrase(text, units=rest)
 
@@ -43,7 +45,7 @@ class Fact(NamedTuple):
     text: str
     tone: Tone = ""
     copied: bool = False
-    """Whether people copy it: then a screen does not wrap it."""
+    """Whether users copy the value, so that a screen does not wrap it."""
 
 
 class Column(NamedTuple):
@@ -52,51 +54,53 @@ class Column(NamedTuple):
     name: str
     number: bool = True
     drops: int = 0
-    """Priority for dropping a column on a narrow screen: the highest number is dropped first; 0: never."""
+    """Order in which columns are dropped on a narrow screen. The highest number is dropped first; 0:
+    never."""
     least: int = 0
-    """Least width in characters, so that a live table does not jump."""
+    """Minimum width (characters), so that columns of a live table do not jump."""
     cut_to: int = 0
-    """Smallest width of a cut text on a screen (characters); 0: texts are shown whole or not at all."""
+    """Minimum width of a truncated text on a screen (characters); 0: texts are never truncated."""
     most: int = 0
-    """Greatest width in characters; 0: no limit."""
+    """Maximum width (characters); 0: no limit."""
     wraps: bool = False
-    """Whether a long text continues in the next line. Ids are wrapped, because people copy them."""
+    """Whether a long text continues in the next line. Ids are wrapped instead of truncated, because users
+    copy them."""
     pointed: bool = True
-    """Whether the decimal points of its numbers are aligned."""
+    """Whether the decimal points of the column's numbers are aligned."""
 
 
 class Block:
     """A part of a document."""
 
     kind: ClassVar[str]
-    """Name of the method, or of the macro, that renders it."""
+    """Name of the method or macro that renders the block."""
 
 
 @dataclass(frozen=True)
 class Title(Block):
-    """Names the subject of a document; a page has it in its head."""
+    """The subject of a document. A page shows it in its head."""
 
     kind = "title"
     text: str
     status: Phrase | None = None
     ruled: bool = False
-    """Whether a screen draws a rule above it, because other programs' lines precede it."""
+    """Whether a screen draws a line above the title, because output of other programs precedes it."""
 
 
 @dataclass(frozen=True)
 class Heading(Block):
-    """Begins a section."""
+    """The heading of a section."""
 
     kind = "heading"
     text: str
     anchor: str
     folded: bool = False
-    """Whether a comment on a change collapses the section."""
+    """Whether Markdown, for a comment on a change, collapses the section."""
 
 
 @dataclass(frozen=True)
 class OutcomeLine(Block):
-    """End of a job. Tone: good, bad, or soft if the job has not ended."""
+    """The end of a job. tone: good, bad, or soft if the job has not ended."""
 
     kind = "outcome"
     sentence: str
@@ -121,10 +125,10 @@ class Facts(Block):
     rows: Sequence[Fact]
     caption: str = ""
     more: str = ""
-    """Command that shows all rows. Without a width, a renderer leaves out no row. The same in other
-    blocks."""
+    """Command that shows all rows, because a renderer with a limited width may leave rows out. It has this
+    meaning in all blocks."""
     brief: bool = False
-    """Whether they are short, so that a page places them side by side."""
+    """Whether the facts are short, so that a page places them side by side."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,7 @@ class Notes(Block):
 
 @dataclass(frozen=True)
 class Table(Block):
-    """The first column names the rows."""
+    """A table. Its first column contains the names of the rows."""
 
     kind = "table"
     columns: Sequence[Column]
@@ -146,36 +150,36 @@ class Table(Block):
     caption: str = ""
     more: str = ""
     hidden: int = 0
-    """Number of rows that `more` shows in addition to these."""
+    """Number of further rows that `more` shows."""
     stacks: bool = False
-    """Whether names have lines of their own on a narrow screen."""
+    """Whether, on a narrow screen, each name is on a line of its own."""
 
 
 @dataclass(frozen=True)
 class Code(Block):
-    """Text that is shown unchanged, line by line."""
+    """Text that is shown unchanged and without wrapping."""
 
     kind = "code"
     text: str
     log: bool = False
-    """Whether it is a program's output, which may have colours."""
+    """Whether the text is a program's output, which may contain colours."""
 
 
 @dataclass(frozen=True)
 class PageOnly(Block):
-    """Blocks that only a page has room for."""
+    """Blocks that only a page shows."""
 
     kind = "page_only"
     blocks: Sequence[Block]
     summary: str = ""
-    """Title of the collapsed section on a page; empty: they are shown."""
+    """Title of the collapsed section on a page; empty: the blocks are not collapsed."""
 
 
 class Mark(NamedTuple):
     """A run in a dot plot."""
 
     side: str
-    """ "a": a round mark, "b": a square one."""
+    """ Side of the comparison: "a" has round marks, "b" has square ones."""
     x: float
     y: float
     text: str
@@ -183,19 +187,19 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DotPlot(Block):
-    """The runs of a metric as marks, by value. Lengths are in the units of the plot's box."""
+    """The runs of a metric as marks at their values. Lengths are in the units of the plot's box."""
 
     kind = "dot_plot"
     title: Phrase
     width: int
     height: int
     band: tuple[float, float] | None
-    """Top and height of the area behind the marks."""
+    """Top and height of the shaded band behind the marks; None without a band."""
     centres: Sequence[tuple[float, float, float]]
-    """Lines: from x, to x, at y."""
+    """Horizontal lines: first x, last x, y."""
     marks: Sequence[Mark]
     texts: Sequence[tuple[float, float, str]]
-    """x, y and the text."""
+    """Texts in the plot: x, y and the text."""
     label: str
     """Description for screen readers."""
 
@@ -210,7 +214,8 @@ class ScalingLine(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPlot(Block):
-    """A number over another one, as lines with a mark at each point. Lengths are in the units of the plot's box."""
+    """A plot of one number over another, as lines with a mark at each point. Lengths are in the units of the
+    plot's box."""
 
     kind = "scaling_plot"
     title: Phrase
@@ -218,19 +223,19 @@ class ScalingPlot(Block):
     height: int
     lines: Sequence[ScalingLine]
     texts: Sequence[tuple[float, float, str]]
-    """x, y and the text."""
+    """Texts in the plot: x, y and the text."""
     label: str
     """Description for screen readers."""
 
 
 class Tile(NamedTuple):
-    """A headline of a job, with a small line of its values."""
+    """A headline of a job, with a small plot of its values."""
 
     name: Phrase
     value: Phrase
     what: str
     points: str
-    """Points of the line, in a box of 100 by 34; empty: there is none."""
+    """Points of the plot's line, in a box of 100 by 34; empty: there is no plot."""
 
 
 @dataclass(frozen=True)
@@ -258,33 +263,33 @@ class Timeline(Block):
     phases: Sequence[str]
     lanes: Sequence[tuple[str, Sequence[TimelineBar]]]
     marks: Sequence[float]
-    """Starts of the runs after the first one, in percent."""
+    """Starts of the runs after the first one (percent of the whole time)."""
     ticks: Sequence[str]
-    """Times at equal distances."""
+    """Labels of the time axis, at equal distances."""
 
 
 class SeriesFigures(NamedTuple):
     """A series of a metric."""
 
     label: str
-    """Name among the others; empty if there is only one."""
+    """Name that distinguishes the series; empty if there is only one."""
     headline: str
     what: str
-    """How the headline was computed, or the reason why there is none."""
+    """How the headline was computed, or why there is no headline."""
     figures: Sequence[Phrase]
     unsteady: str | None
 
 
 @dataclass(frozen=True)
 class MeasuredMetric:
-    """A metric, or one kind of sample of the machines."""
+    """A metric, or one kind of sample taken on the machines."""
 
     name: Phrase
     plot: int
-    """The number of its plot on a page."""
+    """Number of the metric's plot on a page."""
     values: int
     drawing: Sequence[str] = ()
-    """Notes on its plot."""
+    """Notes on the metric's plot."""
     warmup: str = ""
     series: Sequence[SeriesFigures] = ()
 
@@ -295,10 +300,10 @@ class Metrics(Block):
 
     kind = "metrics"
     columns: Sequence[str]
-    """Names of the figures."""
+    """Names of the figures, which are the columns."""
     parts: Sequence[MeasuredMetric]
     axes: Sequence[tuple[str, str]]
-    """Horizontal axes that plots may have: key and name."""
+    """Horizontal axes that users can choose for plots: key and name."""
 
 
 @dataclass(frozen=True)
@@ -308,11 +313,11 @@ class Machines(Block):
     kind = "machines"
     parts: Sequence[MeasuredMetric]
     more: Sequence[MeasuredMetric]
-    """Parts that are folded away."""
+    """Metrics that the page collapses."""
 
 
 class Renderer(ABC, Generic[Piece]):
-    """Turns blocks into pieces of one form, such as lines."""
+    """Renders blocks as pieces of one format, such as lines."""
 
     def render(self, blocks: Iterable[Block]) -> Iterator[Piece]:
         """Yield the pieces of all blocks."""
@@ -348,7 +353,7 @@ class Renderer(ABC, Generic[Piece]):
         yield from ()
 
     def nothing(self, block: Block) -> Iterator[Piece]:
-        """Yield nothing: only a page shows it."""
+        """Yield nothing, for blocks that only a page shows."""
         yield from ()
 
     machines = timeline = tiles = dot_plot = scaling_plot = page_only = nothing

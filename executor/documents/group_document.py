@@ -1,4 +1,5 @@
-"""A group of jobs as a document: its jobs, its combinations, and its headline over a key of the matrix."""
+"""A group of jobs as a document: its jobs, its combinations, and a plot of its headline over a key of the
+matrix."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from executor.quantities import amount, quantity
 _WIDTH, _LEFT, _RIGHT = 640, 72, 120
 _HEIGHT, _TOP, _BOTTOM = 260, 18, 226
 _LINES = 8
-"""Most lines of a plot; more cannot be distinguished."""
+"""Maximum number of lines in a plot. More could not be distinguished."""
 _METHOD = (
     "Interval: 95 % confidence interval of the mean over runs, or over jobs if there are several rounds. USD: cost of the ended jobs "
     "until two minutes after their end, maximum cost of the others. USD per unit: for a headline per second, the machines' cost of one."
@@ -40,13 +41,13 @@ _METHOD = (
 
 
 def group_blocks(view: GroupView) -> Iterator[Block]:
-    """Yield a group as `bai status` shows it."""
+    """Yield a group for `bai status`."""
     yield Facts(_facts(view))
     yield from job_blocks(view)
 
 
 def job_blocks(view: GroupView) -> Iterator[Block]:
-    """Yield the jobs of a group in the order of their starts, and why some were refused."""
+    """Yield the jobs of a group in the order of their starts, with the reasons for refused ones."""
     columns = [
         Column("job", number=False, wraps=True),
         Column("combination", number=False),
@@ -81,7 +82,8 @@ def _word(job: GroupJob) -> Phrase:
 
 
 def plan_blocks(rows: Sequence[tuple[str, int, float | None]], *, max_cost: float | None) -> Iterator[Block]:
-    """Yield the plan of a group. rows: each combination, the number of its jobs, and the maximum cost of one (USD)."""
+    """Yield the plan of a group. rows: each combination, with the number of its jobs and the maximum cost of
+    a job (USD)."""
     columns = [Column("combination", number=False), Column("jobs"), Column("USD at most", pointed=False)]
     yield Table(columns, [[Phrase(words), Phrase(str(count)), _dollars(usd)] for words, count, usd in rows])
     total = sum((usd or 0.0) * count for _, count, usd in rows)
@@ -136,7 +138,8 @@ def _dollars(dollars: float | None) -> Phrase:
 
 
 def scaling_plot(compared: GroupComparison) -> ScalingPlot | None:
-    """Return the headline over the numbers of one key, a line for each combination of the other keys; None without such a key or without two points."""
+    """Return a plot of the headline over a key with numbers, with a line for each combination of the other
+    keys. None if there is no such key, or fewer than two points."""
     key = compared.scale
     points = _points(compared, key) if key is not None else {}
     every = [point for line in points.values() for point in line]
@@ -172,7 +175,7 @@ def scaling_plot(compared: GroupComparison) -> ScalingPlot | None:
 
 
 def _points(compared: GroupComparison, key: str) -> dict[str, list[tuple[float, float]]]:
-    """Return the points of each line, in the order of their numbers."""
+    """Return the points of each line, in ascending order of the key's numbers."""
     found: dict[str, list[tuple[float, float]]] = {}
     for row in compared.rows:
         x, y = number_in(row.set[key]), row.mean

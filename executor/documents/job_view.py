@@ -1,4 +1,4 @@
-"""Everything that is known about one job while it is followed, and at its end."""
+"""The known facts about one job while a command follows it, and at its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def phase_words(finished: Mapping[str, float]) -> str:
-    """Return the durations of the finished phases. finished: seconds by phase."""
+    """Return the durations of the finished phases as text. finished: seconds by phase."""
     return " · ".join(f"{name} {seconds(finished[name])}" for name in PHASES if name in finished)
 
 
@@ -46,23 +46,23 @@ class JobView:
     job_id: str
     job: Job
     place: str
-    """Place of its files."""
+    """Path or address of the job's files."""
     artifacts: str = ""
-    """Place of its artifacts."""
+    """Path or address of the job's artifacts; empty if it has none."""
     state: RunState = field(default_factory=RunState)
     measurements: Measurements = field(default_factory=Measurements)
     cancelling: bool = False
     result: JobResult | None = None
     command: Callable[..., str] = command
-    """Returns the command line of a hint from its words."""
+    """Returns the command line for a hint, made from its words."""
     ending: str | None = None
-    """Printed reason for the coordinator's end of several nodes."""
+    """Reason why the coordinator ends all nodes, once it has been printed; otherwise None."""
     machine_warnings: Sequence[MachineWarning] = ()
-    """Warnings about its machines at the beginning; empty until it has ended."""
+    """Warnings about the job's machines, as they were at its beginning; empty until the job has ended."""
     over_runs: list[OverRuns] = field(default_factory=list)
-    """Metrics over its runs, if there were several."""
+    """Metrics over the job's runs, if there were several."""
     partial: bool = False
-    """Whether the statistics do not cover all records, because there were too many to read."""
+    """Whether the statistics cover only part of the records, because there were too many to read."""
 
     def __post_init__(self) -> None:
         self.measurements = Measurements(self.job)
@@ -76,15 +76,15 @@ class JobView:
             self.measurements.add_lines(news.records)
 
     def own_copy(self, src: str) -> bool:
-        """Return whether `src` is our own copy of the job's scripts, which no message needs to mention."""
+        """Return whether `src` is the job's own copy of its scripts, which messages need not mention."""
         return any(
             place(source.src) == place(src) and source.kind is SourceKind.SCRIPTS and source.directory
             for source in self.job.sources
         )
 
     def remark(self, event: RunEvent) -> Phrase | None:
-        """Return the message of an event in every view; None for most events. Views show phases and pulls in
-        their own ways."""
+        """Return the message that every view shows for an event. None for most events, because views show
+        phases and pulls in their own ways."""
         match event:
             case StopEvent() if not self._is_known_end(event):
                 return Phrase(event.message, "caution")
@@ -101,11 +101,11 @@ class JobView:
         return None
 
     def _is_known_end(self, event: StopEvent) -> bool:
-        """Return whether the coordinator already reported a reason to end, or the summary will, because the
-        benchmark never began."""
+        """Return whether the reason to end is reported elsewhere: by the coordinator, or by the summary if
+        the benchmark never began."""
         return event.message == self.ending or "run" not in (self.state.phase, *self.state.finished)
 
     @property
     def phase_seconds(self) -> float:
-        """Seconds that the current phase has lasted."""
+        """Duration of the current phase so far (seconds)."""
         return max(0.0, (now_ms() - self.state.since) / 1000) if self.state.since is not None else 0.0

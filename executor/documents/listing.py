@@ -1,4 +1,4 @@
-"""`bai list`: jobs as a table, a row each."""
+"""`bai list`: a table with a row for each job."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _TONES: dict[str, Tone] = {
 }
 _HEADLINES = 2
 _HEADLINE_WIDTH = (12, 34)
-"""Least and greatest number of characters of the headlines."""
+"""Minimum and maximum width of the column with headlines (characters)."""
 
 
 def status_phrase(status: JobStatus) -> Phrase:
-    """Return the status of a job in words and colour."""
+    """Return the status of a job as coloured text."""
     word = "AGENT DIED" if status.status == DIED else status.status
     return Phrase(word, _TONES.get(status.status, "bad"))
 
 
 def jobs_table(jobs: Sequence[ListedJob]) -> Table:
-    """Return a row for each job. A narrow screen drops the columns of least interest."""
-    # The column `where` is only shown if a job runs on another machine than this one.
+    """Return a row for each job. A narrow screen drops the least important columns."""
+    # The column `where` is shown only if a job runs on a machine other than this one.
     everywhere = any(each.status.where not in ("", "local") for each in jobs)
     chosen = [each for each in _COLUMNS if each[0].name != "where" or everywhere]
     return Table([column for column, _ in chosen], [[phrase(job) for _, phrase in chosen] for job in jobs])
 
 
 def age(span: float) -> str:
-    """Return a time span in one unit: "5 min", "3 d". span: seconds."""
+    """Return a time span in a single unit, for example "5 min" or "3 d". span: seconds."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if span >= size * (2 if unit == "d" else 1):
             return f"{span / size:.0f} {unit}"
@@ -62,15 +62,15 @@ def _duration(job: ListedJob) -> Phrase:
 
 
 def _parameters(job: ListedJob) -> Phrase:
-    # `--set ml.args=…` is among the arguments.
+    # `--set ml.args=…` is shown with the arguments.
     values = [f"{key}={value}" for key, value in job.set.items() if key not in ("ml.args", MATRIX)]
     arms = [", ".join(job.arms)] if job.arms else []
     return Phrase(" ".join([*values, *arms, *map(shlex.quote, job.arguments)]), "soft")
 
 
 def _headlines(headlines: Mapping[str, HeadlineValue], bounds: Mapping[str, float]) -> str:
-    """Return as many headlines as fit without cutting a number: at least one, with its name shortened in the
-    middle if necessary."""
+    """Return as many headlines as fit without truncating a number, but at least one. Its name is shortened in
+    the middle if necessary."""
     least, most = _HEADLINE_WIDTH
     pairs = [
         (

@@ -1,4 +1,4 @@
-"""Machines of a job in words: their hardware, their usage, and the usage of our own programs on them."""
+"""Texts about a job's machines: their hardware, their usage, and the usage of bai's own programs on them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from executor.records.machine_facts import (
 from executor.records.series import Series
 
 _CHARACTERS = 1000
-"""Greatest length of a line about a node."""
+"""Maximum length of a line about a node (characters)."""
 _WARNINGS = 4
-"""Lines of warnings in a summary."""
+"""Maximum number of warnings in a summary."""
 _LISTED = 12
-"""Items of a list that are shown."""
+"""Maximum number of items shown of a list."""
 _NODES = 16
-"""Rows of the nodes' table; `bai metrics` has all."""
+"""Maximum number of rows in the table of nodes; `bai metrics` shows all."""
 PROGRAMS = ("agent", "extractor", "shim")
 _GPU = re.compile(r"gpu\d+_utilization_percent")
 _PREFIX = "bai_host_"
@@ -40,11 +40,12 @@ _CPU, _MEMORY = "cpu_percent", "memory_used_bytes"
 _RECEIVED, _SENT = "network_receive_bytes_per_second", "network_send_bytes_per_second"
 _NAMES = ("cpu", "memory", "gpu", "network in", "network out")
 USAGE = [Column(name, drops=index, pointed=False) for index, name in enumerate(_NAMES, 1)]
-"""Columns of a node's usage."""
+"""Columns for the usage of a node."""
 
 
 def environment_facts(node: NodeEnvironment) -> Iterator[Fact]:
-    """Yield the facts of a node's machine. Implausible parts of the file are left out."""
+    """Yield the facts about a node's machine. Parts of `environment.json` with an unexpected form are left
+    out."""
     if node.environment is None:
         yield Fact("machine", node.trouble or "")
         return
@@ -64,7 +65,7 @@ def environment_facts(node: NodeEnvironment) -> Iterator[Fact]:
 
 
 def warning_facts(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[Fact]:
-    """Yield the warnings of the machines that a job ran on. more: the command that shows all."""
+    """Yield the warnings about a job's machines. more: the command that shows all."""
     for each in warnings[:_WARNINGS]:
         yield Fact("machine", each.text[:_CHARACTERS], "caution")
     if len(warnings) > _WARNINGS:
@@ -72,7 +73,8 @@ def warning_facts(warnings: Sequence[MachineWarning], *, more: str) -> Iterator[
 
 
 def _said(path: str, environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the facts of the tables at a path: label and text. A device is one text, and equal ones are counted."""
+    """Yield the facts of the tables at a path: label and text. Each device has one text, and equal devices
+    are counted."""
     devices = []
     for name, table in tables_at(path, environment):
         said = [
@@ -109,7 +111,8 @@ def _packages(python: Mapping[str, Any]) -> list[str]:
 
 
 def host_line(host: Mapping[str, Series]) -> str:
-    """Return the last usage of CPU, memory and GPU; for several nodes, the least and the greatest. Empty before the first sample."""
+    """Return the latest usage of CPU, memory and GPU; for several nodes, the minimum and the maximum. Empty
+    before the first sample."""
     nodes = by_node(host, lambda series: series.last)
     if len(nodes) > 1:
         return " · ".join([f"{len(nodes)} nodes", *_spread(list(nodes.values()))])
@@ -125,7 +128,7 @@ def host_line(host: Mapping[str, Series]) -> str:
 
 
 def node_table(host: Mapping[str, Series]) -> Table:
-    """Return the mean usage of each of several nodes; no row for a single one."""
+    """Return the mean usage of each node; the table is empty for a job of one node."""
     nodes = by_node(host, lambda series: series.mean)
     rows = [[Phrase(rank), *usage_cells(means, unknown="-")] for rank, means in nodes.items()]
     if len(rows) > _NODES:
@@ -144,7 +147,7 @@ def usage_cells(figures: Mapping[str, float], *, unknown: str = "") -> list[Phra
 
 
 def by_node(host: Mapping[str, Series], figure: Callable[[Series], float]) -> dict[str, dict[str, float]]:
-    """Return a figure of each kind of sample, by node; a job of one node has no ranks."""
+    """Return a figure of each kind of sample, by node. The samples of a job of one node have no rank."""
     found: dict[str, dict[str, float]] = {}
     for series in host.values():
         if series.count:
@@ -154,7 +157,7 @@ def by_node(host: Mapping[str, Series], figure: Callable[[Series], float]) -> di
 
 
 def _spread(nodes: list[dict[str, float]]) -> list[str]:
-    """Return the least and the greatest usage of several nodes."""
+    """Return the minimum and the maximum usage of several nodes."""
     parts = []
     for title, name in (("cpu", _CPU), ("in", _RECEIVED), ("out", _SENT)):
         values = [node[name] for node in nodes if name in node]
@@ -172,9 +175,8 @@ def gpu_loads(node: Mapping[str, float]) -> list[float]:
 
 
 def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str:
-    """Return a sentence on our processor time on these nodes, one or more, and its share of theirs.
-
-    one_machine: the nodes are on one machine, and share its CPUs.
+    """Return a sentence about the processor time of bai's own programs on these nodes, and its share of the
+    nodes' total. one_machine: whether the nodes share the CPUs of one machine.
     """
     least = "at least " if any(map(_is_partial, nodes)) else ""
     several = len(nodes) > 1
@@ -192,7 +194,7 @@ def usage_sentence(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> s
 
 
 def usage_facts(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> Iterator[Fact]:
-    """Yield the usage of our own programs. one_machine: the nodes share one."""
+    """Yield the usage of bai's own programs. one_machine: whether the nodes share one machine."""
     yield Fact("bai", usage_sentence(nodes, one_machine=one_machine))
     for node in nodes:
         which = f"node {node.rank}: " if len(nodes) > 1 else ""
@@ -200,7 +202,8 @@ def usage_facts(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> Iter
 
 
 def usage_words(node: OwnUsage) -> Iterator[tuple[str, str]]:
-    """Yield the name of each of our programs, and its processor time and peak memory on this node; "–" if unknown."""
+    """Yield the name of each of bai's programs, with its processor time and peak memory on this node; "–" if
+    unknown."""
     for name in PROGRAMS:
         usage: ProcessUsage | None = getattr(node, name)
         if usage is None:
@@ -213,7 +216,8 @@ def usage_words(node: OwnUsage) -> Iterator[tuple[str, str]]:
 
 
 def usage_share(node: OwnUsage) -> str:
-    """Return its share of the machine's processor time while the benchmark ran; "–" if unknown."""
+    """Return the share of bai's programs in the machine's processor time while the benchmark ran; "–" if
+    unknown."""
     least = "at least " if _is_partial(node) else ""
     share = _share([node])
     return "–" if share is None else f"{least}{share}"
@@ -224,15 +228,16 @@ def _taken(node: OwnUsage) -> float:
 
 
 def _is_partial(node: OwnUsage) -> bool:
-    """Return whether some of the usage is unknown. If both extractor and shim are unknown, the benchmark did
-    not run."""
+    """Return whether part of the usage is unknown. If it is unknown for both extractor and shim, the
+    benchmark did not run."""
     around = [node.extractor, node.shim]
     known = [usage for usage in (node.agent, *around) if usage is not None]
     return any(usage.at_least for usage in known) or (None in around and around != [None, None])
 
 
 def _share(nodes: Sequence[OwnUsage], *, one_machine: bool = False) -> str | None:
-    """Return the share; None if unknown, or if the benchmark was shorter than our own start and end."""
+    """Return the share; None if it is unknown, or if the benchmark took less time than the start and end of
+    bai's programs."""
     of_nodes = [(node.cpus or 0) * (node.benchmark_seconds or 0) for node in nodes]
     there = max(of_nodes) if one_machine else sum(of_nodes)
     if not all(node.cpus and node.benchmark_seconds for node in nodes):
@@ -248,6 +253,6 @@ def _cpu(value: float) -> str:
 
 
 def peak_words(peak: int, usage: Sequence[OwnUsage]) -> str:
-    """Return a process's peak memory; only a bound if it cannot be distinguished from that of the shim, from
-    which it was forked."""
+    """Return the peak memory of a process as text. It is only a bound if it cannot be distinguished from that
+    of the shim, from which the process was forked."""
     return quantity(peak, "bytes", floor=memory_floor(usage))[0]

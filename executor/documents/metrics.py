@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from executor.analysis.measured_runs import OverRuns
 
 _NAMED = 6
-"""Metrics that a note names."""
+"""Maximum number of metrics that a note names."""
 _NEVER_SEEN = 10
 
 _FIELDS = {"min": "minimum", "max": "maximum"}
-"""Names of figures that a series calls otherwise."""
+"""Column → name of the figure in a series, if the two differ."""
 _OF_RANKS = ("last", "mean")
-"""Figures of metrics of many ranks."""
+"""Figures that are shown for metrics of many ranks."""
 _ORDER = (
     "units", "trend", "headline", "first", "last", "median", "stdev", "p95", "min", "max", "mean", "count",
 )  # fmt: skip
 _LIVE = ("last", "min", "max", "mean", "count", "units", "trend")
-"""Columns while a job runs. The first columns are dropped last."""
+"""Columns while a job runs. On a narrow screen, the first columns are dropped last."""
 _FINAL = (
     "headline",
     "last",
@@ -55,10 +55,10 @@ _BEST = {Better.LOWER: "min", Better.HIGHER: "max"}
 
 
 def metric_table(every: Sequence[Series], *, final: bool = False, columns: Sequence[str] = ()) -> Table:
-    """Return the figures of each series. final: include those that matter after the end; columns: only these,
-    in this order."""
+    """Return a table with the figures of each series. final: whether to include those that matter after the
+    job's end. columns: only these, in this order."""
     wanted = list(columns or (_FINAL if final else _LIVE))
-    # A headline that is the last value has a column anyway.
+    # A headline that is the last value already has a column.
     if "headline" in wanted and not any(map(_has_headline, every)):
         wanted.remove("headline")
     names = columns or sorted(wanted, key=_ORDER.index)
@@ -87,7 +87,7 @@ def _column(name: str, drops: int) -> Column:
 def _figure_cell(name: str, series: Series) -> Phrase:
     match name:
         case "units":
-            # Not repeated if the values name them.
+            # Units are left out if the values contain them.
             return Phrase(quantity(series.last, series.units)[1], "soft")
         case "trend":
             return Phrase("", trend=series.trend.points)
@@ -96,12 +96,12 @@ def _figure_cell(name: str, series: Series) -> Phrase:
         case "headline":
             return Phrase(_headline(series))
         case "last" if not series.count and series.left_out:
-            # A value of the warm-up: users who watch the job want to see one.
+            # During the warm-up its values are shown, because users who watch the job want to see a value.
             return Phrase(quantity(series.newest, series.units, floor=series.floor)[0], "strong")
-    # Bounds have no deviation.
+    # A deviation of bounds has no meaning.
     known = series.count and not (name == "stdev" and series.is_bound)
     value = getattr(series, _FIELDS.get(name, name)) if known else None
-    # A deviation is a distance, so a small one is exact.
+    # A deviation is a difference, so a small one is exact, not a bound.
     floor = series.floor if name != "stdev" else None
     text = quantity(value, series.units, floor=floor)[0] if value is not None else "-"
     return Phrase(text, _figure_tone(name, series))
@@ -118,7 +118,7 @@ def _has_headline(series: Series) -> bool:
 
 
 def _headline(series: Series) -> str:
-    """Return the headline of the run, and its kind."""
+    """Return the headline of a run, and how it was computed."""
     if not series.count or series.headline_is is None:
         return "-"
     number = quantity(series.headline, series.units, floor=series.floor)[0]
@@ -126,7 +126,7 @@ def _headline(series: Series) -> str:
 
 
 def spread_table(every: Sequence[Spread]) -> Table:
-    """Return a row for each metric of many ranks: the least and the greatest value of all its ranks."""
+    """Return a row for each metric of many ranks, with the minimum and the maximum over its ranks."""
     heads = ("ranks", *(f"{name} of ranks" for name in _OF_RANKS), "mean headline", "count")
     rows = []
     for spread in every:
@@ -140,7 +140,7 @@ def spread_table(every: Sequence[Spread]) -> Table:
 
 
 def over_runs_table(metrics: Sequence[OverRuns]) -> Table:
-    """Return a row for each metric: the number of runs, their mean, and its 95 % confidence interval."""
+    """Return a row for each metric: the number of runs, the mean, and its 95 % confidence interval."""
     rows = []
     for each in metrics:
         reach = "–" if math.isinf(each.half_width) else f"±{amount(each.half_width, each.units)}"
@@ -152,8 +152,8 @@ def over_runs_table(metrics: Sequence[OverRuns]) -> Table:
 
 
 def headline_rows(measured: Measurements | None) -> list[Series]:
-    """Return the rows that have a headline, as the summary and `bai metrics` show them: one per rank, or one
-    over all ranks if requested."""
+    """Return the rows with a headline, as the summary and `bai metrics` show them: one per rank, or one over
+    all ranks if the metric requests that."""
     if measured is None:
         return []
     return [each for each in measured.rows if each.count and each.headline_is is not None]
@@ -173,8 +173,8 @@ def headline_as_json(series: Series) -> dict[str, Any]:
 
 
 def headline_words(how: Headline | None, count: int, runs: int = 1, *, ranks: str = "") -> str:
-    """Return how a headline was computed: "last of 40", "median of 5 runs (last)"; empty for a single value.
-    ranks: how they are combined."""
+    """Return how a headline was computed, for example "last of 40" or "median of 5 runs (last)"; empty for a
+    single value. ranks: how the ranks are combined."""
     kind = (how or Headline.LAST).value
     if runs > 1:
         return f"median of {runs:,} runs ({kind}{ranks})"
@@ -224,8 +224,7 @@ def _value_row(
 
 
 def _ends(ends: tuple[float, float], units: str, floor: float | None) -> tuple[str, str]:
-    """Return the least and the greatest of some values as text, and the units that the text does not
-    contain."""
+    """Return the minimum and the maximum as text, and the units if the text does not contain them."""
     texts = [quantity(end, units, floor=floor) for end in ends]
     return (texts[0][0] if texts[0] == texts[1] else " – ".join(text for text, _ in texts)), texts[0][1]
 
@@ -235,12 +234,12 @@ def _between(ends: tuple[float, float], units: str, *, floor: float | None) -> s
 
 
 def time_since(time_ms: int) -> str:
-    """Return the age of a time (ms UTC) for reading: "5.0 s ago"."""
+    """Return the age of a time (ms UTC) as text, for example "5.0 s ago"."""
     return f"{span_since(time_ms)} ago"
 
 
 def span_since(time_ms: int) -> str:
-    """Return the time since a moment (ms UTC) for reading: "5.0 s"."""
+    """Return the time since a moment (ms UTC) as text, for example "5.0 s"."""
     return seconds(max(0, now_ms() - time_ms) / 1000)
 
 
@@ -274,13 +273,14 @@ def _unsteady_notes(every: Sequence[Series]) -> Iterator[Phrase]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    """Return the names that have a count, with it; empty if none has one."""
+    """Return the names with a count greater than 0, each with its count; empty if there are none."""
     named = [f"{name} ({count:,})" for name, count in counts.items() if count]
     return listed(named, _NAMED)
 
 
 def _unsteady(series: Series) -> str | None:
-    """Return why a series of one run is not steady. Several runs would have to be judged separately."""
+    """Return why a series of one run is not steady; None if it is. A series of several runs is not judged,
+    because each run would have to be judged separately."""
     if series.runs > 1 or not series.count:
         return None
     found = unsteady(series.trend.points, tolerance=series.tolerance)
@@ -288,7 +288,7 @@ def _unsteady(series: Series) -> str | None:
 
 
 def unseen_notes(names: Sequence[str], result: JobResult | None, *, most: int = _NEVER_SEEN) -> Notes:
-    """Return notes on metrics without a value: never matched, or matched without a number."""
+    """Return notes on metrics without a value, whose patterns never matched, or matched without a number."""
     extracted = result.metrics if result is not None else None
     matched = (extracted.never_numbers if extracted is not None else None) or {}
     found = {name: matched[name] for name in names if name in matched}

@@ -1,4 +1,4 @@
-"""Documents on a terminal or in a pipe: how blocks are printed to standard output."""
+"""Prints documents to standard output, on a terminal or into a pipe."""
 
 from __future__ import annotations
 
@@ -47,16 +47,17 @@ _ASCII = str.maketrans(
 )
 _PIPE_WIDTH = 160
 _APART = frozenset({"heading", "paragraph", "table", "facts"})
-"""Kinds of blocks that have an empty line above, unless they follow one of those below."""
+"""Kinds of blocks with an empty line above them, unless they follow one of the kinds below."""
 _HEADS = frozenset({"title", "outcome", "heading"})
 _ROWS = 40
 _FACTS = 12
 _LEAST_NAME = 12
-"""Columns of a name before its numbers; if there are fewer, names have lines of their own."""
+"""Minimum width of a name before its numbers (characters). If there is less room, names are on lines of their
+own."""
 _NAME_SHARE = 3
-"""Share of the width that the names of a table may take from its other columns."""
+"""The names of a table may take the whole width divided by this number from its other columns."""
 _LEAST = 8
-"""Columns that a name or a wrapped text always has."""
+"""Minimum width of a name or of a wrapped text (characters)."""
 _LABEL = 9
 _INDENT = 2
 _GAP = 2
@@ -72,14 +73,14 @@ class _Shown:
 
     @cached_property
     def width(self) -> int:
-        """Number of columns that it needs at best."""
+        """Width that shows all cells completely (characters)."""
         lines = (line for cell in self.cells for line in cell.plain.split("\n"))
         longest = max(map(len, self.trends), default=0)
         width = max([self.column.least, longest, cell_len(self.column.name), *map(cell_len, lines)])
         return min(width, self.column.most or width)
 
     def fitted(self, room: int) -> int:
-        """Return its width if `room` columns are available; 0 if it is dropped."""
+        """Return the column's width if `room` characters are available; 0 if the column is dropped."""
         if self.column.wraps:
             return min(self.width, max(_LEAST, room))
         has_texts = any(cell.plain for cell in self.cells) or any(self.trends)
@@ -88,21 +89,21 @@ class _Shown:
 
 
 class Screen(Renderer[RenderableType]):
-    """Converts blocks to what rich prints, at most `width` columns wide."""
+    """Converts blocks into objects that rich prints, at most `width` characters wide."""
 
     def __init__(self, *, width: int, unicode: bool = True, wraps: bool = True) -> None:
-        """wraps: whether sentences are wrapped between words; a pipe has each in one line."""
+        """wraps: whether sentences are wrapped between words. In a pipe, each sentence is one line."""
         self._width = width
         self._unicode = unicode
         self._wraps = wraps
 
     def show(self, console: Console, blocks: Iterable[Block]) -> None:
-        """Print blocks. Texts that people copy are wrapped by the terminal alone."""
+        """Print blocks. Texts that users copy are wrapped only by the terminal."""
         for each in self.render(blocks):
             console.print(each, soft_wrap=isinstance(each, Text))
 
     def render(self, blocks: Iterable[Block]) -> Iterator[RenderableType]:
-        """Yield the pieces of all blocks, with empty lines between some of them."""
+        """Yield the pieces of all blocks, with empty lines between some blocks."""
         above = ""
         for block in blocks:
             pieces = list(super().render([block]))
@@ -112,12 +113,12 @@ class Screen(Renderer[RenderableType]):
             above = block.kind if pieces else above
 
     def text(self, text: str, tone: str = "") -> Text:
-        """Return a text, our own or a foreign one, in a style, as far as the screen can show it."""
+        """Return any text in a style, without characters that the screen cannot show."""
         plain = plain_text(text)
         return Text(plain if self._unicode else plain.translate(_ASCII), style=_STYLES.get(tone, ""))
 
     def rule(self, title: Text) -> Rule:
-        """Return a line across the screen that begins with a title."""
+        """Return a horizontal line across the screen that begins with a title."""
         return Rule(title, align="left", style="dim", characters="─" if self._unicode else "-")
 
     def title(self, block: Title) -> Iterator[RenderableType]:
@@ -188,7 +189,7 @@ class Screen(Renderer[RenderableType]):
         yield from self._rest(len(block.rows) - len(rows) + block.hidden, block.more)
 
     def grid(self, block: Table) -> Grid:
-        """Return a table with all its rows, without its caption."""
+        """Return a table with all of its rows, but without its caption."""
         return self._grid(block, block.rows, self._columns(block, block.rows))
 
     def _grid(self, block: Table, rows: Sequence[Sequence[Phrase]], columns: Sequence[_Shown]) -> Grid:
@@ -223,7 +224,8 @@ class Screen(Renderer[RenderableType]):
         return shown.cells[index]
 
     def _columns(self, block: Table, rows: Sequence[Sequence[Phrase]]) -> list[_Shown]:
-        """Return the columns with their texts. Units that several cells of a row share have a column of their own."""
+        """Return the columns with their texts. Units that several cells of a row share get a column of their
+        own."""
         found = [self._column(i, column, [row[i] for row in rows]) for i, column in enumerate(block.columns)]
         with_units = [i for row in rows for i, each in enumerate(row) if each.units]
         if with_units:
@@ -252,7 +254,7 @@ class Screen(Renderer[RenderableType]):
         least = name.width if name.column.wraps else min(name.width, max(_LEAST, least_name))
         widths[name] = min(least, max(_LEAST, left))
         left -= widths[name]
-        # Wrapping columns first; then the others, in the order in which they are kept.
+        # Wrapped columns get their width first, then the others in the order of their importance.
         for each in sorted(others, key=lambda each: (not each.column.wraps, each.column.drops)):
             if each not in widths and (width := each.fitted(left - _GAP)):
                 widths[each] = width
@@ -263,7 +265,7 @@ class Screen(Renderer[RenderableType]):
     def _stacked(
         self, rows: Sequence[Sequence[Phrase]], columns: Sequence[_Shown], *, whole_names: bool
     ) -> Iterator[RenderableType]:
-        """Yield each row in several lines: its name and units, then the columns that fit."""
+        """Yield each row as several lines: its name and units, then the columns that fit."""
         *numbers, last = self._stacking(columns)
         indent = " " * _INDENT
         heads = indent + "".join(f"{each.column.name:>{each.width}}  " for each in numbers)
@@ -280,7 +282,7 @@ class Screen(Renderer[RenderableType]):
             yield from (Text(" " * len(figures)).append_text(each) for each in rest)
 
     def _stacking(self, columns: Sequence[_Shown]) -> Sequence[_Shown]:
-        """Return the columns that fit below a name."""
+        """Return the columns that fit into the lines below a name."""
         columns = [each for each in columns if each.column.name or each is columns[-1]]
         while (drops := max(each.column.drops for each in columns)) and (
             sum(_GAP + each.width for each in columns) > self._width
@@ -289,8 +291,8 @@ class Screen(Renderer[RenderableType]):
         return columns
 
     def _name(self, phrase: Phrase, width: int | None = None) -> Text:
-        """Return a row's name with the sign of its direction, shortened in the middle if it has more than
-        `width` columns."""
+        """Return a row's name with the sign of its direction, shortened in the middle if it is wider than
+        `width` characters."""
         sign = ""
         if phrase.better is not None:
             sign = self.text(" ↓" if phrase.better is Better.LOWER else " ↑").plain
@@ -308,7 +310,8 @@ def _units(row: Sequence[Phrase]) -> str:
 
 
 def screen_width() -> int:
-    """Return the columns of standard output: the terminal's, else plenty."""
+    """Return the width of standard output: that of the terminal, otherwise practically unlimited
+    (characters)."""
     return Console().width if sys.stdout.isatty() else _PIPE_WIDTH
 
 

@@ -1,4 +1,4 @@
-"""`bai status`: the present status of one job, as a document and as JSON."""
+"""`bai status`: the current status of one job, as a document and as JSON."""
 
 from __future__ import annotations
 
@@ -48,33 +48,33 @@ _HINT_CHARACTERS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class StatusView:
-    """Everything that `bai status` shows of a job."""
+    """Everything that `bai status` shows about a job."""
 
     job: Job
     status: JobStatus
     values: Mapping[str, Mapping[str, Any]]
-    """Last record of each series."""
+    """The last record of each series."""
     result: JobResult | None = None
-    """None until the job has ended; the same applies to the next two attributes."""
+    """Result of the job; None until the job has ended, as are the next two attributes."""
     measured: Measurements | None = None
-    """None also if there are too many values."""
+    """Statistics of the values; also None if there are too many values."""
     over_runs: Sequence[OverRuns] = ()
     machines: Sequence[NodeEnvironment] = ()
     command: Callable[..., str] = command
-    """Makes the command line of a hint from its words."""
+    """Returns the command line for a hint, made from its words."""
     generations: Sequence[GenerationOutcome] = ()
-    """Past generations of a running job; empty unless verbose."""
+    """Past generations of a running job; empty without --verbose."""
     hints: Hints | None = None
-    """The benchmark's last hints for other numbers of nodes; None unless verbose."""
+    """The benchmark's latest hints about other numbers of nodes; None without --verbose."""
     size: SizeStatus | None = None
-    """What last set the number of nodes, if the hints may; None unless verbose."""
+    """The latest change of the number of nodes, if hints may change it; None without --verbose."""
     verbose: bool = False
     one_machine: bool = False
-    """Whether the job's nodes share one machine."""
+    """Whether all nodes of the job are on one machine."""
 
     @property
     def unseen(self) -> list[str]:
-        """Metrics without a value after the end."""
+        """Metrics that have no value although the job has ended."""
         if self.result is None or self.result.metrics is None:
             return []
         counts = self.result.metrics.per_metric
@@ -82,7 +82,7 @@ class StatusView:
 
 
 def status_as_json(view: StatusView) -> dict[str, Any]:
-    """Return all of it as JSON values; `environments` only if verbose."""
+    """Return all fields as JSON values; `environments` only with --verbose."""
     step, result = view.status.next_step, view.result
     return {
         **view.status.as_table(),
@@ -111,7 +111,7 @@ def status_as_json(view: StatusView) -> dict[str, Any]:
 
 
 def status_blocks(view: StatusView) -> Iterator[Block]:
-    """Yield the job's state, the next step if its agent has died, its numbers, and its nodes."""
+    """Yield the job's state, its numbers and its nodes and, if its agent has died, the next step."""
     yield Title(view.status.job_id, _title(view.status))
     yield Facts(list(_facts(view)))
     if view.result is not None:
@@ -154,7 +154,8 @@ def _facts(view: StatusView) -> Iterator[Fact]:
 
 
 def _known_of_run(view: StatusView) -> Iterator[Fact]:
-    """Yield the facts of the result, or the current warnings, and the warnings of the machines."""
+    """Yield the facts of the result or, before there is one, the current warnings; then the warnings about
+    the machines."""
     status, result = view.status, view.result
     if result is not None:
         yield from result_facts(result)
@@ -174,7 +175,7 @@ def _outcome(status: JobStatus) -> Iterator[Fact]:
 
 
 def _dead_agent(view: StatusView) -> Iterator[Fact]:
-    """Yield the state of a job whose agent died, and the next step."""
+    """Yield the state of a job whose agent has died, and the next step."""
     status = view.status
     since = f"; its last sign was {time_since(status.since)}" if status.since else ""
     yield Fact("agent", f"gone, without a result{since}")
@@ -196,7 +197,7 @@ def _dead_agent(view: StatusView) -> Iterator[Fact]:
 def _activity(status: JobStatus) -> Iterator[Fact]:
     since = f", since {span_since(status.since)}" if status.since else ""
     yield Fact("phase", f"{status.phase or 'starting'}{since}")
-    # The title of an elastic job has the restarts; its events name every change so.
+    # For an elastic job the title contains the restarts, and its events call every change a restart.
     if status.restarts is not None and status.generation is None:
         yield Fact("restarts", status.restarts)
     if status.cancelling:
@@ -206,7 +207,7 @@ def _activity(status: JobStatus) -> Iterator[Fact]:
 
 
 def _numbers(view: StatusView) -> Iterator[Block]:
-    """Yield the headlines of a job that has ended, else its last values."""
+    """Yield the headlines of a job that has ended, or the last values of a running job."""
     if view.result is not None and view.measured is not None:
         yield headlines_table(view.measured)
         return
@@ -217,8 +218,8 @@ def _numbers(view: StatusView) -> Iterator[Block]:
 
 
 def generation_sentence(generation: GenerationStatus) -> str:
-    """Return the newest generation of an elastic job in words: its members, its start and reason, and the
-    used restarts."""
+    """Return a sentence about the current generation of an elastic job: its members, its start and reason,
+    and the used restarts."""
     span = span_since(generation.since) if generation.since is not None else "a moment"
     since = f", since {generation.why}" if generation.why else ""
     if generation.is_parked:
@@ -242,11 +243,11 @@ def _is_ahead(time_ms: int | None) -> TypeGuard[int]:
 
 
 def nodes_table(nodes: Sequence[NodeStatus], *, is_over: bool, is_elastic: bool = False) -> Table:
-    """Return a row for each of several nodes."""
+    """Return a table with a row for each node; empty for a job of one node."""
     ranks = ["rank"] if is_elastic else []
     names = ("node", *ranks, "instance", "address", "phase", "last sign")
     columns = [Column(name, number=False) for name in names]
-    # Only the end of a node is wrapped: people copy the ids.
+    # Only the end of a node is wrapped, because users copy the ids.
     columns.append(Column("end", number=False, wraps=True))
     return Table(columns, [_node_row(each, is_over=is_over, is_elastic=is_elastic) for each in nodes])
 
@@ -271,7 +272,7 @@ def _phase(node: NodeStatus) -> str:
 
 
 def _node_end(node: NodeStatus, *, is_over: bool) -> Phrase:
-    """Return the end of a node's part, and the trouble with its record."""
+    """Return the end of a node's part, and any problem with its record."""
     is_good = node.outcome == Outcome.SUCCEEDED.value
     end = node.left or ("did not say how it ended" if is_over else "")
     if node.outcome is not None:
@@ -282,7 +283,7 @@ def _node_end(node: NodeStatus, *, is_over: bool) -> Phrase:
 
 
 def _details(view: StatusView) -> Iterator[Block]:
-    """Yield transports, settings, our own usage, and the machine of each node."""
+    """Yield transports, settings, the usage of bai's own programs, and the machine of each node."""
     yield Facts(_transports(view.status.nodes))
     yield Facts(_settings(view.job))
     yield Facts([*size_facts(view.size), *_hints(view.hints)])
@@ -295,7 +296,7 @@ def _details(view: StatusView) -> Iterator[Block]:
 
 
 def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
-    """Return the transports between several nodes, each with the nodes that reported it."""
+    """Return the transports between the nodes, each with the nodes that reported it."""
     ranks: dict[str, list[str]] = {}
     for node in nodes:
         for sentence in transport_sentences(node.transports):
@@ -307,7 +308,7 @@ def _transports(nodes: Sequence[NodeStatus]) -> list[Fact]:
 
 
 def size_facts(size: SizeStatus | None) -> list[Fact]:
-    """Return what last set the number of nodes."""
+    """Return the latest change of the number of nodes."""
     if size is None:
         return []
     if size.requested is not None:
@@ -320,7 +321,7 @@ def size_facts(size: SizeStatus | None) -> list[Fact]:
 
 
 def _hints(hints: Hints | None) -> list[Fact]:
-    """Return the benchmark's hints, with the node and the age; of very long ones the beginning."""
+    """Return the benchmark's hints, with their node and age. Very long hints are truncated."""
     if hints is None:
         return []
     text = hints.text if len(hints.text) <= _HINT_CHARACTERS else f"{hints.text[: _HINT_CHARACTERS - 1]}…"
@@ -331,5 +332,5 @@ def _hints(hints: Hints | None) -> list[Fact]:
 
 
 def _settings(job: Job) -> list[Fact]:
-    """Return the values that `--set` changed."""
+    """Return the values that `--set` has changed."""
     return [Fact("" if i else "set", f"{key}={value}") for i, (key, value) in enumerate(job.set.items())]

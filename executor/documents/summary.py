@@ -1,4 +1,5 @@
-"""Facts of a job that has ended, for its status and its report; its summary on one screen; the table of its generations."""
+"""Facts of an ended job, for its status and its report; its summary on one screen; the table of its
+generations."""
 
 from __future__ import annotations
 
@@ -46,20 +47,20 @@ from executor.records.series import Series
 _LAST_LINES = 10
 _GENERATIONS = 12
 _GENERATION_METRICS = 2
-"""Rows and metrics of the table of generations on a screen."""
+"""Maximum number of rows, and of metrics, in the table of generations on a screen."""
 _ROWS = 30
-"""Metrics on a screen."""
+"""Maximum number of metrics on a screen."""
 
 
 def result_outcome(result: JobResult) -> OutcomeLine:
-    """Return the end of a job."""
+    """Return the line about the end of a job."""
     if result.exit_code == ExitCode.SUCCEEDED:
         return OutcomeLine(result.sentence, "good")
     return OutcomeLine(result.sentence, "bad", f"({result.outcome}: bai's exit code is {result.exit_code})")
 
 
 def result_facts(result: JobResult) -> Iterator[Fact]:
-    """Yield the result's facts apart from its outcome, warnings last."""
+    """Yield the facts of a result except its outcome. Warnings come last."""
     if result.benchmark is not None and (words := list(_benchmark_words(result.benchmark, result))):
         yield Fact("benchmark", " · ".join(words))
     if result.git is not None:
@@ -82,7 +83,7 @@ def _replaced(result: JobResult) -> Iterator[Fact]:
 
 
 def checkpoint_words(checkpoints: CheckpointSummary) -> str:
-    """Return how many checkpoints were kept and restored, with their size and time."""
+    """Return how many checkpoints were saved and restored, with their size and time."""
     parts = []
     if checkpoints.kept:
         parts.append(
@@ -98,20 +99,20 @@ def checkpoint_words(checkpoints: CheckpointSummary) -> str:
 
 
 def last_lines(result: JobResult) -> Iterator[Block]:
-    """Yield the last lines of a failed benchmark."""
+    """Yield the last output lines of a failed benchmark."""
     if result.exit_code and (lines := list(result.last_lines or ())[-_LAST_LINES:]):
         yield Paragraph("the benchmark's last lines", "soft")
         yield Code("\n".join(line.replace("\n", " ") for line in lines), log=True)
 
 
 def transport_sentences(transports: Mapping[str, Sequence[str]] | None) -> Iterator[str]:
-    """Yield the transports that each library reported."""
+    """Yield a sentence about the transports that each library reported."""
     for library, uses in (transports or {}).items():
         yield f"{library}: {', '.join(uses)}"
 
 
 def commit_words(git: Git | GitCommit, *, digits: int | None = None) -> str:
-    """Return the commit of the benchmark. digits: number of digits of its hash; None: all."""
+    """Return the commit of the benchmark. digits: number of digits of the commit's hash; None: all."""
     branch = f" ({git.branch})" if git.branch else ""
     return f"{git.commit[:digits]}{branch}{', with uncommitted changes' if git.dirty else ''}"
 
@@ -135,7 +136,8 @@ def _memory_words(benchmark: BenchmarkExit, usage: Sequence[OwnUsage]) -> Iterat
     largest, tree = benchmark.peak_memory_bytes or 0, benchmark.tree_peak_memory_bytes or 0
     if largest:
         yield f"peak memory {peak_words(largest, usage)} (largest process)"
-    # The tree's count leaves out file pages that were already in memory; a process's count includes them.
+    # The count for all processes leaves out file pages that were already in memory, but that of a single
+    # process includes them.
     if tree > largest:
         yield f"{size(tree)} (all processes, with cached files)"
 
@@ -154,7 +156,8 @@ def show_summary(console: Console, job_view: JobView, *, unicode: bool = True) -
 
 
 def summary_blocks(job_view: JobView) -> Iterator[Block]:
-    """Yield the outcome, the last lines of a failed benchmark, timings, metrics, and the place of files."""
+    """Yield the outcome, the last output lines of a failed benchmark, timings, metrics, and the location of
+    files."""
     result = job_view.result
     yield Title(job_view.job_id, ruled=True)
     if result is not None:
@@ -201,7 +204,7 @@ def _metrics(job_view: JobView) -> Iterator[Block]:
     yield node_table(measured.host)
     yield replace(over_runs_table(job_view.over_runs), more=more)
     yield metric_notes(seen[:_ROWS])
-    # A node that is no longer a member is not a reason for a warning.
+    # A node that is no longer a member does not cause a warning.
     go_on = {each.without_ranks for each in measured.benchmark.values() if each.count}
     notes = (
         text
@@ -225,7 +228,7 @@ def _why_empty(series: Series) -> Iterator[str]:
 
 
 def generations_of_result(job: Job, result: JobResult | None) -> Table:
-    """Return the generations of a job that has ended."""
+    """Return the generations of an ended job."""
     found = (result.generations if result is not None else None) or []
     headlines = {name: each for one in found for name, each in one.headlines.items()}
     floors = headline_floors(job, headlines, result.own_usage if result is not None else None)
@@ -235,10 +238,9 @@ def generations_of_result(job: Job, result: JobResult | None) -> Table:
 def generations_table(
     found: Sequence[GenerationOutcome], *, metrics: int, most: int, floors: Mapping[str, float] | None = None
 ) -> Table:
-    """Return a row for each generation of a job that has several, else an empty table.
-
-    metrics: number of metrics that have a column. most: number of rows, the last ones. floors: values up to which headlines are only
-    bounds, by name with labels.
+    """Return a table with a row for each generation; empty if the job has only one. metrics: number of
+    metrics with a column. most: maximum number of rows; the last generations are shown. floors: values up to
+    which headlines are only bounds, by metric with labels.
     """
     if len(found) < 2:
         return Table([], [])
@@ -263,7 +265,7 @@ def generations_table(
 
 
 def members_words(members: Sequence[int]) -> str:
-    """Return the number of nodes and their numbers: "4: 0–2, 5"."""
+    """Return the number of members and their numbers, for example "4: 0–2, 5"."""
     if not members:
         return ""
     spans: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Foreign text, places and sparklines as they appear on a screen."""
+"""Texts of other programs, addresses and sparklines, as they appear on a screen."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from bai_agent.metrics.search.terminal import on_screen
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = "_.-=+*#@"
 _LONGEST = 4000
-"""Greatest length of a shown line, in characters."""
+"""Maximum length of a shown line (characters)."""
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
-# CSI, OSC and other string sequences (with their ends), two-byte escapes; then any other control character.
+# CSI, OSC and other string sequences (with their terminators), two-byte escapes; then all other control
+# characters.
 _INVISIBLE = (
     r"\x00-\x1f\x7f-\x9f"  # C0, DEL, C1
-    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the direction of writing
-    r"\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\U000e0000-\U000e007f"  # other line ends; what has no width
+    r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # characters that change the writing direction
+    r"\u200b\u2028\u2029\u2060-\u2064\u206a-\u206f\ufeff\U000e0000-\U000e007f"  # other line ends; invisible characters
 )
 _CONTROL = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
@@ -30,16 +31,17 @@ _CONTROL = re.compile(
 )
 _UNSEEN = re.compile(rf"(?![\n\t])[{_INVISIBLE}]")
 _FORMULA = ("=", "+", "-", "@")
-"""Beginnings of formulas in spreadsheets."""
+"""First characters of formulas in spreadsheets."""
 
 
 def place(url: str) -> str:
-    """Return a source's address as a person would write it: a file of this machine by its path."""
+    """Return a source's address as a user would write it. A file on this machine is shown by its path."""
     return source_name(url) if file_path(url) is not None else url
 
 
 def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> str:
-    """Return `values` as a row of at most `width` bars, each the mean of its part of the values."""
+    """Return `values` as a row of at most `width` bars. Each bar is the mean of an equal part of the
+    values."""
     if not values or width < 1:
         return ""
     bars = _BARS if unicode else _ASCII_BARS
@@ -56,7 +58,7 @@ def sparkline(values: Sequence[float], width: int, *, unicode: bool = True) -> s
 def safe_line(line: str) -> str:
     """Return any `line` in a form that is safe for a terminal: with colours, without other control sequences.
 
-    As on a screen, only the last part between carriage returns stays, and characters that backspaces
+    As on a screen, only the text after the last carriage return stays, and characters that backspaces
     overwrite are removed. At most `_LONGEST` characters.
     """
     if "\r" in line:
@@ -77,12 +79,14 @@ def plain_text(text: str) -> str:
 
 
 def as_utf8(text: str) -> str:
-    """Return any `text` as UTF-8 can hold it: halves of characters, which JSON may contain, become question marks."""
+    """Return `text` so that it can be encoded as UTF-8. Lone surrogates, which JSON may contain, become
+    question marks."""
     return text.encode(errors="replace").decode()
 
 
 def spreadsheet_cell(text: str) -> str:
-    """Return any `text` as a cell of CSV: a line, with an apostrophe in front if a spreadsheet would evaluate it.
+    """Return `text` as a cell of CSV: one line, with an apostrophe in front if a spreadsheet would evaluate
+    it.
 
     See https://owasp.org/www-community/attacks/CSV_Injection.
     """
@@ -99,13 +103,13 @@ def visible(text: str) -> str:
 
 
 def tell(text: str = "", *, end: str = "\n", stream: IO[str] | None = None, flush: bool = False) -> None:
-    """Print `text` for a person, made `visible`. All text that may come from other programs or users is
-    printed by this function."""
+    """Print `text` to the user, made `visible`. This function must print all text that may come from other
+    programs or users."""
     print(visible(text), end=end, file=stream, flush=flush)
 
 
 def visible_bytes(lines: bytes) -> bytes:
-    """Return lines of JSON made `visible`; bytes that are not UTF-8 become a question mark."""
+    """Return lines of JSON made `visible`. Bytes that are not UTF-8 become question marks."""
     return visible(lines.decode(errors="replace")).encode()
 
 
@@ -115,7 +119,7 @@ def _as_escape(match: re.Match[str]) -> str:
 
 
 def colourless(line: str) -> str:
-    """Return a line that `safe_line` made, for a terminal that knows no colours."""
+    """Return a line that `safe_line` made without its colours, for a terminal that does not support them."""
     return _COLOUR.sub("", line)
 
 
@@ -135,7 +139,7 @@ def draws_in_place() -> bool:
 
 
 def shortened(name: str, width: int, *, unicode: bool = True) -> str:
-    """Return `name` shortened in the middle, because long names often differ at their end."""
+    """Return `name` shortened in the middle, because long names often differ at their ends."""
     if len(name) <= width:
         return name
     end = width // 2

@@ -1,4 +1,5 @@
-"""Values that the patterns of a descriptor take from a log or from their examples, and presets in words."""
+"""Texts about the values that a descriptor's patterns find in a log or in their examples, and about
+presets."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def trial_blocks(trial: MetricsTrial) -> Iterator[Block]:
 
 
 def _remarks(result: PatternResult) -> Iterator[Phrase]:
-    """Yield doubts about the values of a pattern, or lines that only nearly match it."""
+    """Yield doubts about the values of a pattern, or lines that almost match it."""
     name = result.metric.name
     if result.not_numbers and result.count:
         yield Phrase(not_a_number_warning(name, result.not_numbers, result.not_number, metric=result.metric))
@@ -52,7 +53,7 @@ def _remarks(result: PatternResult) -> Iterator[Phrase]:
 
 
 def example_notes(taken: Sequence[Mapping[str, Any]]) -> Notes:
-    """Return the values that each metric takes from its example."""
+    """Return the values that each metric finds in its example."""
     return Notes(
         [
             Phrase(
@@ -90,7 +91,7 @@ def preset_lines(presets: Iterable[Preset]) -> str:
 
 
 def use_text(use: PresetUse) -> str:
-    """Return the metrics that a preset gives to a descriptor, as a line."""
+    """Return one line with the metrics that a preset adds to a descriptor."""
     taken = [name for name in use.metrics if name not in use.replaced]
     text = f"preset {use.name}: {', '.join(taken) or 'nothing'}"
     return text + (f"; the descriptor's own count for {', '.join(use.replaced)}" if use.replaced else "")

@@ -1,1 +1,1 @@
-"""A job as a document to keep and to show: its contents, and its HTML, Markdown, JSON and CSV."""
+"""The report on a job: its contents, and its formats HTML, Markdown, JSON and CSV."""

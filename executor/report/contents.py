@@ -1,4 +1,5 @@
-"""Contents of a report, read from the job's record: plain values, which the formats put into words."""
+"""The contents of a report, read from the job's record. They are plain values, which the formats convert to
+text."""
 
 from __future__ import annotations
 
@@ -43,36 +44,36 @@ from executor.report.timeline import Lane, lane_of
 _HOST_PREFIX, _RUN_PREFIX = "bai_host_", "bai_run_"
 _GPU = re.compile(r"gpu(\d+)_(.+)")
 _LINES = 60
-"""Last lines of the output."""
+"""Number of last lines of the output that are shown."""
 _TAIL = 2**16
-"""Bytes of a node's output that are read for its last lines."""
+"""Number of bytes of a node's output that are read to find its last lines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricPart:
-    """One metric, or one kind of sample of the machines, with all its series."""
+    """One metric, or one kind of sample taken on the machines, with all of its series."""
 
     name: str
     units: str
     lines: list[Line]
     described: Metric | None = None
-    """Its table in the job descriptor; None if it has none."""
+    """The metric's table in the job descriptor; None if it has none."""
     floor: float | None = None
     """Smallest measurable peak memory; None if all values are exact."""
 
     @property
     def better(self) -> Better | None:
-        """The direction that is an improvement, if the descriptor says so."""
+        """The direction that is better, if the descriptor names it."""
         return self.described.better if self.described is not None else None
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it has values of runs of `[repeat]`."""
+        """Whether the metric has values of runs of `[repeat]`."""
         return any(line.points.key.repeat is not None for line in self.lines)
 
     @property
     def count(self) -> int:
-        """Number of values, warm-up included."""
+        """Number of values, including the warm-up."""
         return sum(len(line.points) for line in self.lines)
 
 
@@ -87,7 +88,7 @@ class LogTail:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All contents of a report on a job. Times are ms UTC."""
+    """The whole content of a report on a job. Times are ms UTC."""
 
     record: JobRecord
     job: Job
@@ -95,42 +96,43 @@ class Report:
     """`job.toml`, without secrets in its addresses."""
     result: JobResult | None
     created: int
-    """Time of the report."""
+    """Time at which the report was made."""
     origin: int
-    """Time zero on the page: the first known time of the job."""
+    """The first known time of the job, which is zero on the page's axes."""
     lanes: list[Lane]
-    """By rank."""
+    """Timelines of the nodes, in the order of their ranks."""
     metrics: list[MetricPart]
     host: list[MetricPart]
     facts: dict[str, list[tuple[str, float, str]]]
-    """Measurements of the run as a whole: for each fact its label, value and units on each node."""
+    """Measurements of the whole run: fact → label, value and units for each node."""
     points: Points
-    """All records of the job, with their counts."""
+    """All metric records of the job, with their counts."""
     unseen: list[str]
-    """Metrics of the descriptor without a value."""
+    """Names of the descriptor's metrics that have no value."""
     environments: list[NodeEnvironment]
     outcomes: list[NodeOutcome]
-    """Known ends of several nodes."""
+    """Known ends of the nodes, if the job has several."""
     generations: Sequence[GenerationOutcome]
-    """Past generations of a job that may have several."""
+    """Past generations of an elastic job."""
     over_runs: list[OverRuns]
-    """Metrics over the runs of a job with `[repeat]` that has ended."""
+    """Metrics over the runs of an ended job with `[repeat]`."""
     compared: list[ComparedPair]
-    """The arms, each compared with the first one; empty for other jobs, and until the job has ended."""
+    """The arms, each compared with the first one; empty for jobs without arms, and until the job has
+    ended."""
     tail: LogTail | None
     instance_type: str | None
     spot: bool
     one_machine: bool
-    """Whether its nodes, if there are several, share this machine."""
+    """Whether the job has several nodes that share this machine."""
     hourly: float | None
-    """Price of one instance in USD an hour, on demand; None if unknown."""
+    """On-demand price of one instance (USD per hour); None if unknown."""
     of_two_files: bool
-    """Whether `bai ab` made it of several descriptors, whose text its record does not keep."""
+    """Whether `bai ab` made the job from several descriptors, whose text its record does not contain."""
     version: str = __version__
 
     @property
     def failed(self) -> frozenset[int]:
-        """The runs that failed, whose values count in no headline."""
+        """Numbers of the failed runs, whose values do not count in any headline."""
         return failed_of(self.result) if self.result is not None else frozenset()
 
     @property
@@ -139,22 +141,22 @@ class Report:
 
     @property
     def repeats(self) -> Sequence[RepeatOutcome]:
-        """The runs of a job with `[repeat]` that has ended."""
+        """The runs of an ended job with `[repeat]`."""
         return (self.result.repeats if self.result is not None else None) or ()
 
     @property
     def own_usage(self) -> Sequence[OwnUsage]:
-        """Usage of our own programs on each node, if the job has ended."""
+        """Usage of bai's own programs on each node, if the job has ended."""
         return (self.result.own_usage if self.result is not None else None) or ()
 
     @property
     def extracted(self) -> ExtractionSummary | None:
-        """Counts of the output, if the job has ended."""
+        """Counts of the extractor, if the job has ended."""
         return self.result.metrics if self.result is not None else None
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings to read before the figures: of the run, then of its machines."""
+        """Warnings that are shown before the figures: about the run, then about its machines."""
         found = list((self.result.warnings if self.result is not None else None) or ())
         for each in self.environments:
             where = f"Node {each.rank}: " if self.nodes > 1 else ""
@@ -163,7 +165,7 @@ class Report:
 
     @property
     def phases(self) -> dict[str, float]:
-        """Duration of each phase in seconds, on the slowest node."""
+        """Duration of each phase on the slowest node (seconds)."""
         found: dict[str, float] = {}
         for lane in self.lanes:
             for bar in lane.bars:
@@ -173,7 +175,7 @@ class Report:
 
 @dataclass
 class _Launch:
-    """Known times and kind of a launch on EC2."""
+    """What is known about a launch on EC2: its times and its type."""
 
     asked: int | None = None
     launched: int | None = None
@@ -189,7 +191,7 @@ class _LaunchTable:
 
 
 def report_of(record: JobRecord, *, now: int, prices: Mapping[str, float]) -> Report:
-    """Return the contents of a report on a job that has ended or still runs. Raises StoreError, DescriptorError."""
+    """Return the contents of a report on an ended or running job. Raises StoreError, DescriptorError."""
     job = record.job()
     result = result_of(record)
     points = read_points(record)
@@ -297,7 +299,7 @@ def _metric_part(name: str, lines: list[Line], metric: Metric | None, memory: in
 
 
 def _host_name(name: str) -> tuple[str, str]:
-    """Return the GPU of a sample, if it is of one, and its name without the GPU."""
+    """Return the GPU that a sample is from, if any, and the sample's name without the GPU."""
     name = name.removeprefix(_HOST_PREFIX)
     gpu = _GPU.fullmatch(name)
     return (f"GPU {gpu[1]}", f"gpu_{gpu[2]}") if gpu else ("", name)
@@ -316,7 +318,7 @@ HOST_FIRST = (
     "disk_read_bytes_per_second", "disk_write_bytes_per_second",
     "network_receive_bytes_per_second", "network_send_bytes_per_second",
 )  # fmt: skip
-"""Samples of a machine that explain drops of a metric, in the order in which they are shown."""
+"""Samples of a machine that may explain drops of a metric, in the order in which they are shown."""
 
 
 def _host_order(name: str) -> tuple[int, str]:
@@ -342,7 +344,7 @@ def _ordered(found: Sequence[PointSeries]) -> list[PointSeries]:
 
 
 def _label(series: PointSeries, *, several: bool, failed: Collection[int] = ()) -> str:
-    """Return the name of a series among the others of its metric; empty if it needs none."""
+    """Return the name that distinguishes a series from the others of its metric; empty if none is needed."""
     key = series.key
     words = [f"{name}={value}" for name, value in key.labels]
     if key.arm is not None:
@@ -384,7 +386,7 @@ def _instance_type(machines: Sequence[NodeEnvironment]) -> str | None:
 
 
 def _told_rank(record: JobRecord, job: Job) -> int:
-    """Return the rank whose output explains the end: the first that failed, else 0."""
+    """Return the rank whose output explains the end: the first node that failed, otherwise 0."""
     if job.strategy.nodes == 1:
         return 0
     failed = [each for each in node_outcomes(record) if each.outcome != "succeeded"]

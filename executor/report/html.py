@@ -1,8 +1,8 @@
 """Documents as self-contained HTML files that make no requests.
 
-All foreign text (names, log lines, labels) is escaped, and the page's policy allows only the styles and
-scripts of this file, by their checksums: no request, further script or form is possible, whatever a benchmark
-printed.
+All text of other programs (names, log lines, labels) is escaped. The page's content security policy allows
+only the styles and scripts of this file, by their checksums. So no request, further script or form is
+possible, whatever a benchmark printed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROOM = files("executor.report")
 _STYLES = ("vendor/uplot/uPlot.min.css", "page/page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "page/page.js")
 _ROWS = 64
-"""Most series of a metric in its table; the other formats have all."""
+"""Maximum number of series in a metric's table; the other formats contain all."""
 _LICENCE = "vendor/uplot/LICENSE"
 
 
@@ -56,7 +56,7 @@ def html_report(report: Report) -> str:
 
 
 def script_json(value: object) -> str:
-    """Return a value as JSON for a <script> element: nothing in it ends the element or opens a comment."""
+    """Return a value as JSON for a <script> element. No part of it can end the element or open a comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -64,7 +64,7 @@ def script_json(value: object) -> str:
 
 
 def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), **values: Any) -> str:
-    # A <style> or <script> is hashed exactly as between its tags.
+    # Browsers hash exactly the text between the tags of a <style> or <script>.
     allowed = (
         "default-src 'none'",
         f"style-src {' '.join(map(_source, styles))}",
@@ -81,8 +81,8 @@ def _page(template: str, *, styles: Sequence[str], scripts: Sequence[str] = (), 
 
 @cache
 def _environment() -> Environment:
-    """Return the environment of templates. It converts each value to plain text, then escapes it, unless it
-    is our own markup."""
+    """Return the environment of templates. It converts each value to plain text, and then escapes it unless
+    the value is markup made here."""
     environment = Environment(
         loader=PackageLoader("executor.report", "page"),
         autoescape=True,
@@ -96,8 +96,7 @@ def _environment() -> Environment:
 
 
 def _plain(text: str) -> str:
-    """Return `text`, which may have any content, as one line without characters that hide it or change its
-    direction."""
+    """Return `text` of any content as one line, without characters that hide text or change its direction."""
     return as_utf8(plain_text(text))
 
 

@@ -1,4 +1,4 @@
-"""A report as a document: the content of a page and of a comment on a change, in order."""
+"""A report as a document: the content of an HTML page, and of a Markdown comment on a change."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from executor.report.words import (
 )
 
 _ROWS = 64
-"""Most rows of a table, and lanes of the timeline; the other formats have all."""
+"""Maximum number of rows in a table, and of lanes in the timeline; JSON and CSV contain all."""
 _TILES = 8
 _WARNINGS = 20
 _NAMED = 6
@@ -66,7 +66,7 @@ _STARTS = 200
 
 
 def job_head(report: Report) -> Iterator[Block]:
-    """Yield the end of the job, and its headlines."""
+    """Yield the job's outcome, and its headlines."""
     if report.result is None:
         yield OutcomeLine("The job has no result yet; this is how far it has come.", "soft")
     else:
@@ -89,7 +89,7 @@ def _head_facts(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def job_body(report: Report, plots: Plots) -> Iterator[Block]:
-    """Yield the sections."""
+    """Yield the sections of the report."""
     if report.compared:
         yield Heading("Comparison", "comparison")
     for pair in report.compared:
@@ -126,7 +126,8 @@ def _tiles(part: MetricPart, report: Report) -> Iterator[Tile]:
 
 
 def _points(values: Sequence[float]) -> str:
-    """Return a small line without axes, for a box of 100 by `_SKETCH_HEIGHT`; empty if there are too few values."""
+    """Return the points of a small plot without axes, in a box of 100 by `_SKETCH_HEIGHT`; empty if there are
+    too few values."""
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)
@@ -165,7 +166,7 @@ def _timeline(report: Report) -> Iterator[Block]:
 
 
 def _generation_bars(report: Report, start: int, whole: int) -> list[TimelineBar]:
-    """Return the generations of a job that has several, and the gaps between them."""
+    """Return bars for the generations and the gaps between them; empty if the job has only one."""
     found = [each for each in report.generations[:_STARTS] if each.started is not None]
     bars, before = [], None
     for each in found if len(report.generations) > 1 else ():
@@ -186,7 +187,7 @@ def _lane(lane: Lane, start: int, whole: int) -> tuple[str, list[TimelineBar]]:
 
 
 def _starts(report: Report) -> list[int]:
-    """Return the start of the first runs or generations (ms UTC)."""
+    """Return the starts of the first runs or generations (ms UTC)."""
     parts = report.repeats or report.generations
     return [each.started for each in parts if each.started is not None][:_STARTS]
 
@@ -252,8 +253,8 @@ def _measured(plot: Plot, report: Report) -> MeasuredMetric:
 
 
 def _figures(line: Line, part: MetricPart) -> list[Phrase]:
-    """Return the number of values, their figures, and the difference between the second and the first half,
-    which is zero for a steady metric."""
+    """Return the number of values, their figures, and the change from the first half to the second, which is
+    about zero for a steady metric."""
     if line.figures is None:
         return [Phrase("0"), *[Phrase("–")] * (len(FIGURES) + 1)]
     values = zip(row_of(line.figures, part), floors_of(part), strict=True)
@@ -278,7 +279,8 @@ def _figure(value: float, part: MetricPart) -> str:
 
 
 def _generations(report: Report) -> Iterator[Block]:
-    """Yield a table of a job with several generations: members, times, headlines, and why each ended."""
+    """Yield a table of the generations, if the job has several: members, times, headlines, and the reason of
+    each end."""
     if len(report.generations) < 2:
         return
     yield Heading("Generations", "generations")
@@ -313,7 +315,7 @@ def _run_row(each: RepeatOutcome, report: Report, named: Sequence[MetricPart], *
 
 
 def _of_part(part: MetricPart, number: int) -> str:
-    """Return a metric's headline in one run or generation."""
+    """Return the headline of a metric in one run or generation."""
     lines = [line for line in part.lines if line.points.key.part == number]
     found = [line.headline for line in lines if line.headline is not None]
     if not found:
@@ -337,7 +339,7 @@ def _cost(report: Report) -> Iterator[Block]:
 
 
 def _phase_costs(report: Report) -> Table:
-    """Return the time of each phase, and its cost if the price is known."""
+    """Return the duration of each phase, and its cost if the price is known."""
     costs, total = cost_of(report), sum(report.phases.values())
     columns = ["phase", "time", "share", *(["USD"] if costs is not None else [])]
     rows = []

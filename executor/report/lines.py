@@ -15,7 +15,7 @@ from executor.records.figures import Figures, figures, headline, start_of, warmu
 from executor.records.points import PointSeries
 
 SPARKLINE = 240
-"""Values of a small picture."""
+"""Maximum number of values in a sparkline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,30 +23,30 @@ class Line:
     """One series of a metric."""
 
     label: str
-    """Name among the others: "node 1", "repeat 3"; empty if it is the only one."""
+    """Name that distinguishes the series, for example "node 1" or "repeat 3"; empty if it is the only one."""
     points: PointSeries
     left_out: int
-    """Number of its first values that belong to the warm-up."""
+    """Number of values at the beginning that belong to the warm-up."""
     start: int | None
-    """Start of its run, ms UTC."""
+    """Start of the series' run (ms UTC); None if unknown."""
     figures: Figures | None
-    """Figures without the warm-up; None if nothing is left."""
+    """Figures without the warm-up; None if all values belong to the warm-up."""
     headline: float | None
     """The number that represents the run."""
     change: float | None
-    """Relative change of the mean from the first half to the second; None if it is not defined."""
+    """Relative change of the mean from the first half to the second; None if it is undefined."""
 
     superseded: bool = False
-    """Whether a later generation has a number for its metric and labels."""
+    """Whether a later generation has a number for the same metric and labels."""
     steps: Sequence[float] | None = None
-    """Step of each value; NaN for none, and for a step that a later generation computed again. None without
-    any."""
+    """Step of each value; NaN for a value without a step, and for a step that a later generation repeated.
+    None if there are no steps."""
     unsteady: str | None
-    """Reason why it is not steady, as a sentence; None if it is, or if that is unknown."""
+    """Reason why the series is not steady, as a sentence; None if it is steady, or if that is unknown."""
 
     @property
     def sketch(self) -> list[float]:
-        """A few values for a small picture, including the warm-up."""
+        """A few values for a sparkline, including the warm-up."""
         values = self.points.values
         return [values[index] for index in chosen(values, SPARKLINE)]
 
@@ -57,8 +57,8 @@ def line_of(
     metric: Metric | None,
     starts: Mapping[int | None, int],
 ) -> Line:
-    """Return a series with its figures. starts: start of the benchmark, by repeat or generation; None: the
-    only run, or the first."""
+    """Return a series with its figures. starts: start of the benchmark (ms UTC), by repeat or generation; the
+    key None stands for the only or first run."""
     start = start_of(points.key, starts)
     left_out = warmup_count(points, metric, started=start)
     values = points.values[left_out:]
@@ -78,7 +78,7 @@ def line_of(
 
 
 def with_superseded(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of one metric; in a job with generations, values that later ones replace are
+    """Return the lines of one metric. In a job with generations, values that later generations replace are
     marked."""
     if all(line.points.key.generation is None for line in lines):
         return list(lines)
@@ -98,12 +98,12 @@ def with_superseded(lines: Sequence[Line]) -> list[Line]:
 
 
 def _first_step(line: Line) -> float:
-    """Return the least step of a line; infinite if it has none."""
+    """Return the smallest step of a line; infinite if it has no steps."""
     return min((step for step in line.points.steps or () if not math.isnan(step)), default=math.inf)
 
 
 def _steps_before(line: Line, first: float) -> Sequence[float] | None:
-    """Return the steps of a line, NaN for those from `first` on; None if none is left."""
+    """Return the steps of a line, with NaN for those from `first` on; None if no step is left."""
     steps = line.points.steps
     if steps is None or math.isinf(first):
         return steps
@@ -115,13 +115,13 @@ _OF_A_STRETCH = 4
 
 
 def chosen(values: Sequence[float], limit: int) -> Sequence[int]:
-    """Return the indices of at most `limit` values, in order, including extremes; all if there are no more.
-    limit: 4 or more.
+    """Return the indices of at most `limit` values in order, including extremes; all indices if there are not
+    more values. limit: 4 or more.
 
-    Each part keeps its first, least, greatest and last value: the picture is the same to the pixel if a part
-    is no wider than a pixel, and no peak is lost if it is wider. The method is M4 (Jugel, Jerzak,
-    Hackenbroich, Markl: M4, a visualization-oriented time series data aggregation, VLDB 2014), over stretches
-    of equally many values.
+    The first, smallest, largest and last value of each part are selected. If a part is at most a pixel wide,
+    the plot is the same to the pixel; if it is wider, no peak is lost. The method is M4 (Jugel, Jerzak,
+    Hackenbroich, Markl: M4, a visualization-oriented time series data aggregation, VLDB 2014), with parts of
+    equally many values.
     """
     count = len(values)
     if count <= limit:

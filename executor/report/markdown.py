@@ -1,4 +1,4 @@
-"""Documents as Markdown, for a comment on a change: a job's results, and its machine and software."""
+"""Documents as Markdown, for example for a comment on a change."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ def markdown_report(report: Report) -> str:
 
 
 def markdown_page(title: str, blocks: Iterable[Block]) -> str:
-    """Return a document as Markdown; all foreign text in it is shown as text, even if it looks like markup."""
+    """Return a document as Markdown. Texts of other programs are shown unchanged, even if they look like
+    markup."""
     return "\n".join(Markdown().render(chain([Title(title)], blocks))) + "\n"
 
 
 class Markdown(Renderer[str]):
-    """Makes lines of Markdown."""
+    """Renders blocks as lines of Markdown."""
 
     def __init__(self) -> None:
         self._folded = False
@@ -144,10 +145,10 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Phrase]]) -> Itera
 
 
 def _text(text: str) -> str:
-    """Return `text` so that Markdown shows it unchanged: no markup, no link, no mention, and no control
+    """Return `text` so that Markdown shows it unchanged, without markup, links, mentions and control
     sequences."""
     escaped = _SPECIAL.sub(r"\\\1", as_utf8(plain_text(text)))
-    # GitHub also links addresses and mentions in plain text; an entity looks the same, and is not linked.
+    # GitHub also links addresses and mentions in plain text. An entity looks the same, but is not linked.
     return (
         escaped.replace("\\@", "&#64;")
         .replace("\\:", "&#58;")

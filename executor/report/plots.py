@@ -1,4 +1,4 @@
-"""Data of the plots of a page: thinned series in columns, and their headings."""
+"""The data for the plots of a page: downsampled series in columns, and their headings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from executor.report.contents import HOST_FIRST, MetricPart, Report
 from executor.report.lines import Line, chosen
 
 _PAGE = 120_000
-"""Points of a page: some 3 MB, which every browser draws at once."""
+"""Maximum number of points on a page: about 3 MB, which every browser draws quickly."""
 _PLOT = 16_000
-"""Points of a plot: several for each pixel of its width."""
+"""Maximum number of points in a plot: several for each pixel of its width."""
 _LINES = 24
-"""Series of a plot; more cannot be distinguished."""
+"""Maximum number of series in a plot. More could not be distinguished."""
 _LEAST = 48
 _HOST_NAMES = {
     "cpu_percent": "CPU",
@@ -34,14 +34,14 @@ _HOST_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A plot's place on the page."""
+    """A plot of the page."""
 
     number: int
     part: MetricPart
     title: str
     host: bool
     primary: bool
-    """Whether a page shows it at once; used only for the machines' samples."""
+    """Whether the page shows the plot without a click; used only for the machines' samples."""
     drawn: int
     """Number of points that are drawn."""
     lines: list[Line]
@@ -54,16 +54,16 @@ class Plots:
 
     plots: list[Plot]
     table: dict[str, Any]
-    """The JSON that the page's script reads."""
+    """Data for the page's script, as JSON values."""
 
     @property
     def steps(self) -> bool:
-        """Whether any can be drawn over `step`."""
+        """Whether any plot can be drawn over `step`."""
         return any(each["steps"] for each in self.table["plots"])
 
     @property
     def aligned(self) -> bool:
-        """Whether the runs of any plot can be laid over each other."""
+        """Whether the runs of any plot can be drawn over each other."""
         return any(each["aligned"] for each in self.table["plots"])
 
 
@@ -111,7 +111,7 @@ def _table(plot: Plot, thinned: Sequence[tuple[Line, Sequence[int]]], report: Re
 
 
 def _time_range(lines: Sequence[Line], origin: int) -> tuple[int, int]:
-    """Return the times of the first and the last value, in ms after `origin`."""
+    """Return the times of the first and the last value (ms after `origin`)."""
     if not lines:
         return 0, 1000
     first = min(line.points.timestamps[0] for line in lines)
@@ -134,12 +134,12 @@ def _series(line: Line, indices: Sequence[int], origin: int) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | int:
-    """Return the same number in a form that needs fewer characters in JSON."""
+    """Return an equal number that needs fewer characters in JSON."""
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
 def _marks(report: Report, part: MetricPart, lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the marks of a plot over time: its warm-up, and the start of each run."""
+    """Return the marks of a plot over time: the warm-up, and the start of each run."""
     marks: list[dict[str, Any]] = []
     starts = sorted(
         {(line.start, line.points.key.part_words) for line in lines if line.start is not None},

@@ -1,4 +1,4 @@
-"""Sections on the machines of a job, and on how to run it again."""
+"""Sections of a report about the machines of a job, and about how to run it again."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from executor.report.contents import Report
 
 _NODES = 64
 _PASSING = frozenset({"load", "instance"})
-"""Facts that differ on equal machines, or name the machine itself."""
+"""Facts that differ between equal machines, or identify the machine."""
 
 
 def environment_blocks(report: Report) -> Iterator[Block]:
-    """Yield facts of the nodes: first the differences, then the common ones."""
+    """Yield the facts about the nodes: first those that differ, then the common ones."""
     known = {each.rank: each for each in report.environments if each.environment is not None}
     if not known:
         why = report.environments[0].trouble if report.environments else "no agent of this job has started"
@@ -52,7 +52,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
     # Differences that may explain results come before transient ones.
     differing.sort(key=lambda each: each[0].label in _PASSING)
     if differing:
-        yield Facts(list(chain(*differing)), f"In what the {len(known)} nodes differ")
+        yield Facts(list(chain(*differing)), f"Differences between the {len(known)} nodes")
     several = f"The same on all {len(known)} nodes"
     yield Facts(shared, several if len(known) > 1 else "The machine, just before the benchmark began")
 
@@ -60,7 +60,7 @@ def environment_blocks(report: Report) -> Iterator[Block]:
 def _lines_of(facts: Iterable[Fact]) -> dict[str, str]:
     lines: dict[str, str] = {}
     for label, text, *_ in facts:
-        if label != "warning":  # the head of the page shows these facts
+        if label != "warning":  # the head of the page already shows these facts
             lines[label] = f"{lines[label]}; {text}" if label in lines else text
     return lines
 
@@ -85,7 +85,7 @@ def again(report: Report) -> str:
     repeat = report.job.repeat
     if not report.of_two_files or repeat is None:
         return shlex.join(["bai", "run", "--like", report.job.job.id])
-    # With `until` the number of runs is a bound, which the files say.
+    # With `until`, the number of runs is only a bound, which the files contain.
     arms = len(repeat.arms)
     each = (
         ("--runs", str(repeat.runs // arms))
@@ -98,7 +98,7 @@ def again(report: Report) -> str:
 
 
 def origin(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield the inputs of a job: name and text."""
+    """Yield the inputs of a job, each with its name and text."""
     job = report.job
     yield "command", _command(job)
     for key, text in job.set.items():
@@ -146,7 +146,7 @@ def _arms(job: Job) -> Sequence[Arm]:
 
 
 def checksum(source: Source) -> str:
-    """Return the checksum of a source in words."""
+    """Return the checksum of a source as text."""
     if source.sha256 is not None:
         return f"SHA-256 {source.sha256}"
     return f"MD5 {source.md5}" if source.md5 is not None else "none"

@@ -1,4 +1,4 @@
-"""A report for programs: all of its values as JSON, or as CSV. Nothing is thinned."""
+"""A report for programs: all of its values as JSON or CSV, without downsampling."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ _HEADS = (
 
 
 def write_json(report: Report, stream: IO[str]) -> None:
-    """Write the report as one JSON object: figures and all points, in columns."""
+    """Write the report as one JSON object, with figures and all points in columns."""
     for piece in json.JSONEncoder(ensure_ascii=True).iterencode(_table(report)):
         stream.write(piece)
     stream.write("\n")
 
 
 def write_csv(report: Report, stream: IO[str]) -> None:
-    """Write all values of all metrics, and of the machines' samples, one per line. Times are ms UTC."""
+    """Write all values of all metrics and of the machines' samples as CSV, one value per line. Times are ms
+    UTC."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_HEADS)
     for part in (*report.metrics, *report.host):

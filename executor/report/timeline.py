@@ -1,4 +1,4 @@
-"""Timeline of each node: launch and boot, phases of the agent, runs of the benchmark."""
+"""The timeline of each node: launch and boot, phases of the agent, runs of the benchmark."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ALL_PHASES = (LAUNCH, BOOT, *PHASES)
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """A phase of a node. ms UTC."""
+    """A phase of a node. Times are ms UTC."""
 
     phase: str
     start: int
     end: int
     goes_on: bool = False
-    """Whether its end is not recorded; `end` is then the time of the last event."""
+    """Whether the phase's end is not recorded, so that `end` is the time of the last event."""
 
     @property
     def seconds(self) -> float:
@@ -32,20 +32,21 @@ class Bar:
 
 @dataclass(kw_only=True)
 class Lane:
-    """Timeline of one node."""
+    """The timeline of one node."""
 
     rank: int
     bars: list[Bar] = field(default_factory=list)
     benchmark: int | None = None
-    """First start of the benchmark."""
+    """Time of the benchmark's first start (ms UTC)."""
     restarts: int = 0
-    """Number of restarts of its agent."""
+    """Number of restarts of the node's agent."""
     pulls: dict[str, PullEvent] = field(default_factory=dict)
-    """Last progress of each source, by its address."""
+    """Latest progress of each source, by its address."""
 
 
 def lane_of(node: NodeRecord, *, asked: int | None, launched: int | None) -> Lane:
-    """Return the timeline of a node. asked, launched: times of the request for its machine, and of EC2's answer. Raises StoreError."""
+    """Return the timeline of a node. asked, launched: times of the request for its machine and of EC2's
+    answer. Raises StoreError."""
     lane, open_ = Lane(rank=node.rank), dict[str, int]()
     last: int | None = None
     clock = _BootClock()
@@ -65,7 +66,7 @@ def lane_of(node: NodeRecord, *, asked: int | None, launched: int | None) -> Lan
 
 
 def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> None:
-    """Add an event to a lane. open_: start of each phase that has not ended."""
+    """Add an event to a lane. open_: start times of the phases that have not ended."""
     match event:
         case AgentEvent():
             lane.restarts += 1
@@ -74,7 +75,7 @@ def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> Non
         case PullEvent():
             lane.pulls[event.src] = event
         case PhaseEvent(state="started") if event.phase in PHASES:
-            # A restarted agent passes again through phases that had begun before.
+            # A restarted agent repeats phases that had already begun.
             open_.setdefault(event.phase, time)
         case PhaseEvent(state="finished") if event.phase in open_:
             start = open_.pop(event.phase)
@@ -83,7 +84,7 @@ def _apply(lane: Lane, open_: dict[str, int], event: RunEvent, time: int) -> Non
 
 
 class _BootClock:
-    """Corrects times of events for changes of the node's clock since the first phase of a boot."""
+    """Corrects the times of events for changes of the node's clock after the first phase of a boot."""
 
     def __init__(self) -> None:
         self._boot_id: str | None = None
@@ -92,7 +93,7 @@ class _BootClock:
         self._set_by = 0.0
 
     def time_of(self, event: RunEvent) -> int:
-        """Return ms UTC. The events of a node arrive in order."""
+        """Return the corrected time of an event (ms UTC). The events of a node must be passed in order."""
         match event:
             case AgentEvent(boot_id=boot_id) if boot_id != self._boot_id:
                 self._boot_id, self._booted, self._set_by = boot_id, None, 0.0

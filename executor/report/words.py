@@ -1,4 +1,4 @@
-"""Wording that all formats of a report share: headlines, warm-up, cost, counts."""
+"""Texts that all formats of a report share: headlines, warm-up, cost, counts."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ FIGURES = ("mean", "median", "st. dev.", "p5", "p95", "min", "max", "last")
 
 
 def row_of(found: Figures, part: MetricPart) -> tuple[float | None, ...]:
-    """Return the values of `FIGURES`; bounds have no deviation."""
+    """Return the values for the columns `FIGURES`. Bounds have no deviation."""
     exact = part.floor is None or found.minimum > part.floor
     ends = (found.p5, found.p95, found.minimum, found.maximum)
     return (found.mean, found.median, found.stdev if exact else None, *ends, found.last)
 
 
 def floors_of(part: MetricPart) -> tuple[float | None, ...]:
-    """Return the floor of each of `FIGURES`; a deviation is a distance and has none."""
+    """Return the floor for each column of `FIGURES`. A deviation is a difference, so it has no floor."""
     return tuple(part.floor if name != "st. dev." else None for name in FIGURES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportedHeadline:
-    """The number that represents the job, for one set of labels and arm of a metric, in words."""
+    """The headline of a metric for one set of labels and arm, as text."""
 
     headline: JobHeadline
     of: str
     lines: list[Line]
-    """Series that it was made of."""
+    """Series from which the headline was made."""
 
 
 def headlines_of(part: MetricPart, failed: Collection[int]) -> list[ReportedHeadline]:
-    """Return the headlines of a metric, one for each set of labels and arm. failed: runs that count in
-    none."""
+    """Return the headlines of a metric, one for each set of labels and arm. failed: runs that do not count in
+    any headline."""
     lines: dict[str, list[Line]] = {}
     numbers = []
     for line in part.lines:
@@ -94,7 +94,7 @@ def _words_of(headline: JobHeadline, how: Headline, lines: Sequence[Line], floor
 
 
 def why_no_headline(part: MetricPart, failed: Collection[int]) -> str:
-    """Say why a metric with values has no headline."""
+    """Return why a metric with values has no headline."""
     counted = any(line.points.key.repeat not in failed for line in part.lines)
     return "nothing is left without the warm-up" if counted else "all its runs failed"
 
@@ -105,7 +105,7 @@ def _range(values: Sequence[float], units: str, floor: float | None) -> str:
 
 
 def warmup_words(part: MetricPart) -> str:
-    """Return a sentence on the warm-up that is left out of the figures; empty if there is none."""
+    """Return a sentence about the warm-up that is left out of the figures; empty if there is no warm-up."""
     metric = part.described
     if metric is None or (metric.warmup is None and not metric.warmup_values):
         return ""
@@ -128,14 +128,15 @@ def cost_of(report: Report) -> dict[str, float] | None:
     found: dict[str, float] = {}
     for lane in report.lanes:
         for bar in lane.bars:
-            # A machine costs money from EC2's acceptance on.
+            # A machine costs money from the time at which EC2 accepts its launch.
             if bar.phase != "launch":
                 found[bar.phase] = found.get(bar.phase, 0.0) + bar.seconds / 3600 * report.hourly
     return found
 
 
 def cost_sentence(report: Report) -> str:
-    """Return the benchmark's share of the time, and the cost of the job as far as it is known."""
+    """Return a sentence about the benchmark's share of the time, and about the cost of the job if it is
+    known."""
     phases = report.phases
     total = sum(phases.values())
     run = phases.get("run", 0.0)
@@ -155,8 +156,8 @@ def cost_sentence(report: Report) -> str:
 
 
 def _benchmark_seconds(result: JobResult) -> float | None:
-    """Return the total duration of the benchmark, over all generations if there are several. None if
-    unknown."""
+    """Return the total duration of the benchmark (seconds), over all generations if there are several. None
+    if unknown."""
     if not result.generations:
         return result.benchmark.wall_seconds if result.benchmark is not None else None
     return sum(map(_generation_seconds, result.generations))
@@ -169,16 +170,16 @@ def _generation_seconds(each: GenerationOutcome) -> float:
 
 
 def counts(report: Report) -> list[tuple[str, int, str]]:
-    """Return counts of records and lines: name, number and note."""
+    """Return counts of records and lines, each with name, number and note."""
     kafka = report.result.kafka if report.result is not None else None
     points = report.points
     found = [("metric records", points.records, "")]
     if report.extracted is not None:
         found += _extracted_counts(report.extracted)
     found += [
-        ("late", points.late, "read after a restart, so that their times are those of the reading"),
-        (f"beyond {LIMIT:g}", points.beyond, "values that are in the record and in no figure"),
-        ("malformed", points.malformed.count, "lines of the record that are no metric records"),
+        ("late", points.late, "read after a restart, so their times are those at which they were read"),
+        (f"beyond {LIMIT:g}", points.beyond, "values that are recorded, but not counted in any figure"),
+        ("malformed", points.malformed.count, "lines of the record that are not metric records"),
     ]
     if kafka is not None:
         found += [
@@ -193,8 +194,12 @@ def _extracted_counts(extracted: ExtractionSummary) -> list[tuple[str, int, str]
     what = ", ".join(f"{name} {count:,}" for name, count in list(rejected.items())[:8])
     return [
         ("lines of output", extracted.lines, size(extracted.log_bytes)),
-        ("rejected", sum(rejected.values()), f"matched, and no finite number{': ' if what else ''}{what}"),
-        ("emitted lines that were no values", extracted.emit_bad_lines, ""),
+        (
+            "rejected",
+            sum(rejected.values()),
+            f"the pattern matched, but the value is not a finite number{': ' if what else ''}{what}",
+        ),
+        ("emitted lines that were not valid values", extracted.emit_bad_lines, ""),
         ("bytes lost", extracted.lost_bytes, "the benchmark truncated its output before they were read"),
         (
             "bytes not searched",

@@ -315,7 +315,7 @@ def test_differing_nodes_come_first(tmp_path: Path) -> None:
         (job.on(rank).node / "environment.json").write_text(json.dumps(facts))
     page = html_report(report(job))
 
-    differ, same = page.index("In what the 2 nodes differ"), page.index("The same on all 2 nodes")
+    differ, same = page.index("Differences between the 2 nodes"), page.index("The same on all 2 nodes")
     assert differ < page.index("node 0: Xeon 1<br>node 1: Xeon 2") < same
     assert "Node 1: slow 1" in page[: page.index("<main>")]
 
