@@ -1,4 +1,5 @@
-"""The user's side: plans, launches, watches, cancels and reports benchmarks. Its functions for programs are in `executor.api`."""
+"""The programs on the user's machine: they plan, launch, watch, cancel and report benchmarks. Functions for
+other programs are in `executor.api`."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        # Imported on demand, so that `bai` and instances, which import this package, do not wait for it.
+        # Imported on demand, so that `bai` and instances, which import this package, do not wait for the API.
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from executor import api

@@ -6,7 +6,7 @@ from executor.signals import end_quietly_until_a_command_begins
 def main() -> None:
     """Run `bai`."""
     end_quietly_until_a_command_begins()
-    from executor.cli import main as run  # imported now, because this takes the time
+    from executor.cli import main as run  # imported only now, because this import takes most of the time
 
     run()
 

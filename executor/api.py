@@ -1,7 +1,8 @@
 """`bai` for programs, such as a notebook: plans, submits and reads jobs without a terminal.
 
 `from executor import plan, submit, status, scale, wait, metrics`; docs/api.md has examples. Each failure is a `BaiError` with the message
-that `bai` would print. Nothing is printed, and there are no prompts: `on_progress` gets warnings and progress.
+that `bai` would print. Nothing is printed, and there are no prompts. Warnings and progress are passed to
+`on_progress`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from executor.errors import UsageError
 from executor.jobs.scope import JobScope
 from executor.unattended import unattended
 
-# Imports of a single function are inside it: descriptors take a third of a second, and reading a job needs none.
+# Modules that only one function needs are imported in it, because importing descriptors takes a third of a
+# second, and reading a job does not need them.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend
     from executor.descriptor import Descriptor
@@ -81,7 +83,8 @@ def submit(
 ) -> str:
     """Start a benchmark, or launch it on EC2, and return its job id. The job continues without this process.
 
-    The parameters are those of `plan`. With a `job_id` it can be repeated after any failure: the job is started once.
+    The parameters are those of `plan`. With a `job_id`, the call can be repeated after any failure, and the
+    job is started only once.
     """
     from executor.backends.backend import SubmitListener
 
@@ -150,8 +153,8 @@ def scale(
     region: str | None = None,
     bucket: str | None = None,
 ) -> str:
-    """Ask an elastic job to run on this number of nodes from now on, as `bai scale` does; return the sentence
-    that it prints.
+    """Set the desired number of nodes of an elastic job, as `bai scale` does; return the sentence that `bai
+    scale` prints.
 
     The other parameters are those of `status`.
     """
@@ -186,7 +189,7 @@ def metrics(
 
 @contextmanager
 def _for_a_program() -> Iterator[None]:
-    """Prevent prompts, and turn all expected failures into a BaiError."""
+    """Prevent prompts, and convert all expected failures into a BaiError."""
     try:
         with unattended():
             yield
@@ -232,7 +235,7 @@ def _jobs(store: PathLike | None, profile: str | None, region: str | None, bucke
 def _read(
     job_request: JobRequest, jobs: JobScope, on_progress: OnProgress, *, job_id: str | None
 ) -> Iterator[tuple[JobRequest, Descriptor, Backend]]:
-    """Give the request with what it refers to, its descriptor and its backend; report warnings."""
+    """Return the request with its references resolved, its descriptor and its backend; report warnings."""
     from executor.descriptor import render_findings
     from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request

@@ -38,15 +38,16 @@ from executor.signals import command_begins
 
 class _Command(NamedTuple):
     function: str
-    """Module in `executor/commands/`, and its function."""
+    """Module in `executor/commands/` and function in it."""
     help: str
     """First sentence of the function's docstring, so that `bai --help` imports no command."""
     starts: bool = False
-    """Whether it starts a job: until it has, Ctrl-C is answered with "nothing was started"."""
+    """Whether the command starts a job. Until the job is started, Ctrl-C is answered with "nothing was
+    started"."""
     tidies: bool = False
     """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
-    """Class in that module that reads a command line with its own syntax; None: the usual one."""
+    """Class in that module that reads a command line with a syntax of its own; None: the usual class."""
 
 
 _COMMANDS = {
@@ -124,25 +125,26 @@ def group() -> TyperGroup:
 
 
 class _Group(TyperGroup):
-    """`bai`, whose lists of commands are generated from the table alone."""
+    """`bai`. Its lists of commands are generated only from the table."""
 
     def format_commands(self, *arguments: Any) -> None:
         """Write the commands with their help."""
         _listed(self).format_commands(*arguments)
 
     def shell_complete(self, *arguments: Any) -> Any:
-        """Return what a shell may complete: commands with their help, and options."""
+        """Return the completions for a shell: commands with their help, and options."""
         return _listed(self).shell_complete(*arguments)
 
 
 def _listed(bai: TyperGroup) -> TyperGroup:
-    """Return a group that has the commands' names and help, but cannot run them."""
+    """Return a group with the names and the help of the commands, which cannot run them."""
     commands = [TyperCommand(name, help=command.help) for name, command in _COMMANDS.items()]
     return TyperGroup(name=bai.name, commands=commands, params=bai.params, rich_markup_mode=None)
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name. Each is made on demand, because making all of them takes longer than a short command."""
+    """The commands by name. Each is created on demand, because creating all of them takes longer than a short
+    command."""
 
     def __getitem__(self, name: str) -> Any:
         return _made(name)
@@ -168,7 +170,7 @@ def _made(name: str) -> Any:
 
 
 def _sparing(made: Any) -> Any:
-    """Return a command that converts a value only if it has another type than its parameter.
+    """Return the command, changed so that it converts a value only if its type differs from the parameter's.
 
     typer converts with pydantic, whose import takes as long as a short command.
     """
@@ -186,7 +188,7 @@ def _sparing(made: Any) -> Any:
 
 
 def _process(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
-    """Return the value of a parameter; this replaces a method of typer."""
+    """Return the value of a parameter. This function replaces a method of typer."""
     annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
     if value is None and not parameter.required:
         ready = () if parameter.multiple or parameter.nargs == -1 else None
@@ -198,7 +200,7 @@ def _process(parameter: Any, process: Callable[..., Any], context: Any, value: A
 
 
 def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., None]:
-    """Return a command that ends quietly if its output is closed."""
+    """Return a command that exits quietly if its output is closed."""
 
     @functools.wraps(function)
     def guarded(*arguments: Any, **options: Any) -> None:
@@ -212,7 +214,7 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
                 if command.tidies:
                     _tidy(options["options"])
         except EOFError as error:
-            # Only the AWS library prompts, for the code of a second factor.
+            # Only the AWS library reads from the terminal, for the code of a second factor.
             from executor.backends.ec2.session import unasked
 
             raise unasked() from error
@@ -233,7 +235,7 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
 
 
 def _with_options(error: BaiError, given: object) -> BaiError:
-    """Return the error with the given options in the command that it suggests, if any."""
+    """Return the error. If it suggests a command, the user's options are added to that command."""
     if not isinstance(error, NextStepError) or not isinstance(given, JobOptions):
         return error
     return type(error)(given.with_next_step(str(error), error.next_step)) if error.next_step else error
@@ -262,7 +264,8 @@ def _bai(
 
 def main() -> None:
     """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 after a signal, 141 after a closed pipe."""
-    # Modules make very many permanent objects, and a command makes few cycles, so frequent collections are wasted.
+    # Modules create very many permanent objects, and a command creates few cycles, so frequent garbage
+    # collections are useless.
     gc.set_threshold(100_000)
     try:
         _run()
@@ -274,7 +277,7 @@ def _run() -> None:
     speak_utf8()
     _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
-        # A benchmark may print anything. A terminal that cannot show a character shows a question mark.
+        # A benchmark may print any text. Characters that the terminal cannot show become question marks.
         stream.reconfigure(encoding=terminal_encoding() or stream.encoding, errors="replace")  # type: ignore[union-attr]
     try:
         group()()
@@ -288,27 +291,28 @@ def _run() -> None:
 
 
 def _leave(end: SystemExit) -> NoReturn:
-    """End at once, because Python would first delete all objects one by one, which is a tenth of a short command's time."""
+    """Exit at once. Python would first delete all objects one by one, which takes a tenth of a short
+    command's time."""
     if not isinstance(end.code, (int, type(None))):
         raise end
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        raise end from None  # Python reports the lost output
+        raise end from None  # on a normal exit, Python reports the lost output
     atexit._run_exitfuncs()
     os._exit(end.code or 0)
 
 
 def _open_closed_streams() -> None:
-    """Replace a standard stream that the caller has closed (`>&-`): its output is not wanted."""
+    """Replace a standard stream that the caller has closed (`>&-`), because its output is not wanted."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - as long as we live
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    # Imported here and below, so that `bai --help` does not wait for it.
+    # Imported here and below so that `bai --help` does not wait for it.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):
@@ -319,7 +323,7 @@ def _refuse(error: BaiError) -> ExitCode:
 
 
 def _error_table(error: BaiError) -> dict[str, Any]:
-    """Return the JSON of a refusal. A person reads the same on stderr."""
+    """Return the JSON for a failed command. The user reads the same message on stderr."""
     from executor.planning.request import FindingsError
 
     findings = [each.as_table() for each in error.findings] if isinstance(error, FindingsError) else []

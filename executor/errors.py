@@ -1,4 +1,4 @@
-"""The errors of `bai` for people, with the next step.
+"""The errors of `bai`, whose messages are written for users, with the next step if there is one.
 
 ```
 BaiError
@@ -36,12 +36,12 @@ from bai_agent.light_dataclass import dataclass
 
 @dataclass(frozen=True)
 class NextStep:
-    """A command of `bai` that helps. The command line adds its own options to it."""
+    """A command of `bai` that solves the problem. The command line adds the user's own options to it."""
 
     words: tuple[str, ...]
     """Words after `bai`."""
     effect: str
-    """Its effect: "starts it again"."""
+    """Effect of the command, for example "starts it again"."""
 
 
 class NextStepError(BaiError):
@@ -65,7 +65,7 @@ class AwsCredentialsError(UsageError):
 
 
 class NotStartedError(BaiError):
-    """A job ended before any of its processes ran; its result has the reason."""
+    """A job ended before any of its processes ran; its result contains the reason."""
 
     def __init__(self, sentence: str, outcome: Outcome) -> None:
         super().__init__(sentence)
@@ -77,7 +77,7 @@ class LaunchError(NotStartedError):
 
 
 class NoResultError(NextStepError):
-    """The awaited result will never be written; the message has the reason."""
+    """The awaited result will never be written; the message contains the reason."""
 
 
 class ExtractError(BaiError):
@@ -85,11 +85,11 @@ class ExtractError(BaiError):
 
 
 class JobFetchError(BaiError):
-    """A file in the folder conflicts with the job's."""
+    """A file in the folder differs from the job's file."""
 
 
 class StillGoesOnError(BaiError):
-    """The job has not ended within the time to wait."""
+    """The job did not end within the time to wait."""
 
 
 class ScriptsError(BaiError):
@@ -109,15 +109,15 @@ class UnreadableEventError(BaiError):
 
 
 class RefusedError(BaiError):
-    """A request cannot run; the message is for its author."""
+    """A request cannot be run; the message is for the request's author."""
 
 
 class SendError(BaiError):
-    """Kafka has not taken a message; a later attempt may succeed."""
+    """Kafka did not accept a message; a later attempt may succeed."""
 
 
 class MessageTooLargeError(BaiError):
-    """Kafka will never take a message, because it is too large."""
+    """Kafka will never accept a message, because it is too large."""
 
 
 class WheelError(BaiError):
@@ -125,7 +125,8 @@ class WheelError(BaiError):
 
 
 class AwsError(BaiError):
-    """AWS refused or did not answer; the message names the call. `code` is AWS's own; empty if it gave none."""
+    """AWS refused a request, or did not answer; the message names the call. `code` is AWS's error code; empty
+    if there is none."""
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
@@ -133,7 +134,8 @@ class AwsError(BaiError):
 
 
 class UndecidedError(BaiError):
-    """It is unknown whether the job was launched. The launch can be repeated, and launches it once."""
+    """It is unknown whether the job was launched. The launch can be repeated, and the job is launched only
+    once."""
 
 
 class AgentError(BaiError):

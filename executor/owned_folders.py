@@ -1,4 +1,5 @@
-"""This user's cache, and folders of one process, which the next process removes if their owner was killed."""
+"""This user's cache folder, and folders that belong to one process. If that process is killed, a later one
+removes them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from bai_agent.errors import BusyError
 from bai_agent.job.run_directory import locked, make_folder, write_atomic
 
 _LOCK = "lock"
-"""Name of the lock, which the owner holds while it lives."""
+"""Name of the lock file. The owner of the folder holds the lock as long as it runs."""
 _TRIES = 20
 _KEPT = 5
 """Files of a folder of the cache that stay: those that were used last. Other versions of `bai` may use them at the same time."""
@@ -50,9 +51,8 @@ def keep_in_cache(path: Path, content: bytes) -> None:
 def new_owned_folder(
     parent: Path, *, prefix: str = "", private: Path | None = None, stack: ExitStack
 ) -> Path:
-    """Return a new folder in `parent`, and hold its lock until `stack` ends. Raises OSError.
-
-    private: the outermost new folder that no other user may enter; by default the folder itself.
+    """Return a new folder in `parent`, and hold its lock until `stack` is closed. Raises OSError. private:
+    outermost new folder that other users may not enter; by default the folder itself.
     """
     last: OSError | None = None
     for _ in range(_TRIES):
@@ -61,9 +61,9 @@ def new_owned_folder(
             make_folder(folder, private=private or folder)
             stack.enter_context(locked(folder / _LOCK))
         except BusyError:
-            continue  # another process cleans up here at this moment
+            continue  # another process is cleaning up here at this moment
         except FileNotFoundError as error:
-            last = error  # another process has just done so, or no folder can be made there
+            last = error  # another process has just done so, or no folder can be created there
         else:
             if folder.is_dir():
                 return folder
@@ -71,11 +71,10 @@ def new_owned_folder(
 
 
 def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -> Path:
-    """Return a new folder for temporary files, which `stack` removes at its end. Raises OSError.
-
-    near: the folder in which it is made, which is this user's own; by default that of temporary files.
+    """Return a new folder for temporary files, which is removed when `stack` is closed. Raises OSError. near:
+    parent folder, which this user must own; by default the system's folder for temporary files.
     """
-    # Imported here: most commands make no such folder.
+    # Imported here because most commands create no such folder.
     from tempfile import gettempdir
 
     parent = near or Path(gettempdir())
@@ -86,10 +85,9 @@ def scratch_folder(prefix: str, *, near: Path | None = None, stack: ExitStack) -
 
 
 def remove_unowned(parent: Path, *, prefix: str = "", user: int | None = None) -> None:
-    """Remove the folders in `parent` whose owners were killed. A folder that cannot be removed stays for the
-    next attempt.
-
-    user: only this user's folders are removed, if other users may also make some in `parent`.
+    """Remove the folders in `parent` whose owners were killed. A folder that cannot be removed is left for
+    the next call. user: if set, only this user's folders are removed, because other users may also create
+    folders in `parent`.
     """
     with suppress(OSError):
         for name in os.listdir(parent):  # noqa: PTH208 - the names alone

@@ -1,4 +1,4 @@
-"""The command that starts this program, for hints that people copy."""
+"""The command that starts this program, for hints that users copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _NAME = "bai"
 
 @cache
 def program() -> str:
-    """Return "bai" if a shell finds this very program under that name, else the path that started it."""
+    """Return "bai" if a shell finds this program under that name, otherwise the path with which it was
+    started."""
     return called(sys.argv[0], path=os.environ.get("PATH"), folder=Path.cwd())
 
 
@@ -22,7 +23,7 @@ def called(started: str, *, path: str | None, folder: Path) -> str:
     """Return the command for the program that was `started` in `folder`, with `path` as PATH."""
     here = Path(os.path.abspath(folder / started))  # noqa: PTH100 - resolve() would follow links
     if here.name != _NAME or not here.exists():
-        # Run as a module, or by a test: there is no path that would run it again.
+        # The program was run as a module or by a test, so no path would run it again.
         return _NAME
     found = shutil.which(_NAME, path=path)
     if found is not None and here.samefile(folder / found):
@@ -33,5 +34,5 @@ def called(started: str, *, path: str | None, folder: Path) -> str:
 
 
 def command(*words: str) -> str:
-    """Return the command of this program with `words`, to be pasted into a shell."""
+    """Return a command of this program with `words` as arguments, quoted for a shell."""
     return " ".join((program(), shlex.join(words)))

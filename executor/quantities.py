@@ -1,4 +1,4 @@
-"""Numbers, sizes, times and lists for people."""
+"""Converts numbers, sizes, times and lists to text for users."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 _BYTES = {"B": "", "bytes": "", "Bytes": "", "B/s": "/s", "bytes/s": "/s", "Bytes/Second": "/s"}
-"""Units that are shown as sizes, and the text after the size."""
+"""Units that are shown as sizes → text after the size."""
 _LARGEST_SIZE = 99.9 * 2**40
 _WHOLE = re.compile(r"-?[0-9][0-9,]*")
 
@@ -26,10 +26,8 @@ def number(value: float) -> str:
 
 
 def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[str, str]:
-    """Return a metric's value for people, and its units unless the value contains them, as for bytes and
-    bytes a second.
-
-    floor: the smallest measurable value; a value up to it is shown as "below" it.
+    """Return a metric's value as text, and its units unless the text contains them, as it does for bytes and
+    bytes per second. floor: smallest measurable value; a value up to it is shown as "below" it.
     """
     if floor is not None and value <= floor:
         text, rest = quantity(floor, units)
@@ -41,12 +39,12 @@ def quantity(value: float, units: str, *, floor: float | None = None) -> tuple[s
 
 
 def amount(value: float, units: str, *, floor: float | None = None) -> str:
-    """Return a metric's value with its units, for reading."""
+    """Return a metric's value with its units as text."""
     return " ".join(quantity(value, units, floor=floor)).strip()
 
 
 def aligned(texts: Sequence[str]) -> list[str]:
-    """Return numbers with spaces after them, so that their decimal points align at the right edge of a
+    """Return numbers padded with spaces at their ends, so that their decimal points align in a right-aligned
     column."""
     ends = [match.end() if (match := _WHOLE.match(text)) else 0 for text in texts]
     longest = max((len(text) - end for text, end in zip(texts, ends, strict=True) if end), default=0)
@@ -57,7 +55,7 @@ def aligned(texts: Sequence[str]) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """Return a time span for people: "0.3 s", "1 min 05 s", "2 h 03 min"."""
+    """Return a time span as text, for example "0.3 s", "1 min 05 s" or "2 h 03 min"."""
     if value < 59.95:
         return f"{value:.1f} s"
     whole = round(value)
@@ -70,7 +68,7 @@ def seconds(value: float) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes for people: "512 B", "3.4 MiB"."""
+    """Return a number of bytes as text, for example "512 B" or "3.4 MiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -79,21 +77,21 @@ def size(count: float) -> str:
 
 
 def clock(milliseconds: int) -> str:
-    """Return a moment (ms since the epoch) in this machine's time zone: "2026-11-20 21:31:50"."""
+    """Return a time (ms since the epoch) in this machine's time zone, for example "2026-11-20 21:31:50"."""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things: "1 run", "2,000 runs"."""
+    """Return a number with its noun, for example "1 run" or "2,000 runs"."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(texts: Sequence[str], most: int) -> str:
-    """Return the first `most` texts, and the number of the others: "a, b and 3 more"."""
+    """Return the first `most` texts, and the number of the others, for example "a, b and 3 more"."""
     more = f" and {len(texts) - most:,} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
 def percent(share: float, form: str = ".1f") -> str:
-    """Return a share: "12.5 %". form: that of the number."""
+    """Return a share as text, for example "12.5 %". form: format of the number."""
     return f"{100 * share:{form}} %"

@@ -1,4 +1,4 @@
-"""Turns signals into exceptions, so that an interrupted command can report what still runs."""
+"""Converts signals into exceptions, so that an interrupted command can report what still runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_SECONDS = 0.01
-"""Time until a signal is sent again that came while pydantic built a model (seconds)."""
+"""Time after which a signal is sent again if it arrived while pydantic was building a model (seconds)."""
 
 
 class SignalError(KeyboardInterrupt):
@@ -23,7 +23,7 @@ class SignalError(KeyboardInterrupt):
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Raise SignalError at the first Ctrl-C or SIGTERM; a second one ends the process at once."""
+    """Raise SignalError at the first Ctrl-C or SIGTERM. A second signal ends the process at once."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if before[signal.SIGINT] is _end_quietly:
         before[signal.SIGINT] = signal.default_int_handler
@@ -46,7 +46,8 @@ def raised_signals() -> Iterator[None]:
 
 
 def _builds_a_model(frame: FrameType | None) -> bool:
-    """Return whether pydantic is running: it converts any exception of a callback into its own."""
+    """Return whether pydantic is running. If so, an exception must wait, because pydantic converts any
+    exception of a callback into its own."""
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("pydantic."):
             return True
@@ -55,13 +56,13 @@ def _builds_a_model(frame: FrameType | None) -> bool:
 
 
 def end_quietly_until_a_command_begins() -> None:
-    """Let Ctrl-C end this process with one sentence, unless the caller ignores Ctrl-C."""
+    """Make Ctrl-C end this process with one sentence, unless the caller ignores Ctrl-C."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_quietly)
 
 
 def command_begins() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, because the command now reports what still runs."""
+    """Make Ctrl-C raise KeyboardInterrupt again, because the command now reports what still runs."""
     if signal.getsignal(signal.SIGINT) is _end_quietly:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,5 @@
-"""Whether a prompt is possible: a person at a terminal runs a command, a program calls the API."""
+"""Tells whether a prompt is possible. A user at a terminal can answer one, but a program that calls the API
+cannot."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _UNATTENDED = ContextVar("unattended", default=False)
 
 @contextmanager
 def unattended() -> Iterator[None]:
-    """Prevent prompts in this block."""
+    """Prevent prompts in this `with` block."""
     before = _UNATTENDED.set(True)
     try:
         yield

@@ -1,1 +1,1 @@
-"""Jobs in a store: found, listed, followed, fetched, pruned."""
+"""Finds, lists, follows, fetches and prunes the jobs in a store."""

@@ -1,4 +1,5 @@
-"""The runs of a comparison: those of named jobs, of all jobs with a label, of the arms of one job."""
+"""Reads the runs for a comparison: those of named jobs, of all jobs with a label, or of the arms of one
+job."""
 
 from __future__ import annotations
 
@@ -27,36 +28,37 @@ from executor.records.reading import result_of
 from executor.records.series import labelled_name
 
 VERSUS = "vs"
-"""The word between two sides of several jobs each."""
+"""The word that separates two sides with several jobs each."""
 _AT_ONCE = 16
 _EARLIER = 20
-"""Number of jobs that the scatter of runs is estimated from."""
+"""Number of earlier jobs from which the scatter of runs is estimated."""
 _FEWEST = 3
 
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """One job with its runs. Its machine and software are read on demand."""
+    """One job with its runs. Facts about its machine and software are read on demand."""
 
     record: JobRecord
     runs: JobRuns
 
     @cached_property
     def environments(self) -> list[Mapping[str, Any]]:
-        """Environment of each node, as far as known. Raises StoreError."""
+        """Environment of each node, as far as it is known. Raises StoreError."""
         return [each.environment for each in environments(self.record) if each.environment is not None]
 
     @property
     def machines(self) -> str:
-        """Machines of the job: "2 x c5.large", or "2 nodes" if no instance type is known. Raises StoreError."""
+        """Machines of the job, for example "2 x c5.large", or "2 nodes" if the instance type is unknown.
+        Raises StoreError."""
         types = [table_in(each, "instance").get("type") for each in self.environments]
         known = sorted({each for each in types if isinstance(each, str)})
         nodes = self.runs.nodes
         return f"{nodes} x {' and '.join(known)}" if known else f"{nodes} node{'' if nodes == 1 else 's'}"
 
     def described(self, arm: str | None = None) -> Job:
-        """Return its descriptor, or that of the job with only `arm`; scripts of this machine with their
-        checksum. Raises StoreError."""
+        """Return the job's descriptor, with only `arm` if one is given. Scripts of this machine have their
+        checksum in it. Raises StoreError."""
         job = self.runs.job
         arms = job.repeat.arms if job.repeat is not None else ()
         found = next((each for each in arms if each.name == arm), None)
@@ -75,8 +77,8 @@ class ComparedJob:
 
 
 def by_arm(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return runs with the arm of each among the labels of its metrics: numbers of different arms must not be
-    mixed."""
+    """Return the runs with each one's arm as a label of its metrics, so that numbers of different arms are
+    not mixed."""
     return tuple(
         run
         if run.arm is None
@@ -97,17 +99,17 @@ class Side:
     runs: tuple[Run, ...]
     jobs: tuple[ComparedJob, ...]
     arm: str | None = None
-    """The arm of its one job."""
+    """Arm of the side's only job; None if the side is not an arm."""
 
     @property
     def environments(self) -> list[Mapping[str, Any]]:
-        """Environments of all nodes of all its jobs. Raises StoreError."""
+        """Environments of all nodes of all jobs of the side. Raises StoreError."""
         found = [each for job in self.jobs for each in job.environments]
         return [{**each, **_of_arm(each, self.arm)} for each in found]
 
     @property
     def described(self) -> list[Job]:
-        """The job descriptors of its runs. Raises StoreError."""
+        """The job descriptors of the side's runs. Raises StoreError."""
         return [each.described(self.arm) for each in self.jobs]
 
     @property
@@ -116,7 +118,7 @@ class Side:
 
 
 class RunReader:
-    """Finds jobs, and reads the runs of each once."""
+    """Finds jobs, and reads the runs of each job only once."""
 
     def __init__(self, find: Callable[[str], JobRecord], stores: Callable[[], Iterable[JobStore]]) -> None:
         self._find = find
@@ -134,11 +136,11 @@ class RunReader:
         return self._read[key]
 
     def sides(self, words: Sequence[str]) -> list[Side]:
-        """Return the sides that a person named. Raises UsageError, StoreError, DescriptorError.
+        """Return the sides that the user named. Raises UsageError, StoreError, DescriptorError.
 
-        Each word is a side; with the word "vs", all words between two of these are one side. A word is a job,
-        or KEY=VALUE: all jobs with that label. A single job that compares two descriptors has their arms as
-        its sides.
+        Each word is a side. If the word "vs" is present, all words between two of these are one side. A word
+        is a job, or KEY=VALUE for all jobs with that label. The arms of a single job that compares
+        descriptors are its sides.
         """
         groups = _groups(words)
         if len(groups) == 1:
@@ -169,7 +171,8 @@ class RunReader:
         return [self.job(record) for record in (found if last is None else found[-last:])]
 
     def earlier_scatter(self, side: Side, *, but: Iterable[str]) -> dict[str, float]:
-        """Return how much earlier runs of the same benchmark scatter, by metric: a share. Raises StoreError."""
+        """Return the relative standard deviation of earlier runs of the same benchmark, by metric. Raises
+        StoreError."""
         name = side.jobs[0].runs.job.job.name
         found = self._jobs(lambda job: job.job.name == name, but=but)[-_EARLIER:]
         runs = [run for record in found for run in self.job(record).runs.runs]
@@ -181,7 +184,7 @@ class RunReader:
         return scatters
 
     def _jobs(self, wanted: Callable[[Job], bool], *, but: Iterable[str]) -> list[JobRecord]:
-        """Return the jobs with a run that succeeded, in order of their time."""
+        """Return the jobs with a successful run, in order of time."""
         left_out = set(but)
         found: list[tuple[int, JobRecord]] = []
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -197,7 +200,7 @@ class RunReader:
         return Side(name=name, runs=tuple(run for job in jobs for run in job.runs.runs), jobs=tuple(jobs))
 
     def _jobs_of(self, word: str) -> list[ComparedJob]:
-        # No job id holds this character.
+        # No job id contains this character.
         if "=" not in word:
             return [self.job(self._find(word))]
         jobs = self.labelled(word)
@@ -218,7 +221,7 @@ class RunReader:
 
 
 def sides_of(job: ComparedJob) -> list[Side]:
-    """Return the arms of a job as sides, in order; empty for a job without arms."""
+    """Return the arms of a job as sides, in their order; empty for a job without arms."""
     return [
         Side(name=f"{job.runs.job_id} {arm}", runs=tuple(runs), jobs=(job,), arm=arm)
         for arm, runs in sides_of_arms(job.runs).items()
@@ -226,14 +229,15 @@ def sides_of(job: ComparedJob) -> list[Side]:
 
 
 def job_runs(record: JobRecord, *, nodes: int | None = None) -> JobRuns:
-    """Return the runs of a job with their numbers, of generations on as many nodes, if possible `nodes`. Raises StoreError, DescriptorError."""
+    """Return the runs of a job with their numbers. Only generations on equally many nodes are used, if
+    possible on `nodes`. Raises StoreError, DescriptorError."""
     job, result, points = record.job(), result_of(record), read_points(record)
     starts = benchmark_starts(record.node())
     return runs_of(record.job_id, job, result, points, starts=starts, of_one_size=True, nodes=nodes)
 
 
 def _of_arm(environment: Mapping[str, Any], arm: str | None) -> Mapping[str, Any]:
-    """Return the facts in `environment.json` about one arm."""
+    """Return `environment.json` with the facts about one arm."""
     arms = environment.get("arms")
     found = arms.get(arm) if isinstance(arms, Mapping) and arm is not None else None
     return found if isinstance(found, Mapping) else {}
@@ -254,7 +258,7 @@ def _groups(words: Sequence[str]) -> list[list[str]]:
 
 
 def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
-    """Return the start of a job, if it is wanted and has a run that succeeded."""
+    """Return the start of a job if it is wanted and has a successful run; otherwise None."""
     try:
         if not wanted(record.job()):
             return None
@@ -264,5 +268,5 @@ def _started(record: JobRecord, wanted: Callable[[Job], bool]) -> int | None:
         )
         return started_of(record) if succeeded else None
     except (StoreError, DescriptorError, RecordError):
-        # From another version, or broken: the rest can still be compared.
+        # The record is broken, or of another version, but the other jobs can still be compared.
         return None

@@ -1,5 +1,5 @@
-"""Two sides compared, or a job with its history: the numbers of their runs, and other differences between
-them."""
+"""Two compared sides, or a job and its history: the numbers of their runs, and the differences of their
+machines and descriptors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from executor.jobs.compared import ComparedJob, RunReader, Side, by_arm, sides_o
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPair:
-    """The side B compared with the side A. Other differences are read on demand."""
+    """The side B compared with the side A. Differences of machines and descriptors are read on demand."""
 
     a: Side
     b: Side
@@ -40,14 +40,14 @@ class ComparedPair:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Other differences: of machines, then of descriptors. Raises StoreError."""
+        """The differences of the machines, then those of the descriptors. Raises StoreError."""
         return [
             *environment_differences(self.a.environments, self.b.environments),
             *descriptor_differences(self.a.described, self.b.described),
         ]
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values. Raises StoreError."""
+        """Return all fields as JSON values. Raises StoreError."""
         a, b = (
             {"name": side.name, "runs": [run.name for run in side.runs], "left_out": side.left_out}
             for side in (self.a, self.b)
@@ -67,7 +67,7 @@ class ComparedPair:
 def compared_pairs(
     sides: Sequence[Side], *, earlier_scatter: Mapping[str, float] | None = None
 ) -> list[ComparedPair]:
-    """Compare each side with the first one; see `compare_sides`."""
+    """Compare each side with the first one, as `compare_sides` does."""
     first, *others = sides
     found = compare_sides(first.runs, [side.runs for side in others], earlier_scatter=earlier_scatter)
     return [
@@ -77,14 +77,14 @@ def compared_pairs(
 
 
 def compared_arms(job: ComparedJob) -> list[ComparedPair]:
-    """Compare the arms of a job; empty if fewer than two have a run that succeeded."""
+    """Compare the arms of a job; empty if fewer than two arms have a successful run."""
     sides = sides_of(job)
     return compared_pairs(sides) if len(sides) > 1 else []
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedHistory:
-    """A job compared with earlier jobs that share a label and kind of machine."""
+    """A job compared with earlier jobs with the same label and kind of machine."""
 
     newest: ComparedJob
     before: Sequence[ComparedJob]
@@ -94,14 +94,14 @@ class ComparedHistory:
 
     @property
     def history(self) -> str:
-        """The history in words."""
+        """A text about the history."""
         jobs, runs = len(self.before), sum(len(job.runs.runs) for job in self.before)
         counted = f"{jobs} job{'' if jobs == 1 else 's'} with {self.label}"
         return f"{counted}, {runs} run{'' if runs == 1 else 's'}"
 
     @cached_property
     def banded(self) -> AgainstHistory:
-        """The runs of the job against those of the history."""
+        """The runs of the job compared with those of the history."""
         runs = [run for job in self.before for run in job.runs.runs]
         return against_history(by_arm(runs), by_arm(self.newest.runs.runs))
 
@@ -119,7 +119,7 @@ class ComparedHistory:
 
     @cached_property
     def differences(self) -> list[Difference]:
-        """Other differences: of machines, then of descriptors. Raises StoreError."""
+        """The differences of the machines, then those of the descriptors. Raises StoreError."""
         earlier = [each for job in self.before for each in job.environments]
         return [
             *environment_differences(earlier, self.newest.environments),
@@ -127,7 +127,7 @@ class ComparedHistory:
         ]
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values. Raises StoreError."""
+        """Return all fields as JSON values. Raises StoreError."""
         return {
             "run": self.newest.runs.job_id,
             "history": [job.runs.job_id for job in self.before],

@@ -1,5 +1,4 @@
-"""Job ids for completion in a shell. A user waits for them, so nothing is validated, and no bucket is
-asked."""
+"""Job ids for shell completion. The user waits for them, so nothing is validated, and no bucket is read."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from bai_agent.job.schema.field_types import is_job_id
 
 _MOST = 200
 _DESCRIBED = 50
-"""Whose results are read."""
+"""Number of jobs whose results are read."""
 _RESULT_BYTES = 2**16
 LAST = "last"
 
@@ -53,7 +52,7 @@ def _how(job: Path) -> str:
     except (OSError, ValueError, RecursionError):
         return ""
     outcome = result.get("outcome") if isinstance(result, dict) else None
-    # A shell splits it at line ends and colons.
+    # A shell splits the text at line ends and colons.
     return (
         outcome
         if isinstance(outcome, str) and outcome.isascii() and outcome.replace("_", "").isalnum()

@@ -1,4 +1,5 @@
-"""Earlier jobs in a descriptor: `job:last/model.pt` becomes the artifact of one job, with its checksum, and so does a checkpoint."""
+"""Resolves references to earlier jobs in a descriptor: `job:last/model.pt` becomes the artifact of one job,
+with its checksum. References to checkpoints are resolved in the same way."""
 
 from __future__ import annotations
 
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 
 CHECKPOINT_KEY = "checkpoint.from"
 _MOST_FILES = 1000
-"""Most files of a folder of artifacts, each of which becomes a source."""
+"""Maximum number of files in a folder of artifacts, each of which becomes a source."""
 _NAMED = 5
-"""Most artifacts that a message names."""
+"""Maximum number of artifacts that a message names."""
 _WRITTEN = ("id", "md5", "sha256", "unpack", "mode")
-"""Keys of a source that its artifacts have too."""
+"""Keys of a source that are copied to the artifacts that replace it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,8 @@ class ArtifactSource(SourceTable):
 
 
 def without_earlier_jobs(descriptor: Descriptor) -> Descriptor:
-    """Return the descriptor without artifacts and checkpoints of other jobs, which a check alone does not look up."""
+    """Return the descriptor without artifacts and checkpoints of other jobs, for checks that do not look jobs
+    up."""
     kept = [each for each in descriptor.data.sources if not refers_to_job(each.src)]
     descriptor = _with_sources(descriptor, kept)
     if descriptor.checkpoint is None:
@@ -72,11 +74,11 @@ def without_earlier_jobs(descriptor: Descriptor) -> Descriptor:
 def use_earlier_jobs(
     job_request: JobRequest, descriptor: Descriptor, scope: JobScope, *, job_id: str | None
 ) -> tuple[JobRequest, Descriptor]:
-    """Return the request and its descriptor with artifacts and the checkpoint of single jobs in place of references such as
-    `job:last/model.pt`.
+    """Return the request and its descriptor. References such as `job:last/model.pt` are replaced by the
+    artifacts or the checkpoint of one job.
 
-    The request names the jobs by their ids, so that `--like` uses the same ones. job_id: the id that was
-    given; if that job exists, its record says which jobs were meant. Raises UsageError, StoreError.
+    The request names the jobs by their ids, so that `--like` uses the same jobs. job_id: the id that the user
+    gave; if that job exists, its record contains the jobs that were meant. Raises UsageError, StoreError.
     """
     checkpoint = descriptor.checkpoint
     has_origin = checkpoint is not None and checkpoint.from_ is not None
@@ -101,14 +103,14 @@ def use_earlier_jobs(
 
 
 def pin(key: str, path: tuple[str | int, ...], src: str) -> Override:
-    """Return the value that a reference in the descriptor stood for."""
+    """Return the value that replaces a reference in the descriptor."""
     return Override(option=f"--set {key}", key=key, path=path, value=src, typed=False)
 
 
 def pinned(
     given: Sequence[Override], pins: Sequence[Override], descriptor: Descriptor
 ) -> tuple[Override, ...]:
-    """Return the overrides with the addresses that name single jobs in place of those that were given."""
+    """Return the overrides, with addresses that name single jobs in place of the given references."""
     places = {each.path: each for each in pins}
     kept = []
     for each in given:
@@ -116,7 +118,7 @@ def pinned(
             _position(step, descriptor) if isinstance(step, ItemName) else step for step in each.path
         )
         if place not in places and any(overlap(place, one) for one in places):
-            return tuple(given)  # The whole list was given, and a part of it cannot be given as well.
+            return tuple(given)  # The whole list was set, so a part of it cannot be set in addition.
         if place not in places:
             kept.append(each)
     return (*kept, *pins)
@@ -160,7 +162,8 @@ def _with_arms(descriptor: Descriptor, scope: JobScope) -> Descriptor:
 
 
 def job_before(job_id: str | None, scope: JobScope) -> Job | None:
-    """Return the job of this id, whose `set` has the values that it was given in place of its descriptor's; None if there is none."""
+    """Return the job of this id; None if there is none. Its `set` contains the values that overrode its
+    descriptor."""
     record = scope.with_id(job_id) if job_id is not None else None
     return None if record is None else record.job()
 
@@ -168,7 +171,7 @@ def job_before(job_id: str | None, scope: JobScope) -> Job | None:
 def _resolved(
     source: SourceTable, scope: JobScope, *, key: str, before: Job | None = None
 ) -> tuple[Sequence[SourceTable], str]:
-    """Return the sources that `source` stands for, and its address with the job's id."""
+    """Return the sources that replace `source`, and its address with the job's id."""
     if not refers_to_job(source.src):
         return [source], source.src
     meant = before.set.get(key) if before is not None else None
@@ -183,7 +186,8 @@ def _resolved(
 
 
 def _as_before(source: SourceTable, reference: JobReference, before: Job) -> list[ArtifactSource]:
-    """Return the artifacts that the job `before` was given for `source`; none if its record does not have them."""
+    """Return the artifacts with which the job `before` replaced `source`; empty if its record does not
+    contain them."""
     mark, wanted = f"/{reference.job}/artifacts/", reference.artifact or ""
     whole = not wanted or wanted.endswith("/")
     found: dict[str, ArtifactSource] = {}
@@ -199,7 +203,8 @@ def _as_before(source: SourceTable, reference: JobReference, before: Job) -> lis
 
 
 def _succeeded(reference: JobReference, scope: JobScope) -> JobRecord:
-    """Return the job of the reference. Raises UsageError if it does not exist or has not succeeded."""
+    """Return the job that the reference names. Raises UsageError if it does not exist or has not
+    succeeded."""
     record = find_reference(reference, scope.stores())
     result = result_of(record)
     if result is None:
@@ -230,7 +235,7 @@ def _artifacts(record: JobRecord, reference: JobReference, source: SourceTable) 
 
 
 def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
-    """Raise UsageError if a folder of that many artifacts cannot be the data of `source`."""
+    """Raise UsageError if a folder with this many artifacts cannot replace `source`."""
     if files > _MOST_FILES:
         raise UsageError(
             f"the job {record.job_id} has {files:,} artifacts there, and a source has at most {_MOST_FILES:,}; "
@@ -241,19 +246,20 @@ def _check_folder(record: JobRecord, source: SourceTable, files: int) -> None:
 
 
 def _kept(record: JobRecord, reference: JobReference) -> dict[str, StoredObject]:
-    """Return the job's artifacts by their paths. Raises UsageError if the path of one that is meant would lead out of a folder."""
+    """Return the job's artifacts by their paths. Raises UsageError if the path of a referenced artifact would
+    lead out of its folder."""
     place, wanted = record.key("artifacts/"), reference.artifact or ""
     found = {each.key.removeprefix(place): each for each in record.store.find(place)}
     for name in found:
         is_meant = name.startswith(wanted) if wanted.endswith("/") or not wanted else name == wanted
         if is_meant and (mistake := artifact_mistake(reference.of(record.job_id, name))) is not None:
-            # Another program wrote it: it could lead to any place on the machine.
+            # Another program wrote this path, so it could lead to any place on the machine.
             raise UsageError(f"the job {record.job_id} has an artifact that cannot be used: {mistake[0]}")
     return found
 
 
 def _hint(wanted: str, names: Sequence[str]) -> str:
-    """Return what can be named instead."""
+    """Return a hint with names that exist."""
     if not names:
         return "[output] artifacts of its descriptor names files to be kept"
     if any(name.startswith(f"{wanted}/") for name in names):
@@ -285,7 +291,8 @@ def _artifact(record: JobRecord, item: StoredObject, source: SourceTable, *, pat
 
 
 def _sha256(file: Path, *, below: Path) -> str:
-    """Return the checksum of a file that no symbolic link below the folder `below` leads to. Raises UsageError."""
+    """Return the SHA-256 of a file. Raises UsageError if a symbolic link below the folder `below` leads to
+    it."""
     way = [file, *file.parents]
     for each in way[: way.index(below) + 1]:
         if each.is_symlink():
@@ -303,10 +310,11 @@ def _sha256(file: Path, *, below: Path) -> str:
 def _find_checkpoint(
     written: CheckpointTable, scope: JobScope, *, before: Job | None
 ) -> tuple[FoundCheckpoint, str]:
-    """Return the table with the checkpoint that its key `from` means, and that key's value with the job's id.
+    """Return the table with the checkpoint that its key `from` names, and the value of that key with the
+    job's id.
 
-    before: the same job if it was submitted before. It keeps its checkpoint if the same earlier job is meant, which may be gone.
-    Raises UsageError, StoreError.
+    before: the same job if it was submitted before. If it named the same earlier job, which may be gone, its
+    checkpoint is used again. Raises UsageError, StoreError.
     """
     text = written.from_ or ""
     if before is not None:
@@ -322,7 +330,8 @@ def _find_checkpoint(
 
 
 def _checkpoint_before(written: CheckpointTable, text: str, before: Job) -> FoundCheckpoint | None:
-    """Return the table with the checkpoint of the job `before`; None if the reference `text` means another job, or it has none."""
+    """Return the table with the checkpoint of the job `before`; None if it has no checkpoint, or if the
+    reference `text` names another job."""
     origin = before.checkpoint.origin if before.checkpoint is not None else None
     if origin is None or before.store is None or text != before.set.get(CHECKPOINT_KEY, f"job:{origin.job}"):
         return None
@@ -330,7 +339,8 @@ def _checkpoint_before(written: CheckpointTable, text: str, before: Job) -> Foun
 
 
 def _newest_checkpoint(record: JobRecord) -> CheckpointOrigin:
-    """Return the newest complete checkpoint of an ended job, or the one that it began from. Raises UsageError."""
+    """Return the newest complete checkpoint of an ended job or, if it has none, the one from which it began.
+    Raises UsageError."""
     job_id = record.job_id
     if result_of(record) is None:
         raise UsageError(
@@ -349,7 +359,7 @@ def _newest_checkpoint(record: JobRecord) -> CheckpointOrigin:
         return CheckpointOrigin(job=job_id, name=found.name, sha256=marker_digest(found), attempt=attempt)
     if checkpoint.origin is None:
         raise UsageError(f"the job {job_id} has kept no complete checkpoint")
-    # It ended before it kept one of its own.
+    # The job ended before it saved a checkpoint of its own.
     earlier = JobRecord(record.store, checkpoint.origin.job)
     if not any(
         each.name == checkpoint.origin.name and marker_digest(each) == checkpoint.origin.sha256

@@ -1,9 +1,9 @@
 """An index of the ended jobs in a folder, so that a list reads only the results of the jobs that it shows.
 
-The index is in this user's cache, and only a hint. An entry is valid if the job's folder and its
-`result.json` are the same files as when they were read: any change to them changes their time (`st_ctime`),
-which cannot be set. Jobs without a valid entry are read. A missing or damaged index, or one of another
-version or folder, counts as empty.
+The index is in this user's cache, and is only a hint. An entry is valid if the job's folder and its
+`result.json` have not changed since they were read. Any change to them changes their `st_ctime`, which cannot
+be set. Jobs without a valid entry are read. A missing or damaged index, or one of another version or folder,
+counts as empty.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from executor.owned_folders import cache_folder
 from executor.records.reading import read_each
 
 _FORMAT = 1
-"""Raised if the content of the file or the meaning of a field changes."""
+"""Version of the file. It is increased if the content of the file or the meaning of a field changes."""
 _WORTH = 64
-"""Smallest number of changed entries that are worth a new index file."""
+"""Minimum number of changed entries for which a new index file is written."""
 _SETTLED_NS = 2_000_000_000
-"""Smallest age of a file whose next change certainly changes its time: clocks of file systems advance in
-steps."""
+"""Minimum age of a file whose next change certainly changes its time (ns), because clocks of file systems
+advance in steps."""
 _DRAFT_AGE_S = 3600
 
 _Files: TypeAlias = list[int]
-"""Inode and time of change of a job's folder, the same of its result, and the result's size."""
+"""Inode and change time of a job's folder, inode and change time of its result, and the result's size."""
 _Entry: TypeAlias = tuple[_Files, "StartedJob"]
 
 
 class StartedJob(NamedTuple):
-    """A job, and the facts that are known without its descriptor."""
+    """A job, with the facts that are known without reading its descriptor."""
 
     job_id: str
     started: int
-    """ms UTC; 0 if unknown."""
+    """Start of the job (ms UTC); 0 if unknown."""
     status: str | None = None
-    """Status and outcome of an ended job; None if it still runs, or if its result alone does not show
+    """Status and outcome of an ended job; None if the job still runs, or if its result alone does not contain
     them."""
     outcome: str | None = None
 
@@ -53,7 +53,7 @@ def ended_jobs(
 ) -> dict[str, StartedJob]:
     """Return the jobs with a result among all jobs of a store's folder.
 
-    read: reads a job's result; returns None if the result is not sufficient, or if there is no such job.
+    read: reads a job's result; it returns None if the result is insufficient, or if there is no such job.
     """
     file = _index_file(folder)
     known = _load(file, folder) if file is not None else {}
@@ -85,9 +85,9 @@ def ended_jobs(
 
 
 def _files(folder: Path, job_id: str) -> _Files | None:
-    """Return a mark that changes if the job changes; None if it has no result."""
+    """Return a value that changes whenever the job changes; None if the job has no result."""
     try:
-        # For ten thousand jobs the `Path` objects would take as long as the call.
+        # `Path` objects would double the time for ten thousand jobs.
         job = os.stat(f"{folder}/{job_id}")  # noqa: PTH116
         result = os.stat(f"{folder}/{job_id}/result.json")  # noqa: PTH116
     except OSError:
@@ -118,7 +118,7 @@ def _load(file: Path, folder: Path) -> Mapping[str, _Entry]:
 
 
 def _save(file: Path, folder: Path, entries: Mapping[str, _Entry]) -> None:
-    """Replace the index. If several commands do so at once, the last one counts."""
+    """Replace the index. If several commands do so at once, the last one wins."""
     table = {"format": _FORMAT, "folder": os.fspath(folder), "jobs": list(entries.values())}
     with suppress(OSError, ValueError):
         content = json.dumps(table, separators=(",", ":")).encode()
@@ -128,7 +128,7 @@ def _save(file: Path, folder: Path, entries: Mapping[str, _Entry]) -> None:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove files of commands that were killed while they wrote an index."""
+    """Remove unfinished files of commands that were killed while they wrote an index."""
     for draft in folder.glob(".*.tmp"):
         with suppress(OSError):
             if draft.stat().st_mtime < time.time() - _DRAFT_AGE_S:

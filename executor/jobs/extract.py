@@ -1,9 +1,10 @@
-"""Extracts records again from a job's kept log, as a separate set: the run's own records do not change.
+"""Extracts records again from a job's saved log, as a separate set, so that the run's own records do not
+change.
 
 ```
 <job>/attempts/<n>/nodes/<rank>/extracts/<number>/  job.toml  metrics/<offset>.jsonl  extracted.json
 ```
-The first object claims the number, the last one says that the set is complete.
+The first object reserves the number; the last one marks the set as complete.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from executor.records.reading import events_of, node_result, result_of
 _PIECE = 8 << 20
 _SCRATCH = ".extract-"
 _LOG_TAIL = 2000
-"""Characters of the extractor's own log that an error shows."""
+"""Number of last characters of the extractor's own log that an error message shows."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class NodeExtract:
 
 
 def stream_of(number: int) -> Stream:
-    """Return the stream that holds the records of a set."""
+    """Return the stream with the records of a set."""
     return f"extracts/{number}/metrics"
 
 
@@ -67,14 +68,14 @@ def complete_sets(node: NodeRecord) -> list[int]:
 
 
 def searched_nodes(record: JobRecord) -> list[NodeRecord]:
-    """Return the nodes that have kept a log: only the log is searched. Raises StoreError."""
+    """Return the nodes with a saved log, because only the log can be searched again. Raises StoreError."""
     return [each for each in record.nodes() if each.size("log")]
 
 
 def chosen_set(record: JobRecord, wanted: str) -> tuple[Job, int]:
     """Return the job descriptor and the number of the set that `wanted` names: a number, or "last".
 
-    Only a set that is complete on all nodes counts. Raises UsageError, StoreError, DescriptorError.
+    Only sets that are complete on all nodes are considered. Raises UsageError, StoreError, DescriptorError.
     """
     nodes = searched_nodes(record) or [record.node()]
     numbers = sorted(set.intersection(*(set(complete_sets(each)) for each in nodes)))
@@ -91,10 +92,9 @@ def chosen_set(record: JobRecord, wanted: str) -> tuple[Job, int]:
 def extract_again(
     record: JobRecord, metrics: Sequence[Metric] | None, *, on_progress: Callable[[str], None]
 ) -> Iterator[NodeExtract]:
-    """Search the kept logs of all nodes for `metrics` (None: the job's own); yield a result for each node.
-
-    `on_progress` is called with warnings. Raises UsageError if the job is another user's, has not ended or
-    kept no log; ExtractError, StoreError.
+    """Search the saved logs of all nodes for `metrics` (None: the job's own metrics); yield a result for each
+    node. `on_progress` is called with warnings. Raises UsageError if the job belongs to another user, has not
+    ended or has no saved log; ExtractError, StoreError.
     """
     if record.store.folder is not None:
         check_own(record.store.folder, record.job_id)
@@ -107,7 +107,7 @@ def extract_again(
     job = replace(
         job,
         metrics=job.metrics if metrics is None else tuple(metrics),
-        # Their files belonged to the benchmark, and are gone.
+        # The result files belonged to the benchmark, and are gone.
         results=(),
         host_metrics=HostMetrics(enabled=False),
         kafka=None,
@@ -136,7 +136,7 @@ def _job_of_set(node: NodeRecord, number: int) -> Job:
 
 
 def _claim(node: NodeRecord, descriptor: bytes) -> int:
-    """Reserve an unused set number, also against interrupted extractions."""
+    """Reserve an unused set number. Numbers of interrupted extractions count as used."""
     store = node.job.store
     taken = [int(each) for each in store.folders(node.key("extracts/")) if each.isdecimal()]
     number = max(taken, default=0) + 1
@@ -146,8 +146,8 @@ def _claim(node: NodeRecord, descriptor: bytes) -> int:
 
 
 def _warn_of_missing_log(node: NodeRecord, on_progress: Callable[[str], None]) -> None:
-    """Warn if the kept log is incomplete: the benchmark truncated it, or the store did not receive all of
-    it."""
+    """Warn if the saved log is incomplete, because the benchmark truncated it or the store did not receive
+    all of it."""
     extracted = _extraction_of(node)
     printed = extracted.log_bytes + extracted.remaining_bytes if extracted is not None else 0
     kept = node.size("log")
@@ -170,7 +170,7 @@ def _extraction_of(node: NodeRecord) -> ExtractionSummary | None:
 def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     store, place = node.job.store, node.key(f"extracts/{number}")
     descriptor = job_toml(job).encode()
-    # The kept log is one log of all processes.
+    # The saved log is one log of all processes.
     generations = _generations_of(node) if job.has_generations else []
     strategy = StrategyTable(min_nodes=1 if generations else None)
     if job.server is not None:
@@ -180,7 +180,7 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
     ).encode()
     near = store.folder / node.job.job_id if store.folder is not None else None
     try:
-        # A job on this machine uses its own disk, which has more room than /tmp.
+        # A job on this machine uses the job's own disk, which has more space than /tmp.
         with ExitStack() as stack:
             folder = scratch_folder(_SCRATCH, near=near, stack=stack)
             rundir = RunDir(folder)
@@ -189,7 +189,7 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
             if job.repeat is not None:
                 rundir.repeats.write_bytes(repeat_lines(node))
             _write_ends(rundir, generations)
-            # As after a restart: these lines were not read when they were printed, and their records say so.
+            # As after a restart, the records say that these lines were not read when they were printed.
             rundir.extractor_offset.write_bytes(b"{}\n")
             summary = _extract(rundir, job, node=node.rank)
             store.put(f"{place}/job.toml", descriptor)
@@ -213,7 +213,7 @@ def _extract_node(node: NodeRecord, job: Job, number: int) -> NodeExtract:
 
 
 def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
-    """Return the position of each generation in a node's log; for a lost node only its events are known.
+    """Return the position of each generation in a node's log. For a lost node, only its events are known.
     Raises StoreError, RecordError."""
     attempt = AttemptRecord(node.job, node.attempt)
     if node.rank in attempt.ended():
@@ -226,7 +226,7 @@ def _generations_of(node: NodeRecord) -> Sequence[GenerationOutcome]:
 
 
 def _write_ends(rundir: RunDir, generations: Sequence[GenerationOutcome]) -> None:
-    """Write the files that record the end of the benchmark, or of each generation."""
+    """Write the files that record the end of the benchmark or of each generation."""
     if not generations:
         rundir.exit.write_bytes(b"{}\n")
         return
@@ -267,9 +267,10 @@ def _bring_log(node: NodeRecord, rundir: RunDir) -> None:
 
 
 def _extract(rundir: RunDir, job: Job, *, node: int) -> dict[str, Any]:
-    """Run the extractor as in a run: with bounded searches, and with restarts."""
+    """Run the extractor as during a run, with bounded searches and with restarts."""
     extractor = ExtractorProcess(rundir, node=node)
-    # The secrets are not looked up here, so a warning must not quote the benchmark's output.
+    # Secrets are not looked up here and cannot be redacted, so a warning must not quote the benchmark's
+    # output.
     extractor.start(secrets=None if job.benchmark.secrets else ())
     try:
         done = extractor.wait(lambda: False)

@@ -1,11 +1,12 @@
-"""Copies a job out of its store into a folder of this machine: overwrites nothing, and continues an
+"""Copies a job from its store into a folder of this machine. It overwrites nothing, and continues an
 interrupted copy.
 
 ```
 DIR/  job.toml  result.json  artifacts/…
       nodes/<rank>/  extracts/<number>/…  output.log  metrics.jsonl  events.jsonl  ready.json  environment.json  result.json
 ```
-With more than one attempt, `nodes` lies in `attempts/<n>`. A checkpoint lies in a folder of its name.
+With more than one attempt, `nodes` is in `attempts/<n>`. A checkpoint is in a folder with the checkpoint's
+name.
 """
 
 from __future__ import annotations
@@ -33,27 +34,26 @@ else:
 
 _PIECE = 8 << 20
 _COMPARED = 65536
-"""Bytes at the end of a stream that must be the same here and there before more is appended."""
+"""Number of bytes at the end of a copied stream that must equal those in the store before more is
+appended."""
 
 _STREAMS: dict[Stream, str] = {"log": "output.log", "metrics": "metrics.jsonl", "events": "events.jsonl"}
 _OBJECTS = ("ready.json", "environment.json", "result.json")
 _AGENT_LOG = "agent.log"
-"""The growing file of a job on this machine."""
+"""A log that grows in a job on this machine."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that was copied or has grown, and the bytes that were copied."""
+    """A file that was copied or has grown, and the number of copied bytes."""
 
     path: Path
     bytes: int
 
 
 def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    """Copy all that the store has of a job into `folder`; yield each copied file. Raises StoreError,
-    FetchError, UsageError.
-
-    A file with the same name but other content is an error, and is not replaced.
+    """Copy everything that the store has of a job into `folder`; yield each copied file. Raises StoreError,
+    FetchError, UsageError. An existing file with other content causes an error, and is not replaced.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,8 @@ def fetch_job(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 
 
 def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    # The descriptor comes first: it identifies the job of this folder, however early a fetch ends.
+    # The descriptor comes first, so that it identifies the job of this folder even if the fetch is
+    # interrupted early.
     _check_owner(record, folder)
     descriptor = record.key("job.toml")
     for each in record.store.find(descriptor):
@@ -94,7 +95,7 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
     wanted += [
         (f"artifacts/{each.key.removeprefix(artifacts)}", [each]) for each in record.store.find(artifacts)
     ]
-    # The result comes last: if it exists, everything exists.
+    # The result comes last, so that everything else exists if the result does.
     wanted.append(("result.json", record.store.find(record.key("result.json"))))
     for name, found in wanted:
         for each in found[:1]:
@@ -105,8 +106,8 @@ def _fetched(record: JobRecord, folder: Path) -> Iterator[Fetched]:
 
 
 def fetch_checkpoint(record: JobRecord, folder: Path) -> Iterator[Fetched]:
-    """Copy the newest complete checkpoint of a job into a folder of its name in `folder`; yield each copied
-    file.
+    """Copy the newest complete checkpoint of a job into `folder`, as a folder with the checkpoint's name;
+    yield each copied file.
 
     Raises StoreError, DescriptorError, JobFetchError.
     """
@@ -145,7 +146,7 @@ def _bring(
 
 
 def _check_owner(record: JobRecord, folder: Path) -> None:
-    """Raise UsageError if `folder` holds another job, FetchError if its content is unknown."""
+    """Raise UsageError if `folder` contains another job, FetchError if it contains unknown files."""
     path = folder / "job.toml"
     if not path.exists() and not path.is_symlink():
         return
@@ -167,7 +168,7 @@ def _place(folder: Path, name: str) -> Path:
 
 
 def _follow(node: NodeRecord, stream: Stream, path: Path) -> Fetched | None:
-    """Append to `path` the part of the stream that it lacks."""
+    """Append the missing part of a stream to `path`."""
 
     def read(position: int, limit: int) -> bytes:
         return node.read(stream, position, limit=limit)
@@ -180,7 +181,8 @@ def _get(record: JobRecord, key: str, position: int, limit: int) -> bytes:
 
 
 def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched | None:
-    """Append to `path` the missing part of the `there` bytes that `read(position, limit)` returns."""
+    """Append the missing part to `path`. there: size of the whole stream (bytes). read: `read(position,
+    limit)` returns a part of it."""
     if not there:
         return None
     here = path.stat().st_size if path.exists() else 0
@@ -196,14 +198,14 @@ def _grow(path: Path, there: int, read: Callable[[int, int], bytes]) -> Fetched 
 
 
 def _pieces(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[bytes]:
-    """Yield a part of a stream from all objects that hold it; it ends early if there is no more."""
+    """Yield a part of a stream from all objects that contain it; stop early at the end of the stream."""
     while position < end and (piece := read(position, min(_PIECE, end - position))):
         yield piece
         position += len(piece)
 
 
 def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
-    """Write the job descriptor without secrets; it gets its name when it is complete."""
+    """Write the job descriptor without secrets. The file gets its name only when it is complete."""
     content = shown_job_toml(record).encode()
     if path.is_symlink() or path.exists():
         if path.is_file() and path.read_bytes() == content:
@@ -219,7 +221,7 @@ def _write_descriptor(record: JobRecord, path: Path) -> Fetched | None:
 
 
 def _copy(record: JobRecord, item: StoredObject, path: Path) -> Fetched | None:
-    """Copy one object; it gets its name when it is complete."""
+    """Copy one object. The file gets its name only when it is complete."""
     if path.is_symlink() or path.exists():
         if path.is_file() and path.stat().st_size == item.size:
             return None

@@ -1,4 +1,4 @@
-"""The combinations of a group with their numbers: a row for each."""
+"""Compares the combinations of a group, with a row of numbers for each."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class GroupJob:
 
     job: MatrixJob
     decision: Decision | None = None
-    """None if it has not been started yet."""
+    """The decision about the job; None if the job has not been started yet."""
     status: JobStatus | None = None
-    """None if it has no record."""
+    """Status of the job; None if it has no record."""
     dollars: float | None = None
-    """Cost of its machines (USD), or their maximum cost until it has ended; None if unknown."""
+    """Cost of the job's machines (USD); their maximum cost until the job has ended; None if unknown."""
 
     @property
     def word(self) -> str:
@@ -40,7 +40,7 @@ class GroupJob:
         return REFUSED if self.decision is not None and self.decision.refused is not None else NOT_STARTED
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             "job_id": self.job.job_id,
             "set": dict(self.job.set),
@@ -53,12 +53,12 @@ class GroupJob:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupView:
-    """A group with the present states of its jobs."""
+    """A group with the current statuses of its jobs."""
 
     group: GroupRecord
     plan: GroupPlan
     jobs: Sequence[GroupJob]
-    """In the order in which they start."""
+    """Jobs in the order in which they start."""
     cancelled: bool
 
     @property
@@ -67,7 +67,7 @@ class GroupView:
         return sum(each.dollars or 0.0 for each in self.jobs)
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             "type": "group",
             "group": self.group.group_id,
@@ -80,7 +80,8 @@ class GroupView:
 
 
 def group_view(group: GroupRecord, statuses: Mapping[str, JobStatus]) -> GroupView:
-    """Return a group. statuses: those of its jobs that have a record. Raises StoreError, RecordError."""
+    """Return a view of a group. statuses: those of its jobs that have a record. Raises StoreError,
+    RecordError."""
     plan = group.plan()
     state = GroupState(plan=plan, decisions=group.decisions())
     state = GroupState(plan=plan, decisions=state.decisions, ended=ended_costs(group, state, {}))
@@ -99,7 +100,7 @@ def group_view(group: GroupRecord, statuses: Mapping[str, JobStatus]) -> GroupVi
 
 @dataclass(frozen=True, kw_only=True)
 class CombinationRow:
-    """One combination: its headline over its runs, and its cost."""
+    """One combination, with its headline over its runs, and its cost."""
 
     set: Mapping[str, str]
     jobs: Sequence[GroupJob]
@@ -107,13 +108,13 @@ class CombinationRow:
     units: str = ""
     better: Better | None = None
     values: tuple[float, ...] = ()
-    """A number for each run; for each job, if the group has several rounds."""
+    """One number for each run or, if the group has several rounds, for each job."""
     hourly: float | None = None
-    """Cost of an hour of the machines of one job (USD)."""
+    """Cost of all machines of one job (USD per hour)."""
 
     @property
     def state(self) -> str:
-        """The states of its jobs: "SUCCEEDED", or "2 SUCCEEDED, 1 RUNNING"."""
+        """The statuses of the combination's jobs, for example "SUCCEEDED" or "2 SUCCEEDED, 1 RUNNING"."""
         words = [each.word for each in self.jobs]
         kinds = list(dict.fromkeys(words))
         return kinds[0] if len(words) == 1 else ", ".join(f"{words.count(each)} {each}" for each in kinds)
@@ -124,26 +125,27 @@ class CombinationRow:
 
     @property
     def half_width(self) -> float | None:
-        """Half width of the 95 % confidence interval of the mean; None for less than two numbers."""
+        """Half width of the 95 % confidence interval of the mean; None for fewer than two numbers."""
         half = half_width(self.values) if len(self.values) > 1 else math.inf
         return half if math.isfinite(half) else None
 
     @property
     def dollars(self) -> float | None:
-        """Cost of all its jobs (USD); None if unknown."""
+        """Cost of all jobs of the combination (USD); None if unknown."""
         known = [each.dollars for each in self.jobs if each.dollars is not None]
         return sum(known) if known else None
 
     @property
     def per_unit(self) -> float | None:
-        """Cost of the machines for one unit of a headline that is a rate ("images/s"): USD per image; None otherwise."""
+        """Cost of the machines for one unit, if the headline is a rate: USD per image for "images/s";
+        otherwise None."""
         mean = self.mean
         if self.hourly is None or mean is None or mean <= 0 or rated(self.units) is None:
             return None
         return self.hourly / 3600 / mean
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             "set": dict(self.set),
             "jobs": [each.job.job_id for each in self.jobs],
@@ -159,7 +161,8 @@ class CombinationRow:
 
 
 def rated(units: str) -> str | None:
-    """Return what a rate counts: "images" for "images/s"; None if the units are no rate per second."""
+    """Return what a rate counts, for example "images" for "images/s"; None if the units are not a rate per
+    second."""
     what, mark, of = units.rpartition("/")
     return what.strip() if mark and what.strip() and of.strip() in ("s", "sec", "second") else None
 
@@ -171,7 +174,7 @@ class GroupComparison:
     view: GroupView
     rows: Sequence[CombinationRow]
     left_out: Sequence[str]
-    """A sentence for each run that does not count."""
+    """A sentence for each run that is not counted."""
 
     @property
     def metric(self) -> str:
@@ -184,7 +187,8 @@ class GroupComparison:
 
     @property
     def scale(self) -> str | None:
-        """The key over which the headline is drawn: the number of machines, or the first key with two or more numbers; None if there is none."""
+        """The key over which the headline is plotted: the number of machines, otherwise the first key with
+        two or more numbers; None if there is none."""
         numeric = [
             key for key in self.keys if len({row.set[key] for row in self.rows}) > 1 and self._is_numeric(key)
         ]
@@ -194,7 +198,7 @@ class GroupComparison:
         return all(number_in(row.set[key]) is not None for row in self.rows)
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             **self.view.as_table(),
             "metric": self.metric,
@@ -204,7 +208,7 @@ class GroupComparison:
 
 
 def number_in(text: str) -> float | None:
-    """Return a text as a number; None if it is none, or not finite."""
+    """Return a text as a number; None if it is not a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -232,7 +236,8 @@ def _runs(group: GroupRecord, job: GroupJob) -> JobRuns | str:
 
 
 def _headline(every: Sequence[JobRuns]) -> str:
-    """Return the metric that represents the group: that of `[repeat]`, else the descriptor's first one with a value."""
+    """Return the metric that represents the group: that of `[repeat]`, otherwise the descriptor's first
+    metric with a value."""
     names = {value.name for each in every for run in each.runs for value in run.values.values()}
     for each in every:
         repeat = each.job.repeat
@@ -251,7 +256,7 @@ def _row(jobs: Sequence[GroupJob], known: Mapping[str, JobRuns], metric: str) ->
         found = [_value_of(run.values, metric) for run in runs.runs] if runs is not None else []
         values = [each for each in found if each is not None]
         first = first or next(iter(values), None)
-        # Runs of one job are alike: with several jobs, each of them is one number.
+        # Runs of one job are not independent, so with several jobs each job counts as one number.
         numbers += (
             [mean_of([each.value for each in values])]
             if values and len(jobs) > 1
@@ -271,5 +276,5 @@ def _row(jobs: Sequence[GroupJob], known: Mapping[str, JobRuns], metric: str) ->
 
 
 def _value_of(values: Mapping[str, RunValue], metric: str) -> RunValue | None:
-    """Return the value of a metric: that without labels, else that of its first labels."""
+    """Return the value of a metric: the value without labels, otherwise that of the first labels."""
     return values.get(metric) or next((each for each in values.values() if each.name == metric), None)

@@ -1,6 +1,6 @@
-"""Runs a group of jobs: starts those that its bounds allow, and follows all to their end.
-
-All that must outlive this process is in the group's ledger. Another call, at the same time or later, continues.
+"""Runs a group of jobs: starts the jobs that the group's bounds allow, and follows all of them to their end.
+Everything that must survive this process is in the group's ledger, so that another call, at the same time or
+later, can continue.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from executor.planning.requested_job import digest_of
 from executor.records.reading import result_of
 
 _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
-"""Seconds between two looks at jobs on this machine and elsewhere."""
+"""Time between two checks of jobs on this machine, and of jobs elsewhere (seconds)."""
 
 
 class _OverCostError(BaiError):
-    """The job does not fit into the group's `max_cost` now."""
+    """The job currently does not fit into the group's `max_cost`."""
 
 
 class _OutdatedError(BaiError):
-    """Another `bai` has decided at the same time."""
+    """Another `bai` has written a decision at the same time."""
 
 
 class _NoCapacityYetError(BaiError):
@@ -53,7 +53,7 @@ class GroupListener:
     exit_code: Callable[[BaiError], int]
     """Returns the exit code of an error."""
     cancelling: Callable[[], bool] = lambda: False
-    """Returns whether the user has asked for the group's end."""
+    """Returns whether the user has requested the group's end."""
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(timezone.utc)
 
@@ -65,29 +65,31 @@ class GroupRun:
     group: GroupRecord
     plan: GroupPlan
     scope: JobScope
-    """Its backends run the jobs; earlier jobs whose artifacts they use are looked for in its stores."""
+    """The scope whose backends run the jobs. Earlier jobs whose artifacts they use are searched in its
+    stores."""
     listener: GroupListener
     fetched: FetchedScripts
-    """Keeps what the jobs fetch while the group runs."""
+    """Scripts that were fetched for the jobs. They exist while the group runs."""
     _decisions: list[Decision] = field(default_factory=list)
     _ended: dict[str, float | None] = field(default_factory=dict)
     _exit_codes: dict[str, int] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
-    """Jobs that may still run, and can no longer be followed: each keeps its place among those at a time."""
+    """Jobs that can no longer be followed but may still run, so that they still count for max_parallel."""
     _watchers: dict[str, Watcher] = field(default_factory=dict)
-    """Those of the running jobs that this call has found, or started."""
+    """Watchers of the running jobs that this call has found or started."""
     _due: dict[str, datetime] = field(default_factory=dict)
-    """Jobs that wait for capacity, and when they are submitted again."""
+    """Jobs that wait for capacity → time of their next submission."""
     _again: set[str] = field(default_factory=set)
-    """Refused jobs of earlier calls, which are tried once more."""
+    """Jobs that were refused in earlier calls, and are tried once more."""
     _full: tuple[int, int] | None = None
-    """Numbers of decisions and ended jobs for which the next job was over the cost."""
+    """Numbers of decisions and of ended jobs at which the next job did not fit into the cost."""
     _cancelled: bool = False
     _over_cost: str = ""
-    """The reason why the next job does not fit; empty if it may."""
+    """Reason why the next job does not fit; empty if it may fit."""
 
     def run(self) -> int:
-        """Return the worst exit code of the jobs when none runs and none is to start. Raises StoreError, RecordError."""
+        """Run the group until no job runs and no job is left to start; return the worst exit code of the
+        jobs. Raises StoreError, RecordError."""
         self._decisions = self.group.decisions()
         self._again = {job_id for job_id, each in self._state.last.items() if each.refused is not None}
         reach = RetryWindow(far=self.group.store.folder is None)
@@ -107,7 +109,7 @@ class GroupRun:
         return GroupState(plan=self.plan, decisions=self._decisions, ended=self._ended)
 
     def _step(self) -> bool:
-        """Do what is due; return whether nothing runs, and nothing is to start."""
+        """Do everything that is due; return whether no job runs and no job is left to start."""
         if self.listener.cancelling() and not self._cancelled:
             self.group.cancel()
         if not self._cancelled and self.group.cancelled():
@@ -129,11 +131,12 @@ class GroupRun:
         return self._lost.issuperset(state.running) and not (may_start and state.pending(self._again))
 
     def _is_to_end(self) -> bool:
-        """Return whether the group's end was requested, also since the last look: a start may take minutes."""
+        """Return whether the group's end was requested. This is checked again before each start, because a
+        start may take minutes."""
         return self._cancelled or self.listener.cancelling() or self.group.cancelled()
 
     def _look(self) -> None:
-        """Note the jobs that have ended since the last look."""
+        """Record the jobs that have ended since the last check."""
         before = set(self._ended)
         self._ended = ended_costs(self.group, self._state, self._ended)
         for job_id in sorted(self._ended.keys() - before):
@@ -146,16 +149,17 @@ class GroupRun:
             self._lost.discard(job_id)
 
     def _follow(self, job_id: str) -> None:
-        """Do what is due for a job that may run."""
+        """Do everything that is due for a job that may run."""
         due = self._due.get(job_id)
-        # An earlier call may have been killed between its decision and the start; the same id is the same job.
+        # An earlier call may have been killed between its decision and the start. Submitting the same id
+        # again starts the job only once.
         if due <= self.listener.now() if due is not None else job_id not in self._watchers:
             self._submit(self._job(job_id))
         elif due is None:
             self._observe(job_id)
 
     def _end_job(self, job_id: str) -> None:
-        """Have a job end that may run, because the group is cancelled."""
+        """Cancel a job that may run, because the group is cancelled."""
         record = self.group.job(job_id)
         if not record.exists():
             self._lose(job_id, ExitCode.CANCELLED, "it was not started")
@@ -173,7 +177,8 @@ class GroupRun:
 
     @contextmanager
     def _lost_unless_done(self, job_id: str, before: str = "") -> Iterator[None]:
-        """Give up on a job if the block fails, with the sentence `before` it. Raises StoreError if the store is to be asked again."""
+        """Give up on a job if the `with` block fails. before: beginning of the reported sentence. Raises
+        StoreError if the request is worth repeating later."""
         try:
             yield
         except BaiError as error:
@@ -196,7 +201,7 @@ class GroupRun:
         return self._watchers[job_id]
 
     def _start_next(self) -> bool:
-        """Start the next job if the bounds allow it; return whether another one may be started now."""
+        """Start the next job if the bounds allow it; return whether another job may be started now."""
         state = self._state
         pending = state.pending(self._again)
         counts = (len(self._decisions), len(self._ended))
@@ -211,7 +216,8 @@ class GroupRun:
         return True
 
     def _submit(self, job: MatrixJob) -> None:
-        """Start a job, or continue a start. Raises _OverCostError, _OutdatedError, and StoreError if it is unknown whether it may run."""
+        """Start a job, or continue an interrupted start. Raises _OverCostError, _OutdatedError, and
+        StoreError if it is unknown whether the job may run."""
         self._due.pop(job.job_id, None)
         launches: list[str] = []
         was_started = job.job_id in self._state.started
@@ -276,13 +282,13 @@ class GroupRun:
             )
 
     def _decide(self, job: MatrixJob, bound: float | None, hourly: float | None) -> None:
-        """Write down that a job starts. Raises _OverCostError, _OutdatedError."""
+        """Record that a job starts. Raises _OverCostError, _OutdatedError."""
         if hourly is not None and (why := self._state.over_cost(job, bound)) is not None:
             raise _OverCostError(why)
         self._append(new_decision(job, bound=bound, hourly=hourly))
 
     def _refuse(self, job: MatrixJob, error: BaiError) -> None:
-        """Write down that a job was refused, so that the next one can start."""
+        """Record that a job was refused, so that the next one can start."""
         code = int(self.listener.exit_code(error))
         self._append(new_decision(job, refused=str(error), exit_code=code))
 
@@ -293,12 +299,12 @@ class GroupRun:
         self._again.discard(decision.job_id)
 
     def _lose(self, job_id: str, code: int, sentence: str) -> None:
-        """Give up on a job that will have no result. Its maximum cost counts on."""
+        """Give up on a job that will not have a result. Its maximum cost still counts."""
         self._ended[job_id], self._exit_codes[job_id] = None, code
         self._say(job_id, sentence)
 
     def _end(self) -> int:
-        """Report what was not started; return the worst exit code."""
+        """Report the jobs that were not started; return the worst exit code."""
         state = self._state
         left = state.pending(self._again)
         why = self._over_cost or (f"{', '.join(sorted(self._lost))} may still run" if self._lost else "")

@@ -6,9 +6,10 @@
 <group>/max_cost.json      a higher max_cost than the plan's, if the user has raised it
 <group>/cancel.json        no further job starts
 ```
-A decision is made from all earlier ones, and a conditional put makes it the next one or discards it. So several `bai` that run
-a group at the same time neither exceed its bounds nor start a job twice, and a killed one leaves nothing that a later one has to repair:
-a job's id is known before its start, and starting it again is the same job.
+A decision is based on all earlier ones, and a conditional put makes it the next decision or discards it. So
+several `bai` processes that run a group at the same time neither exceed its bounds nor start a job twice. A
+killed process leaves nothing to repair, because a job's id is known before its start, and starting the same
+id again does not start a second job.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _PLAN = "group.json"
 _RAISED = "max_cost.json"
 _STARTS = "starts/"
 _SHUTDOWN_MS = 120_000
-"""Time that the machines of an ended job are still paid for (ms)."""
+"""Time for which the machines of an ended job are still charged (ms)."""
 
 
 class GroupNamedError(UsageError):
-    """The name means a group of jobs, and its reader wants one job."""
+    """The name is that of a group of jobs, but the command needs a single job."""
 
     def __init__(self, group: GroupRecord) -> None:
         super().__init__(
@@ -58,16 +59,16 @@ class Decision:
 
     job_id: Text
     by: Text
-    """Random text of the writer: a put that S3 repeats finds its own entry."""
+    """Random text of the writer, by which a repeated put recognises its own entry."""
     time: Moment
     bound: Number | None = None
-    """Maximum cost of the job (USD); None if it is not known, as on this machine."""
+    """Maximum cost of the job (USD); None if unknown, as for jobs on this machine."""
     hourly: Number | None = None
-    """Cost of an hour of its machines together (USD); None if it is not known."""
+    """Cost of all of the job's machines (USD per hour); None if unknown."""
     refused: Text | None = None
-    """The reason why the job was not started; None if it may run."""
+    """Reason why the job was not started; None if it may run."""
     exit_code: Count = 0
-    """The refusal's."""
+    """Exit code for the refusal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ class _MaxCost:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """One group in `store`. Each call asks the store."""
+    """One group in `store`. Each method reads the store again."""
 
     store: JobStore
     group_id: str
@@ -90,7 +91,7 @@ class GroupRecord:
 
     @property
     def left_out(self) -> list[Path]:
-        """Folders that are not among the scripts of its jobs: that of the store."""
+        """Folders that are left out of the scripts of the group's jobs: that of the store."""
         return [] if self.store.folder is None else [self.store.folder]
 
     def job(self, job_id: str) -> JobRecord:
@@ -100,12 +101,13 @@ class GroupRecord:
         return self.made() is not None
 
     def made(self) -> int | None:
-        """Return when the group was made (ms UTC, by the store's clock); None if there is no such group. Raises StoreError."""
+        """Return the time at which the group was created (ms UTC, by the store's clock); None if there is no
+        such group. Raises StoreError."""
         key = self._record.key(_PLAN)
         return next((each.modified or 0 for each in self.store.find(key) if each.key == key), None)
 
     def create(self, plan: GroupPlan) -> bool:
-        """Write the plan; return False if the group has one already. Raises StoreError."""
+        """Write the plan; return False if the group already has a plan. Raises StoreError."""
         return self._record.settle(self._record.key(_PLAN), _line(asdict(plan)))
 
     def plan(self) -> GroupPlan:
@@ -117,9 +119,9 @@ class GroupRecord:
         return replace(plan, max_cost=checked(_MaxCost, found, where=f"{self.store.url}/{key}").usd)
 
     def raise_max_cost(self, usd: float) -> None:
-        """Let the jobs cost more together (USD). Raises UsageError, RecordError, StoreError.
+        """Raise the maximum cost of all jobs together (USD). Raises UsageError, RecordError, StoreError.
 
-        Another `bai` that runs the group keeps the lower bound.
+        Another `bai` that is already running the group keeps the lower bound.
         """
         before = self.plan().max_cost
         if before is None:
@@ -131,7 +133,7 @@ class GroupRecord:
         self.store.put(self._record.key(_RAISED), _line({"usd": usd}))
 
     def first_plan(self) -> GroupPlan:
-        """Return the plan as it was made. Raises RecordError, StoreError."""
+        """Return the plan as it was created. Raises RecordError, StoreError."""
         from executor.planning.matrix import GroupPlan, check_plan
 
         key = self._record.key(_PLAN)
@@ -144,7 +146,8 @@ class GroupRecord:
         return plan
 
     def decisions(self, known: Collection[Decision] = ()) -> list[Decision]:
-        """Return the ledger. known: its beginning, which is not read again. Raises RecordError, StoreError."""
+        """Return the entries of the ledger. known: its first entries, which are not read again. Raises
+        RecordError, StoreError."""
         found = list(known)
         for each in self.store.find(self._record.key(_STARTS))[len(found) :]:
             table = self._record.read_listed(each.key)
@@ -152,7 +155,8 @@ class GroupRecord:
         return found
 
     def decide(self, number: int, decision: Decision) -> bool:
-        """Make `decision` the ledger's entry `number`; return False if another one is. Raises RecordError, StoreError."""
+        """Make `decision` the ledger's entry `number`; return False if that entry already exists. Raises
+        RecordError, StoreError."""
         key = self._record.key(f"{_STARTS}{number:06}.json")
         if self._record.settle(key, _line(asdict(decision))):
             return True
@@ -160,7 +164,7 @@ class GroupRecord:
         return there.get("by") == decision.by
 
     def cancel(self) -> bool:
-        """Let no further job start; return False if that was requested before."""
+        """Record that no further job may start; return False if that was already requested."""
         return self._record.cancel(by="bai cancel")
 
     def cancelled(self) -> bool:
@@ -177,19 +181,20 @@ def new_decision(job: MatrixJob, **values: float | str | None) -> Decision:
 
 
 def find_group(stores: Iterable[JobStore], name: str) -> GroupRecord | None:
-    """Return the group with this id in the first of the stores that has it. Raises StoreError."""
+    """Return the group with this id from the first of the stores that contains it; None if no store does.
+    Raises StoreError."""
     groups = (GroupRecord(store, name) for store in stores if is_job_id(name))
     return next((each for each in groups if each.exists()), None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupState:
-    """What the ledger and the ended jobs say. Pure."""
+    """The state of a group, computed from the ledger and the ended jobs. No I/O."""
 
     plan: GroupPlan
     decisions: Collection[Decision]
     ended: Mapping[str, float | None] = field(default_factory=dict)
-    """Ended jobs with their cost (USD); None if it is not known, so that the maximum counts."""
+    """Ended jobs → cost (USD); None if the cost is unknown, so that the maximum counts."""
 
     @property
     def last(self) -> dict[str, Decision]:
@@ -206,21 +211,23 @@ class GroupState:
         return [job_id for job_id in self.started if job_id not in self.ended]
 
     def pending(self, again: Collection[str] = ()) -> list[MatrixJob]:
-        """Return the jobs that are still to start, in order. again: refused jobs that are tried again."""
+        """Return the jobs that are still to be started, in their order. again: refused jobs that are tried
+        again."""
         last = self.last
         return [job for job in self.plan.jobs if job.job_id not in last or job.job_id in again]
 
     def committed(self, *, without: str | None = None) -> float:
-        """Return the cost of the ended jobs and the maximum cost of the others (USD). without: a job that does not count."""
+        """Return the cost of the ended jobs plus the maximum cost of the others (USD). without: a job that is
+        not counted."""
         return sum(self.cost(job_id) or 0.0 for job_id in self.started if job_id != without)
 
     def cost(self, job_id: str) -> float | None:
-        """Return the cost of an ended job, the maximum cost of another one (USD); None if unknown."""
+        """Return the cost of an ended job, or the maximum cost of any other job (USD); None if unknown."""
         known = self.ended.get(job_id)
         return known if known is not None else self.started[job_id].bound
 
     def over_cost(self, job: MatrixJob, bound: float | None) -> str | None:
-        """Return the reason why a job of this maximum cost must not start; None if it may."""
+        """Return the reason why a job with this maximum cost must not start; None if it may."""
         most = self.plan.max_cost
         if most is None:
             return None
@@ -232,7 +239,8 @@ class GroupState:
 
 
 def job_cost(record: JobRecord, decision: Decision, result: JobResult) -> float | None:
-    """Return the cost of the machines of an ended job (USD), at most its maximum; None if it is not known. Raises StoreError."""
+    """Return the cost of the machines of an ended job (USD), at most the job's maximum; None if unknown.
+    Raises StoreError."""
     if decision.hourly is None or decision.bound is None or result.ended is None or _is_kept(record, result):
         return None
     launched = record.put_time("attempts/0/launched.json")
@@ -254,7 +262,8 @@ def _is_kept(record: JobRecord, result: JobResult) -> bool:
 def ended_costs(
     group: GroupRecord, state: GroupState, known: Mapping[str, float | None]
 ) -> dict[str, float | None]:
-    """Return the ended jobs of a group with their costs. known: those that need not be read again. Raises StoreError."""
+    """Return the ended jobs of a group with their costs. known: ended jobs that need not be read again.
+    Raises StoreError."""
     found = dict(known)
     for job_id, decision in state.started.items():
         if job_id not in found and (result := _result(group.job(job_id))) is not None:

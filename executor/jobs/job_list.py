@@ -1,4 +1,4 @@
-"""The jobs of several stores in a list, and the figures of one job at a glance."""
+"""Lists the jobs of several stores, and reads the main figures of one job."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from executor.records.series_lines import labelled
 from executor.records.statistics import Measurements
 
 _PORTION = 64
-"""Number of jobs that are read together if not all are wanted."""
+"""Number of jobs that are read together if only some jobs are wanted."""
 _LAST_RECORDS = 2**18
-"""Bytes of a node's records in which the last values are searched."""
+"""Number of bytes at the end of a node's records that are searched for the last values."""
 _GLANCE_BYTES = 32 * 2**20
-"""Largest number of records that are all read for an overview."""
+"""Maximum size of a job's records up to which all are read for an overview (bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,25 +45,27 @@ class ListedJob:
     name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    """Arguments of the benchmark's command; none if the job compares arms, each of which has its own."""
+    """Arguments of the benchmark's command; empty if the job compares arms, each of which has its own
+    arguments."""
     arms: tuple[str, ...] = ()
-    """Names of the arms that the job compares."""
+    """Names of the arms that the job compares; empty without arms."""
     set: Mapping[str, str] = field(default_factory=dict)
-    """Values that `--set` put in place of the descriptor's."""
+    """Values that `--set` has set, by key."""
     headlines: Mapping[str, HeadlineValue] = field(default_factory=dict)
     """The headline of each metric, for a job that has ended."""
     bounds: Mapping[str, float] = field(default_factory=dict)
-    """Bounds of those headlines that are only bounds, by the same names: peak memory."""
+    """Upper bounds for those headlines of peak memory that are not exact, by the same names."""
     dollars: float | None = None
-    """Approximate cost of its machines (USD), if the configuration has the type's price."""
+    """Approximate cost of the job's machines (USD); None unless the configuration contains the type's
+    price."""
 
     @property
     def group(self) -> str | None:
-        """The group that it belongs to; None if it belongs to none."""
+        """The group that the job belongs to; None if there is none."""
         return group_of(self.status.job_id) if MATRIX in self.set else None
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             **self.status.as_table(),
             "name": self.name,
@@ -83,23 +85,23 @@ class ListedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFilter:
-    """The jobs to list; a job must satisfy all given conditions."""
+    """Selects the jobs to list. A job must satisfy all given conditions."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     statuses: Collection[str] = ()
-    """Any of these: a status ("RUNNING") or an outcome ("failed"), in upper or lower case."""
+    """Accepted statuses ("RUNNING") or outcomes ("failed"), in upper or lower case; empty: all."""
     since: int | None = None
-    """ms UTC: only jobs that were started then or later."""
+    """Only jobs that were started at this time (ms UTC) or later; None: no limit."""
     group: str | None = None
     """Only jobs of this group."""
 
     def may_take(self, job: StartedJob) -> bool:
-        """Return whether a job may match the filter, as far as its id, its start and its end show."""
+        """Return whether a job may match the filter, judged only by its id, start and end."""
         if self.group is not None and group_of(job.job_id) != self.group:
             return False
         if self.since is not None and job.started < self.since:
             return False
-        # A record may have been broken since.
+        # The job's record may have been damaged in the meantime.
         return job.status is None or self._has_status(job.status, job.outcome, UNREADABLE)
 
     def takes(self, job: ListedJob) -> bool:
@@ -119,13 +121,13 @@ EVERY_JOB = JobFilter()
 
 @dataclass(frozen=True)
 class Listing:
-    """Jobs, the newest last."""
+    """The listed jobs, the newest last."""
 
     jobs: list[ListedJob]
     places: list[str]
-    """The stores that were looked into."""
+    """The stores that were read."""
     troubles: list[str]
-    """Why one was not."""
+    """Reasons why other stores could not be read."""
 
 
 def listed(
@@ -138,7 +140,7 @@ def listed(
 ) -> Listing:
     """Return the newest `count` jobs of all stores; an unreachable store is reported in `troubles`.
 
-    prices: instance type → USD an hour; called if there are jobs on other machines.
+    prices: returns instance type → USD per hour; called only if there are jobs on other machines.
     """
     found: list[ListedJob] = []
     places, troubles = [], []
@@ -164,11 +166,10 @@ def _listed(
     else:
         ids = job_ids(store)
     records = [JobRecord(store, each) for each in ids]
-    # As many jobs in parallel as allowed.
+    # The jobs are read in parallel, up to the limit.
     portion = len(records) if count is None else max(count, 1 if only == EVERY_JOB else _PORTION)
     found: list[ListedJob] = []
-    # A backend is also asked if it has no jobs: on this occasion it does what is due for machines without a
-    # record.
+    # A backend without jobs is also called, because it then does what is due for machines without a record.
     for begin in range(0, max(1, len(records)), max(1, portion)):
         found += filter(only.takes, _described(store, records[begin : begin + portion], backends, prices))
         if count is not None and len(found) >= count:
@@ -204,7 +205,7 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
     try:
         job = record.job()
     except (DescriptorError, RecordError):
-        # From another version, or broken: no reason to hide the other jobs.
+        # A broken record, or one of another version, must not hide the other jobs.
         return ListedJob(status=status)
     argv = job.benchmark.argv
     arms = tuple(arm.name for arm in job.repeat.arms) if job.repeat is not None else ()
@@ -224,7 +225,7 @@ def _listed_job(record: JobRecord, status: JobStatus, prices: Mapping[str, float
 
 
 def _headlines(record: JobRecord, job: Job) -> tuple[Mapping[str, HeadlineValue], dict[str, float]]:
-    """Return the headlines in a job's result, and the bounds of those that are only bounds."""
+    """Return the headlines in a job's result, and the upper bounds of those that are not exact."""
     try:
         result = result_of(record)
     except RecordError:
@@ -248,7 +249,8 @@ def _dollars(record: JobRecord, status: JobStatus, job: Job, prices: Mapping[str
 
 
 def _mean_price(requests: Sequence[object], prices: Mapping[str, float]) -> float | None:
-    """Return the mean price of the machines of these requests (USD an hour). A client and its server are on for the same time."""
+    """Return the mean price of the machines of these requests (USD per hour). A client and its server run for
+    the same time, so both count equally."""
     kinds = [str(each.get("InstanceType")) for each in requests if isinstance(each, dict)]
     known = [prices[each] for each in kinds if each in prices]
     return sum(known) / len(known) if known and len(known) == len(kinds) else None
@@ -257,7 +259,7 @@ def _mean_price(requests: Sequence[object], prices: Mapping[str, float]) -> floa
 def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
     """Return the newest record of each metric, by name and labels, among the last 256 KiB of each node's records.
 
-    Values beyond `LIMIT` are passed over.
+    Values beyond `LIMIT` are skipped.
     """
     nodes = node_records(record)
     tails = read_each(_last_records, nodes, folder=record.store.folder)
@@ -272,7 +274,7 @@ def last_values(record: JobRecord) -> dict[str, dict[str, Any]]:
 
 
 def measurements_of(record: JobRecord) -> Measurements | None:
-    """Return the statistics of all of a job's records; None if there are too many for an overview. Raises
+    """Return the statistics of all records of a job; None if there are too many for an overview. Raises
     StoreError."""
     nodes = node_records(record)
     if sum(node.size("metrics") for node in nodes) > _GLANCE_BYTES:
@@ -294,10 +296,11 @@ def _last_records(node: NodeRecord) -> bytes:
 
 
 def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int | None) -> float:
-    """Return for how many seconds the machines of a job were on, all together. Raises StoreError, RecordError.
+    """Return the total time for which the machines of a job were on (seconds). Raises StoreError,
+    RecordError.
 
-    seconds: duration of the job. ended: its end (ms UTC). None if it still runs.
-    A machine of an elastic job counts from its launch until its last sign of life, or until it was replaced.
+    seconds: duration of the job. ended: end of the job (ms UTC); None if it still runs. A machine of an
+    elastic job counts from its launch until its last sign of life, or until it was replaced.
     """
     if not job.is_elastic:
         return job.strategy.nodes * seconds
@@ -317,7 +320,8 @@ def machine_seconds(record: JobRecord, job: Job, *, seconds: float, ended: int |
 
 
 def _machines(record: JobRecord, attempt: int) -> list[tuple[int, LaunchedMachines]]:
-    """Return the machines of each launch that EC2 accepted, with its time (ms UTC): 0 for the first one, which is the job's own start."""
+    """Return the machines of each launch that EC2 accepted, with the time of the launch (ms UTC). It is 0 for
+    the first launch, which stands for the job's start."""
     found = []
     for seen in launches_seen(record, attempt):
         launched = launched_machines(record, attempt, seen.number) if seen.decided is not None else None

@@ -1,4 +1,4 @@
-"""The jobs of a store, the order of their starts, and the job that a name means."""
+"""Finds the jobs of a store, sorts them by their starts, and finds the job that a name stands for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from executor.records.job_status import created
 from executor.records.reading import events_in, read_each, result_of
 
 if TYPE_CHECKING:
-    # Looking at jobs does not load descriptors.
+    # Reading jobs must not import the reader of descriptors.
     from executor.descriptor.job_reference import JobReference
 
 _LAST_OF = f"{LAST}:"
@@ -40,14 +40,14 @@ def job_ids(store: JobStore) -> list[str]:
 
 def job_names(store: JobStore) -> list[str]:
     """Return the names of folders that may be jobs. Raises StoreError."""
-    # Other names are ignored: an id is printed, completed in shells and part of paths.
+    # Other names are ignored, because ids are printed, completed in shells and used in paths.
     return [name for name in store.folders("") if is_job_id(name)]
 
 
 def newest_first(store: JobStore) -> list[StartedJob]:
-    """Return all jobs of `store` by their start. Raises StoreError.
+    """Return all jobs of `store`, the most recently started first. Raises StoreError.
 
-    In a folder, ended jobs are known from an index. In a bucket each job is read: a bucket's listing does not
+    In a folder, ended jobs are known from an index. In a bucket each job is read, because a listing does not
     show whether a job was replaced.
     """
     folder = store.folder
@@ -63,7 +63,7 @@ def newest_first(store: JobStore) -> list[StartedJob]:
 
 
 def started_of(record: JobRecord) -> int:
-    """Return when a job was started (ms UTC); 0 if that is unknown. Raises StoreError."""
+    """Return the time at which a job was started (ms UTC); 0 if unknown. Raises StoreError."""
     try:
         result = result_of(record)
     except RecordError:
@@ -76,8 +76,8 @@ def started_of(record: JobRecord) -> int:
 
 
 def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
-    """Return the job that `name` means: its id, a unique beginning of its id, "last", or "last:NAME". Raises
-    UsageError, GroupNamedError, StoreError.
+    """Return the job that `name` stands for: its id, a unique beginning of its id, "last", or "last:NAME".
+    Raises UsageError, GroupNamedError, StoreError.
 
     Earlier stores come first. An unreachable store is an error only if the others do not have the job.
     """
@@ -102,10 +102,8 @@ def find_job(stores: Iterable[JobStore], name: str) -> JobRecord:
 def _with_id(
     stores: Iterable[JobStore], job_id: str
 ) -> tuple[JobRecord | None, list[JobStore], BaiError | None]:
-    """Return the job with this id, if a store has it; the stores that do not; and why the next one cannot be
-    reached.
-
-    Raises the error if that is the first one.
+    """Return the job with this id, or None; the stores that do not have it; and the error of the next,
+    unreachable store. If the first store is unreachable, its error is raised.
     """
     opened: list[JobStore] = []
     try:
@@ -144,7 +142,7 @@ def _why_not_found(name: str, every: Sequence[JobRecord], meant: Sequence[JobRec
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint for an unknown name: the most similar known one, or the sentence `otherwise`."""
+    """Return a hint for an unknown name: the most similar known name, or the sentence `otherwise`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'did you mean "{close[0]}"?' if close else otherwise
 
@@ -179,7 +177,7 @@ def find_labelled(stores: Iterable[JobStore], key: str, value: str) -> JobRecord
 
 
 def find_reference(reference: JobReference, stores: Iterable[JobStore]) -> JobRecord:
-    """Return the job that a descriptor refers to. Raises UsageError, StoreError."""
+    """Return the job that a reference in a descriptor names. Raises UsageError, StoreError."""
     label = reference.label
     return find_labelled(stores, *label) if label is not None else find_job(stores, reference.job)
 
@@ -189,12 +187,12 @@ def _first(
     matches: Callable[[Identity], bool],
     read: Callable[[Identity], str | None],
 ) -> tuple[JobRecord | None, list[str]]:
-    """Return the first job that matches, and the values that `read` returned for those before it."""
+    """Return the first job that matches, and the values that `read` returned for the jobs before it."""
     values: dict[str, None] = {}
     for each in jobs:
         try:
             identity = each.job().job
-        except RecordError:  # `bai list` names it
+        except RecordError:  # `bai list` reports such a job
             continue
         if matches(identity):
             return each, list(values)
@@ -204,7 +202,7 @@ def _first(
 
 
 def place_of(store: JobStore) -> str:
-    """Return the place of a store in words."""
+    """Return a text for the location of a store."""
     return str(store.folder or store.url)
 
 
@@ -218,7 +216,7 @@ def _has_descriptor(folder: Path, job_id: str) -> bool:
 
 
 def _ended(folder: Path, record: JobRecord) -> StartedJob | None:
-    """Return a job's outcome and start; None if its result lacks either, or if it is not a job."""
+    """Return a job's outcome and start; None if the result lacks one of them, or if this is not a job."""
     if not _has_descriptor(folder, record.job_id):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Deletes the records of old jobs, and unused virtual environments."""
+"""Deletes the records of old jobs, and virtual environments that are no longer used."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Pruned:
     """A job, or a virtual environment, that was deleted, or would be."""
 
     job_id: str
-    """Or the environment's key."""
+    """Id of the job, or key of the virtual environment."""
     bytes: int
-    """Size of its files on the disk (bytes)."""
+    """Size of the deleted files on the disk (bytes)."""
 
 
 def prune_jobs(
@@ -45,12 +45,11 @@ def prune_jobs(
     left: Callable[[str], None] = lambda why: None,
     on_failure: Callable[[str], None] = lambda why: None,
 ) -> Iterator[Pruned]:
-    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs, or may run,
-    is not deleted.
-
-    Also deletes the remains of killed submissions, and old groups without jobs. keep: labels; a job with one of them is not deleted. left:
-    called with the reason if a job is not deleted: its end is unknown, or it is only a link. on_failure:
-    called if a job could not be deleted; the others still are.
+    """Delete the jobs that ended, or whose agent died, before `before_ms` (UTC). A job that runs or may run
+    is not deleted. Drafts of killed submissions, and old groups without jobs, are also deleted. keep: labels;
+    a job with one of them is not deleted. left: called with the reason if a job is not deleted because its
+    end is unknown, or because it is only a link. on_failure: called if a job could not be deleted; the other
+    jobs are still deleted.
     """
     check_own(store.folder)
     if not dry_run:
@@ -100,10 +99,8 @@ def prune_groups(store: DirectoryStore, *, before_ms: int) -> None:
 
 
 def remove_job(record: JobRecord) -> int:
-    """Delete one job that has ended; return the number of freed bytes.
-
-    Raises UsageError if it runs, is another user's or is not on this machine, StoreError if it cannot be
-    deleted.
+    """Delete one ended job; return the number of freed bytes. Raises UsageError if the job runs, belongs to
+    another user or is not on this machine, StoreError if it cannot be deleted.
     """
     folder = record.store.folder
     if folder is None or local_agent(record) is None:
@@ -121,7 +118,7 @@ def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
     try:
         own = record.job().job.labels
     except RecordError:
-        # Its content cannot be read, so it is not deleted.
+        # The content of the record cannot be read, so the job is not deleted.
         return True
     return any(own.get(key) == value for key, value in labels.items())
 
@@ -129,7 +126,8 @@ def _has_label(record: JobRecord, labels: Mapping[str, str]) -> bool:
 def prune_venvs(
     cache: Path | None, *, before_ms: int, dry_run: bool, on_failure: Callable[[str], None] = lambda why: None
 ) -> Iterator[Pruned]:
-    """Delete the kept virtual environments that no job has used since `before_ms` (UTC) and none uses now."""
+    """Delete the saved virtual environments that no job has used since `before_ms` (UTC) and no job is using
+    now."""
     for each in cached_venvs(cache) if cache is not None else ():
         try:
             with each.lock():
@@ -147,17 +145,17 @@ def prune_venvs(
 
 
 def disk_usage(folder: Path) -> int:
-    """Return the number of bytes that deleting `folder` frees: a file with several names counts once, and
-    only if all of them are in the folder."""
+    """Return the number of bytes that deleting `folder` frees. A file with several hard links counts once,
+    and only if all links are in the folder."""
     names: Counter[tuple[int, int]] = Counter()
     total = 0
-    with suppress(OSError):  # files that disappear meanwhile, or cannot be read, are not counted
+    with suppress(OSError):  # files that disappear meanwhile or cannot be read are not counted
         for path in (folder, *folder.rglob("*")):
             with suppress(OSError):
                 status = path.lstat()
                 inode = (status.st_dev, status.st_ino)
                 names[inode] += 1
-                # A folder's names are those of its subfolders: it is counted once.
+                # The links of a folder come from its subfolders, so a folder is counted once.
                 if stat.S_ISDIR(status.st_mode) or names[inode] == status.st_nlink:
                     total += status.st_blocks * 512
     return total
@@ -169,7 +167,7 @@ def _ended_before(now: JobStatus, before_ms: int) -> bool:
 
 
 def _delete(record: JobRecord, folder: Path, *, dry_run: bool) -> int | None:
-    """Delete the job; return the number of freed bytes, or None if a part of it still runs. Raises
+    """Delete the job; return the number of freed bytes, or None if any part of the job still runs. Raises
     StoreError."""
     agent = local_agent(record)
     assert agent is not None

@@ -1,4 +1,4 @@
-"""A request like the one that created a job: `--like JOB` and `--resume JOB`."""
+"""Makes the request of an earlier job again, for `--like JOB` and `--resume JOB`."""
 
 from __future__ import annotations
 
@@ -45,17 +45,18 @@ class Rerun:
 
     record: JobRecord
     option: str
-    """Option that names the job in error messages: "--like"."""
+    """Option that error messages name, for example "--like"."""
     stack: ExitStack
-    """Fetched scripts exist until it ends."""
+    """Stack that removes fetched scripts when it is closed."""
     open_store: Callable[[str], JobStore]
     """Opens the store at an address."""
 
     def request(self, overrides: Sequence[Override] = (), *, takes_scripts: bool = True) -> JobRequest:
         """Return a request for the same run: the same descriptor, scripts, arguments and `--set`.
 
-        overrides: new values, which are not part of the result. takes_scripts: whether the job's own scripts are used, unless
-        `overrides` name others. Raises UsageError if these are no longer available, StoreError.
+        overrides: new values, which are not part of the result. takes_scripts: whether the job's own scripts
+        are used, unless `overrides` name others. Raises StoreError, and UsageError if these scripts are no
+        longer available.
         """
         request = kept_request(self.record)
         if request is None:
@@ -76,7 +77,7 @@ class Rerun:
             kept = tuple(each for each in again.overrides if each.path not in REPOSITORY)
             again = replace(again, overrides=kept)
         digest = request.scripts_sha256
-        # With `--script` they name nothing that runs.
+        # With `--script`, these keys do not affect what runs.
         named_anew = again.script is None and any(
             overlap(each.path, place) for each in overrides for place in (*OTHER_SCRIPTS, *REPOSITORY)
         )
@@ -85,8 +86,8 @@ class Rerun:
         return self._with_scripts(again, digest)
 
     def _with_scripts(self, again: JobRequest, digest: str) -> JobRequest:
-        """Return the request with scripts of this checksum: the unchanged original ones, or the job's copy, with
-        its commit."""
+        """Return the request with scripts of this checksum: the original ones if they are unchanged,
+        otherwise the job's copy with its commit."""
         record = self.record
         with_copy = replace(again, of_copy=True, git=record.job().git)
         leave_out = [record.store.folder] if record.store.folder is not None else []
@@ -118,13 +119,14 @@ class Rerun:
                 except (StoreError, PullError, ScriptsError, OSError) as error:
                     where = f"and those that the job used cannot be had: {error}"
         if again.script is None and text_at(_script_table(again), "git"):
-            return again  # the kept request names their commit
+            return again  # the saved request contains their commit
         raise self._error(
             f"its scripts cannot be taken again ({why}), {where}; put them back as they were, or name FILE to run them as they are"
         )
 
     def _fetched(self, source: Source, digest: str) -> Path:
-        """Return the scripts that a job elsewhere used, brought here. Raises StoreError, PullError, ScriptsError, OSError."""
+        """Fetch the scripts that a job on other machines used, and return them. Raises StoreError, PullError,
+        ScriptsError, OSError."""
         folder = scratch_folder(_SCRATCH, stack=self.stack)
         scripts = _fetch_scripts(source, folder, open_store=self.open_store)
         if scripts_digest(ScriptsOrigin(path=scripts)) != digest:
@@ -136,27 +138,29 @@ class Rerun:
 
 
 def from_checkpoint(record: JobRecord) -> Sequence[Override]:
-    """Return the values with which a request like that of the job `record` begins from its newest checkpoint. Raises UsageError."""
+    """Return the overrides with which the repeated job `record` begins from its newest checkpoint. Raises
+    UsageError."""
     job = record.job()
     if job.checkpoint is None:
         raise UsageError(
             f"--resume {record.job_id}: the job has no [checkpoint], so none was kept; --like {record.job_id} runs it from the beginning"
         )
     values = [f"{CHECKPOINT_KEY}=job:{record.job_id}"]
-    if job.strategy.is_supervised:  # its descriptor need not have the table
+    if job.strategy.is_supervised:  # the descriptor need not contain the table
         values.append(f"checkpoint.path={job.checkpoint.path}")
     return read_overrides(values)
 
 
 def goes_on_from(record: JobRecord, name: str) -> bool:
-    """Return whether a job began from the checkpoint of a job that `name` may have meant: its id or the beginning of it, or the newest one."""
+    """Return whether a job began from the checkpoint of a job that `name` may stand for: its id, the
+    beginning of its id, or "last"."""
     job = record.job()
     start = "" if name in (LAST, f"{LAST}:{job.job.name}") else name
     return job.set.get(CHECKPOINT_KEY, "").startswith(f"job:{start}")
 
 
 def _script_table(again: JobRequest) -> Raw:
-    """Return `[ml.script]`, even if other files of the request are gone."""
+    """Return `[ml.script]`, even if other files that the request needs are gone."""
     table, _ = parse_toml(again.content or b"", file=str(again.file))
     if table is None:
         return {}
@@ -165,7 +169,7 @@ def _script_table(again: JobRequest) -> Raw:
 
 
 def _origin(again: JobRequest) -> ScriptsOrigin | None:
-    """Return the original folder of the scripts; None if it is not known."""
+    """Return the original folder of the scripts; None if unknown."""
     if again.script is not None:
         return ScriptsOrigin(path=again.script, member=again.script.name, is_folder=again.script.is_dir())
     named, folder = _script_table(again), again.file.absolute().parent
@@ -177,17 +181,17 @@ def _origin(again: JobRequest) -> ScriptsOrigin | None:
 
 
 def _with_copy(again: JobRequest, scripts: Path) -> JobRequest:
-    """Return the request with the scripts' folder `scripts`; for a request with `--script` with its only
-    member."""
+    """Return the request with the scripts' folder `scripts`. A request with `--script` gets the only member
+    of this folder."""
     if again.script is not None:
         return replace(again, script=scripts / again.script.name)
     return replace(again, scripts=scripts)
 
 
 def _fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], JobStore]) -> Path:
-    """Bring the scripts of `source`, an object in a bucket, into the empty `folder`; return their path.
+    """Download the scripts of `source`, an object in a bucket, into the empty `folder`; return their path.
 
-    They are pulled as by an agent: checked against their SHA-256, and without leaving the folder.
+    They are pulled as by an agent, which checks their SHA-256 and does not write outside of the folder.
     open_store: opens the store at an address of the bucket. Raises StoreError, PullError.
     """
     if source.sha256 is None or source.size is None:
@@ -210,9 +214,9 @@ def _fetch_scripts(source: Source, folder: Path, *, open_store: Callable[[str], 
 def pull_scripts(source: Source, folder: Path, *, deadline: float | None = None) -> Path:
     """Pull scripts into a new folder in `folder`, as an agent does; return its path. Raises PullError.
 
-    deadline: of `time.monotonic()`; None: ten minutes from now.
+    deadline: by `time.monotonic()`; None: ten minutes from now.
     """
-    # Imported here: the scripts of most jobs are in a folder of this machine.
+    # Imported here because the scripts of most jobs are in a folder of this machine.
     from bai_agent.pull.journal import file_journal, folder_journal
     from bai_agent.pull.sources import pull
 
@@ -249,7 +253,7 @@ def _download(
             piece = store.get(key, start=written, limit=_PIECE)
             file.write(piece)
             written += len(piece)
-            # Any user who may write to the bucket could enlarge it without a limit.
+            # Any user who may write to the bucket could enlarge the archive without a limit.
             if written > most:
                 raise PullError(f"{source.src}: is larger than the {most:,} bytes that the job used")
             if len(piece) < _PIECE:

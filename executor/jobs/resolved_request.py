@@ -1,4 +1,5 @@
-"""A request whose references outside its files have been looked up: other jobs, a commit of a repository, and an archive in a bucket."""
+"""Resolves the references in a request to things other than local files: other jobs, a commit of a
+repository, an archive in a bucket."""
 
 from __future__ import annotations
 
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 
 _SCRATCH = ".bai-scripts-"
 _COPIES = 4
-"""Most copies of scripts at a time, each of up to 8 GiB."""
+"""Maximum number of copies of scripts at a time. Each may have up to 8 GiB."""
 
 
 class FetchedScripts(ExitStack):
-    """Scripts of repositories and buckets, so that all jobs of a group get the same files. The last few copies exist until it ends; an
-    older one is removed, and fetched again for a job that needs it. What did not arrive whole is removed at once."""
+    """Scripts fetched from repositories and buckets, so that all jobs of a group get the same files. The most
+    recent copies exist until the context ends. Older ones are removed, and fetched again for a job that needs
+    them. Incomplete copies are removed at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,18 +48,18 @@ class FetchedScripts(ExitStack):
         """By address, and for a repository by commit and folder; the last used one is last."""
 
     def of_commit(self, script: Script, ref: str | None) -> GitFiles:
-        """Return the files of the commit that `ref` means. Raises UsageError."""
+        """Return the files of the commit that `ref` names. Raises UsageError."""
         from executor.planning.git_fetch import fetch_files
 
         address, folder = script.git or "", script.folder
-        # A branch may have moved since the group was made.
+        # A branch may have moved since the group was created.
         key = (address, self._commits.get((address, ref), ref), folder)
         try:
             files: GitFiles = self._copy(key, lambda place: fetch_files(*key, place, environment=os.environ))
             self._commits[address, ref] = files.commit
             copy = self._copies.pop(key)
             if same := self._copies.pop((address, files.commit, folder), None):
-                same[1].close()  # another branch or tag means this commit
+                same[1].close()  # another branch or tag names the same commit
             self._copies[address, files.commit, folder] = copy
             _check_requirements(script, files.folder)
         except UsageError as error:
@@ -77,14 +79,15 @@ class FetchedScripts(ExitStack):
             _check_requirements(script, folder)
         except UsageError as error:
             raise UsageError(f'ml.script.script: "{address}": {error}') from error
-        except PullError as error:  # it names the address
+        except PullError as error:  # the message already contains the address
             raise UsageError(f"ml.script.script: {error}") from error
         except OSError as error:
             raise UsageError(f"ml.script.script: {error.filename or address}: {error.strerror}") from error
         return folder
 
     def _copy(self, key: tuple[str | None, ...], bring: Callable[[Path], Any]) -> Any:
-        """Return the result of `bring`, which fills a new folder unless there is a copy of `key`. Raises its errors, OSError."""
+        """Return the copy for `key`. If there is none, `bring` fills a new folder. Raises OSError and the
+        errors of `bring`."""
         if key not in self._copies:
             while len(self._copies) >= _COPIES:
                 self._copies.pop(next(iter(self._copies)))[1].close()
@@ -103,11 +106,12 @@ def resolved_request(
     job_id: str | None,
     fetched: FetchedScripts | None = None,
 ) -> Iterator[tuple[JobRequest, Descriptor]]:
-    """Give the request and its descriptor with single jobs, and with the files of one commit, in place of references.
+    """Return the request and its descriptor, with references replaced by single jobs and by the files of one
+    commit.
 
-    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same ones. job_id: the id that was
-    given; if that job exists, its record says what was meant. fetched: gets the fetched files; None: they exist until the end.
-    Raises UsageError, StoreError.
+    The request names the jobs by their ids and the commit by its hash, so that `--like` uses the same ones.
+    job_id: the id that the user gave; if that job exists, its record contains what was meant. fetched: owner
+    of the fetched files; None: they exist until the `with` block ends. Raises UsageError, StoreError.
     """
     with FetchedScripts() as own:
         job_request, descriptor = use_earlier_jobs(job_request, descriptor, scope, job_id=job_id)
@@ -125,7 +129,8 @@ def fetched_digest(
     fetched: FetchedScripts,
     leave_out: Sequence[Path] = (),
 ) -> str | None:
-    """Return the checksum of a request's scripts, also of those that are fetched for that; None if it has none. Raises UsageError, ScriptsError."""
+    """Return the checksum of a request's scripts, which are fetched if necessary; None if it has no scripts.
+    Raises UsageError, ScriptsError."""
     found = _with_scripts(job_request, descriptor, fetched)
     with _naming_the_repository(found, descriptor):
         return digest_of(found, descriptor, leave_out)
@@ -133,7 +138,7 @@ def fetched_digest(
 
 @contextmanager
 def _naming_the_repository(job_request: JobRequest, descriptor: Descriptor) -> Iterator[None]:
-    """Name the repository in errors about its files, which lie in a folder that will be gone."""
+    """Name the repository in errors about its files, because these are in a temporary folder."""
     script, folder = descriptor.ml.script, job_request.scripts
     try:
         yield
@@ -153,12 +158,13 @@ def _with_scripts(
     *,
     before: Callable[[], Job | None] = lambda: None,
 ) -> JobRequest:
-    """Return the request with scripts of a repository or a bucket as files of this machine. Raises UsageError.
+    """Return the request, with scripts from a repository or a bucket fetched to this machine. Raises
+    UsageError.
 
     before: returns the job of the same id, if it was submitted before.
     """
     if job_request.script is not None or job_request.scripts is not None:
-        return job_request  # it has them in place of the descriptor's
+        return job_request  # the request already has scripts that replace the descriptor's
     job_request = _use_commit(job_request, descriptor, fetched, before)
     script = descriptor.ml.script
     if script is None or not is_stored(script) or _is_varied(descriptor):
@@ -169,11 +175,12 @@ def _with_scripts(
 def _use_commit(
     job_request: JobRequest, descriptor: Descriptor, fetched: FetchedScripts, before: Callable[[], Job | None]
 ) -> JobRequest:
-    """Return the request with the files of the commit that `[ml.script] git` and `ref` mean as its scripts. Raises UsageError."""
+    """Return the request with the files of the commit that `[ml.script] git` and `ref` name as its scripts.
+    Raises UsageError."""
     script = _repository(descriptor)
     if script is None:
         return job_request
-    # Imported here: few jobs have their scripts in a repository.
+    # Imported here because few jobs have their scripts in a repository.
     from executor.planning.git_fetch import COMMIT
 
     scripts_vary = _is_varied(descriptor)
@@ -196,7 +203,7 @@ def _use_commit(
 
 
 def _repository(descriptor: Descriptor) -> Script | None:
-    """Return the table that names the one repository of a request; None if there is none. Raises UsageError."""
+    """Return the table that names the repository of a request; None if there is none. Raises UsageError."""
     if any(arm.script is not None and arm.script.git is not None for arm in file_arms(descriptor)):
         raise UsageError(
             "ml.script.git: files that are compared in one job cannot have repositories of their own; compare commits with "
@@ -205,14 +212,13 @@ def _repository(descriptor: Descriptor) -> Script | None:
     script = descriptor.ml.script
     if script is None or script.git is None:
         return None
-    # Each job of a group has a commit or a folder of its own if they vary.
+    # If these keys vary, each job of a group has its own commit or folder.
     return None if any(_is_varied(descriptor, key) for key in ("git", "ref", "path", "script")) else script
 
 
 def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
-    """Return the commit that the job of this id, if it exists, has by the same branch or tag, which may have moved; else `ref`.
-
-    branch: `ref` if that is a branch or a tag, else "".
+    """Return the commit that the existing job of this id got by the same branch or tag, which may have moved;
+    otherwise `ref`. branch: `ref` if it is a branch or a tag, otherwise "".
     """
     if (
         before is None
@@ -225,7 +231,7 @@ def _ref_before(before: Job | None, branch: str, ref: str | None) -> str | None:
 
 
 def _is_varied(descriptor: Descriptor, *key: str) -> bool:
-    """Return whether the jobs of a group have values of their own for `[ml.script]`, or for this key of it."""
+    """Return whether the jobs of a group have different values for `[ml.script]`, or for this key of it."""
     axes = descriptor.matrix.axes if descriptor.matrix is not None else ()
     return any(overlap(read_key_path(each)[0], ("ml", "script", *key)) for each in axes)
 

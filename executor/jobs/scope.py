@@ -1,4 +1,4 @@
-"""The stores that are searched for jobs, and their AWS configuration, for commands and the API."""
+"""The stores in which commands and the API search for jobs, and the AWS configuration for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bai_agent.light_dataclass import dataclass
 from executor.backends import Backends
 
-# Imported in functions: `bai --help` loads this module.
+# Imported in functions because `bai --help` loads this module.
 if TYPE_CHECKING:
     from bai_agent.job.record import JobRecord
     from bai_agent.job.store import JobStore
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobScope:
-    """The given options; None: the configuration and the environment decide."""
+    """The options that the user gave. If an option is None, the configuration and the environment decide."""
 
     store: str | None = None
     profile: str | None = None
@@ -40,7 +40,7 @@ class JobScope:
     def stores(self) -> Iterator[JobStore]:
         """Yield the stores to search, the nearest first. Raises UsageError, StoreError.
 
-        A named store, also one in BAI_STORE, is the only one; so is the store in a named bucket.
+        If a store or a bucket is named, also by BAI_STORE, only that store is searched.
         """
         named = self.store
         if named is None and self.bucket is not None:
@@ -48,7 +48,7 @@ class JobScope:
         yield from self.backends.stores(named)
 
     def find(self, name: str) -> JobRecord:
-        """Return the job that `name` means: its id, a unique beginning of its id, or "last". Raises
+        """Return the job that `name` stands for: its id, a unique beginning of its id, or "last". Raises
         UsageError, StoreError."""
         from executor.jobs.job_lookup import find_job
 

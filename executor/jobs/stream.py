@@ -1,4 +1,4 @@
-"""A job's log or records from a position on, to the end or continuously."""
+"""Reads a job's log or records from a position on, to the current end or continuously."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from executor.records.reading import LONGEST_LINE, PIECE, result_of
 from executor.records.series_lines import RecordLines
 
 _PAUSE_S, _FAR_PAUSE_S = 0.2, 2.0
-"""Seconds between two looks at a stream on this machine, and elsewhere."""
+"""Time between two reads of a stream on this machine, and elsewhere (seconds)."""
 _LOOK_S, _FAR_LOOK_S = 2.0, 10.0
-"""Seconds between two checks whether a process still writes."""
+"""Time between two checks of whether a process still writes, on this machine and elsewhere (seconds)."""
 
 
 def pieces_of_nodes(
@@ -41,10 +41,10 @@ def pieces_of_nodes(
     """Yield the content of a stream of each of a job's nodes, with the node's rank. Raises DeadAgentError,
     NoResultError.
 
-    Node after node; with `follow` as it arrives, until the job has ended. positions: where to begin, by rank.
-    A log that is truncated meanwhile is read from its start again, after `on_truncated`. `on_status` is
-    called if a remote store cannot be reached for a while. again: lists the nodes at each look, if others may
-    join.
+    Without `follow`, the nodes are read one after the other; with `follow`, content is yielded as it arrives,
+    until the job has ended. positions: where to begin, by rank. If a log is truncated meanwhile,
+    `on_truncated` is called, and the log is read from its start again. `on_status` is called if a remote
+    store cannot be reached for a while. again: lists the nodes before each read, if others may join.
     """
     source = _NodeStreams(nodes, stream, positions, in_turn=follow, again=again)
     return _pieces_of(
@@ -67,10 +67,10 @@ def pieces_of_leads(
     on_status: Callable[[str], None] = lambda sentence: None,
     backends: Backends | None = None,
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the log of an elastic job's node with rank 0, from node to node, as `pieces_of_nodes` does.
+    """Yield the log of whichever node of an elastic job has rank 0, as `pieces_of_nodes` does.
 
-    lines: number of the newest node's last lines to begin with; None: all. on_lead: called before the part of
-    another node.
+    lines: begin with this number of last lines of the newest such node; None: all lines of all. on_lead:
+    called before the part of another node.
     """
     source = _LeadLogs(record, lines=lines, on_lead=on_lead)
     return _pieces_of(
@@ -79,7 +79,7 @@ def pieces_of_leads(
 
 
 class _Source(Protocol):
-    """Streams that are read repeatedly, each from its last position."""
+    """Streams that are read repeatedly, each from the position of the last read."""
 
     def new_pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield new content, with the number of its node. Raises StoreError."""
@@ -105,11 +105,12 @@ def _pieces_of(
     reach = RetryWindow(far=follow and not near)
     while True:
         try:
-            # Checked before the stream is read: content from before the end is then in it.
+            # Checked before the stream is read, so that this read gets everything that was written before the
+            # end.
             over = not follow or result_of(record) is not None
             for rank, piece in source.new_pieces():
                 yield rank, piece
-                # The consumer of the pieces may be slow, for example a pager that waits for a key.
+                # The consumer of the pieces may be slow, for example a pager that waits for a key press.
                 reach.reached()
             if truncated := source.rewind_truncated():
                 for rank in truncated:
@@ -127,7 +128,7 @@ def _pieces_of(
 
 
 class _NodeStreams:
-    """A stream of each node."""
+    """One stream for each node."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class _NodeStreams:
 
 
 class _LeadLogs:
-    """The log of the node with rank 0, whichever that is."""
+    """The logs of the nodes that have or had rank 0."""
 
     def __init__(self, record: JobRecord, *, lines: int | None, on_lead: Callable[[Lead], None]) -> None:
         self._record, self._on_lead = record, on_lead
@@ -204,7 +205,7 @@ class _LeadLogs:
 
 def _check_alive(record: JobRecord, backend: Backend) -> None:
     """Raise DeadAgentError or NoResultError if no process writes any more. If the machines of a job are gone,
-    this writes its result."""
+    the backend writes the job's result."""
     now = backend.status(record)
     if now.status in NO_RESULT:
         raise NoResultError(str(now.machine).removesuffix("."))
@@ -224,9 +225,8 @@ def record_lines(
     backends: Backends | None = None,
     again: Callable[[], Sequence[NodeRecord]] | None = None,
 ) -> Iterator[RecordLines]:
-    """Yield whole lines of a job's records as they arrive; raises the same errors as `pieces_of_nodes`.
-
-    A last line without a newline is left out.
+    """Yield whole lines of a job's records as they arrive. Raises the same errors as `pieces_of_nodes`. A
+    last line without a newline is left out.
     """
     lines: dict[int, _WholeLines] = defaultdict(_WholeLines)
     ranked = len(nodes) > 1 or has_ranks(nodes[0].job)
@@ -238,7 +238,7 @@ def record_lines(
 
 
 class _WholeLines:
-    """Makes whole lines of pieces."""
+    """Joins pieces into whole lines."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -268,13 +268,13 @@ def pieces_of_repeat(node: NodeRecord, number: int) -> Iterator[bytes]:
     end = run.ended.output_bytes if run.ended is not None else None
     position = run.output_bytes
     if end is not None and end < position:
-        # The benchmark truncated the log: only its output since then exists.
+        # The benchmark truncated the log, so only the output after that exists.
         position = 0
     yield from _log_between(node, position, end)
 
 
 def _log_between(node: NodeRecord, position: int, end: int | None) -> Iterator[bytes]:
-    """Yield a part of a node's log. end: None: as much as there is."""
+    """Yield a part of a node's log. end: None: up to the current end."""
     while end is None or position < end:
         piece = node.read("log", position, limit=PIECE if end is None else min(PIECE, end - position))
         if not piece:
@@ -291,7 +291,7 @@ def position_of_last_lines(node: NodeRecord, count: int) -> int:
         start = max(0, position - PIECE)
         content = node.read("log", start, limit=position - start)
         at = len(content)
-        # The newline at the very end ends the last line; it begins no other.
+        # A newline at the very end belongs to the last line, and does not begin another one.
         if position == end and content.endswith(b"\n"):
             at -= 1
         while (at := content.rfind(b"\n", 0, at)) >= 0:

@@ -12,18 +12,18 @@ from executor.errors import StillGoesOnError
 from executor.records.job_status import GOES_ON, JobStatus
 
 _PAUSE_S, _FAR_PAUSE_S = 0.25, 5.0
-"""Seconds between two looks at a job on this machine and elsewhere."""
+"""Time between two checks of a job on this machine, and elsewhere (seconds)."""
 _TRY_FOR_S = 600.0
-"""Seconds to retry requests to an unreachable store."""
+"""Time for which requests to an unreachable store are retried (seconds)."""
 
 
 def may_pass(error: BaiError) -> bool:
-    """Return whether the error is one of a store that may answer later."""
+    """Return whether the error comes from a store that may answer later."""
     return isinstance(error, StoreError) and not isinstance(error, (RecordError, StoreRefusedError))
 
 
 class RetryWindow:
-    """Decides whether requests to a failed store are retried, for a user who waits for a job elsewhere."""
+    """Decides whether requests to an unreachable store are retried, for a user who waits for a job."""
 
     def __init__(self, *, far: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """far: whether the store is remote; a failure of a folder on this machine would be permanent."""
@@ -32,12 +32,12 @@ class RetryWindow:
         self._reached = clock()
 
     def reached(self) -> None:
-        """Note that the store has answered."""
+        """Record that the store has answered."""
         self._reached = self._clock()
 
     def failed(self, error: StoreError) -> str:
-        """Return the message before the request to the store is retried. Raises `error` if retrying would not
-        help any more."""
+        """Return a message to show before the request is retried. Raises `error` if a retry would not help
+        any more."""
         if not self._far or not may_pass(error) or self._clock() - self._reached > _TRY_FOR_S:
             raise error
         return f"{error}; trying again"
@@ -50,10 +50,9 @@ def wait_for_end(
     timeout_s: float | None = None,
     on_status: Callable[[str], None] = lambda sentence: None,
 ) -> JobStatus:
-    """Return a job's status when it has ended, or when its result can no longer be written.
-
-    timeout_s: seconds; None: as long as the job runs, which its own limits bound. on_status: called if the
-    store cannot be reached for a while. Raises StillGoesOnError, StoreError.
+    """Wait until a job has ended, or until its result can no longer be written; return its status. timeout_s:
+    seconds; None: as long as the job runs, which the job's own limits bound. on_status: called if the store
+    cannot be reached for a while. Raises StillGoesOnError, StoreError.
     """
     latest = time.monotonic() + timeout_s if timeout_s is not None else None
     now = backend.status(record)

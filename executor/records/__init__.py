@@ -1,2 +1,2 @@
-"""The records of a job: checked when they are read, followed while they grow, described with one
+"""Reads the records of a job: validates them, follows them while they grow, and describes them with one
 vocabulary."""

@@ -1,5 +1,6 @@
-"""Which values of a job count in figures: none of a run that failed, and of peak memory no more than a bound where
-it cannot be distinguished from that of our shim, since a process is forked from it and the kernel continues its count."""
+"""Decides which values of a job count in figures. Values of a failed run do not count. A peak memory is only
+a bound if it cannot be distinguished from that of the shim, because processes are forked from the shim, and
+the kernel continues its count."""
 
 from __future__ import annotations
 
@@ -15,22 +16,24 @@ from executor.records.reading import result_of
 
 REPEATS = "repeats.jsonl"
 LEAST = 10 * 2**20
-"""Least size of a shim (bytes), used if its record does not exist yet."""
+"""Minimum size of a shim (bytes), used until its record exists."""
 _SPREAD = 1.05
-"""The kernel counts the memory of a process before it became the command: slightly more or less than the
-shim's final peak."""
+"""Tolerance for the count of a process before it became the command, which may be slightly more or less than
+the shim's final peak."""
 RUN_FACT = "bai_run_peak_memory_bytes"
 """The metric that each run has by default."""
 
 
 def memory_floor(usage: Sequence[OwnUsage] | None) -> int:
-    """Return the smallest measurable peak of a job's processes (bytes); a lower one is only a bound."""
+    """Return the smallest measurable peak memory of a job's processes (bytes). A lower peak is only a
+    bound."""
     shims = [node.shim.peak_memory_bytes or 0 for node in usage or () if node.shim is not None]
     return max(LEAST, *(round(_SPREAD * each) for each in shims), 0)
 
 
 def memory_floor_in(record: JobRecord) -> int:
-    """Return the same from a job's record, even if the job has not ended. Raises StoreError, RecordError."""
+    """Return `memory_floor` from a job's record, even if the job has not ended. Raises StoreError,
+    RecordError."""
     result = result_of(record)
     return memory_floor(result.own_usage if result is not None else None)
 
@@ -38,8 +41,8 @@ def memory_floor_in(record: JobRecord) -> int:
 def headline_floors(
     job: Job, headlines: Mapping[str, HeadlineValue], usage: Sequence[OwnUsage] | None
 ) -> dict[str, float]:
-    """Return the bounds of those headlines, by name with labels, that are only bounds. usage: of the job's
-    programs."""
+    """Return the bounds of those headlines that are only bounds, by name with labels. usage: that of the
+    job's own programs."""
     metrics = {metric.name: metric for metric in job.metrics}
     memory = memory_floor(usage)
     floors = {name: floor_of(metrics.get(each.name or name), memory) for name, each in headlines.items()}
@@ -47,13 +50,13 @@ def headline_floors(
 
 
 def floor_of(metric: Metric | None, floor: float) -> float | None:
-    """Return `floor` for a metric that is a run's peak memory; None for all others, whose numbers are
+    """Return `floor` for a metric that is a run's peak memory; None for all other metrics, whose numbers are
     exact."""
     return floor if metric is not None and metric.of_run is OfRun.PEAK_MEMORY else None
 
 
 def failed_runs(record: JobRecord) -> frozenset[int]:
-    """Return the numbers of the runs that failed, of a job that has ended or still runs. Raises StoreError, RecordError."""
+    """Return the numbers of the failed runs of an ended or running job. Raises StoreError, RecordError."""
     if record.job().repeat is None:
         return frozenset()
     result = result_of(record)
@@ -67,7 +70,7 @@ def failed_runs(record: JobRecord) -> frozenset[int]:
 
 
 def failed_of(result: JobResult) -> frozenset[int]:
-    """Return the numbers of the runs that failed, of a job that has ended."""
+    """Return the numbers of the failed runs of an ended job."""
     return frozenset(each.repeat for each in result.repeats or () if each.outcome != Outcome.SUCCEEDED.value)
 
 

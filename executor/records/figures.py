@@ -1,4 +1,4 @@
-"""The figures of one series: location, scatter, and headline."""
+"""Statistical figures of one series: location, scatter, and headline."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from executor.records.points import PointSeries, SeriesKey
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Figures of one or more values in their order, none beyond `LIMIT`."""
+    """The figures of one or more values in their order. No value may be beyond `LIMIT`."""
 
     count: int
     mean: float
     median: float
     stdev: float | None
-    """Standard deviation of a sample (n - 1). None for one value."""
+    """Sample standard deviation (n - 1); None for one value."""
     p5: float
     p95: float
-    """Quantiles are interpolated between the two nearest values, as numpy's are."""
+    """95th percentile. Quantiles are interpolated between the two nearest values, as in numpy."""
     minimum: float
     maximum: float
     first: float
     last: float
 
     def as_table(self) -> dict[str, Any]:
-        """Return them as JSON values."""
+        """Return the figures as JSON values."""
         names = {"minimum": "min", "maximum": "max"}
         return {names.get(name, name): value for name, value in self.__dict__.items()}
 
 
 def figures(values: Sequence[float]) -> Figures | None:
-    """Return the figures of `values`, however many; None if there are none."""
+    """Return the figures of any number of `values`; None if there are none."""
     if not values:
         return None
     stdev = deviation(values) if len(values) > 1 else None
@@ -58,7 +58,7 @@ def figures(values: Sequence[float]) -> Figures | None:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the quantile of sorted values, interpolated: Hyndman and Fan's type 7."""
+    """Return an interpolated quantile of sorted values (Hyndman and Fan's type 7)."""
     position = share * (len(ordered) - 1)
     low = math.floor(position)
     part = position - low
@@ -77,13 +77,13 @@ def headline(series: PointSeries, metric: Metric | None, *, started: int | None 
 def measured(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> Sequence[float]:
     """Return the values of a series without its warm-up.
 
-    started: start of the benchmark, or of this repeat (ms UTC); unset: the first value's time is used.
+    started: start of the benchmark, or of this repeat (ms UTC); None: the time of the first value.
     """
     return series.values[warmup_count(series, metric, started=started) :]
 
 
 def warmup_count(series: PointSeries, metric: Metric | None, *, started: int | None = None) -> int:
-    """Return how many values a series' warm-up has."""
+    """Return the number of values in the warm-up of a series."""
     if metric is None:
         return 0
     if metric.warmup is None:
@@ -101,5 +101,5 @@ def start_of(key: SeriesKey, starts: Mapping[int | None, int]) -> int | None:
 
 
 def metric_of(series: PointSeries, metrics: Mapping[str, Metric]) -> Metric | None:
-    """Return the descriptor's metric of a series; None for metrics of the machine or the run itself."""
+    """Return the descriptor's metric for a series; None for metrics of the machine or of the run itself."""
     return None if series.key.is_own else metrics.get(series.key.name)

@@ -1,5 +1,5 @@
-"""Repeatedly reads new content of a job's record, in pieces, so that memory is bounded however much a
-benchmark prints; for an elastic job from the nodes with rank 0, one after the other."""
+"""Repeatedly reads new content of a job's record. It reads in pieces, so that memory is bounded however much
+a benchmark prints. For an elastic job, it reads from the nodes that had rank 0, one after the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from executor.records.reading import PIECE, LineStream, events_in, events_of, re
 from executor.records.series_lines import with_rank
 
 TRUNCATED = "the benchmark truncated its output; from its start again"
-"""Notice that is shown at a truncation."""
+"""Notice that is shown when the log was truncated."""
 
 _BEHIND = 8 * PIECE
 _KEPT = PIECE // 4
@@ -30,37 +30,38 @@ _KEPT = PIECE // 4
 
 @dataclass(frozen=True)
 class News:
-    """News since the last look."""
+    """Everything that is new since the last read."""
 
     before: tuple[RunEvent, ...]
-    """Events that came before `log`."""
+    """Events that happened before `log`."""
     log: bytes
-    """Unchanged output of the benchmark; may begin and end within a line."""
+    """Unchanged output of the benchmark. It may begin and end within a line."""
     records: bytes
     """Whole lines of `metrics.jsonl`."""
     after: tuple[RunEvent, ...]
-    """Events after the benchmark's last line; held back until `log` has reached it."""
+    """Events after the benchmark's last line. They are held back until `log` has reached that line."""
     truncated: bool
-    """The benchmark truncated its output: `log` is from its start again."""
+    """Whether the benchmark truncated its output, so that `log` begins at its start again."""
     skipped: int
-    """Bytes of output before `log` that were skipped, because too much had arrived."""
+    """Number of bytes of output before `log` that were skipped, because too much had arrived."""
     more: bool
-    """Whether there is more to read at once."""
+    """Whether more can be read at once."""
     result: JobResult | None
-    """The job's result, after its end. With `more` false nothing follows after this."""
+    """The job's result after its end. If `more` is false, nothing follows."""
     ending: str | None = None
-    """Reason for the coordinator's end of several nodes."""
+    """Reason for which the coordinator of several nodes ends them; None if it does not."""
     lead: Lead | None = None
-    """The node that `log` and the next events come from, if another node had rank 0 before."""
+    """The node from which `log` and the next events come, if another node had rank 0 before; otherwise
+    None."""
 
 
 class JobFollower:
     """Follows a job through the records of its nodes, from the beginning or, for the log, from `log_position`
     on.
 
-    Log and events are those of the first node, which decides for the job, and of the node with rank 0 in each
-    generation of an elastic job; records come from all nodes, with the label `rank` if there are several.
-    With `newest_only` it skips ahead in a log that grows faster than it is read.
+    Log and events come from the first node, which decides for the job. For an elastic job they come from the
+    node with rank 0 in each generation. Records come from all nodes, with the label `rank` if there are
+    several. With `newest_only`, parts of a log that grows faster than it is read are skipped.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class JobFollower:
         self._lead: Lead | None = None
 
     def observe(self) -> News:
-        """Return what is new. Raises StoreError."""
-        # The end is read first: content written before it is then in this look or, with `more`, in the next.
+        """Return everything that is new. Raises StoreError."""
+        # The end is read first, so that content written before it is in this read or, with `more`, in the
+        # next one.
         result = result_of(self._node.job)
         events, more_events = self._events.read()
         before: list[RunEvent] = []
         for event in self._relevant(events_in(events)):
-            # All events after the first one that is held back wait too, so that the order is kept.
+            # After a held-back event, all later events are also held back, to preserve the order.
             (self._held if self._held or _comes_after_output(event) else before).append(event)
         skipped = self._jump() if self._newest_only else 0
         content = self._node.read("log", self._log_position, limit=PIECE)
@@ -123,8 +125,8 @@ class JobFollower:
         )
 
     def _next_lead(self) -> Lead | None:
-        """Continue with the next node that has rank 0, if there is one; return it unless nothing was read of
-        another node before."""
+        """Continue with the next node that has rank 0, if there is one. Return it if another node was read
+        before, otherwise None."""
         if self._leading is None:
             return None
         leads = self._leading.look()
@@ -142,7 +144,7 @@ class JobFollower:
         return following
 
     def _relevant(self, events: Iterable[RunEvent]) -> Iterator[RunEvent]:
-        """Yield the events of a node since it has rank 0."""
+        """Yield the events of a node from the time when it got rank 0."""
         for event in events:
             if isinstance(event, BenchmarkStartEvent) and event.generation == self._from_generation:
                 self._from_generation = None
@@ -155,7 +157,7 @@ class JobFollower:
         try:
             order = stop_order(self._attempt)
         except RecordError:
-            # The result contains it as well, and arrives soon.
+            # The result also contains this event, and arrives soon.
             self._attempt = None
             return None
         if order is None:
@@ -184,13 +186,15 @@ class JobFollower:
 
 
 def was_truncated(node: NodeRecord, position: int) -> bool:
-    """Return whether the log has become shorter than `position`, the end of the last read."""
-    # In a bucket it never does: output after a truncation is appended to the earlier output.
+    """Return whether the log has become shorter than `position`, where the last read ended."""
+    # In a bucket a log never becomes shorter, because output after a truncation is appended to the earlier
+    # output.
     return node.job.store.folder is not None and node.size("log") < position
 
 
 def tail_position(node: NodeRecord, stream: Stream, size: int) -> int:
-    """Return the beginning of the last `size` bytes of a stream, at the start of a line if there is one."""
+    """Return the position of the last `size` bytes of a stream, moved to the start of a line if they contain
+    one."""
     start = max(0, node.size(stream) - size)
     if not start:
         return 0
@@ -221,12 +225,12 @@ def _comes_after_output(event: RunEvent) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """A node that has rank 0 from a generation on, until another one has."""
+    """A node that has rank 0 from a generation on, until another node gets it."""
 
     node: int
     generation: int
     start: int
-    """Length of the node's log before that generation."""
+    """Length of the node's log before that generation (bytes)."""
 
     @property
     def sentence(self) -> str:
@@ -234,8 +238,8 @@ class Lead:
 
 
 class LeadingNodes:
-    """Finds the nodes with rank 0 as generations begin. A generation that was never launched on its node is
-    skipped."""
+    """Finds the nodes with rank 0 as generations begin. Finds the nodes with rank 0 as generations begin.
+    Generations that never started are skipped."""
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record, self._attempt = record, AttemptRecord(record, attempt)
@@ -246,7 +250,7 @@ class LeadingNodes:
         """By node: the length of its log before each generation that it started."""
 
     def look(self) -> Sequence[Lead]:
-        """Return all past ones, in their order. Raises StoreError, RecordError."""
+        """Return all nodes that have or had rank 0, in their order. Raises StoreError, RecordError."""
         control = self._attempt.control()
         for generation in sorted(control.begun.keys() & set(control.decided)):
             if generation not in self._first_members:
@@ -262,7 +266,7 @@ class LeadingNodes:
         return found
 
     def end(self, lead: Lead, following: Lead) -> int | None:
-        """Return the end of the part of `lead` in its node's log; None if that node started nothing from
+        """Return the end of `lead`'s part of its node's log; None if that node started no generation from
         `following` on."""
         self._read(lead.node)
         later = (bytes_ for each, bytes_ in self._starts[lead.node].items() if each >= following.generation)

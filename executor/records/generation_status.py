@@ -25,7 +25,7 @@ _LEFT = {
     Change.LEFT: "left",
     Change.SCALED: "no longer wanted",
 }
-"""What happened to the nodes that are the reason for a change."""
+"""Reason of a decision → what happened to the nodes that caused it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,22 +34,24 @@ class GenerationStatus:
 
     number: int
     members: tuple[int, ...]
-    """Numbers of its nodes, in the order of their ranks; if the job is parked, the remaining nodes."""
+    """Numbers of the generation's nodes, in the order of their ranks; if the job is parked, those of the
+    remaining nodes."""
     since: int | None
-    """Time of its beginning or, if it has not begun, of its decision."""
+    """Time at which the generation began or, if it has not begun, was decided."""
     has_begun: bool = True
     is_parked: bool = False
     until: int | None = None
     """Time at which a parked job ends. None if the job is not parked."""
     why: str = ""
-    """Reason for it: "node 1 gave no sign of life". Empty for the first generation."""
+    """Reason for the generation, for example "node 1 gave no sign of life"; empty for the first one."""
     desired: int
     least: int
     most: int
     restarts: int = 0
     max_restarts: int = 0
     left: Mapping[int, str] = field(default_factory=dict)
-    """By number of a node that is no longer a member: "lost in generation 1"."""
+    """Number of a node that is no longer a member → what happened to it, for example "lost in generation
+    1"."""
 
     @property
     def leader(self) -> int:
@@ -57,11 +59,11 @@ class GenerationStatus:
         return self.members[0] if self.members else 0
 
     def rank(self, node: int) -> int | None:
-        """Return the rank of a node in it; None if the node is no member."""
+        """Return the rank of a node in this generation; None if the node is not a member."""
         return self.members.index(node) if node in self.members and not self.is_parked else None
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return {
             **self.__dict__,
             "members": list(self.members),
@@ -71,19 +73,19 @@ class GenerationStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class SizeStatus:
-    """What last set the number of nodes of a job whose benchmark's hints may change it."""
+    """The latest change of the number of nodes, for a job whose benchmark's hints may change it."""
 
     requested: int | None
-    """Number of nodes of the newest `bai scale`, after which hints change nothing. None if there was none."""
+    """Number of nodes in the latest `bai scale`; None if there was none. After it, hints have no effect."""
     proposed: int | None
-    """Number of nodes of the newest proposal. None if there was none."""
+    """Number of nodes in the latest proposal; None if there was none."""
     proposed_at: int | None
     """Time of that proposal (ms UTC, the store's clock)."""
 
 
 def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
-    """Return how many nodes an elastic job should have: the newest request that its range allows, else the newest such proposal of
-    its benchmark. Raises StoreError."""
+    """Return how many nodes an elastic job should have: the latest request that its range allows, otherwise
+    the latest such proposal of its benchmark. Raises StoreError."""
     for asked in (_requests(attempt, job), _proposals(attempt, job)):
         if asked:
             return asked[-1][1]
@@ -91,8 +93,8 @@ def desired_nodes(attempt: AttemptRecord, job: Job) -> int:
 
 
 def proposed_nodes(attempt: AttemptRecord, job: Job) -> int | None:
-    """Return the number of nodes of the newest proposal; None if there is none, somebody has requested a number, or the job's end is
-    decided. Raises StoreError."""
+    """Return the number of nodes in the latest proposal; None if there is none, if a user has requested a
+    number, or if the job's end is decided. Raises StoreError."""
     proposals = _proposals(attempt, job)
     if not proposals or _requests(attempt, job) or is_ending(attempt):
         return None
@@ -107,12 +109,14 @@ def is_ending(attempt: AttemptRecord) -> bool:
 
 
 def _requests(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:
-    """Return time and number of each request for nodes that the range allows, in their order. Raises StoreError."""
+    """Return time and number of nodes of each request that the range allows, in their order. Raises
+    StoreError."""
     return _allowed(job, attempt.scale_requests(), attempt.scale_request)
 
 
 def _proposals(attempt: AttemptRecord, job: Job) -> list[tuple[int, int]]:
-    """Return the same of the proposals by the benchmark's hints; empty if the job ignores them. Raises StoreError."""
+    """Return time and number of nodes of each proposal by the benchmark's hints; empty if the job ignores
+    hints. Raises StoreError."""
     if not job.takes_proposals:
         return []
     return _allowed(job, attempt.signs_seen().proposals, attempt.size_proposal)
@@ -132,9 +136,9 @@ def _allowed(
 def requested_nodes(attempt: AttemptRecord, job: Job) -> list[int]:
     """Return the numbers of nodes that were proposed or requested and that the range allows, in their order. Raises StoreError.
 
-    A smaller number that was followed by another request counts as far as the nodes had followed it by then.
+    If a smaller number was replaced by another request, it counts only as far as nodes had already left.
     """
-    # Requests come last: a proposal after one does not count.
+    # Requests come last, because proposals after a request do not count.
     asked = [*_proposals(attempt, job), *_requests(attempt, job)]
     found: list[int] = []
     before = job.desired_nodes
@@ -154,7 +158,7 @@ def _members_at(attempt: AttemptRecord, time: int, *, none: int) -> int:
 
 
 def is_allowed(job: Job, nodes: int) -> bool:
-    """Return whether an elastic job may have so many nodes."""
+    """Return whether an elastic job may have this number of nodes."""
     return (job.strategy.min_nodes or 1) <= nodes <= job.strategy.nodes
 
 
@@ -183,7 +187,7 @@ def request_scale(record: JobRecord, nodes: int) -> None:
 
 
 def generation_status(record: JobRecord, job: Job) -> GenerationStatus | None:
-    """Return the newest generation of an elastic job; None for a fixed one, or before the first generation.
+    """Return the newest generation of an elastic job; None for a fixed job, or before the first generation.
     Raises StoreError, RecordError."""
     if not job.is_elastic:
         return None
@@ -200,7 +204,7 @@ def generation_status(record: JobRecord, job: Job) -> GenerationStatus | None:
 
 
 def last_hints(record: JobRecord, job: Job) -> Hints | None:
-    """Return the last hints of a benchmark that gives some; None if there are none that can be read. Raises StoreError."""
+    """Return the latest hints of a benchmark; None if there are no readable hints. Raises StoreError."""
     if not job.strategy.is_supervised:
         return None
     with suppress(RecordError):
@@ -209,7 +213,8 @@ def last_hints(record: JobRecord, job: Job) -> Hints | None:
 
 
 def size_status(record: JobRecord, job: Job) -> SizeStatus | None:
-    """Return what last set the number of nodes of a job whose benchmark's hints may change it; None for other jobs. Raises StoreError."""
+    """Return the latest change of the number of nodes of a job whose benchmark's hints may change it; None
+    for other jobs. Raises StoreError."""
     if not job.takes_proposals:
         return None
     attempt = AttemptRecord(record, job.job.attempt)
@@ -244,8 +249,8 @@ def _status(
 
 
 def reason_for(decision: NextGeneration) -> str:
-    """Return the reason of the decision in words: "node 1 gave no sign of life"."""
-    with suppress(ValueError):  # of a newer version
+    """Return the reason of a decision as text, for example "node 1 gave no sign of life"."""
+    with suppress(ValueError):  # a reason of a newer version
         return Change(decision.why).sentence(decision.nodes)
     return decision.sentence
 

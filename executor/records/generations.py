@@ -1,4 +1,4 @@
-"""The generations of a job, from its result or, until it has ended, from the events of its nodes."""
+"""Finds the generations of a job: in its result or, until the job has ended, in the events of its nodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from executor.records.nodes import node_records
 from executor.records.reading import events_of
 
 RUNNING = "running"
-"""The outcome of a generation that still runs."""
+"""Outcome of a generation that still runs."""
 
 
 def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[GenerationOutcome]:
     """Return the generations of a job that may have several, in their order; empty for other jobs. Raises
     StoreError, DescriptorError.
 
-    Until the job has ended they have no headlines, and in a fixed job their members are the nodes that have started them.
+    Until the job has ended, the generations have no headlines, and in a fixed job their members are the nodes
+    that have started them.
     """
     if result is not None:
         return result.generations or []
@@ -49,8 +50,8 @@ def generations_of(record: JobRecord, result: JobResult | None) -> Sequence[Gene
 
 
 def _as_decided(attempt: AttemptRecord, control: Control, each: GenerationOutcome) -> GenerationOutcome:
-    """Return a generation completed with its leader's decision: lost nodes have reported neither its end nor
-    its members."""
+    """Return a generation, completed with its leader's decision, because lost nodes have reported neither its
+    end nor its members."""
     number = each.generation
     members = attempt.decision(number, control).members if number in control.generations else each.members
     if each.sentence or number + 1 not in control.generations:
@@ -88,10 +89,10 @@ def generations_in(events: Iterable[RunEvent]) -> list[GenerationOutcome]:
 
 
 def change_seconds(generations: Iterable[GenerationOutcome]) -> float:
-    """Return the seconds without a benchmark between generations."""
+    """Return the total time between generations in which no benchmark ran (seconds)."""
     return sum(each.gap_seconds or 0.0 for each in generations)
 
 
 def headline_names(generations: Iterable[GenerationOutcome]) -> list[str]:
-    """Return the names, with labels, of all headlines of some generations."""
+    """Return the names of all headlines of these generations, with labels."""
     return list(dict.fromkeys(chain.from_iterable(each.headlines for each in generations)))

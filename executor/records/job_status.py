@@ -14,41 +14,43 @@ from bai_agent.light_dataclass import dataclass
 from executor.errors import NextStep
 
 if TYPE_CHECKING:
-    # The completion of job ids, which a user waits for, does not need this import.
+    # Imported for type checks only, so that the completion of job ids, for which a user waits, stays fast.
     from executor.records.generation_status import GenerationStatus
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """The status of one of several nodes. Times are ms UTC."""
+    """The status of a node of a job with several nodes. Times are ms UTC."""
 
     rank: int
     """The node's number."""
     group_rank: int | None = None
-    """The rank in the newest generation of an elastic job. None if it is not a member of that generation."""
+    """The node's rank in the newest generation of an elastic job; None if the node is not a member of that
+    generation."""
     left: str | None = None
     """What happened to a node of an elastic job that is no longer a member: "lost in generation 1"."""
     instance_id: str | None = None
-    """None until it has joined, and on this machine."""
+    """Id of the node's instance; None until the node has joined, and for a node on this machine."""
     address: str | None = None
-    """Its address for the other nodes; None until it has joined."""
+    """The node's address for the other nodes; None until the node has joined."""
     phase: str | None = None
-    """None until its agent has started, and after its part has ended."""
+    """Phase of the node; None until its agent has started, and after its part has ended."""
     since: int | None = None
-    """When the phase began."""
+    """Time at which the phase began."""
     last_sign: int | None = None
-    """Time of its last sign of life, by the store's clock."""
+    """Time of the node's last sign of life, by the store's clock."""
     ended: int | None = None
     outcome: str | None = None
-    """The value of an `Outcome`, once its part has ended."""
+    """Value of an `Outcome`, once the node's part has ended; otherwise None."""
     sentence: str | None = None
     transports: dict[str, list[str]] | None = None
-    """Transports by library ("NCCL"), as reported; None if none was reported."""
+    """Reported transports by library (for example "NCCL"); None if none were reported."""
     trouble: str | None = None
-    """Reason why some of these facts are unknown: the mistake in its record."""
+    """Mistake in the node's record, because of which some of these facts are unknown; None if there is no
+    mistake."""
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values; keys of elastic jobs are left out if unknown."""
+        """Return all fields as JSON values. Keys of elastic jobs are left out if unknown."""
         return {
             key: value
             for key, value in self.__dict__.items()
@@ -58,7 +60,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """How a job stands. Times are ms UTC."""
+    """The status of a job. Times are ms UTC."""
 
     job_id: str
     status: str
@@ -74,44 +76,45 @@ class JobStatus:
     exit_code: int | None = None
     sentence: str | None = None
     agent_alive: bool | None = None
-    """None if it cannot be observed from here."""
+    """Whether the job's agent is alive; None if that cannot be observed from here."""
     last_words: str | None = None
     """The end of a dead agent's log."""
     benchmark_alive: bool | None = None
-    """Whether any process of a dead agent's benchmark still runs."""
+    """Whether any process of the benchmark still runs although the agent is dead."""
     benchmark_watched: bool | None = None
-    """Whether the shim of that benchmark still runs."""
+    """Whether the shim of that benchmark still runs, so that the benchmark's end will be recorded."""
     cancelling: bool = False
     where: str
-    """The name of the backend that it runs on: "local" is this machine."""
+    """Name of the backend that runs the job, for example "local" for this machine."""
     warnings: tuple[str, ...] = ()
-    """Warnings of its agent, while there is no result."""
+    """Warnings of the job's agent, while there is no result."""
     restarts: str | None = None
-    """Number of restarts, and the reason of the last one, while there is no result. None if it was not."""
+    """Number of restarts and reason of the last one, while there is no result; None if the job was not
+    restarted."""
     machine: str | None = None
-    """A sentence about its machines."""
+    """A sentence about the job's machines."""
     next_step: NextStep | None = None
-    """Possible actions on them."""
+    """A command that the user may run next."""
     nodes: tuple[NodeStatus, ...] = ()
-    """Status of each of several nodes, by rank, if requested; empty for a job of one."""
+    """Status of each node, by rank, if requested; empty for a job of one node."""
     generation: GenerationStatus | None = None
     """The newest generation of an elastic job, if requested."""
 
     @property
     def may_run(self) -> bool:
-        """Whether the benchmark may still run, or may start, as far as is known from here."""
+        """Whether the benchmark may still run or start, as far as this machine can tell."""
         is_gone = (self.status, self.benchmark_alive) == (DIED, False)
         return self.outcome is None and self.status != UNLAUNCHED and not is_gone
 
     @property
     def seconds(self) -> float | None:
-        """Duration of the job, up to now if it runs."""
+        """Duration of the job (seconds), up to now if it runs; None if unknown."""
         if self.took is not None or self.started is None:
             return self.took
         return max(0, (self.ended or now_ms()) - self.started) / 1000
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values; `nodes` only if there are several."""
+        """Return all fields as JSON values; `nodes` only if there are several nodes."""
         step = dataclasses.asdict(self.next_step) if self.next_step is not None else None
         table = {**self.__dict__, "next_step": step, "seconds": self.seconds}
         del table["nodes"], table["took"], table["generation"]
@@ -121,29 +124,30 @@ class JobStatus:
 
 
 DIED = "DIED"
-"""The agent of a job on this machine is gone, and there is no result."""
+"""The agent of a job on this machine is gone, but there is no result."""
 SILENT = "SILENT"
 """The machine of a job on EC2 runs, but its agent gives no sign of life."""
 PARKED = "PARKED"
-"""No benchmark of an elastic job runs: it waits for nodes, because fewer than its least number are left."""
+"""No benchmark of an elastic job runs, because the job has fewer nodes than its minimum and waits for
+others."""
 UNREADABLE = "UNREADABLE"
-"""The job's descriptor, or another record of it, is broken, or of another version."""
+"""The job's descriptor or another of its records is broken, or of another version."""
 UNLAUNCHED = "UNLAUNCHED"
-"""The submission of a job on EC2 was interrupted: no machine runs, or will run, unless it is submitted
+"""The submission of a job on EC2 was interrupted. No machine runs or will run, unless the job is submitted
 again."""
 UNKNOWN = "UNKNOWN"
-"""The time of a job on EC2 is over and its agent is silent; EC2 cannot be asked whether its machines are
+"""The time of a job on EC2 is over and its agent is silent, but EC2 cannot be asked whether its machines are
 gone."""
 NO_RESULT = (UNLAUNCHED, UNKNOWN)
 """Statuses of a job on EC2 that will not get a result, so that waiting is useless."""
 ENDING = "ENDING"
-"""The machines of a job on EC2 shut down, and there is no result yet."""
+"""The machines of a job on EC2 are shutting down, but there is no result yet."""
 GOES_ON = frozenset(
     {Status.PENDING.value, Status.INITIALIZING.value, Status.RUNNING.value, SILENT, ENDING, PARKED}
 )
 """Statuses in which waiting for the job makes sense."""
 NODES_END = "The job is being ended: {}"
-"""Phase that is shown after the coordinator of several nodes has told them to end."""
+"""Phase that is shown after the coordinator of several nodes has told the nodes to end."""
 ENDED = frozenset({Status.SUCCEEDED.value, Status.FAILED.value, Status.ERROR.value, Status.CANCELED.value})
 
 
@@ -154,7 +158,7 @@ def listed_words() -> frozenset[str]:
 
 
 def unknown_status(job_status: JobStatus) -> str | None:
-    """Return a sentence if this version does not know the status in a job's record; else None."""
+    """Return a sentence if this version does not know the status in a job's record; otherwise None."""
     if job_status.status in (*GOES_ON, *ENDED, DIED, UNREADABLE, *NO_RESULT):
         return None
     return (
@@ -175,7 +179,7 @@ def unreadable_status(record: JobRecord, why: BaiError, *, where: str) -> JobSta
 
 
 def created(record: JobRecord) -> int | None:
-    """Return the time when a job was recorded (ms UTC), for a job without events."""
+    """Return the time at which a job was recorded (ms UTC), for a job without events."""
     return record.put_time("job.toml")
 
 

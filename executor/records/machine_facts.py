@@ -1,7 +1,7 @@
-"""The environments of a job's nodes, as their agents recorded them in `environment.json`, with the facts of the
-machines: which of them are compared, and the text that shows each.
+"""Reads the environments of a job's nodes, which their agents recorded in `environment.json`. A table of the
+machines' facts says which facts are compared, and how each is shown as text.
 
-A row here and its reader in `bai_agent/machine/` are all that a fact needs. A test compares both with each
+A fact needs only a row in this table and a reader in `bai_agent/machine/`. A test compares both with each
 other and with `docs/run-directory.md`.
 """
 
@@ -17,7 +17,7 @@ from bai_agent.light_dataclass import dataclass
 from executor.records.reading import read_each
 
 _RANKS = 6
-"""Most nodes that a sentence names."""
+"""Maximum number of nodes that a sentence names."""
 _UNWRITTEN = (
     "its agent has written no environment.json: the benchmark has not started, or an older version ran it"
 )
@@ -26,7 +26,7 @@ _DIFFERENT = "Its container's image {} differs from that of other nodes; name th
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEnvironment:
-    """The environment of one node, or the reason why it is not known."""
+    """The environment of one node, or the reason why it is unknown."""
 
     attempt: int
     rank: int
@@ -35,16 +35,17 @@ class NodeEnvironment:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The known facts; empty if there are none."""
+        """The known facts; empty if no facts are known."""
         return self.environment or {}
 
     def sentences(self, name: str) -> list[str]:
-        """Return the sentences in the list `name` of the environment; others in it are left out."""
+        """Return the sentences in the list `name` of the environment. Values that are not sentences are left
+        out."""
         found = self.facts.get(name)
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         return dict(self.__dict__)
 
 
@@ -61,17 +62,17 @@ class MachineWarning:
 
     sentence: str
     ranks: tuple[int, ...]
-    """Nodes with this fact."""
+    """Numbers of the nodes with this fact."""
     several: bool
     """Whether the job also has other nodes."""
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the warning as JSON values."""
         return {"sentence": self.sentence, "ranks": list(self.ranks)}
 
     @property
     def text(self) -> str:
-        """The sentence, with its nodes unless it applies to all."""
+        """The sentence, with its nodes unless it applies to all nodes."""
         if not self.several:
             return self.sentence
         shown = ", ".join(map(str, self.ranks[:_RANKS])) + (", …" if len(self.ranks) > _RANKS else "")
@@ -79,9 +80,8 @@ class MachineWarning:
 
 
 def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
-    """Return the warnings of `environments` for a summary: those that do not apply to most desktop machines.
-
-    Each sentence once, with its nodes.
+    """Return the warnings of `environments` for a summary. Warnings that apply to most desktop machines are
+    left out. Each sentence appears once, with its nodes.
     """
     ranks: dict[str, list[int]] = {}
     images: dict[str, list[int]] = {}
@@ -101,7 +101,7 @@ def machine_warnings(nodes: Iterable[NodeEnvironment]) -> list[MachineWarning]:
 
 
 def table_in(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table `name` of an environment, or of a table in it; an empty one if it is missing."""
+    """Return the table `name` of an environment, or of a table in it; an empty table if it is missing."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) else {}
 
@@ -121,12 +121,13 @@ def _environment(node: NodeRecord) -> NodeEnvironment:
 
 
 def same(value: Any) -> Any:
-    """Compare a fact as it is."""
+    """Return a fact unchanged, to compare it exactly."""
     return value
 
 
 def same_size(value: Any) -> Any:
-    """Compare a size by two digits: the kernel keeps a little more or less of the memory from boot to boot."""
+    """Return a size rounded to two digits for comparison, because the kernel reserves slightly different
+    amounts of memory at each boot."""
     return f"{value / 2**30:.2g} GiB" if type(value) is int else value
 
 
@@ -135,20 +136,24 @@ class MachineFact:
     """A fact of a machine."""
 
     path: str
-    """Its keys in `environment.json`; `[]` means each table of a list, `*` each name. A value is a size if the last key ends in "bytes".
+    """Path of keys in `environment.json`; `[]` stands for each table of a list, `*` for each name. A value is
+    a size if the last key ends in "bytes".
     """
     compared: Callable[[Any], Any] | None = None
-    """Part of the value that two runs are compared by. None if it varies, or does not affect measurements."""
+    """Returns the part of the value by which two runs are compared. None if the value varies, or does not
+    affect measurements."""
     words: str | Callable[[Any, Mapping[str, Any]], str] = ""
-    """Text with {} for the value, or a function that chooses it by the value and its table; "" for none."""
+    """Text with {} for the value, or a function that returns the text for a value and its table; "" for no
+    text."""
     line: str = ""
-    """Label of the line that shows it, if not its first key."""
+    """Label of the line that shows the fact, if it is not the first key."""
     called: str = ""
-    """Name among the differences of two runs, if not its own key; the table's comes before it."""
+    """Name of the fact in the differences of two runs, if it is not its key. The name of the table precedes
+    it."""
 
     @property
     def table(self) -> str:
-        """The path of its table."""
+        """Path of the fact's table."""
         return self.path.rpartition(".")[0]
 
     @property
@@ -158,7 +163,7 @@ class MachineFact:
 
     @property
     def title(self) -> str:
-        """Its name among the differences of two runs; `*` is the name of its table."""
+        """Name of the fact in the differences of two runs; `*` stands for the name of its table."""
         return f"{_TITLES.get(self.table, self.table)} {self.called or self.name.replace('_', ' ')}"
 
 
@@ -169,12 +174,12 @@ _TITLES = {
     "network[]": "network",
     "mounts.*": "mount *",
 }
-"""Names of tables among the differences of two runs, if not their paths."""
+"""Names of tables in the differences of two runs, if they are not their paths."""
 
 LINES = (
     "instance", "image", "kernel", "cpu", "memory", "gpus", "disk", "network", "python", "packages", "software", "load",
 )  # fmt: skip
-"""Labels of the lines that show a machine, in their order."""
+"""Labels of the lines that describe a machine, in their order."""
 
 
 def _processors(count: Any, cpu: Mapping[str, Any]) -> str:
@@ -262,8 +267,8 @@ FACTS = (
     MachineFact("load.busiest[].cores", words="{} cores"),
     MachineFact("load.busiest[].cpu_seconds"),
 )
-"""In the order of their report, the important ones first. After them come the packages of the benchmark's
-Python, each a fact of its own."""
+"""All facts in the order in which they are reported, the important ones first. They are followed by the
+packages of the benchmark's Python, each of which is a fact."""
 
 TABLES: Mapping[str, tuple[MachineFact, ...]] = {
     path: tuple(facts) for path, facts in groupby(FACTS, key=lambda fact: fact.table)
@@ -271,7 +276,8 @@ TABLES: Mapping[str, tuple[MachineFact, ...]] = {
 
 
 def tables_at(path: str, environment: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the tables at a path of `TABLES`, each with the name at `*` ("" if the path has none)."""
+    """Return the tables at a path of `TABLES`, each with the name that stands at `*` ("" if the path has no
+    `*`)."""
     *above, key = path.removesuffix(".*").removesuffix("[]").split(".")
     for name in above:
         environment = table_in(environment, name)
@@ -284,7 +290,8 @@ def tables_at(path: str, environment: Mapping[str, Any]) -> list[tuple[str, Mapp
 
 
 def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the compared facts of a machine: name and value. Several devices have the same names."""
+    """Yield name and value of the facts of a machine that are compared. Facts of several devices have the
+    same names."""
     for path, facts in TABLES.items():
         for name, table in tables_at(path, environment):
             for fact in facts:
@@ -294,5 +301,5 @@ def compared_values(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def times(count: int, text: str) -> str:
-    """Return the words for several equal devices."""
+    """Return the text for several equal devices."""
     return f"{count} x {text}" if count > 1 else text

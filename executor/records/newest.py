@@ -1,5 +1,4 @@
-"""The newest part of a job's record, at a bounded cost per look: for views that need not read every
-record."""
+"""Reads the newest part of a job's record at a bounded cost, for views that need not read every record."""
 
 from __future__ import annotations
 
@@ -15,21 +14,22 @@ from executor.records.run_state import RunState
 from executor.records.statistics import Measurements
 
 NODES = 16
-"""Most nodes that are read, the first ones."""
+"""Maximum number of nodes that are read: the first ones."""
 _KEPT = 2**16
-"""Bytes of a node's newest records that one look parses."""
+"""Number of bytes of a node's newest records that are parsed at each read."""
 _WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
-"""Bytes of its records that one look reads to find the last sample of the host."""
+"""Number of bytes of a node's records that are read each time to find the last sample of the host, on this
+machine and elsewhere."""
 _OBJECTS = 8
-"""Number of bytes that are searched for that sample, in a bucket; more arrive within several looks."""
+"""Maximum number of objects in a bucket that are searched for that sample at each read."""
 _SAMPLE = 2**13
-"""Bytes of one sample of a host, at most."""
+"""Maximum size of one sample of a host (bytes)."""
 _HOST = b'"src":"host"'
 _EVENT_PIECES = 4
 
 
 class NewestRecords:
-    """Reads only the newest of a node's growing records; records that arrive too fast are skipped."""
+    """Reads only the newest records of a node. If records arrive too fast, some are skipped."""
 
     def __init__(self, node: NodeRecord) -> None:
         self._node = node
@@ -39,7 +39,8 @@ class NewestRecords:
         """Bytes that were not taken apart."""
 
     def read(self) -> bytes:
-        """Return the last whole lines that are new, and the last sample of the host before them. Raises StoreError."""
+        """Return the latest new whole lines, and the last sample of the host before them. Raises
+        StoreError."""
         size = self._node.size("metrics")
         if size < self._position:
             self._position = 0
@@ -52,7 +53,7 @@ class NewestRecords:
         begin = content.find(b"\n") + 1 if is_jump else 0
         end = content.rfind(b"\n") + 1
         if not end and len(content) >= self._window:
-            # A line of no record of ours.
+            # The line is longer than any valid record.
             begin = end = len(content)
         self._position = start + end
         content = content[begin:end]
@@ -63,7 +64,7 @@ class NewestRecords:
         return _last_sample(content, cut) + content[cut:]
 
     def _read(self, start: int, end: int) -> bytes:
-        """Return the content from `start` to about `end`: in a bucket it is in several objects."""
+        """Return the content from `start` to about `end`. In a bucket it is spread over several objects."""
         pieces: list[bytes] = []
         while start < end and len(pieces) < _OBJECTS:
             piece = self._node.read("metrics", start, limit=self._window)
@@ -91,7 +92,7 @@ class _NewestOfNode(NamedTuple):
 
 
 class JobGlance:
-    """The state of a job, as far as its record shows it: phases, newest values, result. It only reads the job
+    """The state of a job as shown by its record: phases, newest values, result. It only reads the job
     store."""
 
     def __init__(self, record: JobRecord) -> None:
@@ -112,24 +113,25 @@ class JobGlance:
 
     @property
     def state(self) -> RunState:
-        """The phase of the node that decides for the job: the first one, or that with rank 0."""
+        """Phase of the node that decides for the job: the first node, or in an elastic job the one with rank
+        0."""
         first = self.generation.leader if self.generation is not None else 0
         return self.states.get(first) or self.states[min(self.states)]
 
     @property
     def skipped(self) -> int:
-        """Bytes of records that were passed over."""
+        """Number of bytes of records that were skipped."""
         return sum(each.records.skipped for each in self._nodes.values())
 
     @property
     def last_heard(self) -> int | None:
-        """Time of the job's last observed write (ms UTC)."""
+        """Time of the last observed write of the job (ms UTC)."""
         times = [self.measurements.last_timestamp, *(each.last_event for each in self.states.values())]
         return max((each for each in times if each is not None), default=None)
 
     def look(self) -> None:
         """Add new content. Raises StoreError."""
-        # Read first: content written before the result is then in this look.
+        # The result is read first, so that this read gets everything that was written before it.
         result = result_of(self._record)
         if self._listing.is_elastic:
             self.generation = generation_status(self._record, self.job)

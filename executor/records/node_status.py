@@ -1,4 +1,4 @@
-"""The status of each node of a job, from the nodes' messages to each other and from their events."""
+"""Finds the status of each node of a job, from the nodes' messages to each other and from their events."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
-    """Return the status of a job, the status of each of several nodes, and the reason that ends them. Raises
-    StoreError."""
+    """Return the status of a job, completed with the status of each of its nodes and the reason for which
+    they are ended. Raises StoreError."""
     generation, warnings = None, list(job_status.warnings)
     try:
         generation = generation_status(record, record.job())
@@ -37,8 +37,7 @@ def with_nodes(job_status: JobStatus, record: JobRecord) -> JobStatus:
 
 
 def node_statuses(record: JobRecord, generation: GenerationStatus | None = None) -> list[NodeStatus]:
-    """Return the status of each of several nodes, by rank; empty for a fixed job of one. Raises
-    StoreError."""
+    """Return the status of each node, by rank; empty for a fixed job of one node. Raises StoreError."""
     nodes = node_records(record)
     if len(nodes) == 1 and generation is None:
         return []
@@ -62,7 +61,7 @@ def node_statuses(record: JobRecord, generation: GenerationStatus | None = None)
 
 
 def node_outcomes(record: JobRecord, *, attempt: int = 0) -> list[NodeOutcome]:
-    """Return the ends of the nodes' parts, as far as they were recorded and can be read. Raises StoreError."""
+    """Return the recorded ends of the nodes' parts, as far as they can be read. Raises StoreError."""
     found = []
     for rank in sorted(AttemptRecord(record, attempt).ended()):
         with suppress(RecordError):
@@ -91,7 +90,7 @@ def _node_status(
     troubles: list[str] = []
 
     def known(read: Callable[[], T]) -> T | None:
-        """Return the content of a record; None if it is broken, which is noted."""
+        """Return the content of a record. If it is broken, record the problem and return None."""
         try:
             return read()
         except BaiError as error:

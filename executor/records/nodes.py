@@ -1,6 +1,5 @@
-"""The nodes of a job, and the arms of its runs.
-
-An elastic job may have other nodes at each look, so its nodes are listed again each time.
+"""Lists the nodes of a job, and the arms of its runs. The nodes of an elastic job may change, so they are
+listed again each time.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ from executor.errors import UsageError
 
 
 def node_records(record: JobRecord) -> list[NodeRecord]:
-    """Return all nodes of a job by rank, including those that left an elastic job; only the first one if its
-    descriptor is broken.
-
-    Raises StoreError.
+    """Return all nodes of a job by rank, including those that left an elastic job. If its descriptor is
+    broken, only the first node is returned. Raises StoreError.
     """
     job = _readable_job(record)
     numbers = node_numbers(record, job) if job is not None else [0]
@@ -24,7 +21,7 @@ def node_records(record: JobRecord) -> list[NodeRecord]:
 
 
 class NodeListing:
-    """Lists the nodes of a job repeatedly; those of a fixed job never change."""
+    """Lists the nodes of a job repeatedly. The nodes of a fixed job are read only once."""
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
@@ -33,31 +30,31 @@ class NodeListing:
         self.is_elastic = job is not None and job.is_elastic
 
     def look(self) -> list[NodeRecord]:
-        """Return all nodes of the job, past ones included. Raises StoreError."""
+        """Return all nodes that the job has or had. Raises StoreError."""
         if self.is_elastic:
             self._found = node_records(self._record)
         return self._found
 
 
 def node_numbers(record: JobRecord, job: Job) -> list[int]:
-    """Return the numbers of all nodes of the job, past ones included. Raises StoreError."""
+    """Return the numbers of all nodes that the job has or had. Raises StoreError."""
     if not job.is_elastic:
         return list(range(job.strategy.nodes))
-    # On EC2 there may have been room for fewer machines than are desired.
+    # EC2 may have launched fewer machines than desired.
     launched = AttemptRecord(record, job.job.attempt).launched_machines() or job.desired_nodes
     return sorted({*range(min(launched, job.desired_nodes)), *(node.rank for node in record.nodes())})
 
 
 def has_ranks(record: JobRecord) -> bool:
-    """Return whether records of the job have the label `rank`: if it may have several nodes, even while it
-    has one. Raises StoreError."""
+    """Return whether records of the job have the label `rank`, which is the case if the job may have several
+    nodes, even while it has one. Raises StoreError."""
     job = _readable_job(record)
     return job is not None and job.strategy.nodes > 1
 
 
 def arms_of_runs(record: JobRecord) -> list[str]:
-    """Return the arm of each run, in a job that compares several; otherwise, or if its descriptor is broken,
-    empty. Raises StoreError."""
+    """Return the arm of each run of a job with several arms; empty for other jobs, or if the descriptor is
+    broken. Raises StoreError."""
     job = _readable_job(record)
     return job.repeat.arms_of_runs if job is not None and job.repeat is not None else []
 

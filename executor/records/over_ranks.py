@@ -1,4 +1,5 @@
-"""Metrics that several nodes or processes print: each of them, one figure over all, or their range."""
+"""Combines metrics that several nodes or processes print: as one row per rank, one row over all ranks, or
+their range."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from executor.records.series_lines import RANK_LABELS
 T = TypeVar("T")
 
 EACH_AT_MOST = 8
-"""Largest number of ranks that a summary shows one by one."""
+"""Maximum number of ranks that a summary shows one by one."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Spread:
 
     name: str
     ranks: Sequence[Series]
-    """Ranks with values, one or more."""
+    """The ranks that have values; at least one."""
 
     @property
     def count(self) -> int:
@@ -32,34 +33,35 @@ class Spread:
 
     @property
     def floor(self) -> float | None:
-        """Smallest measurable value of a rank; lower ones are only bounds."""
+        """Smallest measurable value of a rank. Lower values are only bounds."""
         return self.ranks[0].floor
 
     @property
     def headline(self) -> float:
-        """Mean of the ranks' numbers, the headline of the job."""
+        """Mean of the ranks' numbers, which is the headline of the job."""
         return _headline(self.ranks, OverRanks.MEAN)
 
     def between(self, figure: Callable[[Series], float]) -> tuple[float, float]:
-        """Return the least and the greatest of the ranks' figures."""
+        """Return the minimum and the maximum of a figure over the ranks."""
         found = [figure(each) for each in self.ranks]
         return min(found), max(found)
 
 
 @dataclass(frozen=True)
 class LastValue:
-    """Content of a row of last values."""
+    """The content of a row in the table of last values."""
 
     name: str
     between: tuple[float, float]
-    """Least and greatest value; equal if the row is of one rank."""
+    """Smallest and largest value; equal if the row is for one rank."""
     units: str
     timestamp: int
     """Time of the newest record (ms UTC)."""
 
 
 def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Series]:
-    """Return the rows of metrics, by name in `how`, in the same order, with one row for all ranks if asked for."""
+    """Return the rows in the same order, with one row over all ranks for each metric that requests this. how:
+    metric name → how its ranks are combined."""
     rows: list[Series] = []
     for group in _grouped(every, key=attrgetter("without_ranks")):
         kind = how.get(group[0].metric or group[0].name, OverRanks.EACH)
@@ -69,17 +71,17 @@ def over_ranks(every: Iterable[Series], how: Mapping[str, OverRanks]) -> list[Se
 
 
 def current_rows(every: Iterable[Series]) -> list[Series]:
-    """Return the rows without those of nodes that were not members of the last generation."""
+    """Return the rows except those of nodes that were not members of the last generation."""
     return [each for each in every if not each.is_past]
 
 
 def seen_first(every: Iterable[Series]) -> list[Series]:
-    """Return the rows with values before those without: there may be a thousand of these."""
+    """Return the rows with values first, because there may be a thousand rows without."""
     return sorted(every, key=lambda each: not each.count)
 
 
 def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[list[Series], list[Spread]]:
-    """Return the rows to show one by one, and the metrics that more than `at_most` ranks print."""
+    """Return the rows that are shown one by one, and the metrics that more than `at_most` ranks print."""
     rows: list[Series] = []
     found: list[Spread] = []
     for group in _grouped(every, key=attrgetter("without_ranks")):
@@ -91,8 +93,8 @@ def spreads(every: Iterable[Series], *, at_most: int = EACH_AT_MOST) -> tuple[li
 
 
 def last_over_ranks(records: Iterable[Mapping[str, Any]], how: Mapping[str, OverRanks]) -> list[LastValue]:
-    """Return the last values to show, from the last record of each row: one for each rank, one over all, or
-    their range."""
+    """Return the last values to show, from the last record of each row: one value for each rank, one over all
+    ranks, or their range."""
     rows: list[LastValue] = []
     for group in _grouped(records, key=lambda record: labelled_name(_without_rank_labels(record))):
         kind: OverRanks | None = how.get(group[0]["name"], OverRanks.EACH)
@@ -113,7 +115,7 @@ def last_over_ranks(records: Iterable[Mapping[str, Any]], how: Mapping[str, Over
 
 
 def _grouped(every: Iterable[T], *, key: Callable[[T], str]) -> list[list[T]]:
-    """Return the items in groups of one key each, in the order of their first ones."""
+    """Return the items grouped by key. Groups are in the order of their first items."""
     groups: dict[str, list[T]] = {}
     for each in every:
         groups.setdefault(key(each), []).append(each)
@@ -126,7 +128,7 @@ def _last(name: str, values: Sequence[float], records: Sequence[Mapping[str, Any
 
 
 def _over(group: Sequence[Series], how: OverRanks) -> Series:
-    """Return one row for those of all ranks: each of its figures combines theirs."""
+    """Return one row for all ranks. Each of its figures combines those of the ranks."""
     first = group[0]
     seen = [each for each in group if each.count]
     name = _name_over(first.without_ranks, how, len(seen or group))
@@ -141,7 +143,7 @@ def _over(group: Sequence[Series], how: OverRanks) -> Series:
 
 
 def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> None:
-    """Set the figures of a row to those over all ranks that have values."""
+    """Set the figures of a row to the figures over all ranks with values."""
     first = seen[0]
 
     def over(figure: str) -> float:
@@ -166,8 +168,8 @@ def _set_figures(combined: Series, seen: Sequence[Series], how: OverRanks) -> No
 
 
 def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
-    """Return the job's number over these ranks, as `job_headlines` computes it: first over the ranks of each
-    run."""
+    """Return the job's headline over these ranks, as `job_headlines` computes it, which first combines the
+    ranks of each run."""
     every = [each.numbers for each in ranks]
     repeats = dict.fromkeys(repeat for numbers in every for repeat in numbers)
     runs = [over_ranks_of([each[repeat] for each in every if repeat in each], how) for repeat in repeats]
@@ -175,14 +177,15 @@ def _headline(ranks: Sequence[Series], how: OverRanks) -> float:
 
 
 def _trend(trends: Sequence[Trend], how: OverRanks) -> Trend:
-    """Return the trend over all ranks: value by value, of those that have as many as the first one."""
+    """Return the trend over all ranks, value by value. Ranks whose number of values differs from the first
+    rank's are ignored."""
     alike = [each.points for each in trends if each.step == trends[0].step]
     points = [over_ranks_of(values, how) for values in zip(*alike, strict=False)]
     return Trend(points, trends[0].step)
 
 
 def _without_rank_labels(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the record without its ranks; the record itself if it has none."""
+    """Return the record without the labels of its rank; the same record if it has no such labels."""
     labels = record.get("labels") or {}
     has_rank = any(label in labels for label in RANK_LABELS)
     return {**record, "labels": without_rank_labels(labels)} if has_rank else record

@@ -1,4 +1,5 @@
-"""All metric records of a job as columns, series by series, for whatever needs every value. A million take some 24 MB."""
+"""All metric records of a job as columns, series by series, for code that needs every value. A million
+records take about 24 MB."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from executor.records.reading import LineStream, MalformedLines
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
-"""Bytes of a stream that are read at once: in a bucket each piece is two requests."""
+"""Number of bytes of a stream that are read at once. In a bucket, each piece needs two requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
 HOST, RUN = "host", "run"
-"""Sources of our own measurements: of a machine, and of a run as a whole."""
+"""Sources of bai's own measurements: of a machine, and of a whole run."""
 OF_BENCHMARK = ("log", "emit", "exit", "file")
-"""The other sources; the log of one process is among them as "log"."""
+"""The other sources. "log" also stands for the log of a single process."""
 
 
 @dataclass(frozen=True, order=True)
@@ -28,38 +29,39 @@ class SeriesKey:
     """The key that identifies a series of a job."""
 
     src: str
-    """"log", of a process with a log of its own "log/3", "emit", "exit", "file", "host", "run"."""
+    """Source of the series: "log" ("log/3" for a process with its own log), "emit", "exit", "file", "host" or
+    "run"."""
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """Sorted, without the labels that say where a record comes from."""
+    """Labels in sorted order, without those that identify the origin of a record."""
     rank: str | None = None
-    """The node, in a job of several."""
+    """Number of the node in a job of several nodes; otherwise None."""
     process_rank: str | None = None
     repeat: int | None = None
-    """Run of a job that repeats its benchmark; None if a job is one run."""
+    """Number of the run in a job that repeats its benchmark; otherwise None."""
     arm: str | None = None
-    """The arm of that run, in a job that compares several."""
+    """Arm of that run in a job that compares arms; otherwise None."""
     generation: int | None = None
     """Generation of a job with restarts; None for other jobs."""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a measurement of ours, not of the benchmark."""
+        """Whether the series is a measurement by bai, not by the benchmark."""
         return self.src in (HOST, RUN)
 
     @property
     def part(self) -> int | None:
-        """The run or generation; None if a job is one run."""
+        """Number of the run or generation; None if the job is a single run."""
         return self.repeat if self.repeat is not None else self.generation
 
     @property
     def part_words(self) -> str:
-        """The run or generation for people."""
+        """Text that names the run or generation."""
         return f"repeat {self.repeat}" if self.generation is None else f"generation {self.generation}"
 
     @property
     def labelled(self) -> str:
-        """The metric's name with its labels: "latency{threads=4}"."""
+        """The metric's name with its labels, for example "latency{threads=4}"."""
         return labelled_name(self.name, self.labels)
 
     @property
@@ -77,9 +79,9 @@ class PointSeries:
     timestamps: array[int] = field(default_factory=lambda: array("q"))
     """Times at which the values were read (ms UTC)."""
     values: array[float] = field(default_factory=lambda: array("d"))
-    """None beyond `LIMIT`."""
+    """The values. None of them is beyond `LIMIT`."""
     steps: array[float] | None = None
-    """Step of each value; NaN for a record without one."""
+    """Step of each value, NaN for a record without a step; None if no record has a step."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -99,8 +101,8 @@ class Points:
     """The series of a job, in the order in which their first records were read."""
 
     def __init__(self, *, sources: Collection[str] | None = None, arms: Sequence[str] = ()) -> None:
-        """sources: only records from these; unset: all. arms: the arm of each run, in a job that compares
-        several."""
+        """sources: only records from these sources; None: all. arms: the arm of each run, in a job that
+        compares arms."""
         self.series: dict[SeriesKey, PointSeries] = {}
         self.malformed = MalformedLines()
         self.records = 0
@@ -114,7 +116,7 @@ class Points:
         self._reader = SeriesReader(self._key_of)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
-        """Add whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
+        """Add whole lines of `metrics.jsonl`. rank: number of the node, in a job of several nodes."""
         lines = self._reader.read(content, rank=rank)
         self.records += lines.count
         self.late += lines.late
@@ -129,8 +131,8 @@ class Points:
 
     def _key_of(self, record: Mapping[str, Any]) -> SeriesKey | None:
         """Return the series of a valid record; None if its source was not requested."""
-        # "log/3" is the log of one process, "log/3/0" that of one run of it; the run's number is the key's
-        # own.
+        # "log/3" is the log of one process, "log/3/0" that of one run of this process. The key has the run's
+        # number in a field of its own.
         source, *process = record["src"].split("/")[:2]
         if self._sources is not None and source not in self._sources:
             return None
@@ -151,7 +153,8 @@ class Points:
 def read_points(
     record: JobRecord, stream: Stream = "metrics", *, sources: Collection[str] | None = None
 ) -> Points:
-    """Return all metric records of a job, of all its nodes; of several with their ranks. Raises StoreError.
+    """Return all metric records of a job, from all of its nodes. With several nodes, the records have their
+    ranks. Raises StoreError.
 
     A last line without a newline is left out. sources: as for `Points`.
     """

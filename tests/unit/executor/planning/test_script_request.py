@@ -173,7 +173,7 @@ def test_a_fifo_is_not_read(folder: Path) -> None:
         (["src", "../job.sh"], "src has no file"),
         (["src", "deep"], "src has no file deep"),
         (["src/train.py", "\udcff"], "not UTF-8"),
-        (["a\nb.py"], "a command is one line, and this name has two"),
+        (["a\nb.py"], "a command is one line, but this name has two"),
         (["src", "\udcff.py"], "not UTF-8"),
     ],
 )
