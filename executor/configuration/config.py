@@ -1,4 +1,4 @@
-"""The configuration of this user's jobs, each value with its origin.
+"""The configuration for this user's jobs, with the origin of each value.
 
 The first of these sources that has a value is used: a flag, an environment variable `BAI_…`, the
 configuration file, AWS's own variables, a default. `docs/ec2.md` is the reference.
@@ -36,25 +36,26 @@ class SettingsTable:
     profile: str | None = None
     """Profile of the AWS configuration with the credentials."""
     subnets: tuple[str, ...] = ()
-    """Candidate subnets, tried in turn; empty: those of the default VPC."""
+    """Candidate subnets, which are tried in this order; empty: those of the default VPC."""
     security_groups: tuple[str, ...] = ()
     """Ids of security groups; empty: the VPC's default group."""
     instance_profile: str | None = None
     """Name or ARN of the instance profile."""
     image: str | None = None
-    """Image of descriptors that name none; None: "auto", the deep learning image for the instance type."""
+    """Image for descriptors that do not name one; None: "auto", the deep learning image for the instance
+    type."""
     instance_type: str | None = None
-    """Instance type of descriptors whose type is "local"."""
+    """Instance type for descriptors whose type is "local"."""
     volume: Volume = field(default_factory=Volume)
     """Root volume, for the keys that a descriptor does not set."""
     key_pair: str | None = None
-    """Name of the EC2 key pair with which a person can log in to instances."""
+    """Name of the EC2 key pair with which users can log in to instances."""
     spot: bool = False
-    """Whether spot instances are requested, unless a descriptor chooses."""
+    """Whether spot instances are requested if the descriptor does not decide."""
     public_ip: bool | None = None
-    """Whether instances get a public address; None: the subnet's default."""
+    """Whether instances get a public address; None: the subnet's setting."""
     s3_endpoint: str | None = None
-    """Another address of S3, such as a VPC endpoint's."""
+    """Address of S3 if it is not AWS's default, for example that of a VPC endpoint."""
     client_id: str | None = None
     """Client id of the jobs; None: the user's name."""
     kafka: Kafka | None = None
@@ -66,11 +67,11 @@ class SettingsTable:
     cloudwatch: CloudWatch | None = None
     """Destination of metrics in CloudWatch's format for descriptors without a `[cloudwatch]` table."""
     limits: JobLimits = field(default_factory=JobLimits)
-    """Limits that a descriptor does not set."""
+    """Limits for keys that a descriptor does not set."""
     service: ServiceTable = field(default_factory=ServiceTable)
     """Settings of `bai serve`."""
     prices: dict[str, float] = field(default_factory=dict)
-    """Instance type → USD an hour. Other types are looked up in AWS's price list."""
+    """Instance type → USD per hour. Other types are looked up in AWS's price list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class Settings(SettingsTable):
     """The effective configuration."""
 
     origins: dict[str, str] = field(default_factory=dict)
-    """Key ("bucket", "limits.max_runtime") → origin of its value."""
+    """Key (for example "bucket" or "limits.max_runtime") → origin of its value."""
 
     @property
     def store_url(self) -> str | None:
@@ -87,7 +88,7 @@ class Settings(SettingsTable):
 
     @property
     def sinks(self) -> dict[str, Any]:
-        """Return the default destinations of records and output, by the tables' names."""
+        """Return the default destinations of records and output, by the names of their tables."""
         return {
             "kafka": self.kafka,
             "log_lines": self.log_lines,
@@ -97,8 +98,8 @@ class Settings(SettingsTable):
 
     @property
     def aws_profile(self) -> str | None:
-        """Return the profile for AWS's library; None if AWS's own variable names one, because keys in the
-        environment come before that."""
+        """Return the profile for AWS's library; None if AWS's own variable names one. The library reads that
+        variable itself, after keys in the environment."""
         return None if self.origins.get("profile") == "AWS_PROFILE" else self.profile
 
     @property
@@ -127,9 +128,8 @@ def read_settings(
     environment: Mapping[str, str] = os.environ,
     file: Path | None = None,
 ) -> Settings:
-    """Return the configuration. A flag that is None was not given. Raises UsageError, DescriptorError.
-
-    file: the configuration file; None: the usual one, which need not exist.
+    """Return the configuration. A flag that is None was not given. Raises UsageError, DescriptorError. file:
+    the configuration file; None: the default file, which need not exist.
     """
     place = file or config_file(environment)
     values, origins = _from_file(place, must_exist=file is not None)
@@ -158,7 +158,8 @@ def _add_environment(values: dict[str, Any], origins: dict[str, str], environmen
 
 
 def config_file(environment: Mapping[str, str]) -> Path:
-    """Return the path of the configuration file: BAI_CONFIG, else bai/config.toml in the user's configuration folder."""
+    """Return the path of the configuration file: BAI_CONFIG, otherwise bai/config.toml in the user's
+    configuration folder."""
     if named := environment.get("BAI_CONFIG"):
         return Path(named)
     folder = environment.get("XDG_CONFIG_HOME")
@@ -230,5 +231,5 @@ VARIABLES: Mapping[str, tuple[str, Callable[[str, str], Any]]] = {
     "s3_endpoint": ("BAI_S3_ENDPOINT", _text),
     "client_id": ("BAI_CLIENT_ID", _text),
 }
-"""Key → its environment variable, and the function that reads it. Lists have commas."""
+"""Key → its environment variable, and the function that reads the variable. Lists are separated by commas."""
 _AWS_VARIABLES = {"region": ("AWS_REGION", "AWS_DEFAULT_REGION"), "profile": ("AWS_PROFILE",)}

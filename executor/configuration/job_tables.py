@@ -1,4 +1,4 @@
-"""The tables of a job that benchmark descriptors and the configuration have in common: `[limits]`, and the root volume."""
+"""The tables that benchmark descriptors and the configuration share: `[limits]`, and the root volume."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.job.schema.field_types import PositiveDuration, in_range
 from bai_agent.light_dataclass import dataclass
 
 
-# A lambda in the annotation, which is a string in this module, would not find the module's names.
+# Annotations are strings in this module, so a lambda in them would not find the module's names.
 def _dollars(dollars: float | None) -> Mistake | None:
     if dollars is None or 0 < dollars < math.inf:
         return None
@@ -23,11 +23,11 @@ class JobLimits(Limits):
     """Limits of durations and costs. Durations: `"250ms"`, `"90s"`, `"15m"`, `"2h"`, `"1h30m"`, `"1d"`."""
 
     max_cost: Annotated[float | None, Check(_dollars), Example(25.0)] = None
-    """Most USD on EC2: a job that may cost more, or whose price is not known, is not launched. Unset: no
-    bound."""
+    """Maximum cost on EC2 (USD). A job that may cost more, or whose price is unknown, is not launched. Unset:
+    no bound."""
     wait_for_capacity: Annotated[PositiveDuration | None, Example("6h")] = None
-    """On EC2, time from the submission during which all zones are asked again if none has room, with
-    pauses of up to five minutes. Unset: once."""
+    """On EC2, time from the submission during which all zones are requested again if none has capacity, with
+    pauses of up to five minutes. Unset: zones are requested only once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Volume(DeclaredTable):
     throughput: Annotated[int | None, in_range(125), Example(500)] = None
     """Throughput in MiB/s."""
     iops: Annotated[int | None, in_range(3000), Example(4000)] = None
-    """Operations per second, at least four for each MiB/s of throughput."""
+    """Operations per second: at least four for each MiB/s of throughput."""
     initialization_rate: Annotated[int | None, in_range(100, 300), Example(300)] = None
-    """Rate of filling the new volume from its snapshot (MiB/s, paid). Without it first reads are many
-    times slower."""
+    """Rate at which the new volume is filled from its snapshot (MiB/s, charged). If unset, first reads are
+    many times slower."""

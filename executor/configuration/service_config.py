@@ -1,4 +1,5 @@
-"""The configuration of `bai serve`: the `[service]` table, and the environment variables of the service's deployments."""
+"""The configuration of `bai serve`: the `[service]` table, and the environment variables that the service's
+deployments set."""
 
 from __future__ import annotations
 
@@ -34,23 +35,26 @@ class Bounds:
     regions: tuple[str, ...] = ()
     """Allowed regions; empty: all."""
     nodes: int | None = None
-    """Most machines of one job."""
+    """Maximum number of machines of one job."""
     duration: timedelta | None = None
-    """Longest duration of any of a job's `[limits]`."""
+    """Maximum of each duration in a job's `[limits]`."""
     volume_gib: int = 2000
-    """Most GiB of all volumes of one machine."""
+    """Maximum total size of the volumes of one machine (GiB)."""
     volume_types: tuple[str, ...] = ("gp3", "gp2", "st1", "sc1")
-    """Allowed types of volumes; empty: all. io1 and io2 cost money for each operation per second."""
+    """Allowed types of volumes; empty: all. io1 and io2 are not included, because they cost money for each
+    operation per second."""
     volume_iops: int = 16_000
-    """Most provisioned operations per second of all volumes of one machine."""
+    """Maximum total of provisioned operations per second of the volumes of one machine."""
     volume_throughput: int = 1_000
-    """Most provisioned MiB/s of all volumes of one machine."""
+    """Maximum total of provisioned throughput of the volumes of one machine (MiB/s)."""
     capacity_reservations: tuple[str, ...] = ()
-    """Ids of capacity reservations and blocks that jobs may name; empty: none. Their owner has paid for them already."""
+    """Ids of capacity reservations and blocks that jobs may name, because their owner has already paid for
+    them; empty: none."""
     cost: float | None = None
-    """Most that a job may cost if it uses all of its time (USD). With it, a type without a known price is refused."""
+    """Maximum cost of a job that uses all of its time (USD). If set, a type without a known price is
+    refused."""
     client_cost: float | None = None
-    """Most that all open jobs of one client may cost together (USD), each as above."""
+    """Maximum total cost of all open jobs of one client (USD), each computed as above."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +67,19 @@ class ServiceTable:
     """Name of the consumer group."""
     topics: Topics = Topics()
     partitions: int = 3
-    """Number of partitions of topics that we create."""
+    """Number of partitions of the topics that the service creates."""
     replicas: int | None = None
-    """Number of replicas of topics that we create. Unset: three, or one for each broker if there are fewer."""
+    """Number of replicas of the topics that the service creates. Unset: three, or the number of brokers if
+    that is less."""
     session_timeout: timedelta = timedelta(seconds=10)
-    """Silence after which another replica gets our partitions."""
+    """Silence after which another replica gets this replica's partitions."""
     max_poll_interval: timedelta = timedelta(minutes=5)
-    """Time without a poll after which another replica also gets them:
+    """Time without a poll after which another replica gets this replica's partitions:
     https://kafka.apache.org/documentation/#consumerconfigs_max.poll.interval.ms"""
     launches: int = 8
-    """Most jobs that are launched at the same time."""
+    """Maximum number of jobs that are launched at the same time."""
     look_interval: timedelta = timedelta(seconds=15)
-    """Time between two looks at a launched job."""
+    """Time between two checks of a launched job."""
     dashboard: str | None = None
     """Address of a job's metrics, in which "{action_id}" and "{client_id}" are replaced; None if there is no dashboard."""
     dead_letter_topic: str = "BAI_EC2_DEAD_LETTER"
@@ -116,7 +121,7 @@ TOPICS = {
     "CMD_SUBMIT_TOPIC": "cmd_submit",
     "CMD_RETURN_TOPIC": "cmd_return",
 }
-"""Environment variable of the service's deployments → key of `Topics`."""
+"""Environment variable that the service's deployments set → key of `Topics`."""
 
 
 def service_table(
@@ -126,9 +131,8 @@ def service_table(
     engine_ids: tuple[str, ...] = (),
     environment: Mapping[str, str] = os.environ,
 ) -> ServiceTable:
-    """Return the effective configuration: flags, then the environment of the service's deployments, then the file's `table`.
-
-    Raises UsageError.
+    """Return the effective configuration. Flags take precedence over the environment of the service's
+    deployments, which takes precedence over the file's `table`. Raises UsageError.
     """
     topics = {key: environment[name] for name, key in TOPICS.items() if environment.get(name)}
     changes = {
@@ -152,11 +156,12 @@ def _number(name: str, environment: Mapping[str, str]) -> int | None:
 
 
 def service_kafka(kafka: Kafka | None, environment: Mapping[str, str] = os.environ) -> Kafka:
-    """Return the Kafka cluster of the service: the configuration's, else that of its deployments. Raises UsageError."""
+    """Return the Kafka cluster of the service: that of the configuration, otherwise that of its deployments.
+    Raises UsageError."""
     named = [each.strip() for each in environment.get("KAFKA_BOOTSTRAP_SERVERS", "").split(",")]
     brokers = tuple(each for each in named if each)
     if kafka is not None:
-        # BAI_KAFKA_BROKERS comes first: the configuration has read it.
+        # BAI_KAFKA_BROKERS takes precedence; the configuration has already read it.
         own = environment.get("BAI_KAFKA_BROKERS", "").strip()
         return replace(kafka, brokers=brokers) if brokers and not own else kafka
     if not brokers:

@@ -1,4 +1,5 @@
-"""Numbers of a job in the formats of other programs: one for each metric, or the times of commands.
+"""Exports numbers of a job in the formats of other programs: one number for each metric, or the times of
+commands.
 
 - bmf: Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format
 - gha: the custom tools of github-action-benchmark, https://github.com/benchmark-action/github-action-benchmark
@@ -25,9 +26,9 @@ from executor.errors import UsageError
 from executor.records.figures import Figures, figures
 
 _TOOLS = {Better.LOWER: "customSmallerIsBetter", Better.HIGHER: "customBiggerIsBetter"}
-"""Name of the tool in github-action-benchmark, which applies to a whole file."""
+"""Direction → name of the tool in github-action-benchmark, which applies to a whole file."""
 _PREFIX = "BAI_METRICS_"
-"""Prefix of names, as the Prometheus sink has it, so that one dashboard fits both."""
+"""Prefix of names, the same as in the Prometheus sink, so that one dashboard works with both."""
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -40,7 +41,7 @@ class HeadlineNumber:
     units: str
     better: Better | None
     runs: Figures
-    """Figures of the runs' headlines: of a single run, or of all repeats."""
+    """Figures of the headlines of all runs; there may be only one run."""
 
     @property
     def value(self) -> float:
@@ -52,9 +53,8 @@ class HeadlineNumber:
 
 
 def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
-    """Return the numbers of a job's runs, of the metrics `names`, or all.
-
-    Raises UsageError if no run succeeded, or none has such a metric.
+    """Return the numbers of a job's runs for the metrics `names`, or for all. Raises UsageError if no run
+    succeeded, or if no run has such a metric.
     """
     if not runs.runs:
         raise UsageError(
@@ -69,7 +69,7 @@ def headlines_of(runs: JobRuns, names: Sequence[str]) -> list[HeadlineNumber]:
 
 
 def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber:
-    """Return the headline of a metric over its runs, one or more."""
+    """Return the headline of a metric over one or more runs."""
     first, of_runs = values[0], figures([each.value for each in values])
     assert of_runs is not None
     return HeadlineNumber(
@@ -84,7 +84,7 @@ def _headline(arm: str | None, values: Sequence[RunValue]) -> HeadlineNumber:
 def text_of(
     form: str, headlines: Sequence[HeadlineNumber], *, job_id: str, benchmark: str
 ) -> tuple[bytes, list[str]]:
-    """Return the text in one of the formats, and sentences for the user. Raises UsageError."""
+    """Return the text in one of the formats, and notes for the user. Raises UsageError."""
     if form == "bmf":
         return _json(_bmf(headlines, benchmark)), []
     if form == "gha":
@@ -104,7 +104,7 @@ def _bmf(headlines: Iterable[HeadlineNumber], benchmark: str) -> dict[str, dict[
 
 
 def _of_one_direction(headlines: Sequence[HeadlineNumber]) -> tuple[list[HeadlineNumber], list[str]]:
-    """Return the metrics that have a direction; a whole file has one direction."""
+    """Return the metrics of one direction, because a file has a single direction."""
     taken: dict[Better, list[HeadlineNumber]] = {}
     for each in headlines:
         if each.better is not None:
@@ -140,7 +140,7 @@ def _gha(each: HeadlineNumber, job_id: str) -> dict[str, Any]:
 
 
 def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
-    # Imported here: it takes time to load, and most commands print none.
+    # Imported here because it is slow to load, and most commands do not need it.
     from prometheus_client.metrics_core import Metric
     from prometheus_client.openmetrics.exposition import generate_latest
 
@@ -160,7 +160,8 @@ def _openmetrics(headlines: Iterable[HeadlineNumber], job_id: str) -> bytes:
 
 
 def _labels(each: HeadlineNumber, job_id: str, *, renamed: bool) -> Iterator[tuple[str, str]]:
-    """Yield labels under names that Prometheus accepts; our own labels replace others of the same name."""
+    """Yield labels under names that Prometheus accepts. bai's own labels replace others with the same
+    name."""
     for key, value in each.labels:
         name = _NOT_IN_A_NAME.sub("_", key)
         yield (
@@ -179,7 +180,7 @@ def _json(value: Any) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportedTimes:
-    """One command with its parameters and times."""
+    """The times of one command, with its parameters."""
 
     command: str
     parameters: Mapping[str, str]
@@ -187,12 +188,14 @@ class ExportedTimes:
 
 
 def as_json(every: Sequence[ExportedTimes], *, job_id: str) -> str:
-    """Return hyperfine's `--export-json`, and the job's id. Times are in seconds, memory in bytes."""
+    """Return JSON in the form of hyperfine's `--export-json`, with the job's id added. Times are in seconds,
+    memory in bytes."""
     return json.dumps({"results": [_table(each) for each in every], "job_id": job_id}, indent=2) + "\n"
 
 
 def as_csv(every: Sequence[ExportedTimes]) -> str:
-    """Return hyperfine's `--export-csv`: one line for each command, times in seconds."""
+    """Return CSV in the form of hyperfine's `--export-csv`, with one line for each command. Times are in
+    seconds."""
     names = list(every[0].parameters) if every else []
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

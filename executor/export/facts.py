@@ -1,4 +1,4 @@
-"""Exported facts of a job, for any system."""
+"""The facts of a job that are exported, for any target system."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RunFacts:
 
     repeat: int | None
     arm: str | None
-    """The arm of the run, in a job that compares several."""
+    """Arm of the run in a job that compares arms; otherwise None."""
     parameters: dict[str, str]
-    """Arguments, `--set` and environment. It contains no secrets: even the job has only references to
-    them."""
+    """Arguments, `--set` values and environment. They contain no secrets, because even the job has only
+    references to them."""
     outcome: str | None = None
-    """Value of an `Outcome`; None while it runs."""
+    """Value of an `Outcome`; None while the run is in progress."""
     sentence: str
     started: int | None
     """ms UTC."""
@@ -41,7 +41,7 @@ class RunFacts:
     """The number that represents the run, for each series of the benchmark."""
 
     def ended_as(self, outcome: JobResult | RepeatOutcome) -> RunFacts:
-        """Return the run with its end."""
+        """Return the run with its outcome."""
         took = outcome.seconds if isinstance(outcome, JobResult) else outcome.wall_seconds
         return replace(
             self,
@@ -57,7 +57,7 @@ class RunFacts:
 
     @property
     def headlines(self) -> dict[SeriesKey, float]:
-        """The numbers of a run that succeeded."""
+        """The numbers of the run; empty unless it succeeded."""
         return self.numbers if self.succeeded else {}
 
     @property
@@ -76,17 +76,17 @@ class JobFacts:
 
 
 def job_facts(record: JobRecord) -> JobFacts:
-    """Read everything that is exported of a job. Raises StoreError, RecordError, DescriptorError."""
+    """Read all facts of a job that are exported. Raises StoreError, RecordError, DescriptorError."""
     job, result = record.job(), result_of(record)
-    # After the result: of a job that has ended, all records are there.
+    # Read after the result, so that all records of an ended job are included.
     points = read_points(record)
     starts = benchmark_starts(record.node())
     return JobFacts(job=job, tags=_tags(job), runs=list(_runs(job, result, points, starts)))
 
 
 def steps_of(series: PointSeries) -> list[int]:
-    """Return the step of each value: the benchmark's own if all are whole numbers, else its index in the
-    series."""
+    """Return the step of each value: the benchmark's own step if all steps are whole numbers, otherwise the
+    value's index in the series."""
     steps = series.steps
     if steps is None or not all(math.isfinite(each) and each == int(each) for each in steps):
         return list(range(len(series)))
@@ -94,7 +94,8 @@ def steps_of(series: PointSeries) -> list[int]:
 
 
 def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
-    """Return the parameters of a run. commands: false if each arm has its own."""
+    """Return the parameters of a run. commands: whether to include the command; false if each arm has its
+    own."""
     benchmark = job.benchmark
     found = {"strategy": job.strategy.name, "nodes": str(job.strategy.nodes)}
     if job.strategy.nodes > 1:
@@ -108,8 +109,8 @@ def _parameters(job: Job, *, commands: bool = True) -> dict[str, str]:
 
 
 def _end(started: int | None, seconds: float | None, ended: int | None) -> int | None:
-    """Return the end of a run (ms UTC), computed from its start and duration: the time of day may have been
-    set meanwhile."""
+    """Return the end of a run (ms UTC). It is computed from start and duration, because the clock may have
+    been set meanwhile."""
     return ended if started is None or seconds is None else started + round(1000 * seconds)
 
 
@@ -134,7 +135,7 @@ def _runs(
         by_repeat.setdefault(key.repeat, []).append(series)
     repeats = {each.repeat: each for each in (result.repeats if result is not None else None) or ()}
     numbers = sorted(repeats.keys() | {each for each in by_repeat if each is not None})
-    # Series that belong to no repeat, such as samples of the machine, form a run of their own.
+    # Series that do not belong to a repeat, such as samples of the machine, form a run of their own.
     whole = [None] if None in by_repeat or not numbers else []
     arms = _arms_of_runs(job)
     for number in [*whole, *numbers]:
@@ -183,7 +184,7 @@ def _headlines(
 
 
 def _first_time(series: Sequence[PointSeries]) -> int | None:
-    """Return when the first value was read, ms UTC."""
+    """Return the time at which the first value was read (ms UTC)."""
     return min((min(each.timestamps) for each in series if len(each)), default=None)
 
 
@@ -195,12 +196,13 @@ def place_of(key: SeriesKey) -> list[tuple[str, str]]:
 
 
 def headline_key(key: SeriesKey) -> SeriesKey:
-    """Return a series' key without its generation: there is one headline, whichever generation has it."""
+    """Return a series' key without its generation, because there is only one headline over all
+    generations."""
     return dataclasses.replace(key, generation=None)
 
 
 def unique(wanted: str, taken: set[str]) -> str:
-    """Return `wanted`, followed by a number if the name is taken; the result is taken then."""
+    """Return `wanted`, followed by a number if the name is taken, and add the result to `taken`."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1

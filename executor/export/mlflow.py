@@ -1,4 +1,5 @@
-"""A job as runs of MLflow. If the job is exported again, only new values are sent; nothing is duplicated."""
+"""Exports a job as runs of MLflow. If the job is exported again, only new values are sent, so nothing is
+duplicated."""
 
 from __future__ import annotations
 
@@ -20,14 +21,15 @@ _MOST_METRICS, _MOST_PARAMETERS = 1000, 100
 """Limits of one request: https://mlflow.org/docs/latest/api_reference/rest-api.html#log-batch"""
 _LONGEST_PARAMETER, _LONGEST_TAG, _LONGEST_KEY = 6000, 5000, 250
 _HEADLINE = "headline "
-"""Prefix of the name of a series for its headline. MLflow itself shows a series by its last value."""
+"""Prefix of a series' name for its headline, because MLflow itself shows only the last value of a series."""
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_\-. :/]")
 _ENVIRONMENT = {
-    # With the library's own limits an unreachable server is noticed only after many minutes.
+    # With the library's default limits, an unreachable server is noticed only after many minutes.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "GIT_PYTHON_REFRESH": "quiet",
-    # With a server the library writes two lines for each run to standard output, where `--json` has its own.
+    # With a server, the library writes two lines for each run to standard output, which would break the
+    # output of `--json`.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
@@ -38,9 +40,9 @@ class ExportedRun:
 
     run_id: str
     new: bool
-    """Whether it was not there before."""
+    """Whether this export created the run."""
     values: int
-    """Number of values that were sent now."""
+    """Number of values that this export sent."""
 
 
 def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> list[ExportedRun]:
@@ -68,7 +70,7 @@ def export_to_mlflow(facts: JobFacts, *, uri: str | None, experiment: str) -> li
 
 
 def _experiment_id(client: MlflowClient, name: str) -> str:
-    """Return the id of an experiment, which is made if there is none. Raises ExportError."""
+    """Return the id of an experiment, which is created if it does not exist. Raises ExportError."""
     found = client.get_experiment_by_name(name)
     if found is None:
         made: str = client.create_experiment(name)
@@ -111,8 +113,8 @@ def _export_run(client: MlflowClient, experiment_id: str, facts: JobFacts, run: 
 
 
 def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any:
-    """Return the run that an earlier export made; None if there is none."""
-    # A job id holds no quote.
+    """Return the run that an earlier export created; None if there is none."""
+    # A job id contains no quotes.
     wanted = f"tags.`bai.job_id` = '{tags['bai.job_id']}'"
     for run in client.search_runs([experiment_id], filter_string=wanted, max_results=10_000):
         if run.data.tags.get("bai.repeat") == tags.get("bai.repeat"):
@@ -121,7 +123,7 @@ def _find(client: MlflowClient, experiment_id: str, tags: dict[str, str]) -> Any
 
 
 def _new_values(client: MlflowClient, run_id: str, there: dict[str, float], run: RunFacts) -> Iterator[Any]:
-    """Yield the values that MLflow lacks: a series only grows at its end, and a run that has ended has one
+    """Yield the values that MLflow lacks. A series only grows at its end, and an ended run has one
     headline."""
     from mlflow.entities import Metric
 
@@ -164,12 +166,14 @@ def _metric_key(key: SeriesKey, taken: set[str], *, front: str = "") -> str:
     """Return MLflow's name of a series: "loss rank:0 kind:test". Names below system/ are shown as the machine's."""
     front = "system/" if key.src == "host" else front
     behind = [f"{name}:{value}" for name, value in (*place_of(key), *key.labels)]
-    # No slash: for "loss" and "loss/…" a file store would have to make a file and a folder of the same name.
+    # Slashes are not used, because for "loss" and "loss/…" a file store would need a file and a folder of the
+    # same name.
     return unique(_key(front + " ".join([key.name or "_", *behind]))[: _LONGEST_KEY - 8], taken)
 
 
 def _key(text: str) -> str:
-    """Return a name that MLflow accepts: only its own characters, and no path out of its folder."""
+    """Return a name that MLflow accepts, with only allowed characters and no path that leads out of its
+    folder."""
     cleaned = _NOT_IN_A_KEY.sub("_", text)[:_LONGEST_KEY]
     parts = [
         part if part.strip(". ") else part.replace(".", "_").replace(" ", "_") or "_"
@@ -185,7 +189,7 @@ def _pieces(items: Any, size: int) -> Iterator[list[Any]]:
 
 
 def _sentence(error: Exception, *, place: str | None) -> str:
-    """Return an error in one sentence; the library nests four messages if no server answers."""
+    """Return an error as one sentence, because the library nests four messages if no server answers."""
     from requests.exceptions import ConnectionError as NoConnection
     from requests.exceptions import Timeout
 

@@ -1,5 +1,5 @@
-"""A job as event files of TensorBoard: a folder for the job with a subfolder for each repeat, node and
-process."""
+"""Exports a job as event files of TensorBoard: a folder for the job, with a subfolder for each repeat, node
+and process."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from executor.export.facts import JobFacts, RunFacts, headline_key, place_of, st
 from executor.records.points import OF_BENCHMARK, PointSeries, SeriesKey
 
 _MARK = "bai-export.json"
-"""Marks a folder that an export has made, and that another export may replace."""
+"""File that marks a folder as made by an export, so that another export may replace the folder."""
 _NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
-"""The writer would also replace them, and two series might become one."""
+"""Characters that are replaced in tags. The writer would replace them in its own way, so that two series
+might become one."""
 
 
 def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
-    """Write a job's event files below `folder`; return the job's own folder there. An earlier export of it is replaced.
-
-    Raises ExportError.
+    """Write a job's event files below `folder`; return the job's folder there. An earlier export of the job
+    is replaced. Raises ExportError.
     """
     try:
         from tensorboardX import SummaryWriter
@@ -39,7 +39,7 @@ def export_to_tensorboard(facts: JobFacts, folder: Path) -> Path:
                 f"{place} is there, and no export has made it; name another folder, or move it away"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        # A reader of the folder sees the old export or the new one, never half of one.
+        # A reader of the folder sees either the old export or the new one, never an incomplete one.
         with tempfile.TemporaryDirectory(
             prefix=f".{facts.job.job.id}.", dir=folder, ignore_cleanup_errors=True
         ) as draft:

@@ -139,8 +139,8 @@ class _NodeStreams:
         in_turn: bool,
         again: Callable[[], Sequence[NodeRecord]] | None,
     ) -> None:
-        """in_turn: yield a piece of each node in turn, so that a node that prints without end does not hide
-        the others."""
+        """in_turn: whether to yield a piece of each node in turn, so that a node that prints continuously
+        does not hide the others."""
         self._nodes, self._stream, self._again = nodes, stream, again
         self._in_turn = in_turn
         self._reached = defaultdict(int, positions)

@@ -21,7 +21,7 @@ _WINDOW_HERE, _WINDOW_AWAY = 2**22, 2**15
 """Number of bytes of a node's records that are read each time to find the last sample of the host, on this
 machine and elsewhere."""
 _OBJECTS = 8
-"""Maximum number of objects in a bucket that are searched for that sample at each read."""
+"""Maximum number of pieces that one read takes. In a bucket, each piece is from one object."""
 _SAMPLE = 2**13
 """Maximum size of one sample of a host (bytes)."""
 _HOST = b'"src":"host"'

@@ -1,7 +1,7 @@
-"""Records that others wrote, validated before anything is taken from them: a bucket is written by many, of many versions.
+"""Reads records that other programs wrote, and validates them first, because many users and versions of `bai`
+write into a bucket.
 
-What is wrong is a sentence that names the object and the key. In the streams, lines that are not events or
-metric records are skipped.
+An error names the object and the key. In streams, lines that are not events or metric records are skipped.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from bai_agent.light_dataclass import dataclass
 from executor.quantities import counted
 
 PIECE = 2**20
-"""Bytes of a stream that one look takes at most."""
+"""Maximum number of bytes of a stream that one read takes."""
 LONGEST_LINE = 16 * PIECE
-"""Bytes of a line of events or metrics; ours have some hundred."""
+"""Maximum length of a line of events or metrics (bytes). Lines written by bai have a few hundred."""
 _AT_ONCE = 16
-"""Number of objects that are read at the same time, and largest number of files that are read without threads."""
+"""Maximum number of objects that are read at the same time, and of files that are read without threads."""
 _LATEST = 2**47
 _UNITS = (str, type(None))
-"""Types of a metric's units. None if they are missing."""
+"""Valid types of a metric's units. They are None if missing."""
 
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ R = TypeVar("R")
 
 
 def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None) -> list[R]:
-    """Return what `read` returns for each item: several at the same time, but a few one by one if their objects
-    are files in `folder`."""
+    """Return the result of `read` for each item. Items are read in parallel, except a few items that are
+    files in `folder`."""
     if folder is not None and len(items) <= _AT_ONCE:
         return list(map(read, items))
-    # Imported here: it takes a tenth of the start of `bai list`.
+    # Imported here because it takes a tenth of the start of `bai list`.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -48,10 +48,11 @@ def read_each(read: Callable[[T], R], items: Sequence[T], *, folder: Path | None
 
 
 def result_of(record: JobRecord) -> JobResult | None:
-    """Return how the job ended; also if only its node could write that down. Raises StoreError, RecordError."""
+    """Return the result of the job, or that of its node if only the node could write one; None if there is
+    neither. Raises StoreError, RecordError."""
     if (found := _result(record, record.key("result.json"))) is not None:
         return found
-    # An elastic job continues without its first node.
+    # An elastic job continues without its first node, so that node's result is not the job's.
     try:
         found = node_result(record.node())
     except RecordError:
@@ -69,20 +70,21 @@ def _is_elastic(record: JobRecord) -> bool:
 
 
 def node_result(node: NodeRecord) -> JobResult | None:
-    """Return how the job ended as one of its nodes saw it, or None. Raises StoreError, RecordError."""
+    """Return the result that a node wrote, or None. Raises StoreError, RecordError."""
     return _result(node.job, node.key("result.json"))
 
 
 def stop_order(attempt: AttemptRecord) -> StopOrder | None:
-    """Return the word of the coordinator of several nodes that the job is over, once it is there. Raises StoreError, RecordError."""
+    """Return the order of the coordinator of several nodes to end the job; None if there is none yet. Raises
+    StoreError, RecordError."""
     return attempt.stop_order() if attempt.control().stop else None
 
 
 class LineStream:
-    """A growing stream of lines, read from the start in whole lines."""
+    """A growing stream, which is read in whole lines from its start."""
 
     def __init__(self, node: NodeRecord, stream: Stream, *, piece: int = PIECE) -> None:
-        """piece: bytes that one look takes, unless a line is longer."""
+        """piece: maximum number of bytes that one read takes, unless a line is longer."""
         self._node, self._stream = node, stream
         self._position = 0
         self._piece = self._limit = piece
@@ -104,7 +106,7 @@ class LineStream:
             raise RecordError(
                 f"{where}: the line at byte {self._position:,} is longer than {LONGEST_LINE >> 20} MiB; no agent wrote that"
             )
-        # A line is longer than a piece: take a larger piece, or it would never end.
+        # A line is longer than a piece, so a larger piece is read to reach the line's end.
         self._limit = self._limit * 2 if more and not end else self._piece
         self._position += end
         return content[:end], more
@@ -125,7 +127,7 @@ def events_in(content: bytes) -> list[RunEvent]:
 def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
     """Yield the metric records in whole lines of `metrics.jsonl`."""
     for each in _objects(content):
-        # Decoded by hand, not as a `MetricRecord`: there may be a million.
+        # Decoded without `MetricRecord`, because there may be a million records.
         if (
             type(each) is dict
             and type(each.get("name")) is str
@@ -142,7 +144,7 @@ def records_in(content: bytes) -> Iterator[Mapping[str, Any]]:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether `value` is a finite number as JSON has it."""
+    """Return whether `value` is a finite number from JSON."""
     if type(value) is int:
         return -(10**308) < value < 10**308
     return type(value) is float and math.isfinite(value)
@@ -156,14 +158,15 @@ class MalformedLines:
     first: bytes = b""
 
     def add(self, content: bytes, *, taken: int) -> None:
-        """Take note that of the whole lines in `content` so many were records."""
+        """Count the lines in `content` (whole lines) of which only `taken` were records."""
         if (lost := content.count(b"\n") - taken) > 0:
             self.count += lost
             lines = () if self.first else content.splitlines()
             self.first = self.first or next((line for line in lines if _why_no_record(line, where="x")), b"")
 
     def sentence(self, where: str) -> str:
-        """Return a sentence about malformed records: their number, and the mistake of the first. where: the sentence's beginning."""
+        """Return a sentence about malformed records: their number, and the mistake in the first one. where:
+        beginning of the sentence."""
         why = _why_no_record(self.first, where=where)
         return f"{why} ({counted(self.count, 'line')} passed over)"
 
@@ -202,7 +205,7 @@ def _are_labels(value: Any) -> bool:
 def _objects(content: bytes) -> Iterator[Any]:
     lines = content.splitlines()
     try:
-        # One call for all lines is a third faster than one for each.
+        # One call for all lines is a third faster than one call for each line.
         found = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         found = None

@@ -1,4 +1,4 @@
-"""The state of a run from its events: its phase, since when, and warnings."""
+"""Computes the state of a run from its events: its phase, the phase's start, and warnings."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ PHASES = ("prepare", "pull", "join", "run", "drain", "end")
 
 
 def neighbour_sentence(job_id: str | None, *, there: bool) -> str:
-    """Return the sentence about another job that is, or was, on the same machine."""
+    """Return the sentence about another job that runs, or ran, on the same machine."""
     name = f"The job {job_id}" if job_id is not None else "Another user's job"
     return f"{name} {'runs' if there else 'ran'} on this machine at the same time: each slows the other down."
 
 
 @dataclass
 class RunState:
-    """The sum of all applied events. Times are ms UTC."""
+    """The state after all applied events. Times are ms UTC."""
 
     started: int | None = None
     phase: str | None = None
-    """The current phase, or the next one."""
+    """The current phase or, between two phases, the next one."""
     since: int | None = None
     finished: dict[str, float] = field(default_factory=dict)
     pulls: dict[str, PullEvent] = field(default_factory=dict)
@@ -46,11 +46,11 @@ class RunState:
     """The requirements file that is being installed."""
     warnings: list[str] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
-    """Sentence about each unreachable sink, by its name."""
+    """Sentences about unreachable sinks, by the name of the sink."""
     waits: str | None = None
-    """Jobs that the run waits for before it begins."""
+    """Sentence about the jobs for which the run waits before it begins."""
     neighbours: dict[str | None, bool] = field(default_factory=dict)
-    """Other jobs that ran on the same machine, and whether they still do."""
+    """Other jobs that ran on the same machine → whether they still run."""
     transports: dict[str, list[str]] = field(default_factory=dict)
     """Network transport that each library reports, by library."""
     stop: str | None = None
@@ -75,8 +75,8 @@ class RunState:
         match event:
             case AgentEvent():
                 self.agents += 1
-                # The restarted agent reports again what is unreachable, and nothing about sinks that came
-                # back while no agent ran.
+                # The restarted agent reports unreachable sinks again, but does not report sinks that became
+                # reachable while no agent ran.
                 self.troubles.clear()
             case WaitEvent():
                 self.waits = event.message
@@ -113,7 +113,7 @@ class RunState:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """Messages for a person during the run: warnings, and sinks that are out of reach."""
+        """Messages for the user during the run: warnings, and unreachable sinks."""
         beside = (neighbour_sentence(job_id, there=there) for job_id, there in self.neighbours.items())
         waits = (self.waits,) if self.waits is not None else ()
         return (*waits, *self.warnings, *beside, *self.troubles.values())

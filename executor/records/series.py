@@ -1,4 +1,5 @@
-"""One series while its values arrive: its figures and its trend. All values are kept, 8 bytes each, so every figure is exact."""
+"""The figures and the trend of one series, while its values arrive. All values are kept (8 bytes each), so
+that every figure is exact."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _TREND_POINTS = 256
 
 @dataclass
 class Trend:
-    """At most 256 values, evenly spread over all values: when it is full, every second one is dropped and the
-    step doubles."""
+    """At most 256 values, evenly spread over all values. When the trend is full, every second value is
+    dropped, and the step doubles."""
 
     points: list[float] = field(default_factory=list)
     step: int = 1
@@ -46,7 +47,7 @@ class Series:
     warm-up is left out of all figures."""
 
     name: str
-    """Name with the labels of its records, if any: "latency{threads=4}"."""
+    """Name with the labels of the series' records, for example "latency{threads=4}"."""
     units: str = ""
     better: Better | None = None
     count: int = 0
@@ -57,33 +58,36 @@ class Series:
     mean: float = 0.0
     trend: Trend = field(default_factory=Trend)
     metric: str = ""
-    """The metric's name alone, if `name` contains labels."""
+    """Name of the metric without labels, if `name` contains labels."""
     labels: dict[str, str] = field(default_factory=dict)
     headline_is: Headline | None = None
     """Kind of the headline. None for samples of a machine and for rows of many series."""
     tolerance: float | None = None
     left_out: int = 0
-    """Values of the warm-up."""
+    """Number of values in the warm-up."""
     newest: float = 0.0
-    """The last value that was read, including the warm-up."""
+    """The latest value, including the warm-up."""
     of_failed: int = 0
-    """Number of values of runs that failed; no other figure includes them."""
+    """Number of values of failed runs; no other figure includes them."""
     of_earlier: int = 0
     """Number of values of earlier generations; no other figure includes them."""
     beyond: int = 0
     """Number of values beyond `LIMIT`; no other figure includes them."""
     over: dict[str, float] = field(default_factory=dict)
-    """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from theirs."""
+    """Figures of a row over several ranks: "median", "stdev", "p95", "runs" and "headline", combined from
+    those of the ranks."""
     floor: float | None = None
-    """Smallest measurable value (peak memory); lower ones are only bounds. None if all values are exact."""
+    """Smallest measurable value, for peak memory. Lower values are only bounds. None if all values are
+    exact."""
     _total: float = 0.0
     _runs: dict[int | None, array[float]] = field(default_factory=dict)
-    """All values, by their run."""
+    """All values, by the number of their run."""
     _figures: Figures | None = None
-    """Current figures of the values, if requested."""
+    """Cached figures of the values; None if they are not computed yet."""
 
     def add_all(self, values: Sequence[float], *, repeat: int | None = None) -> None:
-        """Add `values`, in the order in which they were read; none beyond `LIMIT`. repeat: their run."""
+        """Add `values`, in the order in which they were read. None of them may be beyond `LIMIT`. repeat:
+        number of their run."""
         if not values:
             return
         if not self.count:
@@ -99,18 +103,19 @@ class Series:
         self._figures = None
 
     def leave_out(self, values: Sequence[float]) -> None:
-        """Note values of the warm-up."""
+        """Count values of the warm-up."""
         if values:
             self.left_out += len(values)
             self.newest = values[-1]
 
     def of_next_generation(self, *, left_out: int) -> Series:
-        """Return the same without the values of earlier generations, except `left_out` of a warm-up."""
+        """Return a copy without the values of earlier generations. left_out: number of warm-up values that
+        stay counted."""
         earlier = self.of_earlier + self.count + self.left_out - left_out
         return replace(self._empty(), of_earlier=earlier, left_out=left_out)
 
     def without(self, failed: Collection[int]) -> Series:
-        """Return the same without the values of runs that failed."""
+        """Return a copy without the values of failed runs."""
         if not any(repeat in failed for repeat in self._runs):
             return self
         left = self._empty()
@@ -138,40 +143,40 @@ class Series:
 
     @property
     def runs(self) -> int:
-        """Number of runs with values, in a job that repeats its benchmark; 0 in others."""
+        """Number of runs with values, in a job that repeats its benchmark; 0 in other jobs."""
         return int(self.over["runs"]) if self.over else sum(repeat is not None for repeat in self._runs)
 
     @property
     def seen(self) -> bool:
-        """Whether it has any value, even if none counts."""
+        """Whether the series has any value, even if no value counts."""
         return bool(self.count or self.left_out or self.of_failed or self.of_earlier or self.beyond)
 
     @property
     def is_past(self) -> bool:
-        """Whether all its values are of earlier generations: its node is not a member of the one that
-        counts."""
+        """Whether all values are from earlier generations, because the node is not a member of the last
+        generation."""
         return bool(self.of_earlier) and not (self.count or self.left_out or self.of_failed or self.beyond)
 
     @property
     def has_rank(self) -> bool:
-        """Whether it is of one rank."""
+        """Whether the series is from one rank."""
         return any(label in self.labels for label in RANK_LABELS)
 
     @property
     def without_ranks(self) -> str:
-        """Its name without its ranks."""
+        """Name of the series without the labels of its rank."""
         if not self.has_rank:
             return self.name
         return name_with_labels(self.metric, without_rank_labels(self.labels).items())
 
     @property
     def is_bound(self) -> bool:
-        """Whether some of its values are only bounds."""
+        """Whether some values are only bounds."""
         return self.floor is not None and self.minimum <= self.floor
 
     @property
     def numbers(self) -> dict[int | None, float]:
-        """Headline of each run, by repeat; None: the only run."""
+        """Headline of each run, by its number; the key None stands for the only run."""
         how = self.headline_is or Headline.LAST
         return {repeat: headline_of(how, values) for repeat, values in self._runs.items()}
 
@@ -193,19 +198,19 @@ class Series:
 
     @property
     def stdev(self) -> float | None:
-        """The standard deviation of a sample; None for one value."""
+        """Sample standard deviation; None for one value."""
         return self.over.get("stdev") if self.over else self.figures.stdev
 
     @property
     def headline(self) -> float:
-        """Headline of the run; of several runs their median."""
+        """Headline of the run, or the median of the headlines of several runs."""
         if self.over:
             return self.over["headline"]
         return over_runs(list(self.numbers.values()))
 
     @property
     def best(self) -> float | None:
-        """Best value in the direction of the descriptor. None if it has none."""
+        """Best value in the descriptor's direction; None if the descriptor names no direction."""
         if not self.count or self.better is None:
             return None
         return self.minimum if self.better is Better.LOWER else self.maximum
@@ -235,12 +240,13 @@ class Series:
 
 
 def without_rank_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those of ranks."""
+    """Return labels without those that identify a rank."""
     return {key: value for key, value in labels.items() if key not in RANK_LABELS}
 
 
 def with_arm(record: Mapping[str, Any], arms: Sequence[str]) -> Mapping[str, Any]:
-    """Return a record with the label of its run's arm. arms: by the run's number; empty if there are none."""
+    """Return a record with its run's arm as a label. arms: arm by the run's number; empty if the job has no
+    arms."""
     arm = arm_of(record.get("repeat"), arms)
     if arm is None:
         return record

@@ -1,8 +1,8 @@
-"""Reads lines of `metrics.jsonl` by the million: one pattern reads a line in the form of our own writer,
-without parsing its JSON.
+"""Reads millions of lines of `metrics.jsonl` quickly. One pattern matches a line in the form of bai's own
+writer, without parsing its JSON.
 
-Lines of another version or tool, or damaged ones, are decoded one by one, together with all lines of the same
-piece, because the order matters. Both ways find the same records.
+If a piece contains lines of another version or tool, or damaged lines, all of its lines are decoded one by
+one, because the order matters. Both ways find the same records.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from executor.records.reading import is_number, records_in
 K = TypeVar("K")
 
 RANK_LABELS = ("rank", "process_rank")
-"""Labels of the node, and of the process of the benchmark, from which a record comes."""
+"""Labels that identify the node and the benchmark's process from which a record comes."""
 
 _INTEGER = r"(?:0|[1-9]\d{0,17})"
 _EXPONENT = r"[eE][-+]?\d{1,2}"
 _NUMBER = rf"-?{_INTEGER}(?:\.\d{{1,24}}(?:{_EXPONENT})?|{_EXPONENT})?"
-"""Such numbers are within `LIMIT`, whatever their digits; others are left to the slower reader."""
+"""Matches numbers that are within `LIMIT`, whatever their digits are. Other numbers are left to the slower
+reader."""
 _ANY_NUMBER = rf"[-.\d]{{1,44}}(?:{_EXPONENT})?"
-"""Matches such numbers, and texts that are no JSON; faster, if the numbers are decoded anyway."""
+"""Matches such numbers, and also texts that are not JSON. It is faster, and safe if the numbers are decoded
+anyway."""
 _TEXT = r'"[ !#-\[\]-~]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[ !#-\[\]-~]*)*"'
-"""ASCII, and valid JSON: matching text needs no check by a decoder."""
+"""Matches only ASCII text that is valid JSON, so that a decoder need not check it."""
 _ANY_TEXT = r'"[^"]*(?:\\"[^"]*)*"'
-"""Matches also invalid texts; faster, if each different one is checked once."""
+"""Also matches invalid texts. It is faster, and safe if each different text is checked once."""
 _REPEAT = rf'(?:,"repeat":{_INTEGER})?'
 _GENERATION = rf'(?:,"generation":{_INTEGER})?'
 _LABEL = rf"{_TEXT}: ?{_TEXT}"
@@ -42,23 +44,23 @@ _LABELS = rf',"labels":\{{(?:{_LABEL}(?:, ?{_LABEL})*)?\}}'
 _END = rf'(?:{_LABELS})?(?:,"late":(?:true|false))?(?:,"gen":{_INTEGER})?{_REPEAT}{_GENERATION}'
 
 Row: TypeAlias = tuple[bytes, ...]
-"""Parts of a record as written, at the places below; b"" for no step."""
+"""Parts of a record as they were written, at the indexes below; b"" if there is no step."""
 _PARTS = ("seq", "head", "off", "name", "value", "units", "timestamp", "step", "tail")
 _, HEAD, _, NAME, _, UNITS, _, _, TAIL = range(len(_PARTS))
 shared_text = itemgetter(HEAD, NAME, UNITS, TAIL)
-"""Returns the properties that a row shares with others of its series."""
+"""Returns the parts that a row shares with the other rows of its series."""
 _SERIES_PARTS = ("head", "name", "value", "units", "time", "tail")
-"""Parts that a series needs: each part takes time."""
+"""Names of the parts that a series needs. Each further part would take time."""
 _series_text, _series_value, _series_time = itemgetter(0, 1, 3, 5), itemgetter(2), itemgetter(4)
 _KNOWN = 2**16
-"""Series whose keys are remembered."""
+"""Maximum number of series whose keys are cached."""
 
 
 @cache
 def _line(*parts: str, text: str, number: str, end: str) -> re.Pattern[bytes]:
-    """Return the pattern of a line as `bai_agent/metrics/records.py` writes it, with a group for each of `parts`; compiled
-    where lines are read, as it takes 2 ms."""
-    # A timestamp of at most 14 digits is before the latest valid time.
+    """Return the pattern of a line as `bai_agent/metrics/records.py` writes it, with a group for each of
+    `parts`. It is compiled only when lines are read, because that takes 2 ms."""
+    # A timestamp of at most 14 digits is always before the latest valid time.
     line = (
         rf'^\{{"seq":<seq>{_INTEGER}),<head>"src":{text}{_REPEAT}),"off":<off>{_INTEGER}),"i":{_INTEGER},"k":{_INTEGER}'
         rf',"name":<name>{text}),"value":<value>{number}),"units":<units>{text})'
@@ -70,12 +72,12 @@ def _line(*parts: str, text: str, number: str, end: str) -> re.Pattern[bytes]:
 
 @cache
 def _shared() -> re.Pattern[bytes]:
-    """Return the pattern of the texts that rows share, one a line."""
+    """Return the pattern of the texts that rows share, one text per line."""
     return re.compile(rf'"src":{_TEXT}{_REPEAT}\n{_TEXT}\n{_TEXT}\n{_END}'.encode())
 
 
 def rows_in(content: bytes) -> list[Row] | None:
-    """Return the rows of whole lines; None unless all of them are as our writer writes them."""
+    """Return the rows of whole lines; None unless all lines have the form of bai's own writer."""
     rows = _line(*_PARTS, text=_ANY_TEXT, number=_NUMBER, end=r"[^\n]*").findall(content)
     if len(rows) == content.count(b"\n") and all(map(_is_valid, set(map(shared_text, rows)))):
         return rows
@@ -83,18 +85,18 @@ def rows_in(content: bytes) -> list[Row] | None:
 
 
 def _is_valid(text: tuple[bytes, ...]) -> bool:
-    """Return whether what a row shares with others is as our writer writes it."""
+    """Return whether the shared part of a row has the form of bai's own writer."""
     return _shared().fullmatch(b"\n".join(text)) is not None
 
 
 def record_like(text: tuple[bytes, ...]) -> Mapping[str, Any]:
-    """Return a record without numbers whose rows share `text`."""
+    """Return the record, without its numbers, of rows that share `text`."""
     record: Mapping[str, Any] = json.loads(b'{%b,"name":%b,"value":0,"units":%b,"timestamp":0%b}' % text)
     return record
 
 
 def numbers(rows: Iterable[Row]) -> list[list[float | str]]:
-    """Return sequence number, offset, value, timestamp and step of each row; "" in place of a step if it has
+    """Return sequence number, offset, value, timestamp and step of each row. The step is "" if the row has
     none."""
     lists = [
         b"[%b,%b,%b,%b,%b]" % (seq, off, value, timestamp, step or b'""')
@@ -109,13 +111,14 @@ class SeriesBatch:
     """Records of one series, in the order in which they were written."""
 
     record: Mapping[str, Any]
-    """The first record of the series: all have its name, source, units and labels."""
+    """The first record of the series, whose name, source, units and labels all records share."""
     values: list[float] = field(default_factory=list)
-    """The values, whole numbers as `int`."""
+    """The values; whole numbers are `int`."""
     times: list[bytes] = field(default_factory=list)
-    """The time of reading of each value, and its step if it has one, as in the line: `1795000000000,"step":3`."""
+    """The time at which each value was read, and its step if it has one, as written in the line:
+    `1795000000000,"step":3`."""
     beyond: int = 0
-    """Number of values beyond `LIMIT`, which are not among the values."""
+    """Number of values beyond `LIMIT`, which are not in `values`."""
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a decoded record."""
@@ -128,8 +131,8 @@ class SeriesBatch:
         self.times.append(time.encode())
 
     def read_times(self) -> tuple[list[int], list[float]]:
-        """Return the times of reading, in ms UTC, and the steps, NaN for a record without one; none if no
-        record has one."""
+        """Return the times at which the values were read (ms UTC), and the steps. A step is NaN for a record
+        without one; the list is empty if no record has a step."""
         found, text = self.times, b",".join(self.times)
         with_step = text.count(b"step")
         if not with_step:
@@ -145,7 +148,7 @@ class RecordLines(NamedTuple):
 
     content: bytes
     rank: int | None = None
-    """Rank of the node, in a job of several."""
+    """Rank of the node in a job of several nodes; otherwise None."""
 
     def with_rank(self) -> bytes:
         """Return the lines with the label `rank`, in a job of several nodes."""
@@ -154,41 +157,43 @@ class RecordLines(NamedTuple):
 
 @dataclass(frozen=True)
 class SeriesLines(Generic[K]):
-    """Content of some lines."""
+    """The content of some lines."""
 
     batches: dict[K, SeriesBatch]
-    """Values by series, in the order of their first values within `LIMIT`, or of their last ones if there are
-    none."""
+    """Values by series. Series are in the order of their first values within `LIMIT`, or of their last values
+    if all are beyond it."""
     count: int
     """Number of records."""
     late: int
-    """Number of records that were read only after a restart: their times are those of the reading."""
+    """Number of records that were read only after a restart, so that their times are those at which they were
+    read."""
     last_timestamp: int | None
-    """Time of the last record, in ms UTC; None without a record."""
+    """Time of the last record (ms UTC); None if there is no record."""
 
 
 class SeriesReader(Generic[K]):
     """Reads lines, and assigns them to series."""
 
     def __init__(self, key_of: Callable[[Mapping[str, Any]], K]) -> None:
-        """key_of: returns the series of a valid record, whatever its numbers; called at least once for each
-        series."""
+        """key_of: returns the series of a valid record, independent of its numbers; called at least once for
+        each series."""
         self._key_of = key_of
         self._known: dict[tuple[int | None, Any], tuple[K, Mapping[str, Any]]] = {}
 
     def read(self, content: bytes, *, rank: int | None = None) -> SeriesLines[K]:
-        """Return the records in whole lines. rank: the label `rank` of all, in a job of several nodes."""
+        """Return the records in whole lines. rank: label `rank` for all of them, in a job of several
+        nodes."""
         rows = _line(*_SERIES_PARTS, text=_ANY_TEXT, number=_ANY_NUMBER, end=r"[^\n]*").findall(content)
         batches = self._batches(rows, rank) if len(rows) == content.count(b"\n") else None
         if batches is None:
             return self._read_slowly(content, rank)
-        # No text within such a line can contain this marker: its quotes would be escaped.
+        # No text within such a line can contain this marker, because the marker's quotes would be escaped.
         late = content.count(b',"late":true')
         last = int(_series_time(rows[-1]).partition(b",")[0]) if rows else None
         return SeriesLines(batches, len(rows), late, last)
 
     def _batches(self, rows: list[Row], rank: int | None) -> dict[K, SeriesBatch] | None:
-        """Return the series of the rows; None unless all of them are as our writer writes them."""
+        """Return the series of the rows; None unless all rows have the form of bai's own writer."""
         try:
             values = json.loads(b"[%b]" % b",".join(map(_series_value, rows)))
         except ValueError:
@@ -213,7 +218,8 @@ class SeriesReader(Generic[K]):
         return batches
 
     def _series(self, text: Any, rank: int | None) -> tuple[K, Mapping[str, Any]] | None:
-        """Return the series of rows that share `text`; None unless that is as our writer writes it."""
+        """Return the series of rows that share `text`; None unless `text` has the form of bai's own
+        writer."""
         found = self._known.get((rank, text))
         if found is None and _is_valid(text):
             if len(self._known) >= _KNOWN:
@@ -241,15 +247,15 @@ class SeriesReader(Generic[K]):
 
 
 def labelled(record: Mapping[str, Any], rank: int | None) -> Mapping[str, Any]:
-    """Return a record with the label `rank`, if there is one."""
+    """Return a record with the label `rank`, unless `rank` is None."""
     if rank is None:
         return record
     return {**record, "labels": {**(record.get("labels") or {}), "rank": str(rank)}}
 
 
 def with_rank(records: bytes, rank: int) -> bytes:
-    """Return whole lines of `metrics.jsonl` with the label `rank`; lines that are not records do not
-    change."""
+    """Return whole lines of `metrics.jsonl` with the label `rank` added. Lines that are not records stay
+    unchanged."""
     label = b'"rank":"%d"' % rank
     if len(_line(text=_TEXT, number=_NUMBER, end="").findall(records)) == records.count(b"\n"):
         return records.replace(b"}\n", b',"labels":{%b}}\n' % label)
@@ -262,7 +268,7 @@ def with_rank(records: bytes, rank: int) -> bytes:
 
 
 def _tail_with(label: bytes, tail: bytes) -> bytes:
-    """Return the end of a line with such a tail if it has one more label."""
+    """Return the end of a line with this tail after one more label is added."""
     labels, brace, rest = tail.rpartition(b"}")
     if not brace:
         return b',"labels":{%b}%b}\n' % (label, tail)

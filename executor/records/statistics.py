@@ -16,13 +16,13 @@ from executor.records.series import Series, labelled_name, with_arm
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 LABEL_SETS = 64
-"""Most rows of one metric; series with other labels share the last one."""
+"""Maximum number of rows of one metric. Series with further labels share the last row."""
 _ROWS = 1024
-"""Most rows of one metric if ranks are shown separately."""
+"""Maximum number of rows of one metric if ranks are shown separately."""
 OTHERS = "{…}"
 _PLACE_LABELS = (*RANK_LABELS, ARM)
 _Place: TypeAlias = tuple[int, str]
-"""Identity of a group of rows, and a name in it."""
+"""Id of a group of rows, and a name in this group."""
 _RowKey: TypeAlias = tuple[str, str, int | None, int | None]
 """Source, name of the row, repeat, generation."""
 
@@ -38,7 +38,7 @@ class Measurements:
         failed: Collection[int] = (),
         memory_floor: float = LEAST,
     ) -> None:
-        """failed: runs whose values count in no figure. memory_floor: smallest measurable peak memory
+        """failed: runs whose values do not count in any figure. memory_floor: smallest measurable peak memory
         (bytes)."""
         self.benchmark: dict[str, Series] = {}
         """Metrics of the benchmark, in the descriptor's order, then in order of appearance."""
@@ -72,11 +72,11 @@ class Measurements:
 
     @property
     def rows(self) -> list[Series]:
-        """The benchmark's metrics, with one row for all ranks if the descriptor asks for it."""
+        """The benchmark's metrics, with one row over all ranks if the descriptor requests it."""
         return over_ranks(self.benchmark.values(), self.over_ranks)
 
     def add_lines(self, content: bytes, *, rank: int | None = None) -> None:
-        """Add whole lines of `metrics.jsonl`. rank: of the node, in a job of several."""
+        """Add whole lines of `metrics.jsonl`. rank: number of the node, in a job of several nodes."""
         lines = self._reader.read(content, rank=rank)
         self.records += lines.count
         self.malformed.add(content, taken=lines.count)
@@ -113,8 +113,8 @@ class Measurements:
     def _is_of_last(
         self, group: dict[str, Series], series: Series, row: str, generation: int, *, has_number: bool
     ) -> bool:
-        """Return whether values of a generation count. If they are its first number, remove the values of
-        earlier generations from all figures."""
+        """Return whether values of a generation count. If they contain the first number of this generation,
+        the values of earlier generations are removed from all figures."""
         place = id(group), series.without_ranks
         rows = self._of_place.setdefault(place, set())
         rows.add(row)
@@ -125,20 +125,21 @@ class Measurements:
         return not self._last_generations.is_past(place, generation)
 
     def leave_out_runs(self, failed: Collection[int]) -> None:
-        """Remove the values of these runs, which failed, from all figures."""
+        """Remove the values of these failed runs from all figures."""
         self.failed |= frozenset(failed)
         for group in (self.benchmark, self.run):
             for name, series in group.items():
                 group[name] = series.without(self.failed)
 
     def raise_memory_floor(self, floor: float) -> None:
-        """Treat peak memory up to `floor` bytes as a bound, now that the shim's own peak is known."""
+        """From now on, treat a peak memory of up to `floor` bytes as a bound, because the shim's own peak is
+        known now."""
         self._memory_floor = floor
         for series in (*self.benchmark.values(), *self.run.values()):
             series.floor = floor if series.floor is not None else None
 
     def _key_of(self, record: Mapping[str, Any]) -> _RowKey:
-        """Return the row that a record belongs to."""
+        """Return the key of the row that a record belongs to."""
         record = with_arm(record, self._arms)
         return (
             record["src"],
@@ -148,7 +149,7 @@ class Measurements:
         )
 
     def _split_warm_up(self, key: _RowKey, batch: SeriesBatch) -> tuple[Sequence[float], Sequence[float]]:
-        """Return the values of the warm-up, and those that count."""
+        """Return the warm-up values, and the values that count."""
         source, _, repeat, generation = key
         values = batch.values
         metric = self._metrics.get(batch.record["name"])
@@ -166,13 +167,14 @@ class Measurements:
         return [value for time, value in timed if time < end], [value for time, value in timed if time >= end]
 
     def _start(self, part: int | None, *, first_value: int) -> int:
-        """Return the start of a run or generation (ms UTC): the time of its first value if it is not
-        recorded."""
+        """Return the start of a run or generation (ms UTC). If the start is not recorded, it is the time of
+        the first value."""
         known = self.starts.get(None) if not part else None
         return self.starts.setdefault(part, first_value if known is None else known)
 
     def _row(self, record: Mapping[str, Any]) -> str:
-        """Return the name of the row for a record with labels: the number of rows of a metric is limited."""
+        """Return the name of the row for a record with labels. The number of rows of a metric is limited, so
+        the last row may be shared."""
         name = labelled_name(record)
         rows = self._rows.setdefault(record["name"], set())
         if name not in rows:
@@ -195,7 +197,8 @@ class Measurements:
         return series if record["src"] == HOST else self._described(series, record["name"])
 
     def _described(self, series: Series, metric: str) -> Series:
-        """Return a series of the benchmark or the run with its metric's settings in the descriptor."""
+        """Return a series of the benchmark or the run, completed with its metric's settings in the
+        descriptor."""
         known = self._metrics.get(metric)
         series.headline_is = Headline.LAST
         if known is not None:
@@ -206,8 +209,8 @@ class Measurements:
         return series
 
     def _forget_bare(self, metric: str) -> None:
-        """Remove the metric's own row if all its records have labels: it is not a metric that was never
-        seen."""
+        """Remove the metric's row without labels if all of its records have labels, because an empty row
+        would mean that the metric was never seen."""
         bare = self.benchmark.get(metric)
         if bare is not None and not bare.seen:
             del self.benchmark[metric]

@@ -1,2 +1,2 @@
-"""The Kafka side: takes jobs from the benchmark service, launches them on EC2 and answers. `service.py` puts
-it together."""
+"""The connection to the benchmark service by Kafka: takes requests for jobs, launches the jobs on EC2, and
+sends answers. `service.py` connects the parts."""

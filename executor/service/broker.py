@@ -16,7 +16,7 @@ from executor.configuration.service_config import ServiceTable
 from executor.errors import MessageTooLargeError, SendError
 from executor.service.events.messages import Message
 
-# Imported in functions, as in the agent: kafka-python takes half a second to import.
+# Imported in functions, as in the agent, because kafka-python takes half a second to import.
 if TYPE_CHECKING:
     from kafka import KafkaConsumer, KafkaProducer
 
@@ -24,13 +24,14 @@ log = logging.getLogger(__name__)
 
 _ACKNOWLEDGED_S = 20.0
 _MOST_RECORDS = 10
-"""Most records of one poll. Each takes one or two requests to the store before the next poll."""
+"""Maximum number of records in one poll. Each needs one or two requests to the store before the next poll."""
 _LARGEST = 32 * 2**20
 """Largest message that the library sends (bytes). The broker has its own limit."""
 
 
 def make_topics(kafka: Kafka, table: ServiceTable) -> None:
-    """Create the missing topics of all that we read and write, including BAI_METRICS. Raises ConnectError."""
+    """Create those topics that the service reads or writes and that do not exist, including BAI_METRICS.
+    Raises ConnectError."""
     topics = table.topics
     names = [topics.fetcher, topics.executor, topics.status, topics.cmd_submit, topics.cmd_return]
     every = list(dict.fromkeys([*names, kafka.topic, table.dead_letter_topic]))
@@ -44,7 +45,7 @@ class Rebalance:
 
     kafka-python 3.0 can lose an assignment: if new metadata causes the rebalance, and a poll times out
     between JoinGroup and the answer to SyncGroup, the next poll assumes that it has joined the group, and no
-    more heartbeats are sent. Only a new consumer solves this.
+    more heartbeats are sent. Only a new consumer solves this problem.
     """
 
     def __init__(
@@ -62,18 +63,19 @@ class Rebalance:
         return None if since is None else self._clock() - since
 
     def begun(self, _revoked: Collection[Any]) -> None:
-        """Note that partitions were revoked. `open_consumer` calls it."""
+        """Record that partitions were revoked. `open_consumer` registers this method."""
         self._since = self._clock()
 
     def ended(self, _assigned: Collection[Any]) -> None:
-        """Note that an assignment was made, even one without partitions. `open_consumer` calls it."""
+        """Record that an assignment was made, even one without partitions. `open_consumer` registers this
+        method."""
         self._since = None
         self._assigned()
 
 
 def open_consumer(kafka: Kafka, table: ServiceTable, rebalance: Rebalance) -> KafkaConsumer:
-    """Return a consumer of both topics that we read; `rebalance` is told about its group. Raises
-    ConnectError."""
+    """Return a consumer of both topics that the service reads. Its rebalances are reported to `rebalance`.
+    Raises ConnectError."""
     from kafka import ConsumerRebalanceListener, KafkaConsumer
 
     class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -197,11 +199,12 @@ def consumer_lag(consumer: KafkaConsumer, partitions: Sequence[Any]) -> int | No
 
 
 class PartitionOwnership:
-    """Assigns open jobs to replicas: each monitors the jobs of clients whose partition of the requests' topic it holds.
+    """Assigns open jobs to replicas. A replica monitors the jobs of those clients whose partition of the
+    requests' topic it holds.
 
-    Kafka's group decides: the partitions of a dead replica go to the others, and its jobs with them.
-
-    Two replicas may monitor the same job for a moment, because the store decides about messages.
+    Kafka's consumer group decides about partitions. Those of a dead replica go to the others, and its jobs
+    with them. Two replicas may monitor the same job for a moment, because the store decides which messages
+    are sent.
     """
 
     def __init__(self) -> None:
@@ -210,28 +213,30 @@ class PartitionOwnership:
         """Number of changes of our partitions."""
 
     def update(self, held: Collection[int], count: int) -> None:
-        """Note our partitions of the requests' topic, which has `count`."""
+        """Record this replica's partitions of the requests' topic. count: number of the topic's
+        partitions."""
         before, self._held = self._held, (frozenset(held), count)
         if self._held != before:
             self.version += 1
 
     def owns(self, client_id: str) -> bool:
-        """Return whether this client's jobs are ours. Usually we also launched these jobs."""
+        """Return whether this replica monitors the client's jobs. Usually it has also launched them."""
         held, count = self._held
         return bool(count) and client_partition(client_id, count) in held
 
     def may_own(self, client_id: str) -> bool:
-        """Return whether this client's jobs are ours, or our partitions are still unknown."""
+        """Return whether this replica monitors the client's jobs, or does not know its partitions yet."""
         return not self._held[1] or self.owns(client_id)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica does the tasks that all replicas share."""
+        """Whether this replica does the tasks that only one replica has to do."""
         return 0 in self._held[0]
 
 
 def client_partition(client_id: str, count: int) -> int:
-    """Return the partition, of `count`, that Kafka's clients choose by default for the key `client_id`."""
+    """Return the partition that Kafka's clients choose by default for the key `client_id`. count: number of
+    partitions."""
     from kafka.partitioner.default import murmur2
 
     number: int = murmur2(client_id.encode()) & 0x7FFFFFFF

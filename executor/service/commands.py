@@ -1,4 +1,5 @@
-"""Commands of the service's users: cancel one of their jobs, and its children."""
+"""Carries out the commands of the service's users. The only command cancels one of their jobs, and its
+children."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _FAILED = "Cancel command failed: "
 
 
 class InvalidArgumentsError(ValueError):
-    """A command has invalid arguments; the message says why."""
+    """A command has invalid arguments; the message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Commands:
         self._counters = counters
 
     def process(self, entry: Entry) -> None:
-        """Carry out a command unless it was done before, and answer. Raises StoreError, SendError, ConnectError."""
+        """Carry out a command unless this was done before, and send the answer. Raises StoreError, SendError,
+        ConnectError."""
         outbox = Outbox(self._entries.store, entry.name, self._send)
         if not outbox.is_kept(ANSWER):
             code, text, value = self._carry_out(entry)
@@ -83,7 +85,8 @@ class Commands:
         except InvalidArgumentsError as error:
             return ReturnCode.INVALID_ARGUMENTS, f"{_FAILED}Invalid args: {error}", None
         target = action_job_id(arguments.target)
-        # The answer is the same for a job of another client and for a job that never existed.
+        # The same answer for another client's job and for a job that never existed, so that it reveals
+        # nothing.
         names = [target]
         if arguments.cascade:
             names += self._entries.keep_targets(entry.name, lambda: self._open_children(target))
@@ -96,12 +99,13 @@ class Commands:
         return ReturnCode.FAILED, f"{_FAILED}no job of yours was found for {arguments.target}", None
 
     def _open_children(self, parent: str) -> list[str]:
-        """Return the open children of a request. A scheduled request may have thousands that have ended."""
+        """Return the open children of a request. A scheduled request may have thousands of ended ones, which
+        are left out."""
         there = set(self._entries.open_names())
         return [each for each in self._entries.children(parent) if each in there]
 
     def _cancel(self, name: str, entry: Entry, arguments: CancelArguments) -> _Outcome | None:
-        """Ask a job to end, and tell its client; None if the client has no such job."""
+        """Cancel a job, and tell its client; return None if the client has no such job."""
         owner = self._entries.owner(name)
         if owner is None or owner.client_id != entry.event.client_id:
             return None
@@ -126,7 +130,8 @@ class Commands:
             )
 
         if not ours:
-            # Kept before: a launch that sees the cancel sends it before its own last message.
+            # Stored before the cancellation, because a launch that sees the cancellation sends this message
+            # before its own last one.
             outbox.keep(CANCELLED, make)
             record.cancel(by=mark)
         outbox.post(CANCELLED, make)
@@ -135,7 +140,8 @@ class Commands:
 
 
 def _is_job_of(owner: Owner, record: JobRecord) -> bool:
-    """Return whether a job is the owner's. A job of this id may have been submitted without the service. Raises DescriptorError."""
+    """Return whether a job belongs to the owner. A job of this id may also have been submitted without the
+    service. Raises DescriptorError."""
     if not record.exists():
         return True
     identity = record.job().job
@@ -148,7 +154,8 @@ def is_by_command(record: JobRecord) -> bool:
 
 
 def _cancelled_by(record: JobRecord) -> str:
-    """Return the author of a cancellation; "" if there is none, or if `cancel.json` is not ours, which still cancels the job."""
+    """Return the author of a cancellation; "" if there is none, or if `cancel.json` was not written by the
+    service. Such a file still cancels the job."""
     try:
         return str((record.read_object(record.key("cancel.json")) or {}).get("by", ""))
     except RecordError:
@@ -181,7 +188,7 @@ def _named_arguments(given: Any) -> dict[str, Any]:
 
 
 def _rebuilt_event(event: Event, action_id: str) -> Event:
-    """Return an event for the request with this action id, whose own event is no longer known. The other fields
-    are those of `event`, which the same client sent."""
+    """Return an event for the request with this action id, whose own event is no longer stored. The other
+    fields are copied from `event`, which the same client sent."""
     table = {**event.table, "action_id": action_id, "parent_action_id": None}
     return Event(table=table, action_id=action_id, client_id=event.client_id)

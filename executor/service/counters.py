@@ -9,7 +9,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FRESH_S = 60.0
-"""Largest age of the last poll while the service is ready (seconds)."""
+"""Maximum age of the last poll for which the service counts as ready (seconds)."""
 
 
 class ServiceCounters:
@@ -52,7 +52,7 @@ class ServiceCounters:
 
     @property
     def ready(self) -> bool:
-        """Whether the service takes events."""
+        """Whether the service is accepting events."""
         at = self._polled_at
         return at is not None and self._clock() - at < _FRESH_S
 

@@ -1,4 +1,5 @@
-"""The accepted events in the bucket. `open/<entry>/` has the whole event until its last message was sent.
+"""The accepted events in the bucket. `open/<entry>/` contains the whole event until its last message has been
+sent.
 
 ```
 open/<entry>/event.json               the event, from its acceptance to its last message
@@ -9,7 +10,8 @@ service/<entry>/children/<job-id>     a child of this request
 service/<entry>/targets.json          the jobs that a command ends
 service/_letters/<message>.json       a message that cannot be read, and that its topic has refused
 ```
-An entry is a job id, or begins with `_`, which no job id does: a command, or a request with an id of another client's job.
+An entry is a job id or begins with `_`, as no job id does. The latter are commands, and requests with the id
+of another client's job.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from executor.service.events.event import ENVELOPE, MAX_ID, Event, read_event
 from executor.service.events.requests import action_job_id
 
 MAX_EVENT = 700_000
-"""Largest event that our answers repeat (bytes). A broker accepts messages of a megabyte."""
+"""Maximum size of an event that answers repeat (bytes). A broker accepts messages of up to a megabyte."""
 _VERSION = 1
 _MICRO = 1_000_000
 _COST = re.compile(r"cost-([0-9a-f]{32})-([0-9]{1,30})")
@@ -63,7 +65,7 @@ class Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """An event that was accepted."""
+    """An accepted event."""
 
     name: str
     kind: Kind
@@ -78,12 +80,12 @@ class Entry:
 
     @property
     def too_large(self) -> bool:
-        """Whether only its envelope was kept."""
+        """Whether only the event's envelope was stored."""
         return self.size > MAX_EVENT
 
     @property
     def is_taken(self) -> bool:
-        """Whether the job of this id is another client's."""
+        """Whether the job of this id belongs to another client."""
         return self.kind is Kind.JOB and self.name.startswith("_")
 
 
@@ -91,19 +93,19 @@ class Entries:
     """The accepted events. All methods raise StoreError."""
 
     def __init__(self, store: JobStore) -> None:
-        """store: the bucket, from its root."""
+        """store: the root of the bucket."""
         self.store = store
 
     def accept(self, kind: Kind, event: Event, *, received_ms: int, size: int) -> str:
-        """Store an event unless it was stored before, and record it with its parent's request; return its
-        entry's name."""
+        """Store an event unless it was stored before, and record it as a child of its parent's request.
+        Return the name of its entry."""
         owner = Owner(client_id=event.client_id, action_id=event.action_id)
         digest = hashlib.sha256(f"{owner.client_id}\0{owner.action_id}".encode()).hexdigest()[:32]
         if kind is Kind.COMMAND:
             names: tuple[str, ...] = (f"_command-{digest}",)
         else:
             names = (action_job_id(event.action_id), f"_taken-{digest}")
-        # The size in our answers, which is larger if the event is not ASCII.
+        # The size of the event in answers, which is larger if the event is not ASCII.
         size = max(size, len(json.dumps(event.table)))
         table = event.table if size <= MAX_EVENT else _envelope(event.table)
         content = {
@@ -122,7 +124,7 @@ class Entries:
         raise RecordError(f"{self.store.url}/open/{names[-1]}/ has another request than its name")
 
     def read(self, name: str) -> Entry | None:
-        """Return an open entry; None if it is not open any more."""
+        """Return an open entry; None if the entry is not open any more."""
         content = self._get(_open(name))
         if content is None:
             return None
@@ -135,7 +137,7 @@ class Entries:
         return Entry(name=name, kind=found.kind, event=event, received_ms=found.received, size=found.size)
 
     def owner(self, name: str) -> Owner | None:
-        """Return the owner of an open or closed entry; None if there never was one."""
+        """Return the owner of an open or closed entry; None if the entry never existed."""
         entry = self.read(name)
         return entry.owner if entry is not None else self._closed(name)
 
@@ -150,7 +152,7 @@ class Entries:
 
     def forget(self, name: str) -> None:
         """Remove the open event of a closed entry."""
-        # The event is removed last, because replicas adopt an entry while its event exists.
+        # The event is removed last, because replicas adopt an entry as long as its event exists.
         self._free(name)
         self.store.remove(_open(name))
 
@@ -161,10 +163,9 @@ class Entries:
         return list(dict.fromkeys(each.key.split("/")[1] for each in found))
 
     def reserve_cost(self, entry: Entry, dollars: float, *, most: float) -> float | None:
-        """Reserve the cost of an open request, unless the open requests of its client together may cost more than `most`.
-
-        Returns None, or the cost of the other requests if the total is too high. Safe under concurrent
-        reservations: at least one of the two sees the other.
+        """Reserve the cost of an open request, unless the open requests of its client together could cost
+        more than `most`. Returns None, or the cost of the other requests if the total is too high. Of two
+        concurrent reservations, at least one sees the other.
         """
         client = hashlib.sha256(entry.owner.client_id.encode()).hexdigest()[:32]
         amount = math.ceil(dollars * _MICRO)
@@ -188,8 +189,8 @@ class Entries:
         return [each.key.removeprefix(prefix) for each in self.store.find(prefix)]
 
     def keep_targets(self, name: str, find: Callable[[], list[str]]) -> list[str]:
-        """Return the jobs of the command `name`: the recorded ones, else those of `find`, which are then
-        recorded."""
+        """Return the jobs of the command `name`: the recorded ones, otherwise those that `find` returns,
+        which are then recorded."""
         key = f"{place(name)}/targets.json"
         content = self._get(key)
         if content is None:
@@ -200,7 +201,7 @@ class Entries:
         return decode(list[str], content, where=f"{self.store.url}/{key}")
 
     def keep_letter(self, name: str, content: bytes) -> None:
-        """Keep a message that cannot be read."""
+        """Store a message that cannot be read."""
         self.store.put(f"{place('_letters')}/{name}.json", content)
 
     def _free(self, name: str) -> None:
@@ -215,12 +216,12 @@ class Entries:
         self.store.put(f"{place(parent)}/children/{child}", b"{}\n")
 
     def _take(self, name: str, owner: Owner, content: bytes) -> bool:
-        """Make the entry unless it exists; return whether it is `owner`'s."""
+        """Create the entry unless it exists; return whether it belongs to `owner`."""
         if (closed := self._closed(name)) is not None:
             return closed == owner
         if self.store.put(_open(name), content, if_absent=True):
             return True
-        # The entry was closed since our look.
+        # The entry was closed after it was read.
         return self.owner(name) == owner
 
     def _closed(self, name: str) -> Owner | None:
@@ -238,7 +239,7 @@ class Entries:
 
 
 def place(name: str) -> str:
-    """Return the key of the lasting objects of an entry, without a final slash."""
+    """Return the key below which the lasting objects of an entry are, without a final slash."""
     return f"service/{name}"
 
 

@@ -1,7 +1,7 @@
-"""Reads the SQS queue with EC2's events about instances, if there is one, on a thread of its own.
+"""Reads the SQS queue with EC2's events about instances, if one is configured, on a thread of its own.
 
 Replicas share it: each message reaches only one of them. An unreadable message is deleted, because otherwise
-it would be delivered again and again.
+it would be delivered repeatedly.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from executor.unattended import unattended
 log = logging.getLogger(__name__)
 
 _WAIT_S, _MOST = 20, 10
-"""Longest wait (seconds) and most messages of one request:
+"""Longest wait (seconds) and maximum number of messages of one request:
 https://docs.aws.amazon.com/AWSSimpleQueueService/latest/APIReference/API_ReceiveMessage.html"""
 _HIDDEN_S = 60
-"""Time that a received message stays hidden (seconds). The queue's own time may be longer than a job."""
+"""Time for which a received message stays hidden (seconds). The queue's own time may be longer than a job."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _HOST = re.compile(r"(?:sqs\.([a-z0-9-]+)|([a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
 
@@ -59,7 +59,8 @@ class EventQueue:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more events. A waiting request is left alone, because its messages come again."""
+        """Accept no more events. A pending request is not interrupted, because its messages would be
+        delivered again."""
         self._stopping.set()
 
     def _run(self) -> None:
@@ -72,18 +73,18 @@ class EventQueue:
                 trouble = ""
                 continue
             except BaiError as error:
-                # Checks continue without the queue. A lasting error is reported once.
+                # Checks continue without the queue. A lasting error is reported only once.
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("the queue of EC2's events: %s", error)
             except Exception:
-                # The queue is read again even after a defect.
+                # The queue is read again even after an unexpected error.
                 log.exception("the queue of EC2's events failed by a defect")
             self._counters.queue_failures.inc()
             self._stopping.wait(backoff.next())
 
     def _take(self) -> None:
-        """Wait for messages, and hand on their events. Raises BaiError."""
+        """Wait for messages, and pass their events on. Raises BaiError."""
         sqs = self._aws.sqs()
         try:
             answer = sqs.receive_message(

@@ -1,4 +1,4 @@
-"""Takes events from Kafka. Each is stored before its offset is committed; other threads process it."""
+"""Takes events from Kafka. Each event is stored before its offset is committed. Other threads process it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AGAIN_S = 60.0
 
 
 class DeadLetters:
-    """Keeps messages that cannot be read. One thread may use it."""
+    """Stores messages that cannot be read. Only one thread may use this object."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class DeadLetters:
         self._again = 0.0
 
     def keep(self, topic: str, partition: int, offset: int, *, value: bytes | None, reason: str) -> None:
-        """Keep the message at `offset`. Raises the errors of `send`, and StoreError, if that is not possible now.
-
-        After some attempts the bucket is used, so that a broken topic does not block later messages for ever.
+        """Send the message at `offset` to the topic. After some failed attempts it is stored in the bucket
+        instead, so that a broken topic does not block later messages forever. Raises the errors of `send`,
+        and StoreError, if neither is possible now.
         """
         content = value or b""
         letter = {
@@ -98,21 +98,23 @@ class DeadLetters:
 log = logging.getLogger(__name__)
 
 COMMANDS = ("cancel",)
-"""Commands of CMD_SUBMIT that this service carries out."""
+"""Commands in CMD_SUBMIT that this service supports."""
 _POLL_MS = 500
 _ROUNDS = 4
-"""Least polls in a `max_poll_interval`: a round begins no more work after its share of this time."""
+"""Minimum number of polls within `max_poll_interval`. A round begins no more work after its share of this
+time."""
 _COMMIT_MS = 5_000
 _CLOSE_MS = 3_000
 _LONGEST_REBALANCE_S = 30.0
-"""Pause before a new consumer joins the group (seconds). A rebalance waits for each replica at most its
-session's time-out, 10 s."""
+"""Time of a rebalance after which a new consumer is opened (seconds). A rebalance waits for each replica at
+most for its session timeout, 10 s."""
 _LAG_EVERY_S = 5.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 
 class Intake:
-    """The poll loop. No step takes longer than some seconds, so that the broker never takes its partitions away."""
+    """The poll loop. No step takes longer than a few seconds, so that the broker never revokes its
+    partitions."""
 
     def __init__(
         self,
@@ -125,8 +127,8 @@ class Intake:
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """entries: of a store that fails fast. accepted: called with an entry, its kind and its client.
-        share: told our partitions."""
+        """entries: entries in a store that fails fast. accepted: called with an entry, its kind and its
+        client. share: gets the partitions of this replica."""
         self._kafka = kafka
         self._table = table
         self._entries = entries
@@ -159,7 +161,7 @@ class Intake:
                 except KafkaError as error:
                     log.warning("Kafka: %s; connecting again", error)
                 except Exception:
-                    # A defect, ours or the library's, must not end the service.
+                    # An unexpected error, of the service or of the library, must not end the service.
                     log.exception("the poll loop failed by a defect; connecting again")
                 self._counters.disconnected()
                 stopping.wait(backoff.next())
@@ -167,7 +169,8 @@ class Intake:
             self._sender.close()
 
     def _poll(self, stopping: threading.Event, backoff: Backoff) -> None:
-        """Take events by a new consumer, until `stopping` or a rebalance that does not end. Raises ConnectError, KafkaError."""
+        """Take events with a new consumer, until `stopping` is set or a rebalance does not end. Raises
+        ConnectError, KafkaError."""
         make_topics(self._kafka, self._table)
         rebalance = Rebalance(assigned=self._counters.assignments.inc)
         consumer = open_consumer(self._kafka, self._table, rebalance)
@@ -191,7 +194,8 @@ class Intake:
             self._commit(consumer, done)
         topic = self._table.topics.fetcher
         held = [each.partition for each in consumer.assignment() if each.topic == topic]
-        # Called only for our own topics: for a topic without metadata the library waits without a limit.
+        # Called only for topics that the service consumes, because the library waits without a limit for a
+        # topic without metadata.
         self._share.update(held, len(consumer.partitions_for_topic(topic) or ()) if held else 0)
         if time.monotonic() > self._lag_at:
             self._lag_at = time.monotonic() + _LAG_EVERY_S
@@ -200,7 +204,7 @@ class Intake:
 
     @property
     def _is_holding(self) -> bool:
-        """Whether the store was unreachable a moment ago, so that no event is taken."""
+        """Whether events are held back, because the store was unreachable a moment ago."""
         return time.monotonic() < self._hold_until
 
     def _pause_or_resume(self, consumer: KafkaConsumer) -> None:
@@ -210,7 +214,8 @@ class Intake:
             consumer.resume(*consumer.paused())
 
     def _take_all(self, consumer: KafkaConsumer, polled: Mapping[Any, Sequence[Any]]) -> dict[Any, Any]:
-        """Keep the polled messages; return the new offsets. The rest of a partition is polled again after a failure, or if time is up."""
+        """Store the polled messages; return the new offsets. After a failure, or if the time is up, the rest
+        of a partition is polled again."""
         from kafka.structs import OffsetAndMetadata
 
         done: dict[Any, Any] = {}
@@ -243,12 +248,12 @@ class Intake:
         try:
             consumer.commit(offsets, timeout_ms=_COMMIT_MS)
         except KafkaError as error:
-            # They are delivered again, to us or to the partition's new owner, which finds that they are
-            # stored.
+            # These messages are delivered again, to this replica or to the partition's new owner, which finds
+            # that they are already stored.
             log.warning("Kafka: the offsets could not be committed: %s", error)
 
     def _take(self, record: Any) -> None:
-        """Keep one message. Raises StoreError, SendError and ConnectError if that is not possible now."""
+        """Store one message. Raises StoreError, SendError and ConnectError if that is not possible now."""
         of_fetcher = record.topic == self._table.topics.fetcher
         kind = Kind.JOB if of_fetcher else Kind.COMMAND
         try:
@@ -266,7 +271,7 @@ class Intake:
             try:
                 name = self._entries.accept(kind, event, received_ms=self._now_ms(), size=len(record.value))
             except RecordError as error:
-                # The store's object will not change, so waiting would only delay all later messages.
+                # The stored object will not change, so waiting would only delay all later messages.
                 self._counters.events.labels(kind.value, "unreadable").inc()
                 log.warning("%s", error)
                 self._keep_letter(record, error)
@@ -282,7 +287,8 @@ class Intake:
 
 
 def _is_command(event: Event) -> bool:
-    """Return whether we know a command. Raises UnreadableEventError if the event names none."""
+    """Return whether the service supports the command. Raises UnreadableEventError if the event names no
+    command."""
     command = event.payload.get("command")
     if not isinstance(command, str):
         raise UnreadableEventError("payload.command is missing or not a text")

@@ -1,4 +1,5 @@
-"""Work outside the poll loop: several tasks at the same time, in order per key, with retries."""
+"""A queue for work outside the poll loop. It runs several tasks at the same time, keeps their order for each
+key, and retries tasks."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class LaterError(Exception):
-    """A task cannot be done now; it is tried again."""
+    """A task cannot be done now, and is to be retried."""
 
     def __init__(self, reason: str, *, after_s: float | None = None) -> None:
-        """after_s: time until the next attempt (seconds); None: growing pauses, because of a failure."""
+        """after_s: time until the next attempt (seconds); None: the task failed, so the pauses grow."""
         super().__init__(reason)
         self.after_s = after_s
 
@@ -33,9 +34,8 @@ class _Lane:
 
 
 class KeyedWorkQueue:
-    """Does named tasks on a bounded number of threads.
-
-    Tasks of one key begin in the order of their arrival, and never two at the same time. A retried task goes to the end.
+    """Runs named tasks on a bounded number of threads. Tasks with the same key begin in the order of their
+    arrival, and never run at the same time. A retried task goes to the end of its key's queue.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class KeyedWorkQueue:
         name: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """work: raises LaterError if the task is to be retried. A task must not raise any other exception."""
+        """work: runs a task. It raises LaterError if the task is to be retried, and must not raise any other
+        exception."""
         self._work = work
         self._clock = clock
         self._changed = threading.Condition()
@@ -66,7 +67,7 @@ class KeyedWorkQueue:
             thread.start()
 
     def add(self, lane: str, piece: str) -> bool:
-        """Add a task; return False if it waits or runs already."""
+        """Add a task; return False if the same task is already waiting or running."""
         with self._changed:
             if piece in self._known or self._stopping:
                 return False
@@ -80,7 +81,7 @@ class KeyedWorkQueue:
         return len(self._known)
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin no more tasks; return whether the running ones ended in time."""
+        """Begin no more tasks, and wait for the running ones; return whether they finished in time."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -108,7 +109,7 @@ class KeyedWorkQueue:
                 if error.after_s is None:
                     log.warning("%s: %s; it is tried again", piece, error)
             except Exception:
-                # A defect must not end the thread.
+                # An unexpected error must not end the thread.
                 log.exception("%s ended by a defect", piece)
             self._done(lane, piece, later=later)
 

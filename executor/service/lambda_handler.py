@@ -1,7 +1,9 @@
-"""Monitors jobs without a permanent process: a Lambda function, which a schedule calls each minute, and EC2's events.
+"""A Lambda function that monitors jobs without a permanent process. It is called by a schedule each minute,
+and by EC2's events.
 
-It monitors launched jobs as `bai serve` does, and may run in addition to it, because the store decides about messages. It takes no
-requests and no commands. `handler` is its entry; docs/service.md describes the set-up.
+It monitors launched jobs as `bai serve` does. It may run in addition to `bai serve`, because the store
+decides which messages are sent. It accepts neither requests nor commands. `handler` is the entry point;
+docs/service.md describes the setup.
 """
 
 from __future__ import annotations
@@ -41,29 +43,30 @@ from executor.unattended import unattended
 log = logging.getLogger(__name__)
 
 _MARGIN_S = 10.0
-"""Part of the function's time that is kept for running work (seconds). Work that AWS cuts off is done again a minute later."""
+"""Part of the function's time that is reserved for work in progress (seconds). Work that AWS interrupts is
+repeated a minute later."""
 _AT_ONCE = 8
 _CALLED_BY = ("aws.events", "aws.scheduler")
-"""Sources of a rule with a schedule, and of EventBridge Scheduler."""
+"""Event sources of a schedule: a scheduled rule, and EventBridge Scheduler."""
 
 
 class Context(Protocol):
-    """The used part of https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
+    """The part that is used of https://docs.aws.amazon.com/lambda/latest/dg/python-context.html"""
 
     def get_remaining_time_in_millis(self) -> int: ...
 
 
 def handler(event: Any, context: Context) -> dict[str, Any]:
-    """Check the jobs of an event: all open jobs for a schedule, the machines' jobs for EC2.
-
-    Returns the answer for SQS to a batch, else the number of checked jobs. Raises BaiError if nothing could be done.
+    """Check the jobs that an event concerns: all open jobs for a schedule, the machines' jobs for events of
+    EC2. Returns the answer to SQS for a batch, otherwise the number of checked jobs. Raises BaiError if
+    nothing could be done.
     """
     return _function().handle(event, remaining_s=context.get_remaining_time_in_millis() / 1000)
 
 
 @cache
 def _function() -> Function:
-    """Return the function with the configuration of its environment, which does not change. Raises UsageError."""
+    """Return the function, configured by its environment, which does not change. Raises UsageError."""
     start_log(level=log_level(os.environ), as_json=True)
     quieten()
     settings = read_settings()
@@ -71,7 +74,8 @@ def _function() -> Function:
 
 
 class Function:
-    """Checks jobs during a call. Nothing is kept between two calls, because the next one may be elsewhere, or much later."""
+    """Checks jobs during a call. Nothing is kept between two calls, because the next call may be in another
+    process, or much later."""
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class Function:
     def handle(self, event: Any, *, remaining_s: float) -> dict[str, Any]:
         """Handle an event within `remaining_s` seconds, minus a margin. Raises BaiError."""
         deadline = time.monotonic() + remaining_s - _MARGIN_S
-        # The process, and its clocks, may have stood still since the last call.
+        # The process and its clocks may have been suspended since the last call.
         forget_clocks()
         records = event.get("Records") if isinstance(event, dict) else None
         sender = Sender(self._kafka, client_id=self._table.group)
@@ -126,12 +130,12 @@ class Function:
     def _sweep(self, reconciler: Reconciler, deadline: float) -> dict[str, Any]:
         """Check all open jobs, and terminate expired machines."""
         names = reconciler.due()
-        # If there is too little time for all, different jobs are left out each minute.
+        # Shuffled, so that different jobs are left out each minute if there is too little time for all.
         self._shuffle(names)
         with _Workers(deadline) as workers:
             reaping = workers.begin("", lambda name: reconciler.reap())
             workers.finish(workers.begin(each, reconciler.adopt) for each in names)
-            # One request for the machines of all of them.
+            # A single request describes the machines of all of these jobs.
             reconciler.describe_instances()
             done = workers.finish(workers.begin(each, reconciler.reconcile_one) for each in names)
             workers.finish([reaping])
@@ -189,8 +193,8 @@ class Function:
 
 
 class _Workers:
-    """Threads that work until a deadline. Work in progress is then abandoned, because it may be interrupted
-    at any point."""
+    """Threads that work until a deadline. After it, work in progress is abandoned, which is safe because it
+    may be interrupted at any point."""
 
     def __init__(self, deadline: float) -> None:
         self._deadline = deadline
@@ -208,7 +212,7 @@ class _Workers:
         return self._pool.submit(self._run, name, work)
 
     def finish(self, begun: Iterable[Future[str | None]]) -> set[str]:
-        """Return the names of the tasks that succeeded until the deadline."""
+        """Return the names of the tasks that succeeded before the deadline."""
         done, _ = wait(list(begun), timeout=max(0.0, self._deadline - time.monotonic()))
         return {name for each in done if (name := each.result()) is not None}
 
@@ -222,7 +226,7 @@ class _Workers:
             log.warning("%s: %s", name or "reaping", error)
             return None
         except Exception:
-            # A defect with one job must not stop the checks of others.
+            # An unexpected error with one job must not stop the checks of others.
             log.exception("a look at %s failed by a defect", name or "what is overdue")
             return None
         return name

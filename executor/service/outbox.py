@@ -1,7 +1,8 @@
-"""Messages that are stored before they are sent, so that the same bytes are sent again after a kill.
+"""Messages that are stored before they are sent, so that the same bytes are sent again if the process is
+killed.
 
-`outbox/<name>.json` is a message, whose first version counts; `outbox/<name>.sent` records that Kafka has
-acknowledged it.
+`outbox/<name>.json` is a message; only its first version is stored. `outbox/<name>.sent` records that Kafka
+has acknowledged it.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Outbox:
     """The messages of one entry. All methods raise StoreError; those that send also raise SendError."""
 
     def __init__(self, store: JobStore, entry: str, send: Callable[[Message], None]) -> None:
-        """send: returns after Kafka has taken the message."""
+        """send: sends a message, and returns after Kafka has acknowledged it."""
         self._store = store
         self._send = send
         self._place = f"{place(entry)}/outbox"
         self._there: set[str] | None = None
 
     def keep(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Return the message `name`: the stored one, else that of `make`, which is then stored. Raises
+        """Return the message `name`: the stored one, otherwise that of `make`, which is then stored. Raises
         ValueError if there is neither."""
         if not self.is_kept(name):
             message = make()
@@ -45,7 +46,7 @@ class Outbox:
         return self._kept(name)
 
     def post(self, name: str, make: Callable[[], Message] = _never) -> Message:
-        """Store the message `name`, and send it unless it was sent; return it. Also raises
+        """Store the message `name`, and send it unless it has been sent; return it. Also raises
         MessageTooLargeError.
 
         A message that is too large for Kafka is sent without the event that it repeats.
@@ -79,8 +80,8 @@ class Outbox:
     def _put(self, name: str, content: bytes) -> bool:
         new = self._store.put(f"{self._place}/{name}", content, if_absent=True)
         if not new:
-            # Another replica uses this outbox too, and may have added messages: existing ones must be read
-            # again.
+            # Another replica may also use this outbox, and may have added messages, so the outbox must be
+            # read again.
             self._there = None
         elif self._there is not None:
             self._there.add(name)

@@ -1,8 +1,8 @@
 """Diagnoses launched jobs, publishes their statuses, and does everything that is due for their machines.
 
-A look lists two folders of the store for each job, and asks EC2 once for all jobs of a region. A job without
-news is checked less and less often, down to once a minute, but at once after a machine's end or an event of
-EC2. Several processes may check the same job, because the store decides about messages.
+A check lists two folders of the store for each job, and queries EC2 once for all jobs of a region. A job
+without news is checked less and less often, down to once a minute, but at once after a machine's end or an
+event of EC2. Several processes may check the same job, because the store decides which messages are sent.
 """
 
 from __future__ import annotations
@@ -49,15 +49,16 @@ from executor.service.status_reporter import StatusReporter, statuses_due
 log = logging.getLogger(__name__)
 
 REAP_S = 60.0
-"""Time between two looks at the jobs without an open entry, and at machines whose time is up (seconds)."""
+"""Time between two checks of jobs without an open entry, and of expired machines (seconds)."""
 _RECONCILE_S = 60.0
 _LONGEST_PAUSE_S = 60.0
 _PAUSES = 4
-"""Longest pause between two looks at a job without news, as a multiple of the shortest."""
+"""Longest pause between two checks of a job without news, as a multiple of the shortest pause."""
 _UNLAUNCHED_S = 30.0
-"""Time between two looks at a request that another process launches (seconds)."""
+"""Time between two checks of a request that another process is launching (seconds)."""
 _CANCEL_SAID_S = 120.0
-"""Longest time that the end of a cancelled job waits for the answer to its cancel (seconds)."""
+"""Longest time for which the report of a cancelled job's end waits for the answer to the cancel command
+(seconds)."""
 
 
 @dataclass
@@ -75,22 +76,22 @@ class _Job:
     phases: set[str] = field(default_factory=set)
     is_elastic: bool = False
     changes: dict[int, NextGeneration] = field(default_factory=dict)
-    """The decisions about its generations that were read, by their numbers."""
+    """The decisions about the job's generations that have been read, by their numbers."""
     region: str | None = None
     launched: list[str] = field(default_factory=list)
-    """Ids of its machines."""
+    """Ids of the job's machines."""
     reconciled: float = float("-inf")
     pause_s: float = 0.0
-    """Pause after the last look (seconds)."""
+    """Pause after the last check (seconds)."""
     next_look: float = float("-inf")
     left: bool = False
-    """Whether a node had a result, but the job had none, at the last look."""
+    """Whether a node had a result, but the job did not, at the last check."""
     ended: float | None = None
-    """Time at which the result was first seen; None before that."""
+    """Monotonic time at which the result was first seen (seconds); None before that."""
 
 
 class Reconciler:
-    """Checks jobs, several at the same time, but each by one thread."""
+    """Checks jobs, several at the same time, but each job by one thread."""
 
     def __init__(
         self,
@@ -107,10 +108,10 @@ class Reconciler:
         every: timedelta = timedelta(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """jobs: the job store. holds: whether this client's jobs are ours. stays: whether the process
-        continues for more looks. describe: returns the benchmark descriptor of a request, with which machines
-        are launched for running jobs; None: none are launched. every: the pause between two calls of
-        `due`."""
+        """jobs: the job store. holds: returns whether this replica monitors a client's jobs. stays: whether
+        the process continues for further checks. describe: returns the benchmark descriptor of a request,
+        which is needed to launch machines for running jobs; None: no machines are launched. every: time
+        between two calls of `due`."""
         self._entries = entries
         self._store = jobs
         self._settings = settings
@@ -132,7 +133,7 @@ class Reconciler:
         self._called: set[str] = set()
         """Jobs of an event, which are checked at once, even if they belong to another replica."""
         self._aws = aws_sessions(settings)
-        # Machines are launched for requests only, whose senders the configuration bounds.
+        # Machines are launched only for requests, because the configuration limits their senders.
         self._looks = BucketLook(
             settings=settings,
             store=jobs,
@@ -146,7 +147,7 @@ class Reconciler:
         )
 
     def launched(self, name: str) -> None:
-        """Note that a request was answered here, so that its job is checked at once."""
+        """Record that a request was answered here, so that its job is checked at once."""
         self._unlaunched.pop(name, None)
 
     def due(self) -> list[str]:
@@ -156,7 +157,7 @@ class Reconciler:
         mine = [name for name in sorted(names) if self._is_mine(name, now)]
         _keep_only(names, self._clients)
         _keep_only(names, self._unlaunched)
-        # A job that has moved to another replica is read again if it comes back.
+        # A job that has moved to another replica is read again if it returns.
         _keep_only(mine, self._jobs)
         self._counters.jobs.set(len(self._jobs))
         self.describe_instances()
@@ -177,13 +178,14 @@ class Reconciler:
         self._known = self._machines(self._jobs.copy())
 
     def changed(self, events: Iterable[InstanceEvent]) -> dict[str, str]:
-        """Return the open jobs of these events, including other replicas', by instance. Raises StoreError."""
+        """Return the open jobs that these events concern, including those of other replicas, by instance.
+        Raises StoreError."""
         regions: dict[str, set[str]] = {}
         for each in events:
             regions.setdefault(each.region, set()).add(each.instance_id)
         owners = {each: name for name, job in self._jobs.copy().items() for each in job.launched}
         found = {each: owners[each] for ids in regions.values() for each in ids & owners.keys()}
-        # EC2 is only asked in regions with launches.
+        # EC2 is queried only in regions with launches.
         for region in regions.keys() & {*named_regions(self._store), self._settings.region}:
             found |= self._tagged(region, regions[region] - owners.keys())
         if not found:
@@ -208,21 +210,22 @@ class Reconciler:
         if job is None:
             return
         with about_action(job.action_id):
-            # The listing of `adopt` may be older than this look.
+            # The listing that `adopt` used may be older than this check.
             job.store.forget()
             try:
                 quiet = self._reconcile_one(name, job, called=called)
             finally:
                 job.store.forget()
-        # Only after success: a status that could not be sent is sent at the next look.
+        # Recorded only after success, so that a status that could not be sent is sent at the next check.
         self._plan_next_look(job, quiet=quiet)
 
     def reap(self) -> None:
-        """Terminate machines that should be gone, and do what is due for all jobs without an open entry. Raises StoreError."""
+        """Terminate expired machines, and do everything that is due for jobs without an open entry. Raises
+        StoreError."""
         self._looks.look(attended=set(self._entries.open_names()))
 
     def _tagged(self, region: str, ids: Collection[str]) -> dict[str, str]:
-        """Return the jobs in the tags of these instances, by instance; nothing if EC2 cannot be asked."""
+        """Return the jobs in the tags of these instances, by instance; empty if EC2 cannot be queried."""
         if not ids:
             return {}
         try:
@@ -247,7 +250,7 @@ class Reconciler:
         return found
 
     def _begin(self, name: str, *, called: bool) -> _Job | None:
-        """Adopt a launched job, if it is ours or an event is about it. Raises BaiError."""
+        """Adopt a launched job if this replica monitors it, or if an event concerns it. Raises BaiError."""
         entry = self._entries.read(name)
         if entry is None:
             return None
@@ -314,11 +317,11 @@ class Reconciler:
         self._jobs.pop(entry.name, None)
 
     def _result(self, job: _Job) -> JobResult | None:
-        """Return the job's result, which is written once. None without one, or before the answer to a
-        cancel was sent. Raises StoreError."""
+        """Return the job's result, which is written only once. None if there is none, or if the answer to a
+        cancel command has not been sent yet. Raises StoreError."""
         if job.record.result() is None or self._waits_for_cancel(job):
             return None
-        # This also looks at the node's result.
+        # This also finds a node's result.
         return result_of(job.record)
 
     def _read_events(self, job: _Job) -> bool:
@@ -338,7 +341,7 @@ class Reconciler:
         attempt = AttemptRecord(job.record, job.monitor.attempt)
         control = attempt.control()
         if control.begun:
-            # Its first node, whose events are read, may never have begun.
+            # The first node, whose events are read, may never have begun.
             job.phases.add("run")
         new = set(control.decided) - job.changes.keys()
         for number in sorted(new):
@@ -350,7 +353,7 @@ class Reconciler:
         return job is None or job.next_look <= now or self._has_gone(name)
 
     def _plan_next_look(self, job: _Job, *, quiet: bool) -> None:
-        """Double the pause if the look found nothing new."""
+        """Double the pause if the check found nothing new."""
         longest_s = min(_LONGEST_PAUSE_S, _PAUSES * self._every_s)
         job.pause_s = (
             min(2 * job.pause_s, longest_s) if quiet and job.pause_s and not job.left else self._every_s
@@ -374,7 +377,7 @@ class Reconciler:
     def _reconcile(self, name: str, job: _Job) -> None:
         """Do everything that is due for a job without a result. Raises BaiError."""
         if (result := result_of(job.record)) is not None:
-            # Its agent was killed between the node's result and the job's.
+            # The job's agent was killed after it wrote the node's result and before it wrote the job's.
             if job.left:
                 log.info("the result of its node becomes the job's: %s", result.sentence)
                 content = self._store.get(job.record.node().key("result.json"))
@@ -390,7 +393,8 @@ class Reconciler:
         log.debug("%s", found.sentence)
 
     def _waits_for_cancel(self, job: _Job) -> bool:
-        """Return whether the answer to a cancel, which comes before the job's end, is still missing."""
+        """Return whether the answer to a cancel command, which must precede the report of the job's end, is
+        still missing."""
         job.ended = self._clock() if job.ended is None else job.ended
         if not is_by_command(job.record):
             return False
@@ -398,7 +402,7 @@ class Reconciler:
             return False
         if self._stays:
             return self._clock() - job.ended <= _CANCEL_SAID_S
-        # Earlier looks are not known here, but the store has the time of the result.
+        # This process may not have made earlier checks, but the store knows the time of the result.
         times = [each.modified for each in self._store.find(job.record.key("result.json")) if each.modified]
         return bool(times) and store_now(self._store.url) - min(times) <= _CANCEL_SAID_S * 1000
 
@@ -411,6 +415,6 @@ class Reconciler:
 
 
 def _keep_only(names: Collection[str], table: dict[str, Any]) -> None:
-    """Remove all other names. Other threads may change the table at the same time."""
+    """Remove all names except `names` from a table, which other threads may change at the same time."""
     for name in table.copy().keys() - set(names):
         table.pop(name, None)

@@ -1,4 +1,4 @@
-"""`bai serve`: connects the parts, and ends them."""
+"""`bai serve`: connects the parts of the service, and stops them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class Service:
         """Raises UsageError, StoreError if the configuration cannot be used."""
         settings = replace(
             settings,
-            # The jobs' metrics go to the same Kafka, unless the configuration names another.
+            # The jobs' metrics are sent to the same Kafka cluster, unless the configuration names another
+            # one.
             kafka=settings.kafka or kafka,
             limits=bounded_limits(settings.limits, table.bounds),
         )
@@ -114,11 +115,12 @@ class Service:
         self._recovery = Recovery(self._entries, share, take_up=self._add, looked=self._looked)
 
     def stop(self) -> None:
-        """Let `run` return soon. This method may be called in signal handlers."""
+        """Make `run` return soon. This method may be called in signal handlers."""
         self._stopping.set()
 
     def run(self) -> bool:
-        """Serve until `stop`; return whether all current work came to its end. The rest is adopted at the next start."""
+        """Serve until `stop` is called; return whether all current work was finished. Unfinished work is
+        adopted at the next start."""
         quieten()
         for lanes in self._lanes.values():
             lanes.start()
@@ -183,7 +185,7 @@ class Service:
 
 _EVERY_S = 60.0
 _SHARE_LOOK_S = 1.0
-"""Time between two checks of our partitions (seconds)."""
+"""Time between two checks of this replica's partitions (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +209,7 @@ class Recovery:
         looked: Callable[[int], None],
     ) -> None:
         """take_up: called with an entry, its kind and its client. looked: called with the number of open
-        entries after each look."""
+        entries after each check."""
         self._entries = entries
         self._share = share
         self._take_up = take_up
@@ -222,7 +224,7 @@ class Recovery:
         self._version = -1
 
     def run(self, stopping: threading.Event) -> None:
-        """Look now, then each minute and after each change of our partitions."""
+        """Check now, then each minute and after each change of this replica's partitions."""
         due = 0.0
         while not stopping.is_set():
             if time.monotonic() >= due or self._share.version != self._version:
@@ -230,7 +232,7 @@ class Recovery:
             stopping.wait(_SHARE_LOOK_S)
 
     def look(self) -> bool:
-        """Adopt the entries that are ours; return whether they could be listed."""
+        """Adopt the entries that belong to this replica; return whether they could be listed."""
         version = self._share.version
         before = {*self._settled, *self._unshared}
         try:
@@ -239,7 +241,7 @@ class Recovery:
             log.warning("the open entries cannot be listed: %s", error)
             return False
         there = set(names)
-        # Entries that came during the listing stay.
+        # Entries that were accepted during the listing are kept.
         for kept in (self._settled, self._unshared):
             kept -= before - there
         self._known = {name: known for name, known in self._known.items() if name in there}
@@ -250,25 +252,27 @@ class Recovery:
         return True
 
     def _unattended(self, names: Sequence[str], *, changed: bool) -> list[tuple[str, _Known]]:
-        """Return the entries to be adopted, oldest first. changed: whether our partitions have changed since the last look."""
+        """Return the entries to be adopted, the oldest first. changed: whether this replica's partitions have
+        changed since the last check."""
         first = self._version < 0
-        # The replica that accepted an entry since the last look processes it.
+        # An entry that was accepted after the last check is processed by the replica that accepted it.
         open_ = [name for name in names if name not in self._settled and (changed or name in self._seen)]
         read = [(name, known) for name in open_ if (known := self._read(name)) is not None]
         found = [each for each in read if first or self._share.owns(each[1].client_id)]
         return sorted(found, key=lambda each: each[1].received_ms)
 
     def accepted(self, name: str, client_id: str) -> None:
-        """Note that an event came to us: we process it, even if its client belongs to another replica."""
+        """Record that this replica accepted an event. It processes the event, even if the client belongs to
+        another replica."""
         if not self._share.may_own(client_id):
             self._unshared.add(name)
 
     def settle(self, name: str) -> None:
-        """Note that nothing is left to be done for an entry."""
+        """Record that nothing is left to be done for an entry."""
         self._settled.add(name)
 
     def is_ours(self, name: str, client_id: str) -> bool:
-        """Return whether an adopted entry is still ours."""
+        """Return whether an adopted entry still belongs to this replica."""
         return name in self._unshared or self._share.may_own(client_id)
 
     def _read(self, name: str) -> _Known | None:

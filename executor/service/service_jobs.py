@@ -1,9 +1,10 @@
-"""Launches an accepted request, and answers: PENDING, then SUCCEEDED and the executor's event, or ERROR, each once.
+"""Launches an accepted request, and sends the answers, each once: PENDING, then either SUCCEEDED and the
+executor's event, or ERROR.
 
-After a kill at any point a repeated call continues: the launch from `launch.json` and `launched.json`, the
-answers from the outbox. The messages `00-…`, `01-answer` and `02-executor` of a request's outbox are written
-here; `01-answer` decides the result. A request that waits for capacity is postponed until its next attempt,
-and its wait is reported (`00-waiting-…`) once for each kind of refusal.
+If the process is killed at any point, a repeated call continues the launch from `launch.json` and
+`launched.json`, and the answers from the outbox. The messages `00-…`, `01-answer` and `02-executor` of a
+request's outbox are written here; `01-answer` decides the result. A request that waits for capacity is
+postponed until its next attempt, and its wait is reported (`00-waiting-…`) once for each kind of refusal.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from executor.service.outbox import Outbox
 log = logging.getLogger(__name__)
 
 RETRY_FOR_MS = 30 * 60 * 1000
-"""Longest wait of a request for AWS or our credentials (ms), before it is refused."""
+"""Longest time for which a request waits for AWS or for the service's credentials before it is refused
+(ms)."""
 
 PENDING, ANSWER, EXECUTOR = "00-pending", "01-answer", "02-executor"
 _WAITING = "00-waiting"
@@ -42,7 +44,7 @@ _CANCEL_LOOK_S = 15.0
 
 
 class _WaitsError(Exception):
-    """Nothing was launched for lack of capacity; it is tried again later."""
+    """Nothing was launched for lack of capacity. The launch is tried again later."""
 
     def __init__(self, wait: CapacityWait) -> None:
         super().__init__(wait.sentence)
@@ -50,7 +52,7 @@ class _WaitsError(Exception):
 
 
 class Jobs:
-    """Launches requests, and answers."""
+    """Launches requests, and sends their answers."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Jobs:
         counters: ServiceCounters,
         now_ms: Callable[[], int],
     ) -> None:
-        """region: that of jobs that name none."""
+        """region: region of jobs that do not name one."""
         self._entries = entries
         self._backends = backends
         self._writer = writer
@@ -123,7 +125,8 @@ class Jobs:
             raise _WaitsError(wait)
 
     def _status(self, entry: Entry, status: AppStatus, text: str) -> Callable[[], Message]:
-        """Return what makes a status of a request, which repeats its event unless that is too large."""
+        """Return a function that makes a status message of a request. The message repeats the request's event
+        unless that is too large."""
         about = None if entry.too_large else entry.event.table
         return partial(self._writer.status, entry.event, status, text, about=about)
 
@@ -139,7 +142,7 @@ class Jobs:
         return LaterError(wait.sentence, after_s=min(left, _CANCEL_LOOK_S))
 
     def _decide(self, entry: Entry, outbox: Outbox) -> None:
-        """Launch the job, and keep the answer or the reason of the refusal."""
+        """Launch the job, and store the answer or the reason of the refusal."""
         event = entry.event
         try:
             job = self._launch(entry)
@@ -147,7 +150,8 @@ class Jobs:
             raise self._report_wait(entry, outbox, error.wait) from error
         except LaunchError as error:
             if error.outcome is Outcome.CANCELLED:
-                # A command has cancelled it since our look. Its success is reported before the end.
+                # A command has cancelled the job after the last check. The success of the launch is reported
+                # before the job's end.
                 beside = Outbox(self._entries.store, entry.name, self._send)
                 if beside.is_kept(CANCELLED):
                     beside.post(CANCELLED)
@@ -185,14 +189,15 @@ class Jobs:
         except BaiError as error:
             raise RefusedError(str(error)) from error
         except Exception as error:
-            # Otherwise the client would wait for ever, so it also gets an answer after a defect of ours.
+            # The client gets an answer even after an unexpected error, because otherwise it would wait
+            # forever.
             log.exception("the request could not be read or launched because of a defect")
             raise RefusedError(
                 f"the executor failed by a defect of its own ({type(error).__name__}); its log has the details"
             ) from error
 
     def _may_try_again(self, entry: Entry, error: AwsError | AwsCredentialsError) -> bool:
-        """Return whether a request still waits for AWS, or for our credentials."""
+        """Return whether a request still waits for AWS, or for the service's credentials."""
         since = max(entry.received_ms, self._started_ms, self._answered_ms.get(entry.name, 0))
         denied = isinstance(error, AwsError) and error.code in DENIED
         return not denied and self._now_ms() - since <= RETRY_FOR_MS

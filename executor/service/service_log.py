@@ -1,4 +1,4 @@
-"""The service's log: each line has its action id, as text or as JSON."""
+"""The service's log. Each line contains the action id of its request, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ACTION = ContextVar[str | None]("action", default=None)
 
 @contextmanager
 def about_action(action_id: str) -> Iterator[None]:
-    """Add a request's action id to log lines of this block."""
+    """Add a request's action id to the log lines of this `with` block."""
     before = _ACTION.set(action_id)
     try:
         yield
@@ -54,7 +54,7 @@ def _add_action(record: logging.LogRecord) -> bool:
 
 class _Text(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
-        # Messages quote foreign texts, which must not begin new lines.
+        # Messages quote texts from outside, which must not begin new lines.
         record.message = _one_line(record.message)
         return super().formatMessage(record)
 

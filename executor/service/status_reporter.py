@@ -1,7 +1,9 @@
-"""Reports a job's statuses between its launch and its end, each once, in the words of the service's users.
+"""Reports a job's statuses between its launch and its end, each once, in the form that the service's users
+know.
 
 The messages `10-` to `40-`, `90-` and `91-` of a request's outbox are written here. They depend only on the
-job's events, its generations and its `result.json`, so a late look gives the same messages in the same order.
+job's events, its generations and its `result.json`, so a late check produces the same messages in the same
+order.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Due:
     """A status that a job has reached."""
 
     name: str
-    """Name of its message in the outbox."""
+    """Name of the status's message in the outbox."""
     status: AppStatus
     text: str
 
@@ -44,8 +46,8 @@ class StatusReporter:
     """Publishes the statuses of jobs."""
 
     def __init__(self, *, writer: MessageWriter, dashboard: str | None, said: Callable[[str], None]) -> None:
-        """dashboard: address of the metrics, with "{action_id}" and "{client_id}" in it. said: called with
-        each status."""
+        """dashboard: address of the metrics, in which "{action_id}" and "{client_id}" are replaced. said:
+        called with each status."""
         self._writer = writer
         self._dashboard = dashboard
         self._said = said
@@ -59,7 +61,8 @@ class StatusReporter:
         return f"Metrics available for job {event.action_id} at {address}"
 
     def publish(self, entry: Entry, outbox: Outbox, due: Sequence[Due]) -> None:
-        """Send the statuses of `due`, in order, that were not sent before. Raises StoreError, SendError."""
+        """Send those statuses of `due` that have not been sent, in their order. Raises StoreError,
+        SendError."""
         launched = outbox.keep(EXECUTOR).table
         for each in due:
             if outbox.is_sent(each.name):
@@ -80,7 +83,8 @@ def statuses_due(
     metrics: str | None,
     changes: Mapping[int, NextGeneration] = _NO_CHANGES,
 ) -> list[Due]:
-    """Return all due statuses of a launched job, in order. Later results begin with the earlier ones.
+    """Return all due statuses of a launched job, in order. Later calls return the same statuses, followed by
+    new ones.
 
     phases: the phases that have begun. pulls: whether the job has sources. metrics: the sentence with the
     address of its metrics. changes: the decisions about an elastic job's generations, by their numbers.

@@ -1,4 +1,5 @@
-"""Has launched jobs checked until their last message: repeatedly, and at once after an event of EC2."""
+"""Schedules the checks of launched jobs until their last message: repeatedly, and at once after an event of
+EC2."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ from executor.unattended import unattended
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Most jobs that are checked at the same time."""
+"""Maximum number of jobs that are checked at the same time."""
 
 
 class Supervisor:
     """Monitors the jobs of a replica."""
 
     def __init__(self, reconciler: Reconciler, *, share: PartitionOwnership, every: timedelta) -> None:
-        """every: time between two looks."""
+        """every: time between two checks."""
         self._reconciler = reconciler
         self._share = share
         self._stopping = threading.Event()
@@ -44,7 +45,7 @@ class Supervisor:
             thread.start()
 
     def stop(self, *, timeout_s: float) -> bool:
-        """Begin no more looks; return whether the running ones ended in time."""
+        """Begin no more checks, and wait for the running ones; return whether they finished in time."""
         self._stopping.set()
         deadline = time.monotonic() + timeout_s
         ended = self._queue.stop(timeout_s=timeout_s)
@@ -53,15 +54,15 @@ class Supervisor:
         return ended and not any(thread.is_alive() for thread in self._threads)
 
     def launched(self, name: str, client_id: str) -> None:
-        """Note that a request was answered here, so that its job is checked at once."""
+        """Record that a request was answered here, so that its job is checked at once."""
         self._reconciler.launched(name)
         if self._share.owns(client_id):
             self._queue.add(name, name)
 
     def changed(self, events: Sequence[InstanceEvent]) -> None:
-        """Note EC2's events about instances, so that their jobs are checked at once. Raises StoreError."""
+        """Record EC2's events about instances, so that their jobs are checked at once. Raises StoreError."""
         for name in set(self._reconciler.changed(events).values()):
-            # A job that is being checked now is checked thoroughly the next time.
+            # A job that is being checked now is fully checked the next time.
             self._queue.add(name, name)
 
     def _repeat(self, work: Callable[[], None], pause_s: float) -> None:
@@ -72,12 +73,12 @@ class Supervisor:
             except BaiError as error:
                 log.warning("open jobs: %s", error)
             except Exception:
-                # A defect must not prevent the next look.
+                # An unexpected error must not prevent the next check.
                 log.exception("a look at all open jobs failed by a defect")
             self._stopping.wait(pause_s)
 
     def _look(self) -> None:
-        """Have all open jobs of ours checked. Raises StoreError."""
+        """Schedule checks of all open jobs of this replica. Raises StoreError."""
         names = self._reconciler.due()
         for name in self._troubles.copy().keys() - set(names):
             # A copy, because other threads change them.
@@ -90,7 +91,7 @@ class Supervisor:
             with unattended():
                 self._reconciler.reconcile_one(name)
         except BaiError as error:
-            # The next look tries again. A lasting error is reported once.
+            # The next check tries again. A lasting error is reported only once.
             if self._troubles.get(name) != str(error):
                 self._troubles[name] = str(error)
                 log.warning("%s: %s", name, error)
@@ -98,6 +99,7 @@ class Supervisor:
             self._troubles.pop(name, None)
 
     def _reap(self) -> None:
-        """Terminate expired machines, if this replica does it for all. Raises StoreError."""
+        """Terminate expired machines, if this replica is the one that does this for all. Raises
+        StoreError."""
         if self._share.is_leader:
             self._reconciler.reap()

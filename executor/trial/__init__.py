@@ -1,1 +1,1 @@
-"""Patterns tried on a text before a job runs: `metrics-test`."""
+"""Tries patterns on a text before a job runs, for `metrics-test`."""

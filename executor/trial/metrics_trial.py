@@ -1,4 +1,4 @@
-"""Tries a descriptor's patterns on a log, with the very code that extracts metrics from a run."""
+"""Tries a descriptor's patterns on a log, with the same code that extracts metrics during a run."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ class PatternResult:
 
     metric: Metric
     series: dict[str, Series] = field(default_factory=dict)
-    """By labels, as JSON: each set of labels is a series of its own."""
+    """Series by their labels, as JSON. Each set of labels is a series."""
     not_numbers: int = 0
     not_number: str = ""
     """The first value that was not a finite number."""
     doubts: dict[str, int] = field(default_factory=dict)
-    """Number of times of each doubt about the values."""
+    """Doubt about the values → number of its occurrences."""
     doubt_examples: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """First example of each doubt: the text that the pattern took, the whole text, and the line."""
+    """First example of each doubt: the matched text, the whole text, and the line."""
     near: list[str] = field(default_factory=list)
-    """Lines without a match that hold the pattern's fixed text, or the metric's name."""
+    """Lines without a match that contain the pattern's fixed text, or the metric's name."""
 
     _warmed: Counter[str] = field(default_factory=Counter)
     """Number of values of the warm-up, by labels."""
 
     @property
     def rows(self) -> list[Series]:
-        """The series, in the order in which they appeared; an empty one if nothing was found."""
+        """The series in order of appearance; a single empty series if nothing was found."""
         return list(self.series.values()) or [self._new({})]
 
     @property
@@ -70,11 +70,11 @@ class PatternResult:
 
     @property
     def has_values(self) -> bool:
-        """Whether there is any value, even if only of the warm-up."""
+        """Whether there is any value, even if only in the warm-up."""
         return any(each.seen for each in self.series.values())
 
     def add(self, labels: str, values: Sequence[float]) -> None:
-        """Add values of a set of labels, which are JSON, in their order."""
+        """Add values, in their order, to the series with these labels. labels: as JSON."""
         series = self._series_with(labels)
         counted = [value for value in values if abs(value) <= LIMIT]
         series.beyond += len(values) - len(counted)
@@ -108,7 +108,7 @@ class PatternResult:
 
     @property
     def missing(self) -> bool:
-        """Whether a run with this log would fail for lack of this metric."""
+        """Whether a run with this log would fail because the required metric is missing."""
         return self.metric.required and not self.has_values
 
     def _series_with(self, labels: str) -> Series:
@@ -123,14 +123,14 @@ class PatternResult:
     def _new(self, labels: dict[str, str], *, shared: bool = False) -> Series:
         metric = self.metric
         name = metric.name + OTHERS if shared else labelled_name({"name": metric.name, "labels": labels})
-        # Many series together have no headline.
+        # A row of many series has no headline.
         how = None if shared else metric.headline
         return Series(name, metric.units, metric.better, metric=metric.name, labels=labels, headline_is=how)
 
 
 STDIN = Path("-")
 _NEAR_BYTES = 32 * 2**20
-"""Bytes of a log that are searched for lines that almost match."""
+"""Number of bytes of a log that are searched for lines that almost match."""
 _EXAMPLES = 3
 _SHORTEST_KEY = 3
 _SHOWN = 100
@@ -140,7 +140,7 @@ _MISSING = 3
 
 @dataclass
 class MetricsTrial:
-    """Values that the patterns of a descriptor take from a log."""
+    """The values that the patterns of a descriptor find in a log."""
 
     log: str
     metrics: list[PatternResult]
@@ -180,12 +180,10 @@ class MetricsTrial:
 
 
 def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[MetricsTrial], None] | None) -> bool:
-    """Call `show`, in a child process, with the values that `metrics` take from the file `log` ("-": standard
-    input).
-
-    Without `show`, print the records that a run would make, one JSON object per line. Returns False if a
-    required metric has no value. Raises UsageError if there is no such file, or if a pattern takes more than
-    a second on a line.
+    """Call `show`, in a child process, with the values that `metrics` find in the file `log` ("-": standard
+    input). Without `show`, print the records that a run would make, one JSON object per line. Returns False
+    if a required metric has no value. Raises UsageError if there is no such file, or if a pattern takes more
+    than a second on a line.
     """
     if log == STDIN:
         return _try_stream(metrics, sys.stdin.buffer, "standard input", show)
@@ -208,7 +206,7 @@ def try_metrics(metrics: Sequence[Metric], log: Path, *, show: Callable[[Metrics
 def _try_stream(
     metrics: Sequence[Metric], stream: BinaryIO, name: str, show: Callable[[MetricsTrial], None] | None
 ) -> bool:
-    """Try a copy of a stream, which can be read only once."""
+    """Try a copy of a stream, because a stream can be read only once."""
     with tempfile.NamedTemporaryFile(prefix="bai-") as copy:
         shutil.copyfileobj(stream, copy)
         copy.flush()
@@ -228,7 +226,7 @@ def _try_file(
     # Printed records cannot be taken back, so each search is timed from the start.
     ended = _in_child(search) if show is not None else ENDS_WITH
     if ended == ENDS_WITH:
-        # Repeat it with a timer for each search, to find the slow one.
+        # Repeat the trial with a timer for each search, to find the slow pattern.
         mark = mmap.mmap(-1, MARK_BYTES)
         ended = _in_child(lambda: search(mark))
         if ended == ENDS_WITH and (marked := marked_search(mark[:])) is not None:
@@ -242,8 +240,8 @@ def _try_file(
 
 
 def _in_child(work: Callable[[], int]) -> int:
-    """Do `work` in a child process, which can be killed during a search. Return the signal that ended it,
-    or the result of `work`."""
+    """Do `work` in a child process, because only a process can be killed during a search. Return the signal
+    that ended the process, or the result of `work`."""
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -287,7 +285,7 @@ def _search(
     *,
     write: Callable[[str], object] | None,
 ) -> MetricsTrial:
-    """Return the values of `metrics` in a log. write: receives the records that a run would make."""
+    """Return the values of `metrics` in a log. write: called with the records that a run would make."""
     trial = MetricsTrial(name, [PatternResult(each) for each in metrics])
     extractor = _Extractor(metrics, trial.metrics, limit)
     near = NearMisses(metrics, trial.metrics)
@@ -332,7 +330,7 @@ class _Extractor:
 
 
 def _record(metrics: Sequence[Metric], found: Found) -> str:
-    """Return a line of JSON: the record that a run would make, without its number and time."""
+    """Return the record that a run would make, without its number and time, as a line of JSON."""
     offset, index, k, number, extra = found
     metric = metrics[index]
     return (
@@ -342,7 +340,8 @@ def _record(metrics: Sequence[Metric], found: Found) -> str:
 
 
 class NearMisses:
-    """Finds lines that hold a metric's fixed text, or its name, though its pattern does not match them."""
+    """Finds lines that contain a metric's fixed text or its name, although its pattern does not match
+    them."""
 
     def __init__(self, metrics: Sequence[Metric], tried: Sequence[PatternResult]) -> None:
         self._tried = tried

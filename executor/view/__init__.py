@@ -1,1 +1,1 @@
-"""Live views of a job that runs."""
+"""Live views of a running job."""

@@ -1,4 +1,4 @@
-"""The view on a terminal: the benchmark's lines scroll, and the current state is below them."""
+"""The view on a terminal: the benchmark's lines scroll, with the job's current state below them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from executor.view.log import Scroll
 from executor.view.stage import DrawnTerminal, ansi_text, cropped
 
 _REFRESH = 0.2
-"""Seconds between two pictures. Shortest pause between two pictures (seconds): a faster one would cost the
-benchmark's machine more than it shows."""
+"""Time between two redraws (seconds)."""
 _ROWS = 15
 _PULLS = 4
 
@@ -68,7 +67,7 @@ class LiveView:
         for event in news.before:
             self._tell(job_view, event)
         for event in news.after:
-            # Warnings after the benchmark's end are in the summary that follows.
+            # Warnings after the benchmark's end appear in the summary that follows.
             if not isinstance(event, WarningEvent):
                 self._tell(job_view, event)
 
@@ -134,7 +133,7 @@ class LiveView:
         parts.append(self._heading(job_view))
         parts.append(self._phases(job_view))
         parts.extend(self._pulls(job_view))
-        # The other half of the screen belongs to the benchmark.
+        # The other half of the screen is left to the benchmark's output.
         room = max(1, min(_ROWS, self._console.height // 2 - len(parts) + 2))
         if every := seen_first(job_view.measurements.rows):
             parts.append(self._screen.grid(metric_table(every[:room])))

@@ -1,5 +1,5 @@
-"""Logs of benchmarks on a screen, as JSON or as bytes. Logs of several nodes consist of whole lines, each
-preceded by the rank of its node."""
+"""Prints logs of benchmarks: on a screen, as JSON or as bytes. Logs of several nodes are printed in whole
+lines, each preceded by the rank of its node."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from contextlib import contextmanager
 from executor.documents.text import colourless, draws_in_place, safe_line, speaks_unicode
 
 _REST = 65536
-"""Bytes kept of a line that has not ended yet."""
+"""Number of bytes that are kept of an unfinished line."""
 
 
 _KEEP = 2**20
-"""Greatest number of lines of one piece, which has no more bytes than that."""
+"""Maximum number of lines in one piece. A piece never has more bytes than this."""
 _LONGEST_LINE = 2**20
-"""Greatest length of a line of one of several nodes, in bytes. A longer line is split, because otherwise it
-would be kept for ever."""
+"""Maximum length of a line if there are several nodes (bytes). A longer line is split, because otherwise it
+would be buffered without a limit."""
 
 
 class Scroll:
-    """Takes output in any pieces and returns lines safe for a terminal. Counts what it drops."""
+    """Takes output in any pieces, and returns lines that are safe for a terminal. Dropped lines are
+    counted."""
 
     def __init__(self, *, keep: int = _KEEP) -> None:
         """keep: number of newest lines that are kept until they are taken."""
@@ -47,29 +48,27 @@ class Scroll:
         return passed, lines
 
     def take_rest(self) -> list[str]:
-        """Return the last line if it has no newline and will not get one."""
+        """Return the last line, if it has no newline, after the end of the output."""
         rest, self._rest = self._rest, b""
         return [_text(rest)] if rest else []
 
     @property
     def current(self) -> str:
-        """The line that has not ended yet, for example a progress bar."""
+        """The unfinished line, for example a progress bar."""
         return _text(self._rest)
 
 
 def _text(line: bytes) -> str:
-    # Enough for the screen: a line of 100 MB is not decoded for its first words.
+    # Only as much as the screen shows is decoded, because a line may have 100 MB.
     start = max(0, line.rfind(b"\r", 0, len(line.rstrip(b"\r"))) + 1) if b"\r" in line else 0
     shown = line[start : start + _REST].decode(errors="replace")
     return safe_line(shown)
 
 
 class LogView:
-    """Prints logs that arrive in pieces. Used as a context: at its end the last line is printed, with or
-    without a newline.
-
-    follow: whether pieces of several nodes arrive in any order; else node after node. with_ranks: whether
-    each line begins with its node's rank.
+    """Prints logs that arrive in pieces. It is a context manager: at its end the last line is printed, with
+    or without a newline. follow: whether pieces of several nodes arrive in any order; if not, the nodes come
+    one after the other. with_ranks: whether each line begins with its node's rank.
     """
 
     def __init__(self, *, json_: bool, follow: bool, with_ranks: bool = False) -> None:
@@ -100,7 +99,7 @@ class LogView:
         self._draw(scroll.current)
 
     def print_rests(self, rank: int | None = None) -> None:
-        """Print the last, unfinished lines: of all nodes, or of one."""
+        """Print the unfinished last line of each node, or of one node."""
         self._erase()
         for each, scroll in self._scrolls.items():
             if rank is None or each == rank:
@@ -108,14 +107,15 @@ class LogView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let another message be printed to the same terminal."""
+        """Allow another message to be printed to the same terminal."""
         self._erase()
         yield
         for scroll in self._scrolls.values():
             self._draw(scroll.current)
 
     def _prepare(self) -> None:
-        # Only the live view of a terminal draws, and rich takes as long to import as everything else.
+        # Imported here because only the live view on a terminal draws, and rich takes as long to import as
+        # everything else.
         from rich.console import Console
 
         from executor.view.stage import LiveBlock, ansi_text, cropped
@@ -139,14 +139,14 @@ class LogView:
             elif not self._colours:
                 sys.stdout.write(f"{before}{colourless(line)}\n")
             else:
-                # If a line leaves a colour switched on, the colour ends with the line.
+                # If a line does not reset its colour, the colour ends with the line.
                 sys.stdout.write(f"{before}{line}\x1b[0m\n" if "\x1b" in line else f"{before}{line}\n")
         if lines:
             sys.stdout.flush()
 
 
 class RawLog:
-    """Prints logs as unchanged bytes; the context and parameters are those of `LogView`."""
+    """Prints logs as unchanged bytes. It is used like `LogView`."""
 
     def __init__(self, *, follow: bool, with_ranks: bool = False) -> None:
         self._follow, self._with_ranks = follow, with_ranks
@@ -172,7 +172,7 @@ class RawLog:
         self._print(lines, rank)
 
     def print_rests(self, rank: int | None = None) -> None:
-        """Print the last, unfinished lines: of all nodes, or of one."""
+        """Print the unfinished last line of each node, or of one node."""
         for each, rest in self._rests.items():
             if rest and (rank is None or each == rank):
                 self._rests[each] = b""
@@ -180,7 +180,7 @@ class RawLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let another message be printed; messages of `bai` go to another stream."""
+        """Allow another message to be printed. Messages of `bai` go to another stream."""
         yield
 
     def _print(self, lines: list[bytes], rank: int) -> None:

@@ -1,4 +1,5 @@
-"""The views for pipes, CI and simple terminals (the benchmark's output with plain lines of ours), and for programs (JSON lines)."""
+"""The views for pipes, CI and simple terminals (the benchmark's output with plain lines of bai), and for
+programs (JSON lines)."""
 
 from __future__ import annotations
 
@@ -28,9 +29,10 @@ _SUMMARY_WIDTH = 80
 
 
 class PlainView:
-    """Writes lines to `stream`; nothing is left out, however much a benchmark prints.
+    """Writes lines to `stream`. Nothing is left out, however much a benchmark prints.
 
-    The bytes are unchanged, except on a terminal: a terminal that gets this view knows no control sequences.
+    The bytes are unchanged, except on a terminal, because a terminal with this view does not support control
+    sequences.
     """
 
     def __init__(self, stream: BinaryIO | None = None) -> None:
@@ -61,7 +63,7 @@ class PlainView:
                 self._write_lines(self._scroll.take()[1])
             self._stream.flush()
         for event in news.after:
-            # Warnings after the benchmark's end are in the summary that follows.
+            # Warnings after the benchmark's end appear in the summary that follows.
             if not isinstance(event, WarningEvent):
                 self._tell(job_view, event)
 
@@ -134,7 +136,7 @@ class JsonView:
         for line in lines:
             self._line(line)
         for record in news.records.splitlines():
-            # The record is already JSON; reading it only to write it again would halve the speed.
+            # The record is already JSON. Decoding it only to encode it again would halve the speed.
             self._stream.write('{"type": "metric", ' + visible(record[1:].decode(errors="replace")) + "\n")
         for event in news.after:
             self._write(event_table(event))
@@ -152,7 +154,7 @@ class JsonView:
         return
 
     def _end_line(self) -> None:
-        """Write the last line if it has no newline and will not get one."""
+        """Write the last line, if it has no newline, after the end of the output."""
         if self._rest:
             self._line(self._rest)
             self._rest = b""

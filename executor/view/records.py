@@ -49,12 +49,12 @@ _SHARED = (("src",), ("name",), ("units",), _COLUMNS[8:])
 """Columns that are the same for all records of a series."""
 _REFRESH_S = 0.3
 _SHARE = 4
-"""Length of the pause after a picture, as a multiple of the time that it took."""
+"""Pause after a redraw, as a multiple of the time that the redraw took."""
 _LIVE_ROWS = 40
 
 
 def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> MalformedLines:
-    """Print the records unchanged; on a terminal without control sequences."""
+    """Print the records unchanged, but without control sequences on a terminal."""
     on_screen = sys.stdout.isatty()
     for each in lines:
         content = each.with_rank()
@@ -64,10 +64,11 @@ def print_jsonl(job: Job, lines: Iterator[RecordLines], follow: bool) -> Malform
 
 
 class _ChosenRecords(ABC):
-    """Lets some records through alone."""
+    """Lets only some records through."""
 
     def only(self, lines: Iterator[RecordLines]) -> Iterator[RecordLines]:
-        """Yield the lines of these records; lines that are not records are kept, so that they can be counted."""
+        """Yield the lines of the selected records. Lines that are not records are also yielded, so that they
+        can be counted."""
         for content, rank in lines:
             whole, rows = content.splitlines(keepends=True), rows_in(content)
             wanted = self._are_wanted(rows) if rows is not None else list(map(self._is_wanted, whole))
@@ -75,15 +76,15 @@ class _ChosenRecords(ABC):
 
     @abstractmethod
     def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
-        """Return whether each row is let through."""
+        """Return for each row whether it is selected."""
 
     @abstractmethod
     def _is_wanted(self, line: bytes) -> bool:
-        """Return the same of any line."""
+        """Return whether a line of any form is selected."""
 
 
 class NamedRecords(_ChosenRecords):
-    """Lets through the records of some metrics alone."""
+    """Lets through only the records of some metrics."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = frozenset(names)
@@ -91,7 +92,7 @@ class NamedRecords(_ChosenRecords):
 
     @property
     def unseen(self) -> list[str]:
-        """The names that no record had."""
+        """The names for which there was no record."""
         return sorted(self.names - self._seen)
 
     def _are_wanted(self, rows: Sequence[Row]) -> list[bool]:
@@ -112,7 +113,7 @@ class NamedRecords(_ChosenRecords):
 
 
 class GenerationRecords(_ChosenRecords):
-    """Lets through the records of one generation alone."""
+    """Lets through only the records of one generation."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -133,7 +134,7 @@ class GenerationRecords(_ChosenRecords):
 
 
 def print_csv(job: Job, lines: Iterator[RecordLines], follow: bool) -> MalformedLines:
-    """Print the records as CSV with a heading; return the lines that were passed over."""
+    """Print the records as CSV with a heading; return the lines that were skipped."""
     malformed = MalformedLines()
     print(",".join(_COLUMNS))
     arms = job.repeat.arms_of_runs if job.repeat is not None else []
@@ -158,7 +159,7 @@ def _csv_lines(content: bytes, rank: int | None, arms: Sequence[str]) -> list[st
     lines = []
     for text, (seq, off, value, timestamp, step) in zip(map(shared_text, rows), numbers(rows), strict=True):
         if text not in shared:
-            # The common part of all records of a series is made once.
+            # The part that all records of a series share is made only once.
             found = cells(record_like(text))
             shared[text] = tuple(_csv(["", *(found[each] for each in columns)])[:-1] for columns in _SHARED)
         src, name, units, tail = shared[text]
@@ -186,7 +187,7 @@ def _in_columns(record: Mapping[str, Any], arms: Sequence[str]) -> dict[str, Any
 def _for_spreadsheet(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return `record` in a form that is safe for a spreadsheet or a terminal.
 
-    Numbers stay numbers, including negative ones: they are JSON numbers, never texts.
+    Numbers, including negative ones, stay unchanged, because they are JSON numbers and never texts.
     """
     row: dict[str, Any] = {}
     for column in _COLUMNS:
@@ -209,13 +210,14 @@ def print_statistics(
     memory_floor: float = LEAST,
 ) -> MalformedLines:
     """Print one line of statistics for each metric; with `follow` on a terminal the table is updated. Return
-    the lines that were passed over.
+    the lines that were skipped.
 
-    starts: start of the benchmark (ms UTC), by repeat, for the warm-up. failed: runs that count in no figure.
-    memory_floor: bytes up to which peak memory is only a bound.
+    starts: start of the benchmark (ms UTC), by repeat, for the warm-up. failed: runs that do not count in any
+    figure. memory_floor: bytes up to which peak memory is only a bound.
     """
     measurements = Measurements(job, starts=starts, failed=failed, memory_floor=memory_floor)
-    # Read only now: a live table replaces standard output by an object without an encoding.
+    # Read before the live table is shown, because it replaces standard output by an object without an
+    # encoding.
     unicode = speaks_unicode()
     if not (follow and sys.stdout.isatty()):
         for content, rank in lines:
@@ -238,7 +240,7 @@ def print_statistics(
             measurements.add_lines(content, rank=rank)
             if (begin := time.monotonic()) >= next_picture:
                 stage.refresh()
-                # Rendering very many values takes a while.
+                # Rendering very many values takes long, so the pause is in proportion.
                 end = time.monotonic()
                 next_picture = end + max(_REFRESH_S, _SHARE * (end - begin))
     finally:
@@ -264,6 +266,6 @@ def _blocks(measurements: Measurements, *, rows: int) -> Iterator[Block]:
 
 
 def _run_facts(every: Sequence[Series]) -> Table:
-    """Return measurements of the run as a whole, one value each."""
+    """Return the measurements of the whole run, each with one value."""
     rows = [[Phrase(each.name), quantity_phrase(each.last, each.units, floor=each.floor)] for each in every]
     return Table([Column(""), Column("", number=False)], rows)

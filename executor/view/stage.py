@@ -1,4 +1,4 @@
-"""A terminal with a block of lines that is redrawn in place, also after a resize, without cursor and echo."""
+"""Redraws a block of lines in place on a terminal, also after a resize, with cursor and echo switched off."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.segment import ControlType, Segment, Segments
 from rich.text import Text
 
 _LOCAL_FLAGS = 3
-"""The index of these flags in the result of `termios.tcgetattr`."""
+"""Index of the local flags in the result of `termios.tcgetattr`."""
 
 
 class LiveBlock:
@@ -33,7 +33,7 @@ class LiveBlock:
         self._lines: list[str] = []
 
     def draw(self, what: RenderableType) -> None:
-        """Replace the block by `what`, cut to the screen's height."""
+        """Replace the block by `what`, truncated to the height of the screen."""
         self.erase()
         console = self._console
         lines = [list(_stripped(line)) for line in console.render_lines(what, pad=False)]
@@ -42,7 +42,7 @@ class LiveBlock:
         console.print(Segments(_joined(lines)), end="", soft_wrap=True)
 
     def erase(self) -> None:
-        """Erase the block; the next printed text takes its place."""
+        """Erase the block, so that the next printed text appears in its place."""
         if not self._lines:
             return
         above = sum(rows_of(line, self._console.width) if self._wraps else 1 for line in self._lines)
@@ -59,13 +59,13 @@ class _Sequence(Control):
 
 
 def rows_of(line: str, width: int) -> int:
-    """Return the rows that `line` takes on a terminal of `width` columns."""
+    """Return the number of rows that `line` takes on a terminal of `width` columns."""
     return max(1, len(chop_cells(line, width))) if cell_len(line) > width else 1
 
 
 def wraps_again(environment: Mapping[str, str]) -> bool:
-    """Return whether this terminal wraps its lines when it becomes narrower; xterm and GNU screen cut them
-    off."""
+    """Return whether this terminal wraps its lines when it becomes narrower; xterm and GNU screen truncate
+    them."""
     return "TMUX" in environment or not ("XTERM_VERSION" in environment or "STY" in environment)
 
 
@@ -82,7 +82,7 @@ def cropped(text: Text, width: int, *, unicode: bool = True) -> Text:
 
 
 def _stripped(line: list[Segment]) -> Iterator[Segment]:
-    """Yield a line without the spaces at its end: wrapped, they would be rows of their own."""
+    """Yield a line without trailing spaces, which would become further rows if they were wrapped."""
     length = len("".join(segment.text for segment in line).rstrip(" "))
     for segment in line:
         if length <= 0:
@@ -98,7 +98,7 @@ def _joined(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
 
 
 class DrawnTerminal:
-    """Keeps a picture below the printed lines. `close` restores the terminal; so does Ctrl-Z, until the
+    """Keeps a live block below the printed lines. `close` restores the terminal. Ctrl-Z also does, until the
     process continues."""
 
     def __init__(self, console: Console, job_view: Callable[[], RenderableType]) -> None:
@@ -119,17 +119,18 @@ class DrawnTerminal:
         self.refresh()
 
     def refresh(self) -> None:
-        """Draw the picture in its current state."""
+        """Draw the block in its current state."""
         with self.above():
             pass
 
     @contextlib.contextmanager
     def above(self) -> Iterator[None]:
-        """Print above the picture, which is then drawn again: all in one write."""
+        """Print above the block, and draw the block again, all in one write."""
         if self._stop_wanted:
             self._stop()
         if self._open:
-            # Repeatedly: a process in the background may not, and it may come to the foreground.
+            # Switched off repeatedly, because a process in the background may not do so, but may come to the
+            # foreground.
             self._echo.off()
         with self._console:
             self._block.erase()
@@ -138,7 +139,7 @@ class DrawnTerminal:
                 self._block.draw(self._picture())
 
     def close(self) -> None:
-        """May be called at any time, also twice."""
+        """Restore the terminal. May be called at any time, also twice."""
         if not self._open:
             return
         self._open = False
@@ -151,7 +152,7 @@ class DrawnTerminal:
             self._echo.on()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
-        # Not at once: the signal may arrive in the middle of a write.
+        # Not done at once, because the signal may arrive in the middle of a write.
         self._stop_wanted = True
 
     def _stop(self) -> None:
@@ -162,13 +163,14 @@ class DrawnTerminal:
         self._echo.on()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # SIGCONT has arrived.
+        # Here SIGCONT has arrived.
         signal.signal(signal.SIGTSTP, self._on_stop)
         self._console.show_cursor(False)
 
 
 class _Echo:
-    """Echo of typed characters. `^C` or an empty line would move the picture, and leave the old one on the screen."""
+    """Switches the echo of typed characters off, because `^C` or an empty line would move the block, and
+    leave the old one on the screen."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -184,10 +186,10 @@ class _Echo:
             self._switch(on=True)
 
     def _switch(self, *, on: bool) -> bool:
-        """Return whether it was switched."""
+        """Switch the echo; return whether that was possible."""
         try:
             terminal = self._console.file.fileno()
-            # In the background it would stop us, and the terminal belongs to another process.
+            # In the background this would stop the process, and the terminal belongs to another process.
             if os.tcgetpgrp(terminal) != os.getpgrp():
                 return False
             modes = termios.tcgetattr(terminal)

@@ -1,4 +1,4 @@
-"""`bai time` on a screen: one line during the runs, then a table of the commands and the conclusions."""
+"""The screen of `bai time`: one line during the runs, then a table of the commands, and conclusions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from executor.view.stage import DrawnTerminal, cropped
 _REFRESH = 0.2
 _LAST_LINES = 10
 _LARGE = 1.0
-"""Smallest change that is shown as a factor: 2."""
+"""Smallest relative change that is shown as a factor. The factor is then 2."""
 
 
 class TimeView:
-    """Draws one line about the completed runs on a terminal; elsewhere it is silent until the end."""
+    """Draws one line about the completed runs on a terminal. Elsewhere it prints nothing until the end."""
 
     def __init__(self, console: Console, *, metric: str, drawn: bool) -> None:
-        """metric: the metric with the wall times. drawn: the console is a terminal on which lines can be drawn again."""
+        """metric: name of the metric with the wall times. drawn: whether the console is a terminal on which
+        lines can be redrawn."""
         self._console = console
         self._metric = metric
         self._unicode = speaks_unicode(console.file)
@@ -99,7 +100,7 @@ class TimeView:
         if job_view is None:
             return Text()
         run = job_view.state.repeat if job_view.state.phase == "run" else None
-        # Without the arm's name, which changes too fast to be read.
+        # The arm's name is left out, because it changes too fast to be read.
         doing = (run or "").partition(" (")[0] or job_view.state.phase or "starting"
         text = Text(plain_text(doing), style="bold cyan")
         repeat = job_view.job.repeat
@@ -109,7 +110,7 @@ class TimeView:
         return cropped(text, self._console.width, unicode=self._unicode)
 
     def _so_far(self, name: str, walls: Sequence[float]) -> Text:
-        """Return the mean of a command's wall times, and its interval."""
+        """Return the mean of a command's wall times, and the interval of the mean."""
         text = self._screen.text(f"   {name}" if name else "  ")
         text.append(f" {duration(mean_of(walls))}", style="bold")
         if len(walls) > 1:
@@ -126,7 +127,7 @@ class ShownCommand:
     times: CommandTimes
     doubts: Sequence[str]
     compared: MetricComparison | None = None
-    """Comparison of its wall times with those of the first command; None for the first one."""
+    """Comparison of the command's wall times with those of the first command; None for the first command."""
 
 
 _COLUMNS = [
@@ -142,7 +143,7 @@ def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
     for each in every:
         if each.compared is not None:
             sentences.append(_sentence(each.text, every[0].text, each.compared))
-            # The verdict's own notes: what would decide it, and tests that disagree.
+            # The notes of the verdict say how many more runs are needed, and which tests disagree.
             sentences += [Phrase(note, "soft") for note in each.compared.notes]
     yield Notes(sentences)
     yield Notes([Phrase(f"{each.text}: {doubt}", "caution") for each in every for doubt in each.doubts])
@@ -151,7 +152,8 @@ def times_blocks(every: Sequence[ShownCommand]) -> Iterator[Block]:
 
 
 def _row(shown: ShownCommand) -> list[Phrase]:
-    """Return wall time, range, CPU time, peak memory and number of runs, all times in the unit of the mean."""
+    """Return wall time, range, CPU time, peak memory and number of runs. All times are in the unit of the
+    mean."""
     times = shown.times
     mean, memory = times.mean, times.peak_memory
     half = f" ± {_number(times.half_width, like=mean)}" if len(times.walls) > 1 else ""
@@ -177,7 +179,7 @@ _TONES: dict[Verdict, Tone] = {Verdict.BETTER: "good", Verdict.WORSE: "bad", Ver
 
 
 def _sentence(name: str, first: str, compared: MetricComparison) -> Phrase:
-    """Return the comparison of a command with the first one, in words."""
+    """Return a sentence that compares a command with the first one."""
     effect, large = compared.effect, _is_large(compared.effect.change)
     interval = ""
     if effect.low is not None and effect.high is not None:

@@ -1,5 +1,5 @@
-"""A running job at a glance: phases, nodes, and the last value of each metric with its trend; fits any screen
-size."""
+"""An overview of a running job for any screen size: phases, nodes, and the last value of each metric with its
+trend."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from executor.view.stage import cropped
 
 _WARNINGS = 3
 _OTHERS = 3
-"""Other jobs that are named."""
+"""Maximum number of other jobs that are named."""
 _END = "end"
-"""The phase in which a node reports the end of its part of the job."""
+"""Phase in which a node reports the end of its part of the job."""
 _SILENT_MS = 60_000
 """Smallest silence that the view shows (ms)."""
 
 
 class TopScreen:
-    """Draws one job."""
+    """Draws the overview of one job."""
 
     def __init__(self, job_id: str, *, others: Sequence[str] = (), unicode: bool = True) -> None:
         """others: other running jobs."""
@@ -51,7 +51,8 @@ class TopScreen:
         trouble: str | None = None,
         hint: str | None = None,
     ) -> RenderableType:
-        """Return the screen. trouble: why the last look failed. hint: the keys that can be pressed."""
+        """Return the screen. trouble: reason why the last read failed. hint: text about the keys that can be
+        pressed."""
         screen = Screen(width=width, unicode=self._unicode)
 
         def line(phrase: Phrase) -> Text:
@@ -60,7 +61,7 @@ class TopScreen:
         head = [*map(line, self._head(glance, trouble))]
         foot = [line(Phrase(each, "soft")) for each in self._foot(hint)]
         nodes = _nodes(glance, screen)
-        # The cursor and the heading take a row each, and so do the headings of two tables.
+        # The cursor, the heading and the headings of two tables take a row each.
         room = max(1, height - 2 - len(head) - len(foot) - (nodes.row_count + 1) - 1)
         return Group(self._heading(glance, screen), *head, nodes, *_metrics(glance, screen, room), *foot)
 
@@ -117,16 +118,15 @@ def _metrics(glance: JobGlance, screen: Screen, room: int) -> Iterator[Renderabl
 
 
 def _usage(glance: JobGlance) -> dict[int, Mapping[str, float]]:
-    """Return the last samples of each node's machine, by the node's number."""
+    """Return the latest samples of each node's machine, by the node's number."""
     last = by_node(glance.measurements.host, lambda series: series.last)
     several = glance.job.strategy.nodes > 1
     return {rank: last.get(str(rank) if several else "", {}) for rank in glance.states}
 
 
 def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) -> dict[str, Any]:
-    """Return one look at a job as JSON values: times in seconds, values in each metric's units.
-
-    others: other running jobs, oldest first.
+    """Return the current overview of a job as JSON values. Times are in seconds, values in each metric's
+    units. others: other running jobs, the oldest first.
     """
     usage = _usage(glance)
     return {
@@ -157,15 +157,15 @@ def glance_table(job_id: str, glance: JobGlance, *, others: Sequence[str] = ()) 
 
 
 def _stage(glance: JobGlance, node: int) -> str:
-    """Return the activity of a node; for a node that left an elastic job without a report, what happened to
-    it."""
+    """Return the current activity of a node. For a node that left an elastic job without a report, return
+    what happened to it."""
     phase = glance.states[node].phase or ""
     left = glance.generation.left.get(node) if glance.generation is not None else None
     return left if left is not None and phase != _END else phase
 
 
 def _of(repeat: Repeat | None) -> str:
-    """Return the planned number of runs in words."""
+    """Return the planned number of runs as text."""
     if repeat is None:
         return ""
     return f" of {'at most ' if repeat.until is not None else ''}{repeat.runs}"

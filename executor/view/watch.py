@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from executor.analysis.measured_runs import OverRuns
 
 _REDRAW = 0.1
-"""Seconds between two pictures if nothing happens."""
+"""Time between two redraws if nothing happens (seconds)."""
 _BURST = 0.05
-"""Seconds of reading without a pause, if there is much to read."""
+"""Longest time of reading without a pause if there is much to read (seconds)."""
 _SHARE = 4
-"""Pause after a burst of work, as a multiple of its processor time, on the benchmark's own machine."""
+"""Pause after a burst of work on the benchmark's own machine, as a multiple of the processor time of the
+burst."""
 _CATCH_UP = 10.0
 """Longest wait for complete statistics after the end (seconds)."""
 _AWAY_PAUSES = 3
-"""Factor of longer pauses while the store is unreachable."""
+"""Factor by which pauses are longer while the store is unreachable."""
 
 
 class View(Protocol):
@@ -49,19 +50,20 @@ class View(Protocol):
         ...
 
     def show(self, job_view: JobView, news: News) -> None:
-        """Show news, which `job_view` has already."""
+        """Show news, which `job_view` already includes."""
         ...
 
     def refresh(self, job_view: JobView) -> None:
-        """Called after one or more `show`, several times a second, as time passes."""
+        """Update the view. Called after one or more calls of `show`, and several times a second as time
+        passes."""
         ...
 
     def end(self, job_view: JobView) -> None:
-        """Show the end; `job_view.result` is set."""
+        """Show the end of the job; `job_view.result` is set."""
         ...
 
     def close(self) -> None:
-        """Restore the terminal; may be called at any time, also twice."""
+        """Restore the terminal. May be called at any time, also twice."""
         ...
 
 
@@ -74,8 +76,8 @@ class LeftError(Exception):
 
 
 class Interrupts:
-    """Counts Ctrl-C: the first one requests a cancel, the second one raises LeftError, as SIGTERM does at
-    once."""
+    """Counts Ctrl-C. The first one requests a cancellation, and the second one raises LeftError. SIGTERM
+    raises LeftError at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -95,7 +97,7 @@ class Interrupts:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if number == signal.SIGTERM or self.count > 1:
-            # A third Ctrl-C ends us even if the terminal accepts no output any more.
+            # A third Ctrl-C ends the process even if the terminal accepts no output any more.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             raise LeftError(number)
 
@@ -112,10 +114,10 @@ def watch(
 ) -> JobResult:
     """Show the job until it ends and return its result.
 
-    remote: whether the job is on another machine: frequent looks do not slow its benchmark, and its store may
-    be unreachable. log_position: first offset of the log. newest_only: parts of the log may be skipped if it
-    grows too fast. Raises LeftError if the user leaves, StoreError if the store fails, NoResultError if no
-    result will come.
+    remote: whether the job is on another machine, so that frequent reads do not slow its benchmark, and the
+    store may be unreachable. log_position: first offset of the log. newest_only: whether parts of the log may
+    be skipped if it grows too fast. Raises LeftError if the user leaves, StoreError if the store fails,
+    NoResultError if the job will not have a result.
     """
     with Interrupts() as interrupts:
         try:
@@ -170,7 +172,7 @@ def _watch(
         if sentence := watcher.observe(news=_is_any(news), cancelling=job_view.cancelling):
             view.notice(sentence)
         if not news.more or time.monotonic() - burst > _BURST:
-            # Not by the clock: a reader of our output may have blocked us for an hour.
+            # The clock is not used, because a reader of the output may have blocked this process for an hour.
             busy = 0.0 if remote else time.process_time() - used
             _rest(max(watcher.pause_s, _SHARE * busy), job_view, view, interrupts)
             burst, used = time.monotonic(), time.process_time()
@@ -193,7 +195,7 @@ def _is_any(news: News) -> bool:
 
 
 def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
-    """Add the facts that are known of a job after its end."""
+    """Add the facts that are known only after the end of a job."""
     job_view.result = result
     with suppress(StoreError):  # the summary has more than this
         job_view.machine_warnings = machine_warnings(environments(record))
@@ -206,7 +208,7 @@ def _complete(job_view: JobView, record: JobRecord, result: JobResult) -> None:
 
 def _over_runs(record: JobRecord, job: Job, result: JobResult) -> list[OverRuns]:
     """Return the metrics over the runs of a job. Raises StoreError."""
-    # Few jobs have any.
+    # Imported here because few jobs have several runs.
     from executor.analysis.measured_runs import over_runs, runs_of
     from executor.records.points import OF_BENCHMARK, read_points
 

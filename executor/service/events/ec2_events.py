@@ -17,7 +17,8 @@ from bai_agent.light_dataclass import dataclass
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 _REGION = re.compile(r"[a-z]{2,}(?:-[a-z]+)+-\d{1,2}")
 _LARGEST = 2**18
-"""Most characters of an event: https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-putevents.html allows 256 KB."""
+"""Maximum number of characters of an event:
+https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-putevents.html allows 256 KB."""
 KINDS: Mapping[str, str] = {
     "EC2 Instance State-change Notification": "state-change",
     "EC2 Spot Instance Interruption Warning": "interruption",
@@ -26,12 +27,12 @@ KINDS: Mapping[str, str] = {
 
 
 class UnreadableInstanceEventError(ValueError):
-    """A message is not an event; the text has the reason."""
+    """A message is not an event; the text contains the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceEvent:
-    """An event of an instance, which may belong to no job."""
+    """An event of an instance, which need not belong to a job."""
 
     kind: str
     """Kind of the event: one of the values of `KINDS`."""

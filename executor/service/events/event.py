@@ -1,5 +1,5 @@
-"""Reads the benchmark service's events: tolerant of additional fields, but strict about the fields of an
-answer. Pure."""
+"""Reads the benchmark service's events. Additional fields are accepted, but fields that answers repeat are
+checked strictly. No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from executor.descriptor.raw_table import at
 from executor.errors import UnreadableEventError
 
 MAX_DEPTH = 64
-"""Depth of tables and lists; a descriptor has five."""
+"""Maximum nesting depth of tables and lists. A descriptor has five levels."""
 MAX_ID = 1000
-"""Most characters of an id, which becomes part of messages, tags and labels."""
+"""Maximum number of characters of an id, which becomes part of messages, tags and labels."""
 
 ENVELOPE = (
     "action_id",
@@ -30,9 +30,9 @@ ENVELOPE = (
     "type",
     "payload",
 )
-"""The fields of an event."""
+"""The standard fields of an event."""
 _REPEATED = ("parent_action_id", "client_version", "client_username")
-"""Texts that each answer contains in addition to its event."""
+"""Fields with texts that each answer contains in addition to its event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +46,12 @@ class Event:
 
     @property
     def payload(self) -> Mapping[str, Any]:
-        """Payload; empty if it is not a table."""
+        """Payload of the event; empty if it is not a table."""
         return at(self.table, "payload")
 
     @property
     def parent_action_id(self) -> str | None:
-        """The id of the parent request."""
+        """Action id of the parent request; None if there is none."""
         parent = self.table.get("parent_action_id")
         return parent if isinstance(parent, str) and parent and is_utf8(parent) else None
 
@@ -63,7 +63,7 @@ class Event:
 
 
 def read_event(content: bytes | None) -> Event:
-    """Return the event that a message holds. Raises UnreadableEventError."""
+    """Return the event that a message contains. Raises UnreadableEventError."""
     if content is None:
         raise UnreadableEventError("the message is empty")
     try:
@@ -84,7 +84,7 @@ def read_event(content: bytes | None) -> Event:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether `text` can be written as UTF-8, because JSON may contain halves of characters."""
+    """Return whether `text` can be written as UTF-8, because JSON may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,5 @@
-"""Writes our events in the form of the benchmark service and its clients. Pure but for `message_writer`: clock and ids are passed in."""
+"""Writes events in the form of the benchmark service and its clients. Except for `message_writer` there is no
+I/O, because clock and ids are passed in."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from executor.descriptor.raw_table import text_at
 from executor.service.events.event import Event
 
 SERVICE = "ec2-executor"
-"""Our name in `visited`."""
+"""Name of this service in `visited`."""
 
 
 class AppStatus(str, Enum):
-    """The status of a message; the values are those on the wire."""
+    """The status in a message. The values are sent as they are."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -48,7 +49,7 @@ class Message:
     topic: str
     key: str
     value: str
-    """Value in JSON."""
+    """Value of the message, as JSON."""
 
     @property
     def table(self) -> dict[str, Any]:
@@ -58,7 +59,8 @@ class Message:
 
 
 def without_event(message: Message) -> Message:
-    """Return the same message without the repeated event, for a broker with a low limit of message sizes."""
+    """Return the message without the event that it repeats, for a broker with a low limit of message
+    sizes."""
     table = message.table
     payload = table["payload"]
     for name in ("src_event", "cmd_submit", "return_value"):
@@ -71,11 +73,11 @@ def without_event(message: Message) -> Message:
 
 @dataclass(frozen=True, kw_only=True)
 class MessageWriter:
-    """Makes messages, each with its own message id and time."""
+    """Creates messages, each with a new message id and the current time."""
 
     topics: Topics
     version: str
-    """Our version."""
+    """Version of this service."""
     node: str | None
     """Name of this machine; None if unknown."""
     now_ms: Callable[[], int]
@@ -85,12 +87,12 @@ class MessageWriter:
     def status(
         self, source: Event, status: AppStatus, text: str, *, about: Mapping[str, Any] | None
     ) -> Message:
-        """Return a status of the request `source`. about: the event in the message."""
+        """Return a status message for the request `source`. about: the event that the message repeats."""
         payload = {"message": text, "status": status.value, "src_event": about}
         return self._message(source, self.topics.status, payload, before=())
 
     def executor_event(self, source: Event, job: Mapping[str, Any]) -> Message:
-        """Return the event with the launched job of the request `source`."""
+        """Return the event that describes the launched job of the request `source`."""
         payload = {**source.payload, "job": dict(job)}
         return self._message(source, self.topics.executor, payload, before=source.table.get("visited"))
 
@@ -122,7 +124,8 @@ class MessageWriter:
             "type": topic,
             "payload": payload,
         }
-        # Escaped beyond ASCII, because a repeated event may contain halves of characters, which UTF-8 cannot.
+        # Everything beyond ASCII is escaped, because a repeated event may contain lone surrogates, which
+        # UTF-8 cannot encode.
         return Message(topic=topic, key=source.client_id, value=json.dumps(event, allow_nan=False))
 
 

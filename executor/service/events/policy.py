@@ -1,4 +1,5 @@
-"""The limits of an event: another person sends it, and the service executes it with its own rights. Pure.
+"""Checks the limits of an event, because another user sends it, but the service executes it with its own
+rights. No I/O.
 
 The checks read the raw descriptor, so that a refusal names its key even if other keys are wrong.
 """
@@ -26,7 +27,8 @@ REMOTE_SCHEMES = ("s3", "https", "http")
 """Schemes of data that is not on this machine."""
 
 _MOST_METRICS = 1000
-"""Most metrics of one job. Each is a pattern that is compiled here, and a series at its destination."""
+"""Maximum number of metrics of one job, because each pattern is compiled here, and each metric is a series at
+its destination."""
 
 _CONFIGURED = "is decided by the service's configuration alone"
 _NOT_YOURS: Mapping[Where, str] = {
@@ -54,7 +56,7 @@ _NOT_YOURS: Mapping[Where, str] = {
     ("store",): _CONFIGURED,
     ("end",): _CONFIGURED,
 }
-"""Keys that no event may have, with the reason."""
+"""Keys that events may not set → the reason."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,8 @@ _RUN_INSTANCES: Mapping[str, Any] = {
 
 
 def check_trust(table: Raw, bounds: Bounds, *, file: str, region: str | None) -> list[Finding]:
-    """Return a finding for each value in the descriptor `table` that an event may not have.
-
-    file: starts every finding. region: the configured one, if the descriptor names none.
+    """Return a finding for each value in the descriptor `table` that an event may not set. file: beginning of
+    each finding. region: the configured region, which is used if the descriptor names none.
     """
     refused = [
         *_not_yours(table),
@@ -134,15 +135,15 @@ def check_trust(table: Raw, bounds: Bounds, *, file: str, region: str | None) ->
 
 _ROOT_KEYS = {"size": "size", "iops": "iops", "throughput": "throughput"}
 _EBS_KEYS = {"size": "VolumeSize", "iops": "Iops", "throughput": "Throughput"}
-"""Keys of a volume in `[aws.ec2.volume]`, and in RunInstances."""
+"""Key of a volume in `[aws.ec2.volume]` → its key in RunInstances."""
 
 _PLACE = ("aws", "ec2", "run_instances")
 _Refusal = tuple[Where, str, str]
-"""Place, problem and fix."""
+"""Path of the value, problem, and fix."""
 
 
 def bounded_limits(limits: JobLimits, bounds: Bounds) -> JobLimits:
-    """Return the configured `limits`, with our default bound for limits that jobs set themselves."""
+    """Return the configured `limits`, with a default bound for limits that jobs may set themselves."""
     if bounds.duration is None:
         return limits
     return replace(limits, max_runtime=min(limits.max_runtime or EC2_MAX_RUNTIME, bounds.duration))
@@ -176,7 +177,7 @@ def _this_machine(table: Raw) -> Iterator[_Refusal]:
 
 
 def _reservation(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
-    """Yield a capacity reservation that the service may not share: its owner has paid for it."""
+    """Yield a refusal for a capacity reservation that jobs may not use, because its owner has paid for it."""
     wanted = read_reservation(at(table, "aws", "ec2", "run_instances"))
     if wanted and wanted not in bounds.capacity_reservations:
         known = " or ".join(bounds.capacity_reservations)
@@ -186,7 +187,7 @@ def _reservation(table: Raw, bounds: Bounds) -> Iterator[_Refusal]:
 
 
 def _not_allowed(value: Any, allowed: Any, where: Where) -> Iterator[_Refusal]:
-    """Yield the parts of `value` that are not in `allowed`, a tree of the same form."""
+    """Yield a refusal for each part of `value` that is not in `allowed`, which is a tree of the same form."""
     if isinstance(allowed, _OneOf):
         yield from _not_one_of(value, allowed, where)
     elif isinstance(allowed, list):

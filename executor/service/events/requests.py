@@ -1,4 +1,5 @@
-"""Reads fetcher events: whether one is ours, the job that it asks for, and all its mistakes. Pure."""
+"""Reads fetcher events: whether an event is for this service, the job that it requests, and all of its
+mistakes. No I/O."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ class ServiceJob:
 
 
 def is_ours(event: Event, engine_ids: Sequence[str]) -> bool:
-    """Return whether a fetcher event is for this service, and must run now. Raises UnreadableEventError if
-    the event does not say."""
+    """Return whether a fetcher event is for this service and must run now. Raises UnreadableEventError if the
+    event does not contain that information."""
     contents = _contents(event)
     info = contents.get("info")
     if not isinstance(info, Mapping):
@@ -64,12 +65,11 @@ def action_job_id(action_id: str) -> str:
 
 
 def read_request(event: Event, bounds: Bounds, *, region: str | None) -> ServiceJob:
-    """Return the job that the event asks for. Raises RefusedError, which names each key that is wrong.
-
-    region: the configured one.
+    """Return the job that the event requests. Raises RefusedError, which names each wrong key. region: the
+    configured region.
     """
     contents = _without_nulls(_contents(event))
-    # Neither a descriptor nor an answer can contain lone surrogates, and large integers break calculations.
+    # Descriptors and answers cannot contain lone surrogates, and large integers break calculations.
     for problems in (_half_characters(event.payload), _large_integers(contents)):
         if problems:
             raise RefusedError(_sentence(problems))
@@ -135,14 +135,14 @@ def _resolved(contents: Mapping[str, Any], pulls: Pulls) -> dict[str, Any]:
         table["server"] = {**at(contents, "server"), "models": list(pulls.models)}
     ml = table.get("ml")
     if isinstance(ml, Mapping) and isinstance(ml.get("script"), Mapping):
-        # The event brings the scripts. This path is on the machine of the user who submitted it.
+        # The event contains the scripts. This path is on the machine of the user who submitted the request.
         kept = {key: value for key, value in ml["script"].items() if key != "script"}
         table["ml"] = {**ml, "script": kept}
     return table
 
 
 def _unwritable_names(event: Event) -> list[str]:
-    """Return the mistakes in names that become part of the job: a job descriptor cannot contain NUL
+    """Return the mistakes in names that become part of the job, because a job descriptor cannot contain NUL
     characters."""
     names = {
         "action_id": event.action_id,
@@ -177,7 +177,7 @@ def _too_much_data(pulls: Pulls, bounds: Bounds) -> list[str]:
 
 
 def _without_nulls(node: Any) -> Any:
-    """Return `node` without nulls in its tables. TOML has none, and they mean an absent key."""
+    """Return `node` without nulls in its tables. TOML has no nulls; here a null means an absent key."""
     if isinstance(node, Mapping):
         return {key: _without_nulls(value) for key, value in node.items() if value is not None}
     return [_without_nulls(each) for each in node] if isinstance(node, list) else node
@@ -228,7 +228,7 @@ def _sentence(problems: Sequence[str]) -> str:
 def answerable(text: str) -> str:
     """Return a sentence that an answer may contain, even if it repeats parts of a request."""
     text = text if len(text) < _LONGEST_SENTENCE else f"{text[: _LONGEST_SENTENCE - 1]}…"
-    # A message may quote a text with halves of characters.
+    # A message may quote a text with lone surrogates.
     return as_utf8(text)
 
 
@@ -242,14 +242,14 @@ class Pulls:
     """The sources of a job."""
 
     sources: tuple[dict[str, Any], ...]
-    """Datasets as items of `data.sources`; of a job without a server also the models."""
+    """Datasets as items of `data.sources`; for a job without a server, also the models."""
     models: tuple[dict[str, Any], ...] = ()
     """Models as items of `server.models`."""
     sizes: Mapping[str, int]
     """Known sizes (bytes) by address."""
     scripts: tuple[Source, ...]
     problems: tuple[str, ...]
-    """Reasons why the job cannot run, a sentence each."""
+    """Reasons why the job cannot run, each a sentence."""
 
 
 def read_pulls(payload: Mapping[str, Any], contents: Raw) -> Pulls:
