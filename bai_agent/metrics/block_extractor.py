@@ -1,4 +1,4 @@
-"""Turns blocks of lines, of a log or of `emit`, into records, and counts what it finds."""
+"""Turns blocks of lines from a log or from `emit` into records, and counts the findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _NUMBER_SHOWN = 80
 _QUOTABLE = 64 * 1024
-"""Characters of a line that are searched for secrets before its beginning is quoted."""
+"""Number of characters of a line that are searched for secrets before its beginning is quoted."""
 
 
 class BlockExtractor:
@@ -52,10 +52,10 @@ class BlockExtractor:
         self._count_lines = line_counter(fast=fast)
         self._extraction: tuple[frozenset[int], Extraction] | None = None
         self.runs_elsewhere = False
-        """Whether another node does the runs of a `[repeat]` job; then emitted lines name their run."""
+        """Whether another node starts the runs of a `[repeat]` job. If true, emitted lines name their run."""
 
     def extract(self, source: Log, block: LineBlock) -> None:
-        """Take a block of a log."""
+        """Extract the values in a block of a log."""
         timestamp = self._now()
         self._limit.truncations = block.truncations
         self._limit.log = source.number
@@ -85,7 +85,7 @@ class BlockExtractor:
         self._tally.lines += self._count_lines(block.data)
 
     def take_emitted(self, source: Log, block: LineBlock) -> None:
-        """Take a block of emitted lines."""
+        """Extract the values in a block of emitted lines."""
         timestamp = self._now()
         late = source.is_late(block)
         offset = block.offset
@@ -132,7 +132,8 @@ class BlockExtractor:
         self._tally.count_doubt(index, doubt)
 
     def _parts(self, source: Log, block: LineBlock) -> Iterator[tuple[LineBlock, frozenset[int]]]:
-        """Yield the parts of the block between two patterns' switching off, each with the metrics that are off."""
+        """Split the block at the lines from which patterns are disabled; yield each part with its disabled
+        metrics."""
         end = block.offset + len(block.data)
         switched_off = off_in(source.src, self._switched_off) if self._switched_off else []
         cuts = {each.off for each in switched_off if each.truncations == block.truncations}
@@ -157,6 +158,6 @@ class BlockExtractor:
             log.warning("%s", not_a_number_warning(name, 1, text, metric=metric))
 
     def _quoted(self, text: str) -> str:
-        """Return `text` as it may be quoted: redacted and cut. Secrets are removed before it is cut: half a
-        secret is not recognised."""
+        """Return `text` redacted and truncated, so that it can be quoted. Secrets are removed first, because a
+        truncated secret would not be recognised."""
         return self._quote(text[:_QUOTABLE])

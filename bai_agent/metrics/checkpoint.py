@@ -1,4 +1,4 @@
-"""`extractor.offset`: the position where a restarted extractor continues."""
+"""`extractor.offset`: the position at which a restarted extractor continues."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from bai_agent.metrics.tally import Tally
 
 _VERSION = 2
 _TRUNCATIONS = "generation"
-"""Key of a place's `truncations` in older versions."""
+"""Key of a position's `truncations` in files of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractionCheckpoint:
     """The size (bytes) and number of records of `metrics.jsonl` when all logs had been searched up to these
-    places.
+    positions.
 
-    It may already have contained records from beyond the places, if a restarted extractor was repeating them:
-    `last` tells.
+    The file may already contain records from beyond these positions, if a restarted extractor was repeating
+    them. `last` shows whether it does.
     """
 
     size: int
@@ -46,14 +46,13 @@ class ExtractionCheckpoint:
     context: dict[str, State] = field(default_factory=dict)
     """Context from earlier lines at the positions of `logs`, by source."""
     own_usage: dict[str, Any] | None = None
-    """Resources that the extraction had used by then."""
+    """Resources that the extraction had used at that time."""
 
 
 def write_checkpoint(path: Path, checkpoint: ExtractionCheckpoint) -> None:
-    """Replace `path` atomically. Not synced, because that would cost the benchmark's disk some time each
-    second.
+    """Replace `path` atomically, but without fsync, which would slow down the benchmark's disk every second.
 
-    After a power loss the file is either complete or not accepted as a checkpoint.
+    After a power loss, an incomplete file is not accepted as a checkpoint.
     """
     table = asdict(checkpoint)
     for place in (*table["logs"].values(), table["emit"]):

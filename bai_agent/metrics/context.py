@@ -1,4 +1,4 @@
-"""Adds to values what earlier lines of the log define: labels, a step, or the unit of a table (`context` of a metric).
+"""Adds labels, steps or units that earlier lines of the log define for later values (`context` of a metric).
 
 The last match of each pattern is saved with the log's position, so a restarted extractor continues with it.
 """
@@ -24,17 +24,18 @@ from bai_agent.metrics.search.units import conversion
 from bai_agent.metrics.sections import LineMarkers
 
 Said = tuple[Mapping[str, str], ...]
-"""Groups of a pattern in its last line, by match. One match applies to all values; each of several applies to one value of a line."""
+"""Groups of a pattern in the last line that matched it, for each match. A single match applies to all values. Each of several matches
+applies to one value of a line."""
 State = Mapping[int, Said]
-"""Groups of each pattern in its last line, by the pattern's number."""
+"""Groups of each pattern in the last line that matched it, by the pattern's number."""
 
 _MOST_MATCHES = 64
-"""Most matches of a pattern in one line that are kept."""
+"""Largest number of matches of a pattern in one line that are kept."""
 _CACHED = 4096
 
 
 class ContextChange(NamedTuple):
-    """The context from an offset of the file on."""
+    """A context that applies from an offset of the file on."""
 
     offset: int
     state: State
@@ -123,7 +124,7 @@ class ContextMarkers:
         return number if factor.factor == 1 and not factor.inverse else scaled(number, factor)
 
     def _extra(self, own: str, groups: Mapping[str, str]) -> str:
-        """Return the members of a record: its own, and those of the context."""
+        """Return the members of a record: its own members and those of the context."""
         if not groups:
             return own
         key = own, tuple(groups.items())

@@ -11,10 +11,10 @@ from bai_agent.metrics.search.number import finite_number
 NAME_LIMIT = 256
 """Longest name (characters)."""
 _RUN_BEGINS = re.compile(rb'\{"BAI_REPEAT": "(warmup-)?([0-9]{1,6})"\}')
-"""Line that `mpi_process.py` writes before its process starts, in a `[repeat]` job."""
+"""Line that `mpi_process.py` writes in a `[repeat]` job before its process starts."""
 _ATTEMPTS = 100
-"""Largest number of places in a line that are searched for an object: a line full of braces must not delay
-the rest."""
+"""Largest number of positions in a line at which an object is searched, so that a line full of braces does not
+delay the rest."""
 
 
 class Emitted(NamedTuple):
@@ -39,8 +39,8 @@ def begun_run(line: bytes) -> int | None:
 def parse_emitted(line: bytes) -> Emitted:
     """Return the content of `line`.
 
-    A writer that died within a line leaves a fragment before the next writer's object. So the longest end of
-    the line that is a complete object counts, and text before it makes the line bad.
+    A writer that died within a line leaves a fragment before the next writer's object. So the longest suffix of
+    the line that is a complete object is read. If there is text before it, the line counts as bad.
     """
     text = line.decode("utf-8", "surrogateescape").strip(" \t\r")
     start = text.find("{")

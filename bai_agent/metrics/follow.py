@@ -9,30 +9,30 @@ from pathlib import Path
 from bai_agent.light_dataclass import dataclass, replace
 
 CHUNK = 128 * 1024
-"""Bytes of one read. Larger reads are not faster: they exceed the processor's cache."""
+"""Size of one read (bytes). Larger reads are not faster, because they exceed the processor's cache."""
 LINE_LIMIT = 2**20
-"""Most bytes of a line that are searched; the others are only counted."""
+"""Number of bytes of a line that are searched. Further bytes are only counted."""
 
 
 @dataclass(frozen=True)
 class LineBlock:
-    """Complete lines, each ended by a newline byte, as in the file from `offset` on.
+    """Complete lines, each ended by a newline byte, which start at `offset` of the file.
 
-    A carriage return that ends a line is a newline here, so offsets are those of the file. A line that was cut at the
-    limit is a block of its own.
+    A carriage return that ends a line is replaced by a newline, so offsets do not change. A line that was truncated
+    at the limit is a block of its own.
     """
 
     truncations: int
-    """Number of truncations of the file before."""
+    """Number of truncations of the file before this block."""
     offset: int
     data: bytes
     repainted: frozenset[int] = frozenset()
-    """Starts of lines that are states of a progress bar and are repainted later; see `repaint.py`."""
+    """Starts of lines that are states of a progress bar which a later state replaced; see `repaint.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogPosition:
-    """Position of a follower: all lines before `offset` are done."""
+    """Position of a follower. All lines before `offset` have been processed."""
 
     truncations: int = 0
     """Number of truncations of the file."""
@@ -44,7 +44,7 @@ class LogPosition:
     unsearched: int = 0
     """Bytes beyond the limit of long lines."""
     repeat: int = -1
-    """Run that is being read, in a `[repeat]` job; -1 before the first."""
+    """Run whose output is being read, in a `[repeat]` job; -1 before the first run."""
 
 
 def open_log(path: Path) -> int:
@@ -53,11 +53,12 @@ def open_log(path: Path) -> int:
 
 
 class Follower:
-    """Follows one file from a position on. A file that became shorter was truncated, and is read from its start.
+    """Follows one file from a position on. If the file becomes shorter, it counts as truncated and is read from its
+    start.
 
-    It opens the first of `paths` that exists, as soon as one does, and keeps it open. `seen` is the known size of the
-    file. With `carriage_return` a line ends at a newline or a carriage return, else only at a newline. `chunk` is at
-    most `line_limit`. `opener` raises FileNotFoundError if there is no file.
+    It opens the first of `paths` that exists, as soon as one of them exists, and keeps it open. `seen` is the known
+    size of the file. With `carriage_return` a line ends at a newline or a carriage return, else only at a newline.
+    `chunk` is at most `line_limit`. `opener` raises FileNotFoundError if there is no file.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Follower:
 
     @property
     def behind(self) -> bool:
-        """Whether the file is known to have bytes to read."""
+        """Whether the known size of the file is beyond the position."""
         return self.position < (self._seen if self.end is None else min(self._seen, self.end))
 
     def size(self) -> int:
@@ -97,14 +98,14 @@ class Follower:
 
     @property
     def last(self) -> int:
-        """End of the content that is to be read, as of now."""
+        """Current end of the content that is to be read."""
         return self.size() if self.end is None else min(self.size(), self.end)
 
     def read(self) -> tuple[bool, list[LineBlock]]:
         """Read one chunk; return whether there was new content, and the lines that ended in it.
 
-        If the file became shorter, nothing is read: the place is then the start of the truncated file. The
-        caller makes it durable before the next call.
+        If the file became shorter, nothing is read and the position becomes the start of the truncated file.
+        The caller must save this position before the next call.
         """
         if not self._open():
             return False, []
@@ -127,9 +128,9 @@ class Follower:
         return self._split(b"\n", in_file=False) if self.place.offset < self.position else []
 
     def skip(self, offset: int, *, repeat: int) -> None:
-        """Continue at `offset`, where the run `repeat` begins; call `finish` before.
+        """Continue at `offset`, where the run `repeat` begins. Call `finish` first.
 
-        After a truncation and new output that may be before the bytes that were read.
+        After a truncation and new output, `offset` may be before the bytes that were already read.
         """
         if offset < self.position:
             self._begin_again()

@@ -1,7 +1,7 @@
-"""The headlines of a node, so that listings of many jobs need not read records.
+"""Computes the headlines of a node, so that listings of many jobs need not read records.
 
-They are computed while records are written. If another process wrote some of the records, all are read once, at the
-end. Values of medians that memory cannot keep are in a file meanwhile.
+Headlines are computed while records are written. If another process wrote some of the records, all records are read
+once at the end. Values for medians that do not fit in memory are stored in a temporary file.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from bai_agent.metrics.search.reading import LABELS
 from bai_agent.metrics.spilled_values import SpilledValues, SpillFile
 
 MOST_KEPT = 2_000_000
-"""Most values that memory keeps for all medians (16 MB); beyond that, it keeps a sample."""
+"""Largest number of values in memory for all medians (16 MB). With more values, memory holds a sample."""
 _MOST_SEARCHED = 500_000
-"""Most values that memory keeps while a file is searched for a median."""
+"""Largest number of values in memory while a file is searched for a median."""
 MOST_SERIES = 4096
-"""Most series and runs; with more, the oldest generations are forgotten, and jobs without generations have no
-headlines in listings."""
+"""Largest number of series and runs. With more, the oldest generations are dropped. Jobs without generations
+then have no headlines in listings."""
 _MOST_METRICS = 16
 _MOST_READS = 20
 _PLACES = ("rank", "process_rank")
 _CHUNK = 2**20
 
 _Started = Callable[["int | None"], "int | None"]
-"""Returns the start of the benchmark, or of this repeat (ms UTC); None if not known."""
+"""Returns the start of the benchmark, or of a given repeat (ms UTC); None if unknown."""
 _Key = tuple[str, tuple[tuple[str, str], ...], "str | None", "int | None"]
 """Metric, labels, process, repeat."""
 _Group = tuple[str, str, "int | None"]
@@ -63,9 +63,10 @@ class _Series:
         self.metric = metric
         self.running = running
         self._warmup = metric.warmup_values
-        """Number of warm-up values that are still to come."""
+        """Number of warm-up values that have not arrived yet."""
         self.spilled: SpilledValues | None = None
-        """All values, if memory keeps only a sample of them. None also if the disk has no room."""
+        """All values in a file, if memory holds only a sample. None if memory holds all values or the disk is
+        full."""
 
     def add(self, texts: Sequence[str | bytes], *, are_plain: bool) -> None:
         """Add the next values, in their order. Values beyond `LIMIT` are ignored. are_plain: `JSON` matches each."""
@@ -90,7 +91,7 @@ class _Series:
                 self.spilled = None
 
     def thin(self, file: SpillFile | None) -> None:
-        """Keep half of the values in memory, and start to write all of them to `file`."""
+        """Keep only half of the values in memory, and write all values to `file` from now on."""
         if file is not None and (values := self.running.all_values) is not None:
             with suppress(OSError):
                 spilled = file.begin()
@@ -99,7 +100,8 @@ class _Series:
         self.running.thin()
 
     def value(self, stopping: Callable[[], bool]) -> float | None:
-        """Return the headline; None if the values must be added once more, to what `running.again` returns."""
+        """Return the headline. None if the caller must add all values again, to the object that `running.again`
+        returns."""
         found, running = self.running.value(), self.running
         for _ in range(_MOST_READS):
             if found is not None or self.spilled is None or stopping():
@@ -137,7 +139,8 @@ class Headlines:
     ) -> None:
         """metrics: by their indexes, those with patterns first. restarts: whether each repeat is a generation.
 
-        spill_folder: folder for values that do not fit in memory. None: they are read from the records again.
+        spill_folder: folder for values that do not fit in memory. None: these values are read from the records
+        again.
         """
         first = metrics[:_MOST_METRICS]
         self._started = started
@@ -150,22 +153,24 @@ class Headlines:
         self._spill_folder = spill_folder
         self._spill_file = SpillFile(spill_folder) if spill_folder is not None else None
         self._forgotten = -1
-        """Newest generation that was forgotten."""
+        """Newest generation that was dropped."""
         self._kept = 0
         self._is_whole = self._takes = True
-        """Whether all records so far were added, and further values matter."""
+        """`_is_whole`: whether all records so far were added. `_takes`: whether further values are needed."""
         self._reads = False
-        """Whether the records are being read: without a recorded start the time of the first record counts."""
+        """Whether the records are being read. If the start is not recorded, the time of the first record is
+        used instead."""
         self._searches: Mapping[_Key, RunningHeadline] | None = None
-        """Search of the headlines that are not known yet, if all values were added before."""
+        """Searches for headlines that are still unknown after all values were added once."""
 
     def miss(self) -> None:
-        """Stop adding: another process wrote records."""
+        """Stop adding values, because another process wrote records."""
         self._is_whole = False
         self._stop_taking()
 
     def add_found(self, found: Sequence[Found], *, labels: str, timestamp: int, repeat: int | None) -> None:
-        """Add values found by patterns, in their order. labels: members of the labels of values without other members."""
+        """Add values found by patterns, in their order. labels: members of the labels for values that have no members of
+        their own."""
         names = self._names
         if not self._takes or not any(each[1] in names for each in found):
             return
@@ -186,7 +191,7 @@ class Headlines:
         wanted = [each for each in columns.columns if each.metric in self._names]
         names = [self._names[each.metric] for each in wanted]
         if len(set(names)) < len(names) or any(each.extras is not None for each in wanted):
-            # The order of the values matters, or each value may belong to another series.
+            # The order of the values matters, or each value may belong to a different series.
             found = columns._replace(columns=wanted).found()
             self.add_found(found, labels=labels, timestamp=timestamp, repeat=repeat)
             return
@@ -203,7 +208,8 @@ class Headlines:
         repeat: int | None,
         are_plain: bool = False,
     ) -> None:
-        """Add values of one metric, in their order. members: of the JSON object of their labels."""
+        """Add values of one metric, in their order. members: members of the JSON object of the values'
+        labels."""
         if not self._takes or name not in self._wanted:
             return
         series = self._series_of((name, members, repeat))
@@ -234,8 +240,8 @@ class Headlines:
         """Return a node's headlines by their names with labels. path: the records.
 
         arms: the arm of each repeat, in a job that compares some. failed: repeats that do not count.
-        of_several_nodes: include the numbers of each run, from which those of the job are computed. stopping: whether
-        the result is no longer wanted; then none.
+        of_several_nodes: include the numbers of each run, from which the job's headlines are computed. stopping:
+        returns whether the result is no longer needed. If True, no headlines are returned.
         """
         try:
             found = self._numbers(path, stopping)
@@ -280,7 +286,8 @@ class Headlines:
     def _read(
         self, path: Path, stopping: Callable[[], bool], searches: Mapping[_Key, RunningHeadline] | None
     ) -> Headlines:
-        """Return the headlines from all records. searches: of headlines that are not known yet, if the others are."""
+        """Compute the headlines from all records. searches: searches for headlines that are still unknown. None:
+        compute all headlines."""
         metrics = [self._wanted[name] for name in self._names.values()]
         found = Headlines(
             metrics, started=self._started, restarts=self._restarts, spill_folder=self._spill_folder
@@ -307,7 +314,7 @@ class Headlines:
             series, number = known[name, members, repeat]
             if series is None:
                 continue
-            # A value beyond the limit is ignored, so a run does not begin with it.
+            # A value beyond the limit is ignored, so it cannot mark the beginning of a run.
             if with_times and (
                 abs(float(value)) > LIMIT or not self._is_measured(series.metric, int(timestamp), number)
             ):
@@ -317,7 +324,7 @@ class Headlines:
             self._take(series, its)
 
     def _series_of(self, group: _Group) -> _Series | None:
-        """Return the series of the values of `group`; None if it does not matter."""
+        """Return the series of the values of `group`; None if the values are not needed."""
         found = self._groups.get(group)
         return found if found is not None or not self._takes else self._begin(group)
 
@@ -354,7 +361,7 @@ class Headlines:
         return max(len(self._series), len(self._groups)) >= MOST_SERIES
 
     def _forget_oldest(self, generation: int | None) -> bool:
-        """Forget the oldest generation if it is before `generation`; return whether it was forgotten."""
+        """Drop the oldest generation if it is before `generation`; return whether it was dropped."""
         oldest = min((key[3] for key in self._series if key[3] is not None), default=None)
         if not self._restarts or generation is None or oldest is None or oldest >= generation:
             return False

@@ -1,4 +1,5 @@
-"""The logs from which metrics are taken: the benchmark's output, or that of each process if they have separate logs."""
+"""The logs from which metrics are taken. They are the benchmark's output, or the output of each process if processes
+have separate logs."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from bai_agent.strategy.process_ends import ProcessLog, open_regular, process_en
 OUTPUT = "log"
 """Source of values from output.log.
 
-Rank 3's log is "log/3", in run 0 of several "log/3/0", after the second restart "log/3/g2".
+The log of rank 3 is "log/3". In run 0 of several it is "log/3/0", and after the second restart "log/3/g2".
 """
 
 _MOST_OPEN = 256
-"""Most files that stay open between two reads."""
+"""Largest number of files that stay open between two reads."""
 _SETTLED_NS = 200_000_000
-"""Age below which a folder may change again with the same time stamp."""
+"""Age below which a folder may change again without a new time stamp (ns)."""
 _RANKS = _RUNS = 1_000_000
 """Ranks and runs have at most six digits."""
 
@@ -40,7 +41,8 @@ class Log:
     """Source in its records."""
     follower: Follower
     late: tuple[int, int]
-    """Number of truncations at our start and the size then, if an earlier process of ours had read it."""
+    """Number of truncations and size of the log when this process started, if an earlier extractor had read
+    it."""
     process: ProcessLog | None = None
     sections: Sections | None = None
     """Open sections. None if no metric has sections."""
@@ -48,7 +50,7 @@ class Log:
     context: LogContext | None = None
     """Context from its lines. None if no metric has a context."""
     restarts: bool = False
-    """Whether the job may be restarted: its generations are distinguished like the runs of `[repeat]`."""
+    """Whether the job may be restarted. If true, its generations are handled like the runs of `[repeat]`."""
 
     @property
     def name(self) -> str:
@@ -57,7 +59,7 @@ class Log:
 
     @property
     def number(self) -> int | None:
-        """Number that replaces its name. None for output.log."""
+        """Number that stands for the log's name. None for output.log."""
         if self.process is None:
             return None
         run, generation = self.process.repeat, self.process.generation
@@ -66,7 +68,7 @@ class Log:
 
     @property
     def repeat(self) -> int | None:
-        """Run of a `[repeat]` job that is being read, or generation of a job with restarts."""
+        """Run of a `[repeat]` job, or generation of a job with restarts, whose output is being read."""
         if self.process is not None:
             return self.process.generation if self.restarts else self.process.repeat
         at = self.follower.place.repeat
@@ -74,28 +76,30 @@ class Log:
 
     @property
     def done(self) -> bool:
-        """Whether it was read completely: its process has ended. The end of output.log moves on."""
+        """Whether the log was read completely and its process has ended. Always false for output.log, whose end
+        moves on."""
         end = self.follower.end
         return self.process is not None and end is not None and self.follower.position >= end
 
     def reset_sections(self) -> None:
-        """End all sections and forget the context: another log, or another run, begins in the same file."""
+        """End all sections and clear the context, because another log or run begins in the same file."""
         if self.sections is not None:
             self.sections.reset()
         if self.context is not None:
             self.context.reset()
 
     def is_late(self, block: LineBlock) -> bool:
-        """Return whether the block existed before this process, so that it is read later than it was printed."""
+        """Return whether the block was printed before this process started, so that its time of reading is too
+        late."""
         truncations, size = self.late
         return block.truncations == truncations and block.offset < size
 
 
 class Logs:
-    """All logs of a run: output.log, or those of its processes, as they appear.
+    """All logs of a run: output.log, or the logs of its processes, which are added as they appear.
 
     places, opened, known: position, open sections and context of each log. last: the last record of each log.
-    again: whether an earlier process of ours had begun.
+    again: whether an earlier extractor had started.
     """
 
     def __init__(
@@ -131,7 +135,7 @@ class Logs:
 
     @property
     def shared(self) -> Follower | None:
-        """Follower of output.log, into which processes that the benchmark left behind may print."""
+        """Follower of output.log. Processes that outlive the benchmark may still print into this file."""
         return None if self.by_process else self._logs[OUTPUT].follower
 
     @property
@@ -180,7 +184,8 @@ class Logs:
                 follower.close()
 
     def in_turn(self) -> Iterator[Log]:
-        """Yield each log. Before the next one it is closed if it is done, or if too many are open."""
+        """Yield each log. Before the next one is yielded, a log is closed if it is done or if too many are
+        open."""
         for number, each in enumerate(self):
             yield each
             if number >= _MOST_OPEN or each.done:

@@ -1,4 +1,5 @@
-"""The extractor's work: from the benchmark's files to records, until the benchmark has exited and everything is read."""
+"""The work of the extractor. It turns the benchmark's files into records until the benchmark has exited and everything
+is read."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ _CHECKPOINT_SECONDS = 1.0
 
 
 class Extractor:
-    """The extraction of a run, as far as one process does it. It continues where the last process was
+    """The part of a run's extraction that one process does. It continues where the previous process was
     killed."""
 
     def __init__(
@@ -137,7 +138,7 @@ class Extractor:
         self._knows_end = False
 
     def leave_rest(self) -> None:
-        """End without extracting the remaining output, whose bytes are counted in `extracted.json`."""
+        """End without extracting the remaining output. Its size is recorded in `extracted.json`."""
         self._leaves_rest = True
 
     def run(self) -> None:
@@ -150,7 +151,8 @@ class Extractor:
         self._checkpoint()
         rest = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, factor=1.5)
         while not self._leaves_rest:
-            # Checked before the reads, so that everything written before the exit is read after it.
+            # Checked before the logs are read, so that the following reads include everything that was written
+            # before the exit.
             exited = self._has_ended()
             self._logs.look(at_the_end=exited)
             new = self._follow_runs(self._repeats, exited=exited)
@@ -167,7 +169,7 @@ class Extractor:
                 self._sleep(0 if exited else rest.next())
 
     def _has_ended(self) -> bool:
-        """Return whether nothing more is printed: the benchmark has ended, and is not restarted."""
+        """Return whether the benchmark has ended and is not restarted, so that it prints nothing more."""
         return (self._rundir.end if self._job.has_generations else self._rundir.exit).exists()
 
     def _follow_runs(self, repeats: RepeatGuide | None, *, exited: bool) -> bool:
@@ -190,7 +192,7 @@ class Extractor:
             assert run.repeat is not None
             timestamp = run.ended.time or 0
             self._take_of_run(run.ended, timestamp=timestamp, repeat=run.repeat)
-            # The last records of a run, by which readers know that they have seen all of it.
+            # These are the last records of a run. They tell readers that the run's records are complete.
             self._records.add_values(
                 "run", run.repeat, run_facts(run.ended), timestamp=timestamp, repeat=run.repeat
             )
@@ -202,10 +204,11 @@ class Extractor:
             take(source, block)
 
     def _leave_to_others(self, *, exited: bool) -> None:
-        """Stop reading at the benchmark's end: later output of processes that it left behind is not searched for metrics.
+        """Stop reading at the benchmark's end. Later output of processes that outlive the benchmark is not searched for
+        metrics.
 
-        Output that exists before a look that finds it alive is its own. After its death nothing more is read
-        until exit.json exists.
+        Output that exists before a check that finds the benchmark alive is the benchmark's own. After its death,
+        nothing more is read until exit.json exists.
         """
         if not exited:
             sizes = [each.size() for each in self._shared]
@@ -214,14 +217,15 @@ class Extractor:
                 if alive:
                     each.end = size
                 elif each.end is None:
-                    # An extractor that starts after the benchmark's death does not know its end until exit.json exists.
+                    # An extractor that starts after the benchmark's death does not know where its output ends until
+                    # exit.json exists.
                     each.end = each.position
         elif not self._knows_end:
             self._knows_end = True
             ended = read_exit(self._rundir) or RunEnd()
             output = ended.output_bytes
             if (shared := self._logs.shared) is not None:
-                # A file that is shorter by now was truncated by another process.
+                # If the file is shorter than at the benchmark's end, another process has truncated it.
                 shared.end = 0 if output is not None and shared.size() < output else output
             self._emit.follower.end = ended.emit_bytes
 
@@ -248,7 +252,7 @@ class Extractor:
     def _finish(self) -> None:
         remaining = 0
         if self._leaves_rest:
-            # Between two blocks: the kept part of an unfinished line counts as not searched.
+            # Called between two blocks. The buffered part of an unfinished line counts as not searched.
             for each in chain(self._logs.in_turn(), [self._emit]):
                 if self._repeats is not None:
                     each.follower.end = None
@@ -293,7 +297,7 @@ class Extractor:
         note = self._rundir.results
         tables = self._job.results
         if not note.exists():
-            # Imported here: many jobs have no result files.
+            # Imported here because many jobs have no result files.
             from bai_agent.metrics.results.results_reader import ResultFolder, gather_results
 
             started = read_started(self._rundir)
@@ -325,7 +329,8 @@ class Extractor:
                 ]
 
     def _runs(self) -> RepeatedRuns:
-        """Return the runs of a `[repeat]` job, or the generations of a job with restarts; otherwise none."""
+        """Return the runs of a `[repeat]` job, or the generations of a job with restarts. Other jobs have
+        none."""
         if self._job.has_generations:
             return GenerationRuns(self._rundir).look()
         return read_repeats(self._rundir.repeats)
@@ -334,12 +339,12 @@ class Extractor:
         """Record the metrics about the run's own resources."""
         values = values_of_run(self._job.metrics, ended)
         for value in values:
-            # Not incremented: after a restart the runs are read again from the first one.
+            # Set instead of incremented, because after a restart the runs are read again from the first one.
             self._tally.found[value.i] = (repeat or 0) + 1
         self._records.add_values("exit", repeat or 0, values, timestamp=timestamp, repeat=repeat)
 
     def _time_of_start(self, repeat: int | None) -> int | None:
-        """Return the start of the benchmark, or of this repeat (ms UTC); None if not known."""
+        """Return the start of the benchmark, or of the given repeat (ms UTC); None if unknown."""
         runs = self._runs().measured
         if repeat is not None and repeat < len(runs):
             return runs[repeat].time
@@ -370,7 +375,7 @@ class Extractor:
         try:
             self._write_checkpoint()
         except OSError as error:
-            # Only a hint: without it a restarted process reads more output again.
+            # The checkpoint is optional. Without it, a restarted process only reads more output again.
             if error.errno not in FULL:
                 raise
         else:
@@ -393,7 +398,8 @@ class Extractor:
         )
 
     def _own_usage(self) -> dict[str, Any]:
-        """Return the resources used by all processes of this extraction, as far as killed ones had recorded them."""
+        """Return the resources that all processes of this extraction used. For killed processes, only the recorded
+        part is known."""
         mine = own_usage()
         former = self._former_usage or {"cpu_seconds": 0.0, "peak_memory_bytes": None}
         peaks = [each["peak_memory_bytes"] for each in (former, mine)]
@@ -421,7 +427,7 @@ class Extractor:
 
 
 def _host_sampler(rundir: RunDir) -> HostSampler | None:
-    # Imported here: it needs heavy modules, and many jobs switch it off.
+    # Imported here because it loads large modules and many jobs disable it.
     try:
         from bai_agent.machine.host_usage import HostSampler
     except ImportError as error:

@@ -1,7 +1,8 @@
-"""`metrics.jsonl`: one writer, numbered without a gap, and without repetition whenever it is killed.
+"""Writes `metrics.jsonl`. There is one writer. Records are numbered without gaps and are never repeated, even
+if the writer is killed.
 
-A restarted writer extracts again from its last checkpoint, with the same result. So records up to the last
-one of their source are already in the file.
+A restarted writer extracts again from its last checkpoint, with the same result. It skips records up to the
+last one of their source, because they are already in the file.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bai_agent.metrics.search.reading import LABELS
 log = logging.getLogger(__name__)
 
 SOURCES = ("log", "emit", "host", "exit", "run", "file")
-"""Sources of records, in addition to those of processes' logs."""
+"""Sources of records, in addition to the logs of processes."""
 _OF_NO_HEADLINE = ("host", "run")
 """Sources whose metrics have no headline."""
 _CHUNK = 2**20
@@ -37,14 +38,15 @@ _LABELS = f"{LABELS}{{"
 
 
 _PIECES = 6
-"""Parts of a record: its beginning, the last digits of its number, its place, its name, its value, and the rest."""
+"""Number of text pieces that make up a record: beginning, last digits of its number, place, name, value, and the
+rest."""
 _DIGITS = [f"{number:03}" for number in range(1000)]
 
 _index = itemgetter(1)
 
 
 class Key(NamedTuple):
-    """Place of a record within its source, which grows from record to record."""
+    """Position of a record within its source, which increases from record to record."""
 
     truncations: int
     """Number of truncations of its log; `gen` in the record."""
@@ -54,7 +56,7 @@ class Key(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A named value from another source than a pattern. `value` is a JSON number."""
+    """A named value from a source other than a pattern. `value` is a JSON number."""
 
     i: int
     name: str
@@ -63,11 +65,11 @@ class Value(NamedTuple):
     more: str = ""
     """Further members of its record, as JSON, each beginning with a comma."""
     timestamp: int | None = None
-    """Time (ms UTC), if it differs from that of the other values."""
+    """Time (ms UTC). None if it is the same as for the other values."""
 
 
 class BlockOrigin(NamedTuple):
-    """Origin of some lines, the same for the records of all their values."""
+    """Origin of some lines, shared by the records of all their values."""
 
     timestamp: int
     """Time at which they were read (ms UTC)."""
@@ -75,18 +77,18 @@ class BlockOrigin(NamedTuple):
     labels: str = ""
     """Members of a JSON object that are added to each record's labels."""
     truncations: int = 0
-    """Truncations of the log before."""
+    """Number of truncations of the log before these lines."""
     late: bool = False
-    """Whether they are read later than they were printed."""
+    """Whether the lines were read much later than they were printed."""
     repeat: int | None = None
 
 
 class RecordFile:
     """Appends records to the file at `path`.
 
-    Its first `size` bytes are the first `seq` records, and `last` is the last one of each source among them.
-    sources: all sources that may have records in the file. restarts: whether `repeat` below is the generation
-    of a job with restarts. headlines: receives each added record.
+    The file's first `size` bytes are the first `seq` records. `last` is the last record of each source among
+    them. sources: all sources that may have records in the file. restarts: whether `repeat` below is the
+    generation of a job with restarts. headlines: receives each added record.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class RecordFile:
         self._ends = [f',"units":{json.dumps(metric.units)},"timestamp":' for metric in metrics]
 
     def add_found(self, found: Sequence[Found], origin: BlockOrigin) -> None:
-        """Append values found by patterns in a log, in order, except those that are there already."""
+        """Append values found by patterns in a log, in order, except those that are already in the file."""
         src, labels, truncations = origin.src, origin.labels, origin.truncations
         known = self._known.get(src)
         if known is not None:
@@ -134,7 +136,7 @@ class RecordFile:
         self.last[src] = Key(truncations, *found[-1][:3])
         firsts, names, ends = self._firsts, self._names, self._ends
         end = self._end(origin)
-        # Most metrics of a job with a thousand may have no value.
+        # Computed only for metrics with a value, because most of a thousand metrics may have none.
         middles = {i: f"{ends[i]}{origin.timestamp}" for i in set(map(_index, found))}
         own = f"{_LABELS}{labels}}}" if labels else ""
         tails = {i: f"{middle}{own}{end}" for i, middle in middles.items()}
@@ -162,8 +164,8 @@ class RecordFile:
         self.last[src] = Key(origin.truncations, columns.offsets[-1], columns.columns[-1].metric, 0)
         end = self._end(origin)
         own = f"{_LABELS}{labels}}}" if labels else ""
-        # Each record is a fixed number of pieces. The pieces of all records are in one list, in which each
-        # kind has fixed positions.
+        # Each record consists of a fixed number of pieces. One list holds the pieces of all records, so each
+        # kind of piece is a slice of it.
         pieces: list[str] = [""] * (_PIECES * count)
         pieces[0::_PIECES], pieces[1::_PIECES] = _numbers(self.seq, count)
         places = [f',"src":"{src}","off":{offset}' for offset in columns.offsets]
@@ -274,11 +276,11 @@ _PARTS = {
     OfRun.SYSTEM_TIME: ("system_seconds",),
     OfRun.PEAK_MEMORY: ("peak_memory_bytes",),
 }
-"""Fields of `BenchmarkExit` whose sum is the metric."""
+"""For each resource, the fields of `BenchmarkExit` whose sum is the metric."""
 
 
 def run_facts(exited: BenchmarkExit) -> list[Value]:
-    """Return the facts about the run in `exit.json` as metrics, without unknown ones (null)."""
+    """Return the values in `exit.json` as metrics, without unknown ones (null)."""
     return [
         Value(position, f"bai_run_{key}", json.dumps(value), units)
         for position, (key, units) in enumerate(_FACTS)
@@ -307,9 +309,9 @@ def wait_for_room(
     undo: Callable[[], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call `write` until the disk has room for it; `undo` removes what a failed call has written.
+    """Call `write` until the disk has room for it. `undo` removes the partial output of a failed call.
 
-    If the process ended instead, the disk would still be full after its restart.
+    Ending the process instead would not help, because the disk would still be full after its restart.
     """
     backoff = Backoff(0.1, 2.0)
     told = False
@@ -329,7 +331,7 @@ def wait_for_room(
 
 
 def _numbers(first: int, count: int) -> tuple[list[str], list[str]]:
-    """Return the beginnings of this number of records, from the number `first` on, and the last three digits of their numbers."""
+    """Return the beginnings of `count` records, numbered from `first` on, and the last three digits of their numbers."""
     begins: list[str] = []
     digits: list[str] = []
     for thousand in range(first // 1000, (first + count - 1) // 1000 + 1):

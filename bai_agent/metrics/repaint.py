@@ -1,8 +1,9 @@
-"""Recognises states of a progress bar that were repainted, for metrics that want only the last one of a line.
+"""Recognises states of a progress bar that later states replaced, for metrics that are taken only from the last
+state of a line.
 
-A bar prints its states into one line, each ended by a carriage return. The last one is known when the line ends, or
-the next state has come. So one state is held back, and the recorded position is before it: a process that
-restarts there makes the same decision.
+A bar prints its states into one line, each ended by a carriage return. Whether a state is the last one is only
+known when the line ends or the next state follows. So one state is held back, and the recorded position is before
+this state. A restarted process then makes the same decision.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from bai_agent.metrics.follow import Follower, LineBlock, LogPosition
 from bai_agent.metrics.search.terminal import visible
 
 _BLANK_LIMIT = 64 * 1024
-"""Bytes of states without visible characters that are skipped."""
+"""Most bytes of states without visible characters that are skipped."""
 
 
 class _Line(NamedTuple):
-    """A line of a block, its end in the file, and whether a newline ended it."""
+    """A line of a block, with its end in the file and whether a newline ended it."""
 
     offset: int
     data: bytes
     end: int
     final: bool
     unsearched: int
-    """The position before it."""
+    """Bytes beyond the limit of long lines, before this line."""
 
     @property
     def is_blank(self) -> bool:
@@ -36,9 +37,9 @@ class _Line(NamedTuple):
 
 
 class RepaintFollower(Follower):
-    """A follower whose blocks also name the states that later ones repainted.
+    """A follower whose blocks also name the states that later ones replaced.
 
-    A state before 64 KiB of blank ones also counts as the last of its line.
+    A state that is followed by 64 KiB of blank states also counts as the last one of its line.
     """
 
     def __init__(self, paths: Sequence[Path], *, place: LogPosition | None = None, **keys: Any) -> None:
@@ -80,10 +81,10 @@ class RepaintFollower(Follower):
     def _lines_of(
         self, blocks: Sequence[LineBlock], before: LogPosition, newlines: set[int] | None
     ) -> Iterator[_Line]:
-        """Yield the lines of `blocks`; without `newlines` each was ended by one."""
+        """Yield the lines of `blocks`. If `newlines` is None, a newline ended each line."""
         unsearched = before.unsearched
         for number, block in enumerate(blocks):
-            # The block has only the beginning of a line that was cut; the end of the line is before the next one.
+            # The block only has the beginning of a truncated line. The line ends where the next block begins.
             following = blocks[number + 1].offset if number + 1 < len(blocks) else self._read_place.offset
             offset = block.offset
             pieces = block.data[:-1].split(b"\n")
@@ -127,7 +128,7 @@ def _as_blocks(lines: Sequence[_Line], repainted: set[int], *, truncations: int)
 
 
 def repainted_states(line: bytes) -> list[int]:
-    """Return the starts of the states in `line` (which ends without a newline) that later ones repaint."""
+    """Return the starts of the states in `line` (without its newline) that later states replace."""
     starts = [0, *(match.end() for match in re.finditer(b"\r", line))]
     shown = [at for at, state in zip(starts, line.split(b"\r"), strict=True) if visible(state).strip()]
     return shown[:-1]

@@ -1,5 +1,5 @@
-"""Guides the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts, and
-over the output between them."""
+"""Guides the extractor through the runs of a `[repeat]` job, or the generations of a job with restarts. Output
+between them is skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GenerationRuns:
         self._known = RepeatedRuns()
 
     def look(self) -> RepeatedRuns:
-        """Return the generations by the current files."""
+        """Read the current files; return the generations."""
         runs = self._known.runs
         while True:
             if not runs or runs[-1].ended is not None:
@@ -42,8 +42,8 @@ class GenerationRuns:
         return self._known
 
     def _next_number(self) -> int | None:
-        """Return the next generation that has begun here; None if none has. The node may not be a member of
-        every generation, and may not have launched every one."""
+        """Return the next generation that has begun on this node; None if there is none. The node may have left
+        some generations out, because it was not a member or did not launch them."""
         following = len(self._known.runs)
         decided = sorted(each for each in self._rundir.generations() if each >= following)
         for number in decided if following else [0, *decided]:
@@ -74,7 +74,7 @@ class GenerationRuns:
             )
         if not rundir.exit.exists():
             return None
-        # The benchmark deleted the file: all output after the generation before belongs to this one.
+        # The benchmark deleted the file, so all output after the previous generation belongs to this one.
         before = self._known.runs[-1].ended if self._known.runs else None
         return RepeatedRun(
             run=number,
@@ -88,7 +88,7 @@ class GenerationRuns:
         )
 
     def _end_before(self, begun: RepeatedRun) -> None:
-        """Set the end of the generation before to the beginning of `begun`, if its end was not recorded."""
+        """Set the end of the previous generation to the beginning of `begun`, if its end was not recorded."""
         if not self._known.runs:
             return
         before = self._known.runs[-1]
@@ -118,9 +118,10 @@ class RepeatGuide:
     def lead(self, logs: Sequence[Log], *, exited: bool) -> bool:
         """Update the ends of `logs`; return whether a log moved on to its next run.
 
-        exited: whether exit.json existed before, so that no file grows any more.
+        exited: whether exit.json existed before this call, so that no file grows any more.
         """
-        # Sizes first: bytes that exist before a look that finds a run alive were printed by that run.
+        # The sizes are read first. Bytes that exist before a check that finds a run alive were printed by that
+        # run.
         sizes = [each.follower.size() for each in logs]
         self._runs = self._file.look().measured
         moved = False
@@ -141,7 +142,7 @@ class RepeatGuide:
                 continue
             follower = log.follower
             if follower.end is None:
-                # The process that records the end was killed, too.
+                # The process that records the end was also killed.
                 follower.end = follower.size()
             if follower.position >= follower.last and follower.place.offset < follower.position:
                 self._extract(log, follower.finish())
@@ -149,7 +150,8 @@ class RepeatGuide:
         return moved
 
     def finished(self, logs: Logs, emit: Log) -> list[RepeatedRun]:
-        """Return the runs that have ended and whose output was read completely, each run once."""
+        """Return the runs that have ended and whose output was read completely. Each run is returned only
+        once."""
         found = []
         while self._told < len(self._runs):
             run = self._runs[self._told]
@@ -172,14 +174,14 @@ class RepeatGuide:
             end = None if run is None else _end_of(run, log)
             if end is None:
                 if exited:
-                    # The shim was killed in this run: the rest of the file belongs to it.
+                    # The shim was killed during this run, so the rest of the file belongs to it.
                     end = size
                 elif run is not None and run.boot_id == self._boot_id and is_alive(run.pid, run.start):
                     follower.end = max(size, follower.position)
                     return False
                 else:
-                    # The run has ended, and exit.json will soon tell where. Later output is from processes
-                    # that the run left behind.
+                    # The run has ended, and exit.json will soon contain the end of its output. Later output is
+                    # from processes that outlive the run.
                     follower.end = follower.position if follower.end is None else follower.end
                     return False
             follower.end = end
@@ -195,7 +197,8 @@ class RepeatGuide:
         return True
 
     def _truncating_run(self, log: Log) -> int:
-        """Return the run that truncated the log: its end is before its beginning."""
+        """Return the run that truncated the log, which is the run whose end offset is before its start
+        offset."""
         at = max(0, log.follower.place.repeat)
         for run in self._runs[at:]:
             end = _end_of(run, log)
@@ -222,7 +225,7 @@ def _begin_of(run: RepeatedRun, log: Log) -> int:
 
 
 def _end_of(run: RepeatedRun, log: Log) -> int | None:
-    """Return the end of the run in this log; None while it is not known."""
+    """Return the offset at which the run ends in this log; None while it is unknown."""
     if run.ended is None:
         return None
     # None if its process could not be ended.

@@ -1,7 +1,8 @@
-"""Ends this process if a search takes too long, since a search by Python's `re` cannot be interrupted from within.
+"""Kills this process if a search takes too long, because a search by Python's `re` cannot be interrupted from
+within.
 
-Such a search blocks all Python code until it returns. So the kernel does it: a timer of CPU time sends a
-signal whose default action ends the process.
+Such a search blocks all Python code until it returns. So the kernel kills the process: a CPU timer sends a
+signal whose default action is termination.
 """
 
 from __future__ import annotations
@@ -12,29 +13,31 @@ import struct
 from typing import NamedTuple
 
 LIMIT_SECONDS = 1.0
-"""CPU time (seconds) of one pattern on one line."""
+"""CPU time limit for one pattern on one line (seconds)."""
 ENDS_WITH = signal.SIGVTALRM
 """Signal that ends a process whose search took too long."""
 
 _MARK = struct.Struct("<qqqq")
-"""Content of a mark: the metric's index + 1 (0: no search), the log's truncations before the line, the line's offset,
-the log's number + 1 (0: output.log).
+"""Content of a mark: the metric's index + 1 (0: no search), the number of truncations of the log before the line, the
+line's offset, and the log's number + 1 (0: output.log).
 """
 MARK_BYTES = _MARK.size
 
 
 class SearchLimit:
-    """The `Guard` of an extraction. It records its search in `mark`, memory that survives the process.
+    """The `Guard` of an extraction. It records the current search in `mark`, which is memory that survives the
+    process.
 
-    With a mark the timer is set for each search; without, for each few hundred lines, at almost no cost.
+    With a mark, the timer is set for each search. Without a mark, it is set once for a few hundred lines, which
+    costs almost nothing.
     """
 
     def __init__(self, mark: mmap.mmap | None = None) -> None:
         self.careful = mark is not None
         self.truncations = 0
-        """Truncations before the block that is being searched."""
+        """Number of truncations of the log before the block that is being searched."""
         self.log: int | None = None
-        """Number of the process's log of the block. None for output.log."""
+        """Number of the process's log to which the block belongs. None for output.log."""
         self._mark = mark
         self._left = LIMIT_SECONDS
         # A parent may have left the signal ignored or blocked, and both are inherited.
@@ -64,11 +67,11 @@ class MarkedSearch(NamedTuple):
     metric: int
     """Index of the metric."""
     truncations: int
-    """Truncations of the log before."""
+    """Number of truncations of the log before the line."""
     offset: int
     """Offset of the line."""
     log: int | None
-    """Number of the process's log with the line. None for output.log."""
+    """Number of the process's log that contains the line. None for output.log."""
 
 
 def marked_search(mark: bytes) -> MarkedSearch | None:

@@ -1,7 +1,7 @@
 """Lines of a log that affect the lines after them, and the sections in which a metric counts (`after` and `until`).
 
-The last earlier line that matched one of a section's two patterns decides whether the section is open. That state is saved with each
-log's position, so a restarted extractor continues with it.
+The most recent earlier line that matched one of a section's two patterns decides whether the section is open. That state is saved
+with each log's position, so a restarted extractor continues with it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from bai_agent.metrics.search.patterns import compile_patterns
 
 
 class LineMarkers:
-    """Searches a log for marking lines: beginnings of sections, units of tables. Each pattern is mapped to
-    the metrics that use it."""
+    """Searches a log for marker lines, such as beginnings of sections and units of tables. Each pattern belongs
+    to the metrics that use it."""
 
     def __init__(
         self, patterns: Sequence[str], users: Sequence[Sequence[int]], *, guard: Guard, fast: bool
@@ -28,12 +28,12 @@ class LineMarkers:
         self._search: tuple[frozenset[int], Extraction] | None = None
 
     def matching(self, data: bytes, offset: int, *, without: frozenset[int]) -> list[MatchingLine]:
-        """Return the marking lines of `data`, complete lines from `offset` on. without: metrics that are switched off."""
+        """Return the marker lines of `data`, which are complete lines from `offset` on. without: disabled metrics."""
         return self._extraction(without).matching(data, offset)
 
     def guard(self, without: frozenset[int]) -> Guard:
-        """Return the guard of these searches: it attributes a slow one to a metric, which is then switched
-        off."""
+        """Return the guard of these searches. It attributes a slow search to a metric, which is then
+        disabled."""
         users = [[metric for metric in metrics if metric not in without] for metrics in self._users]
         return _Blaming(self._guard, {number: metrics[0] for number, metrics in enumerate(users) if metrics})
 
@@ -64,7 +64,7 @@ class _Blaming:
 
 
 class _Silent:
-    """Result of a search for markers, which reads no values: it is always empty."""
+    """Receiver of findings for a search for markers, which reads no values. It ignores them."""
 
     def not_a_number(self, index: int, text: str) -> None: ...
     def doubtful(self, *_about: object) -> None: ...
@@ -83,7 +83,7 @@ class SectionMarkers:
                 sections.setdefault((metric.after, metric.until), []).append(index)
         self._sections = list(sections)
         self._metrics = list(sections.values())
-        """The metrics of each section, which count only in it."""
+        """The metrics of each section, which only count inside it."""
         self._patterns = list(dict.fromkeys(each for pair in sections for each in pair if each is not None))
         users = [
             [metric for pair, indexes in sections.items() if pattern in pair for metric in indexes]
@@ -101,8 +101,8 @@ class SectionMarkers:
     ) -> tuple[list[Closed], frozenset[int]]:
         """Return the places in `data` from which metrics do not count, and the sections that are open after it.
 
-        data: complete lines, from `offset` of the file on. opened: the sections that are open before it. without: metrics that are
-        switched off.
+        data: complete lines, from `offset` of the file on. opened: the sections that are open before `data`. without: disabled
+        metrics.
         """
         closed = [Closed(offset, self._closed(opened))]
         for line, matched in self._lines.matching(data, offset, without=without):

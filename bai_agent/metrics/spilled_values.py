@@ -1,5 +1,5 @@
-"""Values that do not fit in memory, in an unnamed file: no restart finds it, and it disappears with its
-process."""
+"""Stores values that do not fit in memory in an unnamed file, which disappears with its process and is not
+reused after a restart."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import IO
 from bai_agent.job.run_directory import write_all
 
 MOST_SPILLED = 16_000_000
-"""Most values in the file (128 MB)."""
+"""Largest number of values in the file (128 MB)."""
 _MOST_BLOCKS = 2**15
 _PENDING = 2**17
-"""Values of all series that are written together."""
+"""Number of pending values, of all series, that are written together."""
 
 
 class SpillFile:
@@ -30,14 +30,15 @@ class SpillFile:
         self._is_full = False
 
     def begin(self) -> SpilledValues:
-        """Return a series without values."""
+        """Create a series without values."""
         self._series.append(SpilledValues(self))
         return self._series[-1]
 
     def note(self, count: int) -> None:
-        """Write the pending values of all series if `count` more are too many. Raises OSError if the file has no room.
+        """Write the pending values of all series if `count` more would be too many. Raises OSError if the file has no
+        room.
 
-        In that case none of its values are kept.
+        After this error, the file is empty.
         """
         self._pending += count
         if self._pending < _PENDING and not self._is_full:
@@ -49,17 +50,17 @@ class SpillFile:
         except OSError:
             self._is_full = True
             if self._file is not None:
-                # The benchmark may need this room.
+                # The benchmark may need this disk space.
                 self._file.truncate(0)
             raise
 
     def append(self, values: array[float]) -> int:
-        """Append values; return their place. Raises OSError if there is no room."""
+        """Append values; return their position. Raises OSError if there is no room."""
         place, self._count, self._blocks = self._count, self._count + len(values), self._blocks + 1
         if self._is_full or self._count > MOST_SPILLED or self._blocks > _MOST_BLOCKS:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self._file is None:
-            # Imported here: few runs have so many values.
+            # Imported here because few runs have so many values.
             from tempfile import TemporaryFile
 
             self._file = TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115

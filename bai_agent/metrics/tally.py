@@ -20,11 +20,13 @@ from bai_agent.metrics.search.patterns import Found
 from bai_agent.metrics.search.reading import Doubt
 
 _NAMES = 10_000
-"""Most names from `emit` and files that are counted separately: they come from the benchmark, and memory is bounded."""
+"""Largest number of names from `emit` and files that are counted separately. It bounds memory, because the names come
+from the benchmark."""
 _SHOWN = 80
 _LINE_SHOWN = 200
 _BEFORE = 80
-"""Characters of a line that are shown, and at most this many before a number."""
+"""`_LINE_SHOWN`: number of characters of a line that are shown. `_BEFORE`: largest number of them before a
+number."""
 _BETTER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 _OTHER_FORMS = (NumberForm.THOUSANDS, NumberForm.SI, NumberForm.AUTO)
@@ -34,19 +36,20 @@ _index = itemgetter(1)
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts since the run's start. They are kept with the checkpoint, so a restart continues with them."""
+    """Counts since the run's start. They are saved with the checkpoint, so that a restarted extractor continues
+    with them."""
 
     found: list[int]
-    """Numbers found, by the metric's index."""
+    """Number of values found, by the metric's index."""
     lines: int = 0
     emitted: dict[str, int] = field(default_factory=dict)
     not_numbers: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """First value of a metric that was not a number."""
+    """First value that was not a number, by metric."""
     doubts: dict[str, int] = field(default_factory=dict)
     """Number of doubtful values, by `_doubt_key`."""
     doubt_examples: dict[str, list[str]] = field(default_factory=dict)
-    """First doubtful value: the taken text, the whole text, and the line."""
+    """First doubtful value, by `_doubt_key`: the taken text, the whole text, and the line."""
     emit_bad_lines: int = 0
 
     def count_found(self, found: Iterable[Found]) -> None:
@@ -76,7 +79,7 @@ class Tally:
         return _doubt_key(index, doubt) not in self.doubts
 
     def note_doubt(self, index: int, doubt: Doubt, example: Sequence[str]) -> None:
-        """Keep the taken text, the whole text and the line of the first doubtful value."""
+        """Record the taken text, the whole text and the line of the first doubtful value."""
         self.doubt_examples[_doubt_key(index, doubt)] = [each[:_LINE_SHOWN] for each in example]
 
     def count_doubt(self, index: int, doubt: Doubt) -> None:
@@ -115,7 +118,7 @@ def number_advice(taken: str, whole: str) -> str:
 
 
 def not_a_number_warning(name: str, count: int, example: str, *, metric: Metric | None = None) -> str:
-    """Return a warning about values that are not numbers. metric: set if it has a pattern."""
+    """Return a warning about values that are not numbers. metric: the metric, if it has a pattern."""
     values = "1 value was" if count == 1 else f"{count} values were"
     if metric is not None and metric.json is None and read_groups(re.compile(metric.pattern)).unit:
         what = f'no numbers in a unit that becomes "{metric.units}"'
@@ -186,7 +189,7 @@ def _tables(headlines: Mapping[str, HeadlineValue]) -> dict[str, Any]:
 
 
 def _empty_presets(tally: Tally, metrics: Sequence[Metric]) -> list[str]:
-    """Return the presets without any match, not even a text that is not a number."""
+    """Return the presets whose metrics matched nothing, not even text that is not a number."""
     matched = {metric.preset: False for metric in metrics if metric.preset is not None}
     for metric, count in zip(metrics, tally.found, strict=True):
         if metric.preset is not None and (count or metric.name in tally.not_numbers):

@@ -1,15 +1,14 @@
 """Finds a pattern that searches a line for more than a second, and disables it for the rest of the log.
 
-`search_limit.py` ends the process during that search, and the agent starts the next one.
+`search_limit.py` kills the process during that search, and the agent starts the next one.
 
-1. At first the timer is set for each few hundred lines: at almost no cost, but without knowing the pattern.
+1. At first the timer is set for each few hundred lines. This costs almost nothing, but does not show which pattern is slow.
 
-2. After that signal the process is started with `careful`: the timer is set for each search, which is recorded in a
-mapped file whose page survives the process.
+2. After that signal, the process is started with `careful`. The timer is then set for each search, and each search is recorded in
+   a mapped file whose page survives the process.
 
-3. After another such signal the process is also started with `blame`: the recorded search is switched off
-   from that line on, in a file that every later process reads. In the other logs it is off from the position
-   up to which they were read.
+3. After another such signal, the process is also started with `blame`. It disables the recorded search from that line on, in a
+   file that every later process reads. In the other logs, the search is disabled from the position up to which they were read.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from bai_agent.metrics.search_limit import LIMIT_SECONDS, MARK_BYTES, marked_sea
 
 
 class SwitchOff(NamedTuple):
-    """A metric's pattern is not searched in this line of a log and those after it."""
+    """The position in a log from which on a metric's pattern is not searched."""
 
     truncations: int
-    """`gen` in the file: how often the log had been truncated."""
+    """Number of truncations of the log before the line; `gen` in the file."""
     off: int
     i: int
     src: str = OUTPUT
@@ -45,7 +44,8 @@ def open_mark(path: Path) -> mmap.mmap:
     """Return the memory, mapped from a file for `blame`, in which a careful process records its searches."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # Written, not only extended: a page without a block on a full disk would be a SIGBUS later.
+        # The file is written instead of only extended, because a page without a disk block would cause a SIGBUS
+        # on a full disk.
         wait_for_room(lambda: _clear(descriptor), path=path)
         return mmap.mmap(descriptor, MARK_BYTES)
     finally:
@@ -55,10 +55,11 @@ def open_mark(path: Path) -> mmap.mmap:
 def blame(
     mark: Path, switched_off: Path, *, places: Mapping[str, LogPosition] = MappingProxyType({})
 ) -> SwitchOff | None:
-    """Switch off, durably, the search during which a careful process was ended; return it, or None.
+    """Disable the search during which a careful process was killed, and save this durably; return the search, or
+    None.
 
-    places: the positions in the logs. In other logs the pattern is off from there on, since a slow pattern is slow in
-    all.
+    places: the positions in the logs. In the other logs the pattern is disabled from these positions on, because a
+    slow pattern is slow in all logs.
     """
     try:
         content = mark.read_bytes()
@@ -78,7 +79,8 @@ def blame(
 
 
 def read_switched_off(path: Path) -> list[SwitchOff]:
-    """Return the switched off searches in the order of their detection, each metric once per log, from its first line on."""
+    """Return the disabled searches in the order of their detection. Each metric occurs once per log, with its first disabled
+    line."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -93,7 +95,8 @@ def read_switched_off(path: Path) -> list[SwitchOff]:
 
 
 def off_in(src: str, switched_off: Sequence[SwitchOff]) -> list[SwitchOff]:
-    """Return the searches that are off in one log; from the first line on if the log appeared later."""
+    """Return the searches that are disabled in one log. If the log appeared later, they are disabled from its
+    first line on."""
     own = {each.i: each for each in switched_off if each.src == src}
     others = {each.i for each in switched_off} - own.keys()
     return [*own.values(), *(SwitchOff(truncations=0, off=0, i=i, src=src) for i in others)]

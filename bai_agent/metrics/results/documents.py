@@ -32,11 +32,11 @@ class Measured(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A part of the file without a value, as the rest of a sentence about it."""
+    """A part of the file from which no value was read. The message is the end of a sentence about the file."""
 
     text: str
     quoted: str = ""
-    """Text of the file itself."""
+    """Text quoted from the file."""
 
 
 Found = Iterator[Measured | Problem]
@@ -65,18 +65,18 @@ def require(there: bool, what: str) -> None:
 
 
 def _required_list(document: Any, key: str) -> Any:
-    """Return a list of the file's object. Raises WrongFormatError."""
+    """Return the list at `key` of the file's object. Raises WrongFormatError."""
     found = document.get(key) if isinstance(document, dict) else None
     require(isinstance(found, list), f'list "{key}"')
     return found
 
 
 DOCUMENT_LIMIT = 16 * 2**20
-"""Bytes of a JSON document, which takes several times as much memory."""
+"""Largest JSON document (bytes). It takes several times as much memory."""
 LINES_LIMIT = 256 * 2**20
-"""Bytes of a file that is read line by line."""
+"""Largest file that is read line by line (bytes)."""
 _LONGEST_LINE = 2**20
-"""Characters of a line; a file with a longer line is not text."""
+"""Longest line (characters). A file with a longer line does not count as text."""
 _MOST_COLUMNS = 1000
 _COLUMNS_SHOWN = 500
 _MARK = ":::MLLOG"
@@ -111,7 +111,7 @@ def _document(file: io.BufferedReader) -> Any:
 
 def _by_path(document: Any, table: Results) -> Found:
     paths = [read_star_path(text) for text in table.values]
-    # Names from the document already tell values apart.
+    # Names from the document already distinguish the values.
     differing = differing_keys(paths) if table.name_from is None else [""] * len(paths)
     for text, path, keys in zip(table.values, paths, differing, strict=True):
         found = False
@@ -151,11 +151,11 @@ _PYTEST_UNITS = {"ops": "1/s", "rounds": "", "iterations": ""}
 
 
 def hyperfine(document: Any) -> Found:
-    """`--export-json`: statistics of each command, and the time of each run."""
+    """`--export-json`: the statistics of each command, and the time of each run."""
     for each in tables(_required_list(document, "results")):
         labels = {"command": each.get("command"), **dict(items(each.get("parameters")))}
         for name in _HYPERFINE:
-            if each.get(name) is not None:  # one run alone has no deviation
+            if each.get(name) is not None:  # a single run has no deviation
                 yield Measured(name, each[name], "s", labels)
         for run, seconds in series(each.get("times")):
             yield Measured("time", seconds, "s", labels, run)
@@ -205,7 +205,7 @@ def pytest_benchmark(document: Any) -> Found:
 
 
 def bmf(document: Any) -> Found:
-    """Bencher Metric Format: measures by benchmark, with their bounds if there are any."""
+    """Bencher Metric Format: the measures of each benchmark, with their bounds if there are any."""
     require(isinstance(document, dict), "object of benchmarks")
     for benchmark, measures in document.items():
         for measure, said in items(measures):
@@ -228,7 +228,7 @@ def jmh(document: Any) -> Found:
         units = primary.get("scoreUnit")
         if "score" in primary:
             yield Measured("score", primary["score"], units, labels)
-        # The text "NaN" if there were few iterations.
+        # With few iterations, it is the string "NaN".
         if isinstance(primary.get("scoreError"), (int, float)):
             yield Measured("score_error", primary["scoreError"], units, labels)
         for percentile, value in items(primary.get("scorePercentiles")):

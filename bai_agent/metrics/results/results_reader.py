@@ -1,6 +1,6 @@
 """Reads all result files into the values journal, within a deadline.
 
-A thread reads them, since a file on a hanging file system cannot be given up otherwise.
+A separate thread reads them, because reading from a hanging file system cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from bai_agent.metrics.results.values_journal import FileBatch, Item, NoteWriter
 from bai_agent.metrics.search.number import finite_number, json_number
 
 MOST_FILES = 1000
-"""Most files of one table of results; further ones are only counted."""
+"""Largest number of files of one `[[results]]` table. Further files are not read."""
 _OLDER_MS = 20
-"""Time (ms) by which a file system's clock may be slow."""
+"""Time by which a file system's clock may be slow (ms)."""
 
 
 class UnfitFileError(Exception):
-    """A file is not read. The text is the rest of a sentence about it."""
+    """A file that is not read. The message is the end of a sentence about the file."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Files of one table, by name."""
+    """Files that match one table, sorted by name."""
 
     paths: list[Path]
     more: bool
-    """Whether there are more."""
+    """Whether there are more files than the limit."""
 
 
 def find_files(folder: Path, table: Results) -> Matches:
@@ -63,14 +63,14 @@ def open_result(path: Path, *, folder: Path, table: Results, since_ms: int) -> i
 
     Raises UnfitFileError if it is not a file, not below `folder`, too large, or older than `since_ms`.
     """
-    # Without O_PATH opening a pipe or a device may wait, or have effects.
+    # Without O_PATH, opening a pipe or a device could block or have side effects.
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     opened = Path(f"/proc/self/fd/{place}")
     try:
         seen = os.fstat(place)
         if not stat.S_ISREG(seen.st_mode):
             raise UnfitFileError("is not a file")
-        # Checked only now: after the search a link may have replaced the file.
+        # Checked after opening, because a link may have replaced the file since the search.
         if not opened.readlink().is_relative_to(folder.resolve()):
             raise UnfitFileError("leads out of the benchmark's folder")
         if seen.st_size > (limit := size_limit(table)):
@@ -85,16 +85,16 @@ def open_result(path: Path, *, folder: Path, table: Results, since_ms: int) -> i
 log = logging.getLogger(__name__)
 
 SECONDS = 60.0
-"""Seconds for all files together."""
+"""Time limit for all files together (seconds)."""
 MOST_VALUES = 1_000_000
-"""Most values of one table of results."""
+"""Largest number of values of one `[[results]]` table."""
 _BATCH = 500
 _TEXT_LIMIT = 256
 _MOST_LABELS = 20
 _UNITS_LIMIT = 64
 _EXAMPLE = 80
 _WARNINGS = 20
-"""Most files of one table with a warning each."""
+"""Largest number of files of one table that get a warning each."""
 _TICK = 0.05
 
 
@@ -113,15 +113,17 @@ class ResultFolder:
     until_ms: int
     """Current time (ms UTC)."""
     warn_of_nothing: bool
-    """Whether a table without files causes a warning: one of several nodes may write for all."""
+    """Whether a table without files causes a warning. False if one of several nodes may write the files for
+    all."""
     user: User | None = None
-    """User with whose rights the files are read. None for our own."""
+    """User with whose rights the files are read. None for the agent's own."""
     runs: Sequence[tuple[int, int | None]] = ()
     """Starts and numbers of the runs of a `[repeat]` job; None for a warm-up run."""
 
     def run_of(self, changed_ms: int) -> int | None:
         """Return the run in which a file was last changed. Raises WarmupFileError."""
-        # Exactly: a run writes its results at its end, and the next one may begin at once.
+        # No tolerance is added, because a run writes its results at its end and the next run may begin
+        # immediately.
         began = [number for time_ms, number in self.runs if time_ms <= changed_ms]
         if began and began[-1] is None:
             raise WarmupFileError
@@ -149,7 +151,8 @@ def gather_results(
 ) -> None:
     """Write the values of all `tables` to `note`, with warnings about their files.
 
-    quote: removes secrets from the benchmark's texts. Reading ends after `seconds`, or when `stopping()`.
+    quote: removes secrets from the benchmark's texts. Reading ends after `seconds`, or when `stopping()`
+    returns True.
     """
     total = Total(time=folder.until_ms, found=[0] * len(tables))
     unread = dict.fromkeys(range(len(tables)))
@@ -185,7 +188,7 @@ def gather_results(
 
 
 class _GivenUpError(Exception):
-    """The result is no longer wanted."""
+    """The result is no longer needed."""
 
 
 class _Reader:
@@ -208,7 +211,7 @@ class _Reader:
         self._given_up = given_up
         self._files = 0
         self.failed: set[int] = set()
-        """Indexes of tables that a defect kept from being read completely."""
+        """Indexes of tables that were not read completely because of an unexpected error."""
 
     def run(self) -> None:
         try:
@@ -223,7 +226,7 @@ class _Reader:
         except _GivenUpError:
             raise
         except Exception:
-            # An unforeseen error of one file: the values before it and the other tables still count.
+            # After an unexpected error in one file, the values before it and the other tables still count.
             log.exception("%s cannot be read", _named(table))
             self.failed.add(index)
             self._files += 1
@@ -337,14 +340,14 @@ class _Reader:
         return units, more, time_ms if known else self._folder.until_ms
 
     def _text(self, value: object) -> str:
-        """Return a text of the file as a name, a unit or a label."""
+        """Return a value of the file as text for a name, a unit or a label."""
         if value is None or isinstance(value, (list, dict)):
             return ""
         text = value if isinstance(value, str) else json.dumps(value)
         return self._shown(text[: 16 * NAME_LIMIT])
 
     def _show(self, text: str) -> str:
-        # Secrets are removed before the text is cut: half a secret is not recognised.
+        # Secrets are removed before the text is truncated, because a truncated secret would not be recognised.
         shown = self._quote(text).encode(errors="replace").decode()
         return " ".join(shown.split())[:_TEXT_LIMIT]
 

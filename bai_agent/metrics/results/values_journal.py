@@ -1,8 +1,9 @@
-"""`results.jsonl`: the values in the result files, durable before the first record of them is written.
+"""`results.jsonl`: the values from the result files. The journal is durable before their first record is
+written.
 
-The files may change or disappear while an extractor is killed and restarted; its successor continues with
-this journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first", "values"}`,
-each value `[name, value, units, more, time]`. The last line describes the whole: `{"time", "found", "unread",
+Result files may change or disappear while an extractor is killed and restarted. The restarted one continues
+with this journal. A line is a batch of values of one file: `{"results", "file", "repeat", "first", "values"}`,
+each value `[name, value, units, more, time]`. The last line is a summary: `{"time", "found", "unread",
 "warnings"}`.
 """
 
@@ -23,7 +24,7 @@ Item = tuple[str, str, str, str, int]
 
 
 class FileBatch(NamedTuple):
-    """Consecutive values of one file, to be written."""
+    """Consecutive values of one file that are to be written."""
 
     table: int
     """Index of the file's table of results."""
@@ -54,14 +55,15 @@ class Total:
     time: int
     """Start of reading (ms UTC)."""
     found: list[int]
-    """Number of values by the table's index."""
+    """Number of values of each table, by the table's index."""
     unread: list[int] = field(default_factory=list)
     """Tables whose files were not read in time."""
     warnings: list[str] = field(default_factory=list)
 
 
 class NoteWriter:
-    """Writes the journal beside its final name; `publish` renames it. Each method can be called again after an OSError."""
+    """Writes the journal under a temporary name, and `publish` renames it. Each method can be called again after an
+    OSError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,1 +1,1 @@
-"""Turns lines into numbers: patterns, their search, and reading of numbers. Pure."""
+"""Turns lines into numbers. Compiles patterns, searches lines and parses numbers. Pure."""

@@ -1,7 +1,8 @@
-"""Searches many lines at once if nearly each contains a pattern's required text, in a fraction of the time of single searches.
+"""Searches many lines at once if nearly every line contains a pattern's required text. This takes a fraction of the time of
+searching each line.
 
-Used only for patterns with the same result in both ways (see `line_bound.py`), and only if no number needs a
-second look.
+It is used only for patterns for which both ways give the same result (see `line_bound.py`), and only if no number needs a
+second look (see `number.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from bai_agent.metrics.search.number import are_json
 from bai_agent.metrics.search.patterns import Found, ManyLines
 
 _FEW_ROWS = 8
-"""Minimum number of lines in columns for each other line; with fewer, all numbers are handled one by one."""
+"""Minimum number of lines in columns per other line. With fewer lines, all numbers are handled one by one."""
 
 
 class MetricColumn(NamedTuple):
-    """The numbers of one metric in some lines, one in each."""
+    """The numbers of one metric in a sequence of lines, one number per line."""
 
     metric: int
     values: Sequence[str]
@@ -31,8 +32,8 @@ class MetricColumn(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The numbers of some metrics, by rising index, in the lines at `offsets`: one number of each metric in
-    each line."""
+    """The numbers of some metrics, sorted by index, in the lines at `offsets`. Each line has one number of each
+    metric."""
 
     offsets: Sequence[int]
     columns: Sequence[MetricColumn]
@@ -46,7 +47,7 @@ class Columns(NamedTuple):
         return [each for line in zip(*every, strict=True) for each in line]
 
     def part(self, first: int, last: int) -> Columns:
-        """Return the part from line `first` to before line `last`."""
+        """Return the part with the lines from `first` up to, but not including, `last`."""
         return Columns(
             self.offsets[first:last],
             [
@@ -57,7 +58,8 @@ class Columns(NamedTuple):
 
 
 def find_column(many: ManyLines, text: str, lines: int) -> MetricColumn | None:
-    """Return the values of one pattern in a text of `lines` lines; None unless each has exactly one that needs no second look."""
+    """Return the values of one pattern in a text of `lines` lines. None unless each line has exactly one value and no value needs
+    a second look."""
     if many.first is None:
         return None
     rows = many.first.findall(text)
@@ -78,7 +80,7 @@ def search_at_once(
 ) -> list[Found] | None:
     """Return the values of one pattern in the lines of a text; None if they must be searched one by one.
 
-    starts, offsets: the beginnings of the lines in `text` and in the file; `starts` has one more, the text's end.
+    starts, offsets: the beginnings of the lines in `text` and in the file. `starts` also has the end of the text.
     """
     matches = list(many.search_all(text, starts[0], starts[-1]))
     if not matches:
@@ -134,7 +136,8 @@ def in_order(columns: Columns, others: list[Found]) -> Iterator[Columns | list[F
 
 
 def _takes_all(first: re.Pattern[str], text: str) -> bool:
-    """Return whether the value in the last line needs a second look: its match includes the rest of the text."""
+    """Return whether the value in the last line needs a second look. If so, its match includes the rest of the
+    text."""
     match = first.search(text, text.rfind("\n", 0, -1) + 1)
     return match is None or match.end() == len(text)
 

@@ -1,4 +1,5 @@
-"""Extracts numbers from lines: pure, with the same result in every way of finding lines (see `patterns.py`)."""
+"""Extracts numbers from lines. It is pure, and every way of finding lines (see `patterns.py`) gives the same
+result."""
 
 from __future__ import annotations
 
@@ -17,31 +18,33 @@ from bai_agent.metrics.search.terminal import visible
 _Candidate = tuple[int, str, Sequence[Searcher]]
 """A line to search: its place in the block, its text (Latin-1) and the indexes of its patterns."""
 _Hit = tuple[int, int, int]
-"""A required text: its number, start and end."""
+"""An occurrence of a required text: the text's number, start and end."""
 _Line = tuple[int, int, list[int]]
-"""A line with required texts: its start, its end, the texts' numbers."""
+"""A line with required texts: the line's start, its end, and the texts' numbers."""
 
 BATCH = 4096
-"""Approximate count of numbers that are returned at once, so that memory is bounded."""
+"""Approximate number of values that are returned at once, so that memory is bounded."""
 _LINES_AT_ONCE = 512
 _FEWEST_AT_ONCE = 8
 """Fewest lines that are searched at once."""
 _PLANS = 4096
 _WINDOW = 64 * 1024
 _DENSE = 0.75
-"""Share of lines with a required text above which its patterns search all lines at once."""
+"""If a larger share of lines than this contains a required text, its patterns search all lines at once."""
 _DOUBT, _MOST_DOUBTS = 8, 128
-"""Weight of a failed search of many lines against 1 of a successful one, and sum from which a pattern searches line by line."""
+"""Weight of a failed search of many lines (a successful one has weight 1), and the sum from which on a pattern searches line by
+line."""
 _SCANS = 8
-"""Most sets of texts with an automaton of their own."""
+"""Largest number of sets of texts that have an automaton of their own."""
 _MOST_AT_ONCE = 2**16
-"""Most numbers of a block; with more it is searched line by line, so that memory is bounded."""
+"""Largest number of values in a block that is searched at once. A block with more is searched line by line, so
+that memory is bounded."""
 _MOST_SETTLED = 32
-"""Most patterns that search a block whose number of required texts is unknown."""
+"""Largest number of patterns that search a block without a count of their required texts."""
 
 
 class Closed(NamedTuple):
-    """Metrics that do not count from an offset of the file on, up to the next one."""
+    """Metrics that do not count from an offset of the file on, up to the offset of the next `Closed`."""
 
     offset: int
     metrics: frozenset[int]
@@ -65,7 +68,7 @@ class MatchingLine(NamedTuple):
 
 
 class Guard(Protocol):
-    """Bounds the time of a search; see `search_limit.py`."""
+    """Limits the time of a search; see `search_limit.py`."""
 
     careful: bool
 
@@ -73,7 +76,7 @@ class Guard(Protocol):
         """Called before a search of some lines."""
 
     def search(self, index: int, offset: int) -> None:
-        """Called, with `careful`, before one pattern searches the line at `offset`."""
+        """Called before one pattern searches the line at `offset`, if `careful` is set."""
 
     def rest(self) -> None:
         """Called after a search."""
@@ -99,12 +102,13 @@ class Extraction:
             *(patterns.exact.metrics if patterns.exact else ()),
             *(patterns.folded.metrics if patterns.folded else ()),
         ]
-        """Metrics of each number of a hit, exact texts before folded ones."""
+        """Metrics of each required text, by the text's number. Exact texts come before folded ones."""
         self._folded_from = len(patterns.exact.metrics) if patterns.exact else 0
         self._doubts: Counter[int] = Counter()
         """Failed searches of many lines minus successful ones, by metric."""
         self._odd: Counter[int] = Counter()
-        """Lines without exactly one number, minus lines with exactly one or without a search, by metric."""
+        """For each metric, the number of lines without exactly one value, minus the number of lines with
+        exactly one or without a search."""
         self._settled: frozenset[int] = frozenset()
         """Texts that occurred in nearly every line of the last block."""
         self._scans: dict[frozenset[int], Callable[[bytes], list[_Hit]]] = {}
@@ -147,7 +151,8 @@ class Extraction:
         self._guard.rest()
 
     def _columns_of_lines(self, candidates: Sequence[_Candidate], base: int) -> Columns | None:
-        """Return the values of all patterns in lines with the texts of all of them; None unless each line has one of each."""
+        """Return the values of all patterns in lines that contain all their required texts. None unless each line has one
+        value of each pattern."""
         searchers = candidates[0][2]
         if len(candidates) < _FEWEST_AT_ONCE or self._guard.careful:
             return None
@@ -159,7 +164,8 @@ class Extraction:
         return None if columns is None else Columns([base + place for place, _, _ in candidates], columns)
 
     def _columns(self, searchers: Sequence[Searcher], text: str, lines: int) -> list[MetricColumn] | None:
-        """Return the values of each pattern in a text of `lines` lines; None if a pattern does not have one in each."""
+        """Return the values of each pattern in a text of `lines` lines. None if a pattern does not have one value in
+        each line."""
         odd = self._odd
         doubtful = [each.metric for each in searchers if odd[each.metric] >= _MOST_DOUBTS]
         if doubtful:
@@ -201,7 +207,7 @@ class Extraction:
 
     def _dense(self, hits: Sequence[_Hit], data: bytes) -> frozenset[int]:
         """Return the texts that occur in so many lines of `data` that their patterns should search all of them at once."""
-        # In a sparse block a quarter already shows it; counting all lines takes time.
+        # In a sparse block, a quarter of the lines already shows this. Counting all lines would take longer.
         if len(hits) < _DENSE * data.count(b"\n", 0, len(data) // 4):
             return frozenset()
         lines = data.count(b"\n")
@@ -233,8 +239,8 @@ class Extraction:
     ) -> Iterator[Columns | list[Found]]:
         """Yield the numbers of a block in which nearly each line contains the texts `dense`.
 
-        Their patterns search some hundred lines at once, in a fraction of the time; the other patterns search line by
-        line.
+        The patterns of these texts search some hundred lines at once, which is much faster. The other patterns search
+        line by line.
         """
         searchers = [self._searcher(metric) for metric in self._metrics_of(dense)]
         hits = [each for each in hits if each[0] not in dense] if dense != self._settled else hits
@@ -261,7 +267,8 @@ class Extraction:
         self._settle(dense, matches >= _DENSE * len(searchers) * (len(starts) - 1))
 
     def _settle(self, dense: frozenset[int], is_so: bool) -> None:
-        """Stop searching for texts that are in every line: their patterns search all lines until they match too few."""
+        """Stop searching for texts that are in every line. Their patterns then search all lines, until too few lines
+        match."""
         metrics = self._metrics_of(dense)
         kept = is_so and len(metrics) <= _MOST_SETTLED and all(map(self._goes_at_once, metrics))
         if not kept:
@@ -274,7 +281,8 @@ class Extraction:
         return sorted({metric for number in numbers for metric in self._metrics[number]})
 
     def _search_lines(self, searchers: Sequence[Searcher], lines: _Lines) -> tuple[Columns, list[Found]]:
-        """Return the values of patterns that match nearly each of some lines, and the other values."""
+        """Search lines with patterns that match nearly all of them; return the values in columns, and the other
+        values."""
         columns = self._columns(searchers, lines.text, len(lines.offsets))
         if columns is not None:
             return Columns(lines.offsets, columns), []
@@ -405,7 +413,7 @@ class Extraction:
         return candidates
 
     def _plan(self, ids: tuple[int, ...]) -> Sequence[Searcher]:
-        """Return the searchers of the texts `ids`, each once, in the order of the metrics."""
+        """Return the searchers of the texts `ids`, without duplicates, in the order of the metrics."""
         plan = self._plans.get(ids)
         if plan is None:
             metrics = {metric for number in ids for metric in self._metrics[number]}
@@ -448,7 +456,8 @@ def _others(searchers: Sequence[Searcher], metrics: Set[int]) -> Sequence[Search
 
 
 def _in_sections(candidates: Sequence[_Candidate], base: int, closed: Sequence[Closed]) -> list[_Candidate]:
-    """Return `candidates` without the searchers of metrics that do not count there. `closed` begins at or before the first."""
+    """Return `candidates` without the searchers of metrics that do not count in these lines. `closed` begins at or before the
+    first candidate."""
     found = []
     at = 0
     for place, line, searchers in candidates:

@@ -1,7 +1,7 @@
 """Takes metrics from lines that are JSON objects, with the interface of a pattern's search.
 
-The benchmark writes the lines: one may be a megabyte of brackets, with numbers of a million digits. Numbers
-remain text until their value is needed.
+The benchmark writes the lines, so a line may be a megabyte of brackets or contain numbers with a million
+digits. Numbers are kept as text until their value is needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_NUMBER = 1000
 _KEPT = 64 * 1024
 """Longest line (characters) whose object is kept for the next metric."""
 _AS_WRITTEN = re.compile(r"[ !#-%'-.0-;=?-~]+").fullmatch
-"""Keys without escapes in any program's output; others may be escaped."""
+"""Matches keys that no program escapes in JSON. Other keys may be escaped."""
 
 
 class _Number(str):
@@ -33,7 +33,7 @@ class _Number(str):
 
 
 class _NotFinite(str):
-    """`NaN`, `Infinity` or `-Infinity`, which Python writes although JSON does not have them."""
+    """`NaN`, `Infinity` or `-Infinity`. Python writes them although they are not valid JSON."""
 
     __slots__ = ()
 
@@ -42,14 +42,15 @@ _DECODER = json.JSONDecoder(parse_float=_Number, parse_int=_Number, parse_consta
 
 
 class JsonLines:
-    """Reads lines as JSON objects, each once for all metrics."""
+    """Parses lines as JSON objects. Each line is parsed only once for all metrics."""
 
     def __init__(self) -> None:
         self._line: str | None = None
         self._object: dict[str, Any] | None = None
 
     def read(self, line: str) -> dict[str, Any] | None:
-        """Return the object in `line` (bytes as Latin-1); None if it is not one. The last of equal keys counts."""
+        """Return the object in `line` (bytes decoded as Latin-1); None if the line is not a JSON object. If a key
+        is repeated, the last one counts."""
         if line is self._line:
             return self._object
         found = _object(line)
@@ -116,8 +117,8 @@ class JsonSearch:
         return iter(() if match is None else (match,))
 
     def read(self, _line: str, match: JsonMatch, findings: MatchFindings) -> tuple[str | None, int]:
-        """Return the match's value for a record (None if it is not a finite number), and 0, because no part
-        of the line is consumed."""
+        """Return the match's value for a record, or None if it is not a finite number. The second item is 0,
+        because no part of the line is consumed."""
         number = _number(match.value)
         if number is None:
             findings.not_a_number(self._index, _shown(match.value))
@@ -135,8 +136,8 @@ class JsonSearch:
 
 
 def required_text(path: str) -> str:
-    """Return the text that a line must contain for the path: its last key in quotes; "" if the key may be
-    escaped."""
+    """Return the text that a line must contain for the path, which is the path's last key in quotes. "" if the
+    key may be escaped."""
     key = last_key(read_json_path(path))
     return f'"{key}"' if _AS_WRITTEN(key) else ""
 
@@ -162,7 +163,7 @@ def _label(value: Any) -> str | None:
         return "true" if value else "false"
     if not isinstance(value, str):
         return None
-    # A lone surrogate or a control character, which tables and messages cannot show.
+    # Replaces lone surrogates and control characters, which tables and messages cannot show.
     text = value[:LABEL_LIMIT].encode("utf-8", "replace").decode()
     return "".join(each if each.isprintable() else " " for each in text).strip()
 

@@ -1,8 +1,8 @@
-"""Rewrites a pattern to search many lines at once, with the same matches as in single lines.
+"""Rewrites a pattern so that it searches many lines at once with the same matches as in single lines.
 
-The difference is only whether a newline is distinguished from a line's end. So each node of the parsed
-pattern is replaced by one that does not match newlines and treats them as the text's end. Patterns with other
-nodes search each line.
+In a text of many lines, a newline must act like the end of the text. So each node of the parsed pattern is
+replaced by one that does not match newlines and treats them as the end. Patterns with a node that cannot be
+replaced search each line separately.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACES = {
     constants.AT_BEGINNING_STRING: constants.AT_BEGINNING_LINE,
     constants.AT_END: constants.AT_END_LINE,
     constants.AT_END_STRING: constants.AT_END_LINE,
-    # Next to a newline, as at a text's end, there is no letter.
+    # A newline is no letter, like the end of a text.
     constants.AT_BOUNDARY: constants.AT_BOUNDARY,
     constants.AT_NON_BOUNDARY: constants.AT_NON_BOUNDARY,
 }
@@ -48,7 +48,7 @@ _NESTING = {
     if hasattr(constants, name)
 }
 _Tree = Any
-"""A parsed pattern of Python's own parser, which has no types."""
+"""A pattern parsed by Python's own parser, which has no type annotations."""
 _Node = tuple[Any, Any]
 
 
@@ -65,7 +65,7 @@ def bound_to_lines(pattern: str) -> re.Pattern[str] | None:
 
 
 def first_in_each_line(pattern: str, group: int, behind: str) -> re.Pattern[str] | None:
-    """Return the same for the first match of each line only, which includes the rest of the line.
+    """Return `pattern` for the first match of each line only. The match includes the rest of the line.
 
     If an expression `behind` matches directly after `group`, the match includes the rest of the text, so that the
     number of matches is too small.

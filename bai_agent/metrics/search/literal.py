@@ -1,7 +1,7 @@
 """Finds the text that a line must contain if a pattern matches it.
 
-It reads the tree of Python's own parser of regular expressions. That is not a public interface, so unknown nodes
-count as "could be anything": the result is then slower, never wrong.
+It reads the tree of Python's own parser of regular expressions. That parser is not a public interface, so
+unknown nodes count as "could be anything". The search is then slower, but never wrong.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _ATOMIC_GROUP = getattr(constants, "ATOMIC_GROUP", None)
 
 @dataclass(frozen=True)
 class Shape:
-    """Facts about the texts that a pattern matches."""
+    """Properties of the texts that a pattern matches."""
 
     beyond_ascii: bool
-    """Whether it needs characters beyond ASCII, or Unicode's classes."""
+    """Whether the pattern needs characters beyond ASCII, or Unicode's character classes."""
     ignore_case: bool
     can_be_empty: bool
     """Whether a match may be empty."""
     literal: str
-    """Text in every match (regardless of case, with `ignore_case`); empty if there is none."""
+    """Text that every match contains (regardless of case if `ignore_case`). Empty if there is none."""
 
 
 def read_shape(pattern: str) -> Shape:
@@ -74,8 +74,8 @@ def read_shape(pattern: str) -> Shape:
 def can_match_number(pattern: str, group: int, *, letters: str) -> bool:
     """Return False if the text of `group` (0: the whole match) can never be a number.
 
-    It cannot if it must contain a character that numbers do not have, or cannot contain a digit. letters: characters
-    of a number in addition to digits, sign, point and exponent.
+    That is so if it must contain a character that numbers do not have, or cannot contain a digit. letters:
+    characters of a number in addition to digits, sign, point and exponent.
     """
     tree: Any = _parsed(pattern)
     if group:
@@ -114,7 +114,8 @@ def _can_hold(tree: Any, characters: str) -> bool:
 
 
 def _matches_one_of(operation: Any, argument: Any, characters: str) -> bool:
-    """Return whether a node of one character matches one of `characters`; True if it is unknown."""
+    """Return whether a node that matches one character matches any of `characters`. True for an unknown
+    node."""
     if operation is constants.LITERAL:
         return chr(argument).lower() in characters.lower()
     if operation is constants.NOT_LITERAL:
@@ -151,9 +152,10 @@ def _is_in(character: str, item: Any) -> bool:
 
 
 def has_open_end(pattern: str, group: int) -> bool:
-    """Return whether `pattern` leaves open what follows the text of `group` (0: the whole match).
+    """Return whether any text may follow the text of `group` (0: the whole match) in a line that `pattern`
+    matches.
 
-    That is so if it ends with that group, or only optional or arbitrary text follows.
+    That is so if the pattern ends with that group, or if only optional or arbitrary text follows it.
     """
     return group == 0 or _follows_openly(_parsed(pattern), group) is not False
 
@@ -235,7 +237,7 @@ class _Runs:
 
 
 def _encodes(character: str) -> bool:
-    """Return whether the character of decoded text is its own UTF-8 bytes in the file."""
+    """Return whether the character of decoded text corresponds to its UTF-8 bytes in the file."""
     return character != _REPLACEMENT and not "\ud800" <= character <= "\udfff"
 
 
@@ -257,6 +259,6 @@ def _walk(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _items(node: Any) -> list[Any]:
-    """Return the content of a node; its own iterator is much slower."""
+    """Return the items of a node. The node's own iterator is much slower."""
     items: list[Any] = node.data if isinstance(node, parser.SubPattern) else node
     return items

@@ -18,9 +18,9 @@ _FRACTION_JSON = r"\.[0-9]{1,20}"
 _MANTISSA_JSON = f"{_WHOLE_JSON}(?:{_FRACTION_JSON})?"
 _EXPONENT_JSON = r"[eE][-+]?[0-9]{1,2}"
 JSON = f"{_MANTISSA_JSON}(?:{_EXPONENT_JSON})?"
-"""Matches a finite number in JSON that every reader can hold."""
+"""Matches a finite JSON number that every JSON reader can represent."""
 _is_json = re.compile(JSON).fullmatch
-# A text with one such number in each of many lines. Alternatives take half the time of optional parts.
+# Matches a text of many lines with one such number in each. Alternatives take half the time of optional parts.
 _json_lines = re.compile(
     rf"(?:{_WHOLE_JSON}(?:\n|{_FRACTION_JSON}(?:\n|{_EXPONENT_JSON}\n)|{_EXPONENT_JSON}\n))*"
 ).fullmatch
@@ -35,7 +35,7 @@ _WHOLE_EXPONENT = re.compile(r"[eE][0-9]+(?!\w)", re.ASCII).match
 _SPACE = " \t\v\f"
 _GROUPED = r"[-+]?[0-9]{1,3}(?:(?P<separator>[,_'])[0-9]{3})(?:(?P=separator)[0-9]{3})*(?:\.[0-9]+)?(?![0-9])"
 _MICRO = "µ|\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}µ"
-"""The micro sign, as a character and as its two bytes in a line that is searched as bytes."""
+"""The micro sign, as a character, or as two characters in a line that is searched as bytes."""
 _COUNTED = "|".join(sorted(map(re.escape, COUNTED), key=len, reverse=True))
 _PREFIX = (
     rf"(?P<prefix>[kKMGTPE]i?(?=(?:[bB]|[bB]its?|[bB]ytes?|[bB]ps|(?i:{_COUNTED}))?(?![A-Za-z]))"
@@ -56,20 +56,21 @@ _SPAN = re.compile(r"(?:\d+d)?(?:\d+h)?(?:\d+m)?(?:\d+(?:\.\d+)?s)?(?!\w)", re.A
 _SPAN_BEFORE = re.compile(r"\d[dhm]$", re.ASCII).search
 _EXACT = Context(prec=60, traps=[])
 _LONGEST = 1000
-"""Longest number (characters) that is read as a decimal; longer ones are read as floats."""
+"""Longest number that is parsed as a decimal (characters). Longer ones are parsed as floats."""
 _GOES_ON = re.compile(r"[0-9]|:[0-5][0-9](?![0-9])").match
 _FRACTION = re.compile(r"\.[0-9]").match
 _THOUSANDS = re.compile(r"[,_'][0-9]{3}(?![0-9])").match
 _SHORT = re.compile(r"[-+]?[0-9]{1,3}").fullmatch
 _REST_BEFORE = re.compile(r"[0-9dhm]*$").search
 _MOST_BEFORE = 40
-"""Characters before a part of a duration."""
+"""Largest number of characters before a part of a duration that are examined."""
 _REST = re.compile(r"[0-9.,_':]*[A-Za-z%]*(?:/[A-Za-z]+)?").match
 
 
 @cache
 def _form(form: NumberForm) -> re.Pattern[str]:
-    """Return the expression of a form. Compiled on demand: those with prefixes take a while, and few metrics have them."""
+    """Return the expression of a form. It is compiled on demand, because expressions with prefixes take a while and few
+    metrics need them."""
     return re.compile(_FORMS[form])
 
 
@@ -80,9 +81,9 @@ def are_json(texts: Sequence[str]) -> bool:
 
 
 def _have_one_form(texts: Sequence[str], lines: str) -> bool:
-    """Return whether all texts are JSON because one is, from which they differ in digits alone. lines: all of them.
+    """Return whether one text is JSON and the others differ from it only in digits. lines: all texts, joined.
 
-    The check takes a fifth of the time of that of each text.
+    This takes a fifth of the time of checking each text.
     """
     if not texts or not _is_json(texts[0]):
         return False
@@ -111,14 +112,15 @@ def json_number(text: str) -> str | None:
 
 
 def finite_number(value: object) -> str | None:
-    """Return a number as JSON; None for other values, and if no float can hold it."""
+    """Return a number as JSON. None for other values, and for numbers beyond the range of a float."""
     if isinstance(value, float):
         return repr(value) if math.isfinite(value) else None
     return whole_number(value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def whole_number(value: int) -> str | None:
-    """Return `value` as JSON: an integer if 64 bits hold it, else rounded; None if not even a float can hold it."""
+    """Return `value` as JSON: an integer if it fits into 64 bits, else a rounded float. None if it is beyond the
+    range of a float."""
     if -(2**63) <= value < 2**64:
         return str(value)
     try:
@@ -128,7 +130,8 @@ def whole_number(value: int) -> str | None:
 
 
 def form_number(text: str, form: NumberForm) -> str | None:
-    """Return `text`, written in this form, as a JSON number; None if it is not one."""
+    """Return `text`, a number written in this form, as a JSON number. None if it is not a number of this
+    form."""
     number = json_number(text)
     if number is not None or form is NumberForm.PLAIN:
         return number
@@ -155,7 +158,8 @@ def form_end(text: str, start: int, end: int, form: NumberForm) -> int:
 
 
 def scaled(text: str, conversion: Conversion) -> str | None:
-    """Return the decimal number `text`, converted, as a JSON number; None if the result is not one."""
+    """Return the decimal number `text`, converted, as a JSON number. None if the result is not a JSON
+    number."""
     if len(text) > _LONGEST:
         text = repr(float(text))
     value = _EXACT.create_decimal(text)
@@ -183,10 +187,11 @@ def clock_seconds(text: str) -> str | None:
 
 
 def span_end(text: str, start: int, end: int) -> int:
-    """Return the end of the duration that begins with the part `text[start:end]` with its unit ("1m" in "1m2.5s"); `end`
-    if it has one part.
+    """Return the end of the duration that begins with the part `text[start:end]`, which includes its unit ("1m" in
+    "1m2.5s"). Return `end` if the duration has only one part.
 
-    Go prints durations in this form: a pattern for a number and a unit would take 62.5 seconds as a minute.
+    Go prints durations in this form. Without this check, a pattern for a number and a unit would read 62.5 seconds
+    as one minute.
     """
     found = _SPAN(text, start)
     return max(end, found.end()) if found else end
@@ -200,8 +205,9 @@ def begins_within_span(text: str, start: int) -> bool:
 def exponent_end(text: str, start: int, end: int) -> int:
     r"""Return the end of the exponent after the number in `text[start:end]`; `end` if there is none.
 
-    The pattern `([-+]?\d*\.\d+|\d+)` finds "1.5" in "1.5e-05": a plausible value that is wrong by orders of
-    magnitude. After an integer an unsigned exponent counts only if nothing follows ("12e5f" is something else).
+    The pattern `([-+]?\d*\.\d+|\d+)` finds "1.5" in "1.5e-05", which looks plausible but is wrong by orders of
+    magnitude. After an integer, an unsigned exponent only counts if nothing follows it ("12e5f" is not a
+    number).
     """
     if not _MANTISSA(text[start:end]) or _begins_within(text, start):
         return end
@@ -226,35 +232,36 @@ def goes_on(text: str, start: int, end: int) -> bool:
 
 
 def rest_end(text: str, end: int) -> int:
-    """Return the end of the text that continues at `end`: digits, separators, a unit."""
+    """Return the end of the digits, separators and unit that follow at `end`."""
     found = _REST(text, end)
     return found.end() if found else end
 
 
 def rest_start(text: str, start: int) -> int:
-    """Return the beginning of the text that continues at `start`: the first part of a duration."""
+    """Return the beginning of the duration of which `start` is in a later part."""
     return start - len(_REST_BEFORE(text[max(0, start - _MOST_BEFORE) : start])[0])  # type: ignore[index]
 
 
 def fast_number(spelled: str, *, open_end: bool, with_units: bool, decodes: bool) -> str:
-    """Return the expression of a number that needs no second look, because only the metric's units,
-    `spelled`, follow it.
+    """Return the expression of a number that can be recorded without a second look, because nothing follows it
+    except the metric's units, `spelled`.
 
-    open_end: the pattern leaves open what follows the value. with_units: a following word may be another unit.
-    decodes: it searches characters, else bytes.
+    open_end: any text may follow the value. with_units: a following word may be another unit. decodes: the
+    pattern searches characters instead of bytes.
     """
     if not open_end and not with_units:
         return JSON
     ends = f"(?!{_going_on(open_end=open_end, with_units=with_units, decodes=decodes)})"
     units = f"|{_own_units(spelled)}" if spelled else ""
-    # The most frequent case first: a look behind the number is cheap, an optional exponent is not.
+    # The most frequent case comes first, because testing the text after the number is cheap but an optional
+    # exponent is not.
     return f"{_MANTISSA_JSON}(?:{ends}|{_EXPONENT_JSON}{ends}{units})"
 
 
 def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     """Return the expression that, directly after a JSON number, prevents a match of `fast_number`.
 
-    It is valid for bytes, and for numbers without an exponent if `spelled` is not empty.
+    The expression is for bytes. If `spelled` is not empty, it is only valid for numbers without an exponent.
     """
     continued = r"[0-9]|\.[0-9]|[eE][-+]?[0-9]"
     if not open_end and not with_units:
@@ -262,7 +269,7 @@ def needs_look(spelled: str, *, open_end: bool, with_units: bool) -> str:
     others = _going_on(open_end=open_end, with_units=with_units, decodes=False)
     if spelled:
         others = f"(?!{_own_units(spelled)})(?:{others})"
-    # Rules out most characters, in half the time that all alternatives take.
+    # Excludes most characters first, in half the time that all alternatives take.
     begins = rf"0-9.A-Za-z%\x80-\xff{' ' if with_units else ''}" + (",_':" if open_end else "")
     return f"(?=[{begins}])(?:{continued}|{others})"
 

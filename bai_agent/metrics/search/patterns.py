@@ -2,10 +2,12 @@
 
 Most lines of a log match nothing. The text that each pattern requires (`literal.py`) goes into one Aho-Corasick
 automaton, which scans a block of lines once. Only lines with such a text are searched, and only with the patterns
-that require it. A pattern without a required text searches every line: the same records, slower.
+that require it. A pattern without a required text searches every line, which gives the same records but takes
+longer.
 
-A pattern of ASCII characters searches bytes, one with other characters searches text. Both work on `str`: bytes are
-decoded as Latin-1 and searched with `re.ASCII`, which has the same matches, and yields text at no further cost.
+A pattern of ASCII characters searches bytes, and a pattern with other characters searches text. Both work on `str`.
+Bytes are decoded as Latin-1 and searched with `re.ASCII`, which finds the same matches and gives text at no further
+cost.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from bai_agent.metrics.search.literal import Shape, has_open_end, read_shape
 from bai_agent.metrics.search.reading import Extra, Extras, MatchFindings, Reader
 
 _SHORTEST_LITERAL = 2
-"""Shortest required text (characters): a single character is in so many lines that searching for it does not
+"""Shortest required text (characters). A single character is in so many lines that searching for it does not
 pay off."""
 
 
@@ -49,12 +51,12 @@ class Searcher(NamedTuple):
     search_all: Callable[..., Iterator[Any]]
     group: int
     fast_number: Callable[[str, int], re.Match[str] | None]
-    """Matches a value that is recorded as it is."""
+    """Matches a value that can be recorded as it is."""
     read: Callable[[str, Any, MatchFindings], tuple[str | None, int]]
     """Reads all other values."""
     extra: Extra | None
     decodes: bool
-    """Whether it searches the line decoded as UTF-8."""
+    """Whether the pattern searches the line decoded as UTF-8."""
     can_be_empty: bool
     many: Callable[[], ManyLines | None]
     """Returns a search of many lines at once, or None if each must be searched separately."""
@@ -65,7 +67,7 @@ class ManyLines(NamedTuple):
 
     metric: int
     first: re.Pattern[str] | None
-    """Finds the first match of each line; after a value that needs a second look it finds nothing."""
+    """Finds the first match of each line. After a value that needs a second look, it finds no further match."""
     search_all: Callable[..., Iterator[re.Match[str]]]
     literal: str
     """Text in each match; empty if none is known."""
@@ -74,9 +76,9 @@ class ManyLines(NamedTuple):
     needs_look: Callable[[str], re.Match[str] | None]
     """Matches text after a JSON number that may prevent it from being recorded as it is."""
     reach: int
-    """Number of characters that it examines."""
+    """Number of characters that `needs_look` examines."""
     no_exponents: bool
-    """Whether numbers with an exponent need a second look, too."""
+    """Whether numbers with an exponent also need a second look."""
 
 
 @dataclass(frozen=True)
@@ -90,19 +92,21 @@ class Prefilter:
 
 @dataclass(frozen=True)
 class PatternSet:
-    """Texts to look for: exact, in lower case, and patterns that search every line."""
+    """The compiled patterns of a job: automatons for exact and for lower-case texts, and patterns that search
+    every line."""
 
     exact: Prefilter | None
     folded: Prefilter | None
-    """For patterns that ignore case; scans the block in lower case."""
+    """Automaton for patterns that ignore case. It scans the block in lower case."""
     everywhere: tuple[int, ...]
     """Metrics whose pattern searches every line."""
     last_only: frozenset[int]
-    """Metrics that are not searched in repainted states of a progress bar."""
+    """Metrics that are not searched in states of a progress bar which a later state replaced."""
     in_sections: frozenset[int]
     """Metrics that count only in sections of the log."""
     searcher: Callable[[int], Searcher]
-    """Compiles a metric's pattern when it is first needed: most of a thousand may never be."""
+    """Compiles a metric's pattern when it is first needed, because most patterns of a thousand may never be
+    needed."""
 
 
 def prefilter_available() -> bool:
@@ -118,7 +122,7 @@ def wants_last_states(metrics: Sequence[Metric]) -> bool:
 def compile_patterns(
     metrics: Sequence[Metric], *, without: frozenset[int] = frozenset(), fast: bool
 ) -> PatternSet:
-    """Return the patterns of `metrics` except `without`; with `fast` through the prefilter if possible."""
+    """Compile the patterns of `metrics` except `without`. With `fast`, the prefilter is used if possible."""
     exact: dict[bytes, list[int]] = {}
     folded: dict[bytes, list[int]] = {}
     everywhere: list[int] = []
@@ -154,7 +158,7 @@ def compile_patterns(
 
 
 def shape_of(metric: Metric) -> Shape:
-    """Return the texts that a line needs for `metric`."""
+    """Return the properties of the texts that `metric` matches."""
     if metric.json is None:
         return read_shape(metric.pattern)
     return Shape(
@@ -168,7 +172,8 @@ Occurrences = Callable[[bytes], list[tuple[int, int, int]]]
 def occurrences_without(
     prefilter: Prefilter | None, numbers: frozenset[int], *, shift: int
 ) -> Occurrences | None:
-    """Return an automaton for the texts of `prefilter` except `numbers`; their numbers begin with `shift`."""
+    """Return an automaton for the texts of `prefilter` except `numbers`. The texts are numbered from `shift`
+    on."""
     if prefilter is None:
         return None
     kept = [shift + i for i in range(len(prefilter.literals)) if shift + i not in numbers]
@@ -188,7 +193,7 @@ def line_counter(*, fast: bool) -> Callable[[bytes], int]:
     blank = b"\n\n"
     if not fast:
         return lambda data: sum(map(bool, data.split(b"\n")))
-    # Twenty times as fast as `blank in data`, which costs as much as finding the numbers.
+    # Twenty times as fast as `blank in data`, which takes as long as finding the numbers.
     scan = _scanner([blank])
 
     def count(data: bytes) -> int:
@@ -206,7 +211,7 @@ def _searcher(index: int, metric: Metric, shape: Shape) -> Searcher:
     )
     fast = reader.fast_number
     extras = Extras(groups, decodes=decodes)
-    # Units with a newline do not exist, and would be searched for beyond the line's end.
+    # No unit contains a newline. Such a unit would be searched for beyond the line's end.
     is_by_line = fast is None or decodes or shape.can_be_empty or "\n" in metric.units
     return Searcher(
         metric=index,
@@ -269,11 +274,11 @@ def _compiled(expression: str) -> re.Pattern[str]:
 
 
 def _nothing_at_once() -> None:
-    """Search each line separately."""
+    """Return None, so that each line is searched separately."""
 
 
 def _nothing(text: str, start: int) -> None:
-    """Matches no value, so that each value is read."""
+    """Match no value, so that each value is parsed by `read`."""
 
 
 def _prefilter(literals: dict[bytes, list[int]]) -> Prefilter | None:

@@ -1,4 +1,5 @@
-"""Converts the matches of one metric to values. Made once per pattern, so that a match costs only what its metric needs."""
+"""Converts the matches of one metric to values. A reader is created once per pattern, so that a match only costs the steps
+that its metric needs."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ from bai_agent.metrics.search.units import (
 )
 
 LABEL_LIMIT = 256
-"""Characters of a label's value that are kept."""
+"""Longest value of a label (characters). Longer values are truncated."""
 _CACHED = 4096
 _SHOWN = 400
 _UNIT = re.compile("( ?)((?:[A-Za-zµμ]+|[%‰])(?:/[A-Za-z]+)?)").match
 _PER = re.compile("/[A-Za-z]+").match
 _UNIT_REACH = 64
-"""Characters after a number in which a unit is looked for."""
+"""Number of characters after a number that are searched for a unit."""
 STEP = ',"step":'
 LABELS = ',"labels":'
 
@@ -62,7 +63,7 @@ class Doubt(str, Enum):
 
 
 class MatchFindings(Protocol):
-    """Receives findings about a pattern, for people."""
+    """Receives findings about a pattern that are reported to the user."""
 
     def not_a_number(self, index: int, text: str) -> None:
         """The metric matched, but its value `text` is not a finite number, or its unit cannot be converted."""
@@ -72,7 +73,7 @@ class MatchFindings(Protocol):
 
 
 class Reader:
-    """Reads the values of one metric that are not JSON numbers already, or are followed by more text."""
+    """Reads the values of one metric that are not plain JSON numbers, or that are followed by more text."""
 
     def __init__(self, index: int, metric: Metric, groups: Groups, *, decodes: bool, open_end: bool) -> None:
         self._index = index
@@ -81,7 +82,7 @@ class Reader:
         self._group, self._unit = groups.value, groups.unit
         self._decodes = decodes
         self._open_end = open_end
-        # A unit from another line also applies to "1:30": such a text is not a number then.
+        # A unit from another line also applies to "1:30", so such a text is then not a number.
         has_own_unit = not metric.context_has_unit
         self._second = conversion("s", metric.units) if has_own_unit and is_time(metric.units) else None
         self._measured = has_own_unit and is_measured(metric.units)
@@ -89,7 +90,7 @@ class Reader:
 
     @property
     def fast_number(self) -> str | None:
-        """Expression of a number that can be recorded as it is. None if each value must be read."""
+        """Expression of a number that can be recorded as it is. None if each value must be parsed by `read`."""
         if self._unit:
             return None
         return fast_number(
@@ -215,7 +216,7 @@ class Reader:
             doubt,
             self._shown(text[start:end]),
             self._shown(text[start if begin is None else begin : reach]),
-            # The whole line, because a part of a secret cannot be recognised.
+            # The whole line is passed, because a part of a secret cannot be recognised.
             self._text(text),
         )
 
@@ -282,6 +283,7 @@ def _label_members(names: list[str], values: tuple[str | None, ...], *, decodes:
 
 
 def label_text(value: str, *, decodes: bool) -> str:
-    """Return the text of a group, from a line that was searched as characters (`decodes`) or as bytes, as a label."""
+    """Return the text of a group as a label. decodes: whether the line was searched as characters instead of
+    bytes."""
     text = value if decodes or value.isascii() else value.encode("latin-1").decode("utf-8", "replace")
     return text.strip()[:LABEL_LIMIT]

@@ -17,7 +17,7 @@ _ERASES_LINE = re.compile(r"\x1b\[2[JK]")
 
 
 def visible(data: bytes) -> bytes:
-    """Return lines as a terminal shows them. Their number and their ends stay the same."""
+    """Return lines as a terminal shows them. The number of lines and their ends do not change."""
     clean = _ANSI.sub(b"", data) if b"\x1b" in data else data
     if b"\x08" not in clean:
         return clean
@@ -27,8 +27,8 @@ def visible(data: bytes) -> bytes:
 def on_screen(line: str) -> str:
     """Return the visible part of `line`, in which carriage returns and backspaces moved the cursor.
 
-    Without them the line is not changed. Otherwise its escape sequences are removed, of which only those that
-    erase have an effect.
+    A line without carriage returns and backspaces is not changed. In other lines escape sequences are removed,
+    and only those that erase text are applied.
     """
     if "\r" not in line and "\x08" not in line:
         return line
@@ -51,7 +51,8 @@ def on_screen(line: str) -> str:
 
 
 def last_lines(text: str, count: int) -> list[str]:
-    """Return the last visible lines of `text` that are not blank; of a progress bar only its last state."""
+    """Return the last visible lines of `text` that are not blank. Of a progress bar, only the last state is
+    returned."""
     found: list[str] = []
     for line in reversed(text.split("\n")):
         if len(found) == count:
@@ -65,7 +66,7 @@ def _overwritten(line: bytes) -> bytes:
     """Return `line` after its backspaces, each of which moves the cursor back by a character and deletes nothing."""
     cells: list[str] = []
     cursor = 0
-    # A byte that is not UTF-8 is a cell by itself.
+    # A byte that is not valid UTF-8 counts as a character of its own.
     for part in _BACKSPACES.split(line.decode("utf-8", "surrogateescape")):
         if part.startswith("\x08"):
             cursor = max(0, cursor - len(part))

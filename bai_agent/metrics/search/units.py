@@ -1,6 +1,6 @@
 """Units of time, data, ratios and counts, and the conversion between them.
 
-`docs/extraction.md` has the table of them.
+`docs/extraction.md` lists the units.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PREFIXES = {
     "µ": Fraction(1, 10**6),
     "n": Fraction(1, 10**9),
 }
-"""Prefixes of SI and, with an i, of IEC."""
+"""SI prefixes, and IEC prefixes, which end in i."""
 _BITS = {"b": 1, "bit": 1, "bits": 1, "B": 8, "byte": 8, "bytes": 8, "Byte": 8, "Bytes": 8}
 _RATIOS = {
     "%": Fraction(1, 100),
@@ -61,16 +61,17 @@ COUNTED = frozenset((
     "pkt", "pkts", "packets", "events", "queries", "transactions", "it", "iter", "iters", "iterations",
     "steps", "items", "calls", "hits", "hz", "w", "wh", "j", "v", "a", "pa",
 ))  # fmt: skip
-"""Words (in lower case) that may follow a prefix: "kops", "GFLOPS", "MHz". Other words are ambiguous: "keys", "TLB"."""
+"""Words (in lower case) that may follow a prefix: "kops", "GFLOPS", "MHz". The first letter of other words may not be a
+prefix: "keys", "TLB"."""
 _CACHED = 4096
 _LONGEST = 40
-"""Longest unit (characters), since the text comes from a log."""
+"""Longest unit (characters). The text comes from a log, so it is limited."""
 _LONG = 3
-"""Number of letters from which units do not depend on case: "Seconds", "Percent"."""
+"""Units with at least this number of letters do not depend on case: "Seconds", "Percent"."""
 
 
 class Conversion(NamedTuple):
-    """A value `x` becomes `x * factor`; with `inverse`, `factor / x`."""
+    """Converts a value `x` to `x * factor`, or to `factor / x` if `inverse`."""
 
     factor: Fraction
     inverse: bool = False
@@ -117,7 +118,7 @@ def conversion(unit: str, units: str) -> Conversion | None:
 
 @lru_cache(_CACHED)
 def is_measured(units: str) -> bool:
-    """Return whether `units` is of a known kind, so that another unit can contradict it."""
+    """Return whether the dimension of `units` is known, so that another unit can contradict it."""
     top, _ = _split(_normal(units))
     return top != "" and (_quantity(top) is not None or _counted(top)[1].lower() in COUNTED)
 
@@ -130,7 +131,8 @@ def is_prefix(unit: str) -> bool:
 
 @lru_cache(_CACHED)
 def contradicts(unit: str, units: str, *, apart: bool) -> bool:
-    """Return whether a value before `unit` is certainly not in `units`. apart: a space is between them."""
+    """Return whether a value before `unit` is certainly not in `units`. apart: whether a space separates value
+    and unit."""
     found = conversion(unit, units)
     if apart:
         return found is not None and found != SAME and not is_prefix(unit)
@@ -140,9 +142,9 @@ def contradicts(unit: str, units: str, *, apart: bool) -> bool:
 
 
 def split_unit(units: str) -> str | None:
-    """Return the known unit of time at the beginning of `units` if a space and another word follow; else None.
+    """Return the unit of time at the beginning of `units` if a space and another word follow it; else None.
 
-    "msec onds" gives "msec"; "ms per batch" is a unit as it is.
+    "msec onds" gives "msec", but "ms per batch" gives None, because it is a complete unit.
     """
     first, space, rest = units.strip().partition(" ")
     if not space or rest.lstrip().startswith(("/", "per ", "(")) or first.endswith("/"):
@@ -186,7 +188,7 @@ def _factor(unit: str, wanted: str) -> Fraction | None:
     if word != wanted_word and word:
         return None
     if not word and not wanted_prefix and prefix and wanted_word.startswith(prefix):
-        return None  # "15k" for "kfoo": that k may or may not be a prefix
+        return None  # "15k" for "kfoo": the k may or may not be a prefix
     return PREFIXES.get(prefix, Fraction(1)) / PREFIXES.get(wanted_prefix, Fraction(1))
 
 
