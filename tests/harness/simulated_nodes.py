@@ -130,6 +130,13 @@ class MemoryStore:
         return False if kind == "own_412" else found
 
 
+def _locked() -> threading.Lock:
+    """Return a lock that one thread waits for until another releases it: a tenth of a semaphore's CPU time."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 def _raise_reason(monitor: ElasticMonitor) -> None:
     if (reason := monitor.reason(None)) is not None:
         raise RunEndedError(reason)
@@ -165,9 +172,11 @@ class SimulatedNode:
     """Of the agent that lives and does not hang."""
     result: str | None = None
     """The outcome that the agent ended with."""
+    idles: Callable[[], bool] | None = None
+    """Whether it would only sleep again if it woke now; None: it has to wake."""
 
     def __post_init__(self) -> None:
-        self.turn, self.done = threading.Semaphore(0), threading.Event()
+        self.turn, self.done = _locked(), threading.Event()
         self.thread = threading.Thread(target=self._live, daemon=True)
         self.error: BaseException | None = None
         self._looks_s = 0.0
@@ -188,9 +197,9 @@ class SimulatedNode:
         self.sleep(fault.seconds)
         self.monitor, self.hangs = monitor, False
 
-    def sleep(self, seconds: float) -> None:
-        """Let the others go on, and return so much later."""
-        self.wakes_s = self.world.now + seconds
+    def sleep(self, seconds: float, *, idles: Callable[[], bool] | None = None) -> None:
+        """Let the others go on, and return so much later; each TICK_S again as long as it `idles`."""
+        self.wakes_s, self.idles = self.world.now + seconds, idles
         self.world.baton.release()
         self.turn.acquire()
         if self.world.is_over or self.lost:
@@ -212,7 +221,8 @@ class SimulatedNode:
         self.done.set()
         self.monitor = None
         self.wakes_s = float("inf")
-        self.world.baton.release()
+        if not self.world.is_over:
+            self.world.baton.release()
 
     def _be_agent(self) -> None:
         world = self.world
@@ -300,11 +310,14 @@ class SimulatedNode:
             agent_port=None,
         )
 
-    def _pass(self, seconds: float) -> None:
+    def _looks_now(self, monitor: ElasticMonitor) -> bool:
+        return self.world.now >= self._looks_s or monitor._due.is_set()
+
+    def _pass(self, seconds: float, *, idles: Callable[[], bool] | None = None) -> None:
         """Let time pass, in which the agent's other thread looks if it is due."""
-        self.sleep(seconds)
+        self.sleep(seconds, idles=idles)
         monitor = self.monitor
-        if monitor is not None and (self.world.now >= self._looks_s or monitor._due.is_set()):
+        if monitor is not None and self._looks_now(monitor):
             monitor._due.clear()
             try:
                 monitor.observe()
@@ -317,14 +330,15 @@ class SimulatedNode:
         """Watch the benchmark until nothing of it is left."""
         number = self.runs
         assert number is not None
-        while True:
-            ended = self.exits.get(number)
-            if ended is None and (reason := monitor.reason(None)) is not None:
-                ended = self.exits[number] = reason.outcome
-            if ended is not None:
-                self.runs = None
-                return
-            self._pass(TICK_S)
+
+        def runs_on() -> bool:
+            return number not in self.exits and monitor.reason(None) is None
+
+        while runs_on():
+            self._pass(TICK_S, idles=lambda: not self.lost and not self._looks_now(monitor) and runs_on())
+        if number not in self.exits and (reason := monitor.reason(None)) is not None:
+            self.exits[number] = reason.outcome
+        self.runs = None
 
     def _may_launch(self, monitor: ElasticMonitor, number: int) -> bool:
         """Wait, with a checkpoint, until the other members have theirs; return False if another generation comes first. Raises RunEndedError."""
@@ -397,7 +411,7 @@ class World:
         self.away: set[int] = set()
         self.is_over = False
         self.failed_looks = 0
-        self.baton = threading.Semaphore(0)
+        self.baton = _locked()
         self._versions = itertools.count()
         self.nodes = [SimulatedNode(self, each) for each in range(nodes)]
         self._computed: Counter[int] = Counter()
@@ -472,6 +486,9 @@ class World:
             return
         self._compute(max(0.0, at - self.now))
         self.now = max(self.now, at)
+        if due.idles is not None and due.idles():
+            due.wakes_s = self.now + TICK_S
+            return
         due.turn.release()
         self.baton.acquire()
 
