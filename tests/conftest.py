@@ -23,16 +23,18 @@ settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:
-    """Let the garbage collector look less often, and in `pytest_collection_finish` pass over all that is loaded by then.
+    """Let the garbage collector rest until all tests are collected, then look less often and pass over all that is loaded by then.
 
     moto and botocore are so large that it took a third of this process's time.
     """
-    gc.set_threshold(50_000, 10, 10)
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import cfnlint.api
 import pytest
 from moto.cloudformation.models import Stack
 from sandbox.fake_aws.iam.permissions import Surroundings
@@ -55,9 +54,12 @@ def length(document: Any) -> int:
 
 @pytest.mark.parametrize("name", [*TEMPLATES, WATCHER])
 def test_a_template_passes_the_linter_in_every_partition(name: str) -> None:
+    # Imported here: it loads sympy, and each worker collects this file.
+    from cfnlint.api import lint
+
     text = template(name, data_buckets=("numbers", "words"), mounts=3)
 
-    found = cfnlint.api.lint(text, None, list(REGIONS.values()))
+    found = lint(text, None, list(REGIONS.values()))
     # A default that is no subnet is never used: without a file system nothing is selected from it.
     assert [str(each) for each in found if each.rule.id != "W1035"] == []
     assert len(text.encode()) < TEMPLATE
