@@ -1,4 +1,4 @@
-"""The benchmark descriptor, and all mistakes in it."""
+"""Reads benchmark descriptors, and finds all mistakes in them."""
 
 from executor.descriptor.findings import Finding, Severity, has_errors, render_findings
 from executor.descriptor.load import load, load_table

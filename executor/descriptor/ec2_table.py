@@ -18,13 +18,13 @@ OWNED = frozenset(
     {"MinCount", "MaxCount", "ClientToken", "InstanceInitiatedShutdownBehavior", "UserData", "DryRun"}
     | {"ImageId", "InstanceType", "SubnetId", "LaunchTemplate"}
 )
-"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own. A
-launch template is among them, because it could set any of them, and change between two tries of one
-launch."""
+"""Parameters of RunInstances that decide whether a job runs once and ends, or that have a key of their own.
+They include launch templates, because a template could set any of these parameters, and could change between
+two attempts of one launch."""
 
 
 ON_DEMAND = "on-demand"
-"""Market of machines that are paid by the hour; EC2's MarketType has no value for it."""
+"""Market of on-demand machines. EC2's MarketType has no value for it."""
 CAPACITY_BLOCK = "capacity-block"
 """MarketType of machines that were reserved and paid for in advance:
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-capacity-blocks.html"""
@@ -34,11 +34,12 @@ _LISTS = {
     "NetworkInterfaces": None,
     "TagSpecifications": "ResourceType",
 }
-"""Parameters that are merged item by item, and the key that identifies an item."""
+"""Parameters that are merged item by item → the key that identifies an item."""
 
 
 def _not_owned(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of RunInstances, unless one would keep a job from running once and ending."""
+    """Return the parameters of RunInstances. Raises MistakeError if one could prevent a job from running only
+    once and ending."""
     if taken := sorted(OWNED & request.keys()):
         raise wrong(
             f"sets {', '.join(taken)}, which the launcher decides itself",
@@ -69,18 +70,19 @@ def _is_persistent(request: dict[str, Any]) -> bool:
 
 
 def read_market(request: Mapping[str, Any]) -> str:
-    """Return the market in RunInstances' parameters: `MarketType`, or ON_DEMAND."""
+    """Return the market in the parameters of RunInstances: `MarketType`, or ON_DEMAND."""
     return str(at(request, "InstanceMarketOptions").get("MarketType") or ON_DEMAND)
 
 
 def read_reservation(request: Mapping[str, Any]) -> str:
-    """Return the id of the capacity reservation in RunInstances' parameters; empty if there is none."""
+    """Return the id of the capacity reservation in the parameters of RunInstances; empty if there is none."""
     target = at(request, "CapacityReservationSpecification", "CapacityReservationTarget")
     return str(target.get("CapacityReservationId") or "")
 
 
 def efa_interfaces(request: Mapping[str, Any]) -> int:
-    """Return the number of Elastic Fabric Adapters of each machine in RunInstances' parameters, or in `[aws.ec2.run_instances]`.
+    """Return the number of Elastic Fabric Adapters of each machine, from the parameters of RunInstances or
+    from `[aws.ec2.run_instances]`.
 
     https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceNetworkInterfaceSpecification.html
     """
@@ -89,7 +91,7 @@ def efa_interfaces(request: Mapping[str, Any]) -> int:
 
 
 def _as_json(value: Any) -> Any:
-    """Return `value` with dates as the texts that AWS accepts, because a request is stored as JSON."""
+    """Return `value` with dates converted to texts that AWS accepts, because a request is stored as JSON."""
     if isinstance(value, dict):
         return {key: _as_json(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -124,25 +126,26 @@ _REFUSED: tuple[tuple[Callable[[dict[str, Any]], bool], str, str], ...] = (
         "leave it out",
     ),
 )
-"""Parameters that are refused: the rule, the problem and the fix."""
+"""Rules for refused parameters: the rule, the problem and the fix."""
 
 
 class Ec2(DescriptorTable):
-    """How EC2 instances are launched. Used if the benchmark runs on EC2."""
+    """How EC2 instances are launched. It is used if the benchmark runs on EC2."""
 
     image: str | None = Field(default=None, min_length=1, examples=["ami-0123456789abcdef0"])
-    """The AMI: an id, a public parameter `ssm:/aws/service/…`, or `auto`: the deep learning image for the instance type. Wins over
-    `[env] image` and `[env] docker_image`. Without any of them: the configuration's, else `auto`."""
+    """The AMI: an id, a public parameter `ssm:/aws/service/…`, or `auto`: the deep learning image for the
+    instance type. It overrides `[env] image` and `[env] docker_image`. If none of them is set: the
+    configuration's image, otherwise `auto`."""
     region: str | None = Field(default=None, min_length=1, examples=["us-east-1"])
-    """The AWS region. Unset: the configuration's."""
+    """The AWS region. Unset: the configuration's region."""
     instance_types: list[Annotated[str, Field(min_length=1)]] = Field(
         default_factory=list, max_length=10, examples=[["g5.xlarge", "g6.xlarge"]]
     )
-    """Other acceptable types, requested in turn if no zone has room for `hardware.instance_type`, which is
-    tried first."""
+    """Other acceptable types. They are requested in this order if no zone has capacity for
+    `hardware.instance_type`, which is tried first."""
     spot: bool | None = None
-    """Whether spot instances are requested. `InstanceMarketOptions` in `run_instances`, and a capacity reservation, come before it.
-    Unset: the configuration's, else on demand."""
+    """Whether spot instances are requested. `InstanceMarketOptions` in `run_instances` and a capacity
+    reservation override it. Unset: the configuration's setting, otherwise on demand."""
     on_demand_after_spot: bool = False
     """Whether machines on demand are requested if no type has room on spot (`spot`, or `InstanceMarketOptions` in `run_instances`)."""
     subnets: list[str] = Field(default_factory=list, examples=[["subnet-0123456789abcdef0"]])
@@ -150,22 +153,26 @@ class Ec2(DescriptorTable):
     security_groups: list[str] = Field(default_factory=list, examples=[["sg-0123456789abcdef0"]])
     """Security groups' ids. Unset: the configuration's."""
     instance_profile: str | None = Field(default=None, min_length=1, examples=["bai-instance"])
-    """The instance profile's name or ARN, which decides what the benchmark may do in AWS."""
+    """Name or ARN of the instance profile, which decides what the benchmark may do in AWS."""
     public_ip: bool | None = None
-    """Whether the instances get a public address. Unset: the configuration's, else the subnet's default."""
+    """Whether the instances get a public address. Unset: the configuration's setting, otherwise the
+    subnet's."""
     efa: Literal["all"] | None = Field(default=None, examples=["all"])
-    """`"all"`: every Elastic Fabric Adapter of the type. Machines with several network interfaces get no
-    public address. Unset: none, unless `run_instances` has NetworkInterfaces."""
+    """`"all"` requests every Elastic Fabric Adapter of the type. Machines with several network interfaces get
+    no public address. Unset: none, unless `run_instances` has NetworkInterfaces."""
     volume: Volume | None = None
     keep_on_failure: Duration | None = Field(default=None, examples=["30m"])
-    """Time to keep a failed job's instances for inspection. Unset: not at all."""
+    """Time for which a failed job's instances are kept for inspection. Unset: not at all."""
     keep_after: Duration | None = Field(default=None, examples=["30m"])
-    """Time to keep the instances of any job that was not cancelled, also after a success. After a failure the longer time counts. Unset: not at all."""
+    """Time for which the instances of any job that was not cancelled are kept, even after a success. After a
+    failure, the longer time counts. Unset: not at all."""
     init_commands: list[str] = Field(default_factory=list, examples=[["apt-get install -y libopenmpi-dev"]])
-    """Shell commands that run as root on each instance before the benchmark."""
+    """Shell commands that run as root on each instance before the benchmark starts."""
     run_instances: Annotated[dict[str, Any], AfterValidator(_not_owned), AfterValidator(_as_json)] = Field(
         default_factory=dict, examples=[{"KeyName": "my-key"}]
     )
-    """Merged into the RunInstances request unchanged: network interfaces, placement, key, reservations, market and CPU options.
-    Refused are parameters that `bai` sets itself or has a key for, and those that decide whether the machine runs the job once and ends: `ClientToken`, `DryRun`,
-    `ImageId`, `InstanceInitiatedShutdownBehavior`, `InstanceType`, `LaunchTemplate`, `MaxCount`, `MinCount`, `SubnetId`, `UserData`."""
+    """Parameters that are merged unchanged into the RunInstances request: network interfaces, placement, key,
+    reservations, market and CPU options. Some parameters are refused, because `bai` sets them itself or has a
+    key for them, or because they decide whether the machine runs the job once and ends: `ClientToken`,
+    `DryRun`, `ImageId`, `InstanceInitiatedShutdownBehavior`, `InstanceType`, `LaunchTemplate`, `MaxCount`,
+    `MinCount`, `SubnetId`, `UserData`."""

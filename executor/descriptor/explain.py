@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into findings: plain sentences with advice from the schema."""
+"""Converts pydantic's errors into findings, which are plain sentences with advice from the schema."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ _EXPECTED = {
 _MEANT = {"true": "true", "yes": "true", "on": "true", "1": "true"} | dict.fromkeys(
     ("false", "no", "off", "0"), "false"
 )
-"""TOML's spelling of other words for true and false."""
+"""Other words for true and false → their spelling in TOML."""
 
 
 def explain(error: ValidationError, *, file: str) -> list[Finding]:
-    """Return a finding for each mistake in `error`. A misspelt key is not also reported as missing."""
+    """Return a finding for each mistake in `error`. A misspelt key is not additionally reported as
+    missing."""
     errors = error.errors(include_url=False)
     misspelt = {(*each["loc"][:-1], _close(each["loc"])) for each in errors if each["type"] in _UNKNOWN}
     return [
@@ -51,7 +52,7 @@ def explain(error: ValidationError, *, file: str) -> list[Finding]:
 
 
 def _findings(error: ErrorDetails, *, file: str) -> Iterator[Finding]:
-    # The location of a mistake in a key itself ends with the key and "[key]": (…, "my key", "[key]").
+    # If a key itself is invalid, the location ends with the key and "[key]": (…, "my key", "[key]").
     path = tuple(step for step in error["loc"] if step != "[key]")
     cause = error.get("ctx", {}).get("error")
     mistakes = cause.mistakes if isinstance(cause, MistakeError) else [("", _words(error, path))]
@@ -94,7 +95,8 @@ def _unknown(path: tuple[str | int, ...], value: Any) -> tuple[str, str]:
 
 
 def _meant_key(path: tuple[str | int, ...], key: str, header: str) -> str:
-    """Return advice for an unknown key: a table that has it, or a similar key of its table or of another one."""
+    """Return advice for an unknown key: a table that has this key, or a similar key of the same table or of
+    another one."""
     close = _close(path)
     homes = [name for name in tables_with(key) if name != header]
     if homes:
@@ -116,7 +118,7 @@ def _keys(table: Sequence[str | int]) -> list[str]:
 
 
 def _close(path: Sequence[str | int]) -> str | None:
-    """Return the key of the same table that is similar to the unknown key at `path`; None if none is."""
+    """Return a similar key of the same table for the unknown key at `path`; None if there is none."""
     close = difflib.get_close_matches(str(path[-1]).lower(), _keys(path[:-1]), n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -127,7 +129,7 @@ def _all_keys() -> list[str]:
 
 def _not_a_choice(value: Any, schema: Schema, path: Sequence[str | int]) -> tuple[str, str]:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    # Some choices are accepted for files of other programs, but not advised.
+    # Some choices are accepted in files of other programs, but are not recommended.
     choices = schema.get("x-advised", choices)
     shown = [toml_value(each) for each in choices]
     if len(choices) == 1:
@@ -158,7 +160,8 @@ def _typed_fix(kind: str, value: Any, path: tuple[str | int, ...], schema: Schem
 
 
 def _converted(kind: str, value: Any) -> str | None:
-    """Return a value as TOML in the type that its key needs, to suggest it; None if it is not clear what was meant."""
+    """Return a value, converted to the type that its key needs, as TOML for a suggestion; None if it is
+    unclear what was meant."""
     if kind == "string_type" and isinstance(value, (bool, int, float, date, time)):
         return toml_value(str(value).lower() if isinstance(value, bool) else str(value))
     plain = value.strip().lower() if isinstance(value, str) else ""
@@ -168,7 +171,7 @@ def _converted(kind: str, value: Any) -> str | None:
 
 
 def _line(path: Sequence[str | int], schema: Schema) -> str:
-    """Return an example of the key at `path`."""
+    """Return an example line for the key at `path`."""
     if "properties" in schema:
         inner = " and ".join(
             _line((*path, key), schema_at((*path, key)) or {}) for key in schema.get("required", [])

@@ -1,4 +1,4 @@
-"""Mistakes of a benchmark descriptor, and their text for a person."""
+"""Findings about a benchmark descriptor, and their text for the user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executor.descriptor.toml_text import key_text
 
 
 class Severity(str, Enum):
-    """Whether a descriptor with this finding can be run."""
+    """Severity of a finding: whether the descriptor can still be run."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -19,22 +19,22 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One mistake: its place, the problem, and what to write instead."""
+    """One mistake in a descriptor: its place, the problem, and what to write instead."""
 
     file: str
     path: tuple[str | int, ...] = ()
-    """Path to the key: ("output", "metrics", 0, "pattern"); empty for the whole file."""
+    """Path to the key, for example ("output", "metrics", 0, "pattern"); empty for the whole file."""
     problem: str
     fix: str
     severity: Severity = Severity.ERROR
     item: str = ""
-    """`name` or `src` of the list's item on `path`, because people do not count from 0."""
+    """`name` or `src` of the list item on `path`, because users do not count items from 0."""
     option: str = ""
-    """Option that set the value, "--set ml.args"; empty if the value is in the file."""
+    """Option that set the value, for example "--set ml.args"; empty if the value is in the file."""
 
     @property
     def key(self) -> str:
-        """Path to the key as one text: "output.metrics[0].pattern"."""
+        """Path to the key as text, for example "output.metrics[0].pattern"."""
         return key_text(self.path)
 
     def as_table(self) -> dict[str, object]:
@@ -54,7 +54,8 @@ def has_errors(findings: Sequence[Finding]) -> bool:
 
 
 def render_findings(findings: Sequence[Finding], *, width: int = 80) -> str:
-    """Return the findings as plain text for a terminal: errors first, a count at the end; "" if there are none."""
+    """Return the findings as plain text for a terminal, with errors first and a count at the end; "" if there
+    are none."""
     if not findings:
         return ""
     blocks = [
@@ -88,7 +89,7 @@ def _block(finding: Finding, *, width: int) -> str:
 
 
 def _indented(text: str, *, first: str, width: int) -> list[str]:
-    """Wrap each line of `text`, but never inside a word, which a person may want to copy."""
+    """Wrap each line of `text`, but never inside a word, because users may want to copy it."""
     lines: list[str] = []
     for line in text.splitlines():
         lines += textwrap.wrap(

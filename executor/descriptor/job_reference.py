@@ -1,4 +1,5 @@
-"""References to other jobs in a descriptor: `job:last/model.pt`, `job:label=stage=prepare/`, and `job:ID` for its checkpoint."""
+"""Reads references to other jobs in a descriptor: `job:last/model.pt`, `job:label=stage=prepare/`, and
+`job:ID` for a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _NEWEST = "last"
 _ARTIFACT = 'write "job:last/model.pt" for an artifact, or "job:last/" for all of them'
 _JOB = 'write "job:ID", or "job:last" for the newest job'
 FORMS = "`job:JOB/path` and `job:JOB/folder/` (artifacts of a job that succeeded)"
-"""Examples of such addresses, for the reference."""
+"""Examples of such addresses, for the reference in docs/."""
 
 
 def refers_to_job(src: str) -> bool:
@@ -21,35 +22,37 @@ def refers_to_job(src: str) -> bool:
 
 @dataclass(frozen=True)
 class JobReference:
-    """A job, and an artifact of it."""
+    """A reference to a job, or to an artifact of a job."""
 
     job: str
-    """Its name, as commands accept it ("last", the beginning of an id), or "label=KEY=VALUE"."""
+    """Name of the job, as commands accept it ("last", the beginning of an id), or "label=KEY=VALUE"."""
     artifact: str | None
-    """Path of the artifact. A folder ends in a slash, "" is all of them; None if no artifact is named."""
+    """Path of the artifact. The path of a folder ends in a slash; "" stands for all artifacts. None if no
+    artifact is named."""
 
     @property
     def label(self) -> tuple[str, str] | None:
-        """Key and value of the label by which the job is named; None if it has another name."""
+        """Key and value of the label by which the job is named; None if it is named in another way."""
         if not self.job.startswith(_LABEL):
             return None
         key, _, value = self.job.removeprefix(_LABEL).partition("=")
         return key, value
 
     def of(self, job_id: str, artifact: str | None = None) -> str:
-        """Return the reference with the job's id, or one to another artifact of that job."""
+        """Return the reference with the job's id in it. artifact: if set, another artifact of that job."""
         artifact = self.artifact if artifact is None else artifact
         return f"{_MARK}{job_id}" + ("" if artifact is None else f"/{artifact}")
 
 
 def read_reference(text: str) -> JobReference:
-    """Return the reference in a text that `refers_to_job`."""
+    """Return the reference in a text for which `refers_to_job` is true."""
     job, slash, artifact = text.removeprefix(_MARK).partition("/")
     return JobReference(job, artifact if slash else None)
 
 
 def with_job_of(before: str | None, text: str) -> str:
-    """Return the reference `text` with the job that it meant `before`; unchanged if it cannot have meant that job, or None."""
+    """Return the reference `text` with the job from the earlier reference `before`. It is unchanged if
+    `before` is None, or if `text` cannot have meant that job."""
     if before is None or not refers_to_job(before):
         return text
     reference, job = read_reference(text), read_reference(before).job

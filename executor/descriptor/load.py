@@ -1,4 +1,4 @@
-"""Reads a file as a descriptor, or finds all its mistakes."""
+"""Reads a file as a descriptor, or finds all mistakes in it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def load(
     scripts: Path | None = None,
     variables: Variables | None = None,
 ) -> tuple[Descriptor | None, list[Finding]]:
-    """Return the descriptor in the file `path`, and all findings. With a descriptor all findings are
+    """Return the descriptor in the file `path`, and all findings. If there is a descriptor, all findings are
     warnings.
 
-    content: the file's, if it has been read. script: that of `--script`, in place of `[ml.script] path`. overrides: values in place of the
-    file's. scripts: folder that is checked in place of `[ml.script] path`. variables: environment with which `${NAME}` is expanded; None: it
-    stays as it is.
+    content: content of the file, if it has already been read. script: value of `--script`, which replaces
+    `[ml.script] path`. overrides: values that replace the file's. scripts: folder that is checked instead of
+    `[ml.script] path`. variables: environment for `${NAME}`; None: `${NAME}` is not expanded.
     """
     table, findings = read_toml(path) if content is None else parse_toml(content, file=str(path))
     if table is None:
@@ -62,8 +62,9 @@ def load_table(
 ) -> tuple[Descriptor | None, list[Finding]]:
     """Return the descriptor in `table`, and all findings in the order of the table.
 
-    file: its name in findings, except in those about `overrides`. folder: the descriptor's; None if it is not on this disk.
-    scripts: folder that is checked in place of `[ml.script] path`. variables: as for `load`.
+    file: name of the file in findings, except in those about `overrides`. folder: folder of the descriptor;
+    None if it is not on this disk. scripts: folder that is checked instead of `[ml.script] path`. variables:
+    as for `load`.
     """
     strange = _other_file(table, file=file)
     if strange:
@@ -101,13 +102,14 @@ def _put_values(
 
 
 def _not_at(reported: Sequence[Finding], findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings about other keys than `reported`: a reference that was not replaced looks like further mistakes."""
+    """Return the findings about keys other than `reported`, because a reference that was not replaced causes
+    further findings."""
     paths = {finding.path for finding in reported if finding.path}
     return [finding for finding in findings if finding.path not in paths]
 
 
 def _with_scripts(table: dict[str, Any], scripts: Path | None) -> dict[str, Any]:
-    """Return the table with `scripts` as `[ml.script] path`, if it has that key."""
+    """Return the table with `scripts` as `[ml.script] path`, if the table has that key."""
     ml = table.get("ml")
     script = ml.get("script") if isinstance(ml, Mapping) else None
     if scripts is None or not isinstance(script, Mapping) or "path" not in script:
@@ -148,7 +150,7 @@ def _item(table: Mapping[str, Any], path: Sequence[str | int]) -> str:
 
 
 def _position(table: Mapping[str, Any], path: Sequence[str | int]) -> tuple[int, ...]:
-    """Return the position of `path` in the file, for sorting. A missing key is placed at the end of its
+    """Return the position of `path` in the file, for sorting. A missing key is sorted to the end of its
     table."""
     found: list[int] = []
     node: Any = table

@@ -1,4 +1,5 @@
-"""`[matrix]` of a descriptor: values of keys, each combination of which is a job of a group."""
+"""The table `[matrix]` of a descriptor: values of keys. Each combination of the values is a job of a
+group."""
 
 from __future__ import annotations
 
@@ -14,29 +15,31 @@ from executor.descriptor.values import DescriptorTable
 
 _TABLE = "matrix"
 MOST_JOBS = 256
-"""Most jobs of a group."""
+"""Maximum number of jobs in a group."""
 _OPTIONS = ("max_parallel", "max_cost", "rounds", "seed")
 _VALUES = (str, int, float, bool, list, dict)
 _FIX = 'write for example "ml.args" = ["--batch 32", "--batch 64"]'
 
 
 class MatrixTable(DescriptorTable):
-    """Values of other keys: each combination of them is a job of a group, see [matrix.md](matrix.md). Every key that `--set` takes may stand here, in quotes, with a list of values."""
+    """Values of other keys. Each combination of the values is a job of a group, see [matrix.md](matrix.md).
+    Every key that `--set` accepts may be written here, in quotes, with a list of values."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, defer_build=True)
 
     max_parallel: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[2])
-    """Most jobs of the group that run at a time."""
+    """Maximum number of jobs of the group that run at the same time."""
     max_cost: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = Field(default=None, examples=[40.0])
-    """Most USD on EC2 for all jobs together: the cost of ended jobs, and the maximum cost of running ones. Unset: no bound."""
+    """Maximum cost on EC2 of all jobs together (USD): the cost of ended jobs plus the maximum cost of running
+    jobs. Unset: no bound."""
     rounds: int = Field(default=1, ge=1, le=MOST_JOBS, examples=[3])
-    """Number of times that each combination runs: in each round once, as a job of its own."""
+    """Number of rounds. In each round, every combination runs once, as a job of its own."""
     seed: int = Field(default=0, ge=0, lt=2**63, examples=[7])
     """Seed of the order of the combinations in each round."""
 
     @property
     def axes(self) -> dict[str, list[Any]]:
-        """The values of each key, in the order of the file; empty if the table makes no group."""
+        """The values of each key, in the order of the file; empty if the table does not define a group."""
         return {_key(where): values for where, values in _axes(self.model_extra or {})}
 
 
@@ -63,7 +66,8 @@ def matrix(table: Raw) -> Iterator[RawFinding]:
 
 
 def _axes(table: Mapping[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the keys of a table with their values; `hardware.instance_type` without quotes is a table in a table."""
+    """Yield the keys of a table with their values. In TOML, `hardware.instance_type` without quotes is a
+    table in a table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _axes(value, (*where, key))

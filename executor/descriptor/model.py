@@ -1,4 +1,5 @@
-"""The benchmark descriptor, which users write: spec 0.1.0 of the benchmark service plus our own tables.
+"""The benchmark descriptor, which users write: version 0.1.0 of the benchmark service's format, plus bai's
+own tables.
 
 The docstrings of the fields are their only descriptions. The JSON Schema, the reference in `docs/benchmark-descriptor.md` and the
 advice of findings are made from them.
@@ -52,11 +53,11 @@ from executor.descriptor.values import (
 
 Strategy = Literal["single_node", "each_node", "horovod", "mpi", "torchrun", "adaptdl", "ray", "inference"]
 OtherEngine = Annotated[dict[str, Any] | None, Field(json_schema_extra={"x-other-engine": True})]
-"""A table of another engine: any content is accepted, and ignored."""
+"""A table of another engine. Any content is accepted and ignored."""
 
 
 def _presets(value: Any) -> Any:
-    """Return the names as a list; one name becomes a list of one."""
+    """Return the names as a list. A single name becomes a list with one item."""
     names = [value] if isinstance(value, str) else value
     for name in names if isinstance(names, list) else ():
         if isinstance(name, str) and name not in preset_names():
@@ -77,22 +78,23 @@ class Info(DescriptorTable):
     """The benchmark's name and labels, and the engine that runs it."""
 
     description: str = Field(examples=["Trains a small network on handwritten digits"])
-    """A description of the benchmark for people."""
+    """A description of the benchmark for readers."""
     task_name: str | None = Field(default=None, examples=["digits"])
     """The benchmark's name. It becomes the label `task_name` if the labels have none."""
     execution_engine: Literal[
         "default", "local", "aws.ec2", "aws.sagemaker", "aws.eks", "aws.ecs", "aws.batch", "kubernetes"
     ] = Field(default="default", examples=["aws.ec2"], json_schema_extra={"x-advised": ["local", "aws.ec2"]})
-    """Where to run: `aws.ec2` on EC2 instances, `local` and `default` on this machine. The other values
-    are for other programs; `--on local` overrides them."""
+    """Where the benchmark runs: `aws.ec2` on EC2 instances, `local` and `default` on this machine. The other
+    values are for other programs; `--on local` overrides them."""
     scheduling: str = Field(default="single_run", examples=["0 3 * * 1-5"])
-    """`single_run`, or the cron expression with which the benchmark service repeats it."""
+    """`single_run`, or the cron expression with which the benchmark service repeats the benchmark."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"task_name": "digits"}])
-    """Labels of every metric, at most 10. Keys and values: 1 to 63 of `A-Z a-z 0-9 - _ .`, a letter or digit at both ends."""
+    """Labels of every metric, at most 10. Keys and values have 1 to 63 characters of `A-Z a-z 0-9 - _ .`,
+    with a letter or digit at both ends."""
 
 
 class Distributed(DescriptorTable):
-    """Number of machines that work together, and number of processes on each."""
+    """The number of machines that work together, and the number of processes on each."""
 
     num_instances: NodeCount = Field(default=NodeRange(most=2), examples=["2:4"])
     """Number of machines, or a range such as "2:4" for an elastic job. `single_node`, and a descriptor
@@ -100,36 +102,37 @@ class Distributed(DescriptorTable):
     processes_per_instance: Processes = Field(default="1", examples=["gpus"])
     """Processes on each machine: an integer, which may be a text, or `"gpus"` for one per GPU. Always 1 with `each_node`, `ray` and `inference`."""
     launch: MpiLaunch = Field(default=MpiLaunch.MPIRUN, strict=False, examples=["user"])
-    """With `horovod` and `mpi`: `mpirun` if `bai` starts `mpirun` once for all processes; `user` if the
-    benchmark's command starts it."""
+    """For `horovod` and `mpi`: `mpirun` means that `bai` starts `mpirun` once for all processes, `user` that
+    the benchmark's command starts it."""
     max_restarts: int = Field(default=0, ge=0, le=1000, examples=[3])
-    """Number of times that all processes of `torchrun` are restarted after one of them failed: the same as `restart.max_restarts`."""
+    """Number of times that all processes of `torchrun` are restarted after a process has failed. The same as
+    `restart.max_restarts`."""
     cpus_per_process: int | None = Field(default=None, ge=1, le=100_000, examples=[4])
-    """CPUs of each process: `mpirun` binds it to this many cores; processes of `torchrun` and `adaptdl` get this number of threads
-    (`OMP_NUM_THREADS`)."""
+    """CPUs of each process. `mpirun` binds each process to this many cores; processes of `torchrun` and
+    `adaptdl` get this number of threads (`OMP_NUM_THREADS`)."""
     mpirun_options: list[Word] = Field(default_factory=list, examples=[["--map-by", "socket"]])
-    """More options for that `mpirun`, one text for each word. They are placed after our own options, and no
-    shell reads them."""
+    """Further options for the `mpirun` that `bai` starts, one text for each word. They are placed after bai's
+    own options, and no shell reads them."""
 
 
 class Hardware(DescriptorTable):
     """The machines."""
 
     instance_type: str = Field(min_length=1, examples=["t3.small"])
-    """The EC2 instance type. A run on this machine ignores it; write `"local"` then."""
+    """The EC2 instance type. A run on this machine ignores it; write `"local"` for such runs."""
     strategy: Strategy = Field(default="single_node", examples=["horovod"])
     """The launcher: none, on one machine; the command once on each machine (`each_node`); `mpirun` over
     all (`horovod`, `mpi`); `torchrun` or AdaptDL's replicas on each; Ray on each, and the command on the first
     (`ray`); a server and its client (`inference`)."""
     availability_zone: str | None = Field(default=None, examples=["us-east-1a"])
-    """The availability zone's name. It comes before `aws_zone_id`."""
+    """The availability zone's name. It takes precedence over `aws_zone_id`."""
     aws_zone_id: str | None = Field(default=None, examples=["use1-az2"])
     """The availability zone's id, which is the same zone in every account."""
     distributed: Distributed | None = None
 
     @property
     def nodes(self) -> int:
-        """Number of machines; the most, if it is a range."""
+        """Number of machines; the maximum if it is a range."""
         if self.strategy == "inference":
             return 2
         return (
@@ -143,63 +146,65 @@ class Env(DescriptorTable):
     """The environment of the benchmark."""
 
     docker_image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The benchmark service's key for the image. It is used here if it is an AMI (`ami-…` or `ssm:/…`); no container is started
-    for it: write `container`."""
+    """The benchmark service's key for the image. It is used here only if it is an AMI (`ami-…` or `ssm:/…`).
+    No container is started for it; use `container` for that."""
     image: str | None = Field(default=None, examples=["ami-0123456789abcdef0"])
-    """The image of the machine, for any engine. `[aws.ec2] image` comes before it."""
+    """The image of the machine, for any engine. `[aws.ec2] image` overrides it."""
     container: ImageName | None = Field(default=None, examples=["registry.example/train:1"])
-    """The image of a container in which podman runs the command: [containers.md](containers.md). For `single_node`,
-    `each_node` and `torchrun`."""
+    """The image of a container in which podman runs the command, see [containers.md](containers.md). Only for
+    `single_node`, `each_node` and `torchrun`."""
     privileged: bool = False
     """Accepted; has no effect."""
     extended_shm: bool = True
-    """Accepted; has no effect: all of /dev/shm is available."""
+    """Accepted; has no effect, because all of /dev/shm is available."""
     python: AbsolutePath | None = Field(default=None, examples=["/opt/pytorch/bin/python"])
-    """Absolute path of the Python whose folder comes first on PATH."""
+    """Absolute path of the Python whose folder is put first on PATH."""
     user: str | None = Field(default=None, min_length=1, examples=["ubuntu"])
-    """The user that the benchmark runs as. Unset: the caller on this machine, root on an instance."""
+    """The user as whom the benchmark runs. Unset: the caller on this machine, root on an instance."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
-    """Environment variables: texts or integers. `$(NAME)` in a value is another variable where the benchmark runs. Secrets belong
-    into `[env.secrets]`."""
+    """Environment variables, as texts or integers. `$(NAME)` in a value stands for another variable where the
+    benchmark runs. Write secrets into `[env.secrets]`."""
     secrets: dict[VariableName, SecretReference] = Field(
         default_factory=dict, examples=[{"HF_TOKEN": "env:HF_TOKEN"}]
     )
-    """Environment variables with secret values, which `bai` never writes to disk: `env:NAME` (this
-    machine's environment, local runs only), `ssm:NAME`, `secretsmanager:NAME`."""
+    """Environment variables with secret values, which `bai` never writes to disk. References: `env:NAME`
+    (this machine's environment, only for local runs), `ssm:NAME`, `secretsmanager:NAME`."""
 
 
 class Script(DescriptorTable):
-    """The benchmark's own files: script mode."""
+    """The benchmark's own files, its scripts."""
 
     path: FolderPath | None = Field(default=None, examples=["."])
-    """A folder, relative to this file, that is copied as the benchmark's working folder, except for
-    virtual environments, caches, `.git`, and files of `.gitignore` and `.baiignore`. `$(BAI_SCRIPTS_PATH)`
-    is its path in the command."""
+    """A folder, relative to this file, that is copied as the benchmark's working folder, except virtual
+    environments, caches, `.git`, and files that `.gitignore` and `.baiignore` name. `$(BAI_SCRIPTS_PATH)` is
+    its path in the command."""
     script: str | None = Field(default=None, min_length=1, examples=["scripts.tar"])
     """An archive with the scripts, relative to this file, or `s3://bucket/key`, which is fetched at submission; the benchmark service's
     form of `path`."""
     git: GitAddress | None = Field(default=None, examples=["https://github.com/group/repository"])
-    """The https address of a git repository, whose files are the scripts' folder, in place of `path`. Without a user or a token: it
-    must be public."""
+    """The https address of a git repository whose files become the scripts' folder, in place of `path`. It
+    contains neither user nor token, so the repository must be public."""
     ref: GitRef | None = Field(default=None, examples=["v1.2"])
     """A branch, a tag or a full commit of that repository. It is resolved to a commit at submission. Unset: the default branch."""
     folder: RelativePath | None = Field(default=None, examples=["benchmarks/resnet"])
-    """A folder of that repository, which alone is the scripts' folder. Unset: all of it."""
+    """The only folder of that repository that becomes the scripts' folder. Unset: the whole repository."""
     requirements: RelativePath | None = Field(default=None, examples=["requirements.txt"])
-    """A pip requirements file in that folder. It is installed before the run, outside its timing, into a venv of the job."""
+    """A pip requirements file in that folder. It is installed into a venv of the job before the run; the
+    run's time does not include this."""
 
 
 class Ml(DescriptorTable):
     """The command of the benchmark, and its own files."""
 
     benchmark_code: str | None = Field(default=None, examples=["python3 train.py"])
-    """The command: one line, split as in a shell but run without one; or a script, which has several lines
-    or starts with `#!` (default `/bin/sh`). `$(NAME)` becomes the value of that environment variable."""
+    """The command: either one line, which is split as in a shell but run without one, or a script, which has
+    several lines or starts with `#!` (default: `/bin/sh`). `$(NAME)` becomes the value of that environment
+    variable."""
     args: str | None = Field(default=None, examples=["--epochs 8"])
-    """More arguments, which follow the command after a space."""
+    """Further arguments, which are appended to the command after a space."""
     cwd: str | None = Field(default=None, min_length=1, examples=["/data/src"])
-    """The folder in which the command starts: absolute, or relative to its work folder. Unset: the
-    scripts' folder, if any, else the work folder."""
+    """The folder in which the command starts: absolute, or relative to the job's work folder. Unset: the
+    scripts' folder if there is one, otherwise the work folder."""
     framework: Literal["tensorflow", "mxnet", "pytorch", ""] = Field(default="", examples=["pytorch"])
     """The framework, for other engines. Not used here."""
     framework_version: str | None = Field(default=None, examples=["2.4"])
@@ -217,20 +222,20 @@ class OutputTable(DescriptorTable):
     """Metrics and files that are taken from the benchmark's output."""
 
     preset: PresetNames = Field(default_factory=list, examples=["fio"])
-    """Programs whose metrics `bai` knows, one or a list: `bai presets` and [patterns.md](patterns.md) list
-    them. A metric of the same name in this file replaces the preset's."""
+    """A program whose metrics `bai` knows, or a list of such programs. `bai presets` and
+    [patterns.md](patterns.md) list them. A metric of the same name in this file replaces the preset's."""
     metrics: list[MetricTable] = Field(default_factory=list)
     results: list[Results] = Field(default_factory=list)
     artifacts: list[RelativeGlob] = Field(default_factory=list, examples=[["runs/**"]])
-    """Globs, relative to the benchmark's working folder, of files that are kept with the job at the end."""
+    """Globs for files that are saved with the job at the end, relative to the benchmark's working folder."""
     buffering: Buffering = Field(default=Buffering.LINE, strict=False, examples=["timed"])
-    """Buffering of the benchmark's output: `line` writes every line at once; `timed` flushes every 100 ms,
-    for much output; `own` changes nothing, so a killed benchmark loses its last lines."""
+    """Buffering of the benchmark's output. `line` writes every line at once. `timed` flushes every 100 ms,
+    for large output. `own` changes nothing, so a killed benchmark loses its last lines."""
     discard_stdout: bool = False
-    """Whether the benchmark's standard output is discarded, to time a command that prints much. Its standard
-    error is kept."""
+    """Whether the benchmark's standard output is discarded, to time a command that prints a lot. Its standard
+    error is saved."""
     warmup: Warmup | None = Field(default=None, examples=["30s"])
-    """`warmup` of every metric that does not set its own. Unset: nothing is left out."""
+    """Default for the `warmup` of metrics that do not set their own. Unset: nothing is left out."""
 
     @property
     def every_metric(self) -> list[MetricTable]:
@@ -250,8 +255,8 @@ class ArmTable(DescriptorTable):
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"OMP_NUM_THREADS": "4"}])
     """The arm's environment variables, in addition to those of `[env.vars]`."""
     labels: dict[Label, Label] = Field(default_factory=dict, examples=[{"branch": "main"}])
-    """The arm's labels, in addition to those of `[info]`. They are kept with the job; its metrics have the
-    arm's name."""
+    """The arm's labels, in addition to those of `[info]`. They are saved with the job; the metrics have only
+    the arm's name as a label."""
     prepare: str | None = Field(default=None, examples=["make clean"])
     """The arm's command before each run. Unset: that of `[repeat]`."""
     cleanup: str | None = Field(default=None, examples=["rm -rf out"])
@@ -263,8 +268,9 @@ class RepeatTable(WrittenRepeat):
     """Repeated runs of the benchmark in one job, one after the other: see [repeats.md](repeats.md)."""
 
     prepare: Annotated[str | None, Example("sh drop_caches.sh")] = None
-    """A command before each run, outside its timing: split like `benchmark_code`, or several lines for
-    /bin/sh. Its output is logged but not searched. If it fails, the job ends."""
+    """A command before each run, which the run's time does not include. It is split like `benchmark_code`, or
+    has several lines for /bin/sh. Its output is logged but not searched. If the command fails, the job
+    ends."""
     cleanup: Annotated[str | None, Example("rm -rf scratch")] = None
     """A command after each run, with the same rules as `prepare`."""
     arms: tuple[ArmTable, ...] = ()
@@ -272,12 +278,12 @@ class RepeatTable(WrittenRepeat):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointTable(WrittenCheckpoint):
-    """The folder in which the benchmark keeps its checkpoints. They are stored with the job, and restored before a restart: see
-    [checkpoints.md](checkpoints.md)."""
+    """The folder in which the benchmark saves its checkpoints. They are copied into the job store, and
+    restored before a restart: see [checkpoints.md](checkpoints.md)."""
 
     from_: Annotated[JobText | None, Field(alias="from"), Example("job:last")] = None
-    """An earlier job that has ended, also as failed or cancelled: `job:ID`, `job:last`, `job:last:NAME` or `job:label=KEY=VALUE`. This
-    job begins from its newest checkpoint."""
+    """An earlier job that has ended, even if it failed or was cancelled: `job:ID`, `job:last`,
+    `job:last:NAME` or `job:label=KEY=VALUE`. This job begins from that job's newest checkpoint."""
 
     def mistakes(self) -> Iterator[tuple[str, Mistake]]:
         yield from super().mistakes()
@@ -336,7 +342,7 @@ class Descriptor(DescriptorTable):
 
     @property
     def used_server(self) -> ServerTable | None:
-        """The server that the strategy starts; None if it starts none."""
+        """The server that the strategy starts; None if it does not start one."""
         return self.server if self.hardware.strategy == "inference" else None
 
 
@@ -345,4 +351,4 @@ SINKS = frozenset(
     for name, each in Descriptor.model_fields.items()
     if any(isinstance(kind, type) and issubclass(kind, SinkTable) for kind in get_args(each.annotation))
 )
-"""Names of the sinks' tables."""
+"""Names of the tables of sinks."""

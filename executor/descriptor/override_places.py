@@ -1,6 +1,5 @@
-"""Puts overrides into a file's table: each at its key, with the key's type.
-
-A mistake of an override in this file is a finding that names the option as its place.
+"""Puts overrides into a file's table, each at its key and with the key's type. A mistake in an override is a
+finding that names the option as its place.
 """
 
 from __future__ import annotations
@@ -26,45 +25,44 @@ _KINDS = {
     list: "array",
     dict: "object",
 }
-"""Names of TOML's types in a JSON Schema."""
+"""TOML types → their names in a JSON Schema."""
 
 Place = tuple[str | int, ...]
 Origins = Mapping[Place, Override]
-"""Places of a table that options have set, or have created to set something below them."""
+"""Places in a table that options have set, or have created in order to set a value below them."""
 
 
 Flags = Mapping[Place, str]
-"""Options that have set values of a descriptor made for a script, by their places."""
+"""Options that have set values of a descriptor that was made for a script, by place."""
 _FLAGS: Flags = {
     ("hardware", "instance_type"): "--instance-type TYPE",
     ("hardware", "distributed", "num_instances"): "--nodes N",
     ("output", "metrics"): "--metric NAME=REGEX",
     ("output", "preset"): "--preset NAME",
 }
-"""Options that set keys of such a descriptor. All other keys are set by `--set`."""
+"""Options that set keys of such a descriptor, by place. All other keys are set by `--set`."""
 
 
 OTHER_SCRIPTS = (("ml", "script", "path"), ("ml", "script", "script"))
-"""Keys of a folder or an archive with the scripts."""
+"""Keys that name a folder or an archive with the scripts."""
 REPOSITORY = tuple(("ml", "script", key) for key in ("git", "ref", "folder"))
-"""Keys of the repository of the scripts."""
+"""Keys that name the repository of the scripts."""
 
 
 class _OverrideError(Exception):
-    """A value cannot be put into this file. Its arguments are problem and fix."""
+    """A value cannot be put into this file. The exception's arguments are problem and fix."""
 
 
 def names_other_scripts(overrides: Sequence[Override]) -> bool:
-    """Return whether options name a folder or an archive with the scripts, which takes the place of a repository."""
+    """Return whether options name a folder or an archive with the scripts, which replaces a repository."""
     return any(overlap(each.path, place) for each in overrides for place in OTHER_SCRIPTS)
 
 
 def put_overrides(
     table: dict[str, Any], overrides: Sequence[Override], *, file: str
 ) -> tuple[Origins, list[Finding]]:
-    """Put the values of `overrides` into `table`; return their places, and findings for those that did not fit.
-
-    Other scripts take the place of the file's repository.
+    """Put the values of `overrides` into `table`; return their places, and findings for those that could not
+    be put there. Scripts named by options replace the file's repository.
     """
     if names_other_scripts(overrides):
         script = at(table, "ml", "script")
@@ -90,7 +88,7 @@ def put_overrides(
 
 
 def _put(table: dict[str, Any], override: Override, origins: dict[Place, Override]) -> Place:
-    """Put a value into `table`, and create missing tables on the way; return its place."""
+    """Put a value into `table`, creating missing tables; return the value's place."""
     node: Any = table
     place: Place = ()
     first, *rest = override.path
@@ -105,7 +103,7 @@ def _put(table: dict[str, Any], override: Override, origins: dict[Place, Overrid
     if len(new) == len(rest):
         value = _value(override, schema_at(place))
     elif schema_at(place) is None:
-        value = {}  # below an unknown key, which is reported
+        value = {}  # below an unknown key, which is reported elsewhere
     else:
         raise _OverrideError(
             f"{key_text(place)} is not in this file, and has no items",
@@ -177,8 +175,8 @@ def _named_items(node: list[Any], place: Place) -> str:
 
 
 def _value(override: Override, schema: Schema | None) -> Any:
-    """Return the value for a key with this schema: TOML's value if the key is not a text, else the text
-    itself."""
+    """Return the value for a key with this schema: the text itself if the key is a text, otherwise the TOML
+    value of the text."""
     if not override.typed:
         return override.value
     text: str = override.value
@@ -193,24 +191,25 @@ def _value(override: Override, schema: Schema | None) -> Any:
 
 
 def _means_text(value: Any, wanted: set[str]) -> bool:
-    """Return whether a user typed a text for a key of these types, although it can also be read as
-    `value`."""
+    """Return whether the user meant a text for a key of these types, although the typed text can also be read
+    as `value`."""
     kind = _KINDS.get(type(value))
     if "string" not in wanted or kind == "string":
         return False
-    # An integer has several texts. If the key also accepts a text, the typed one is kept (OMP_NUM_THREADS=010).
+    # An integer can be written in several ways. If the key also accepts a text, the typed text is kept
+    # (OMP_NUM_THREADS=010).
     return kind not in wanted or kind == "integer"
 
 
 def _malformed(error: ValueError) -> _OverrideError:
-    # The error's line and column are in a line that the user has not written.
+    # The error's line and column refer to a line that the user has not written.
     reason = str(error).partition(" (at ")[0]
     problem = reason if isinstance(error, TomlBoundsError) else f"is not valid TOML: {reason}"
     return _OverrideError(problem, 'texts in it need quotes, for example \'["a", "b"]\'')
 
 
 def key_types(schema: Schema | None) -> set[str]:
-    """Return the types that a schema allows; none if it allows any."""
+    """Return the types that a schema allows; empty if it allows any type."""
     if schema is None:
         return set()
     if "anyOf" in schema:
@@ -222,7 +221,7 @@ def key_types(schema: Schema | None) -> set[str]:
 
 
 def name_option(finding: Finding, origins: Origins) -> Finding:
-    """Return `finding` with the option that set its value, if one did."""
+    """Return `finding` with the option that set the value, if an option did."""
     for length in range(len(finding.path), 0, -1):
         override = origins.get(finding.path[:length])
         if override is not None:
@@ -233,9 +232,8 @@ def name_option(finding: Finding, origins: Origins) -> Finding:
 
 
 def name_flag(finding: Finding, flags: Flags) -> Finding:
-    """Return a finding about the descriptor of a script with the option of its key.
-
-    flags: options that have set values.
+    """Return a finding about the descriptor of a script, with the option that sets its key. flags: options
+    that have set values.
     """
     if finding.option or not finding.path:
         return finding
@@ -247,7 +245,7 @@ def name_flag(finding: Finding, flags: Flags) -> Finding:
 
 
 def expected_origins(overrides: Sequence[Override]) -> Origins:
-    """Return the places that `overrides` set and that can be known without the file."""
+    """Return those places that `overrides` set that are known without reading the file."""
     return {
         tuple(step for step in each.path if not isinstance(step, ItemName)): each
         for each in overrides

@@ -1,5 +1,5 @@
-"""Values that replace a file's: read from `--set KEY=VALUE`, given by a program, and kept in the job's
-record.
+"""Values that override those of a file. They are read from `--set KEY=VALUE` or given by a program, and saved
+in the job's record.
 
 A mistake that does not depend on the file is a UsageError. `override_places.py` finds the others.
 """
@@ -23,28 +23,28 @@ from executor.errors import UsageError
 
 _EXAMPLE = "write for example --set limits.max_runtime=2h"
 REDACTED = "***"
-"""Replacement in a record for a value that looks like a secret."""
+"""Text that replaces a value that looks like a secret in a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Override:
-    """A value for one key, in place of the file's."""
+    """A value for one key that overrides the file's."""
 
     option: str
-    """Option that set it: "--set ml.args"."""
+    """Option that set the value, for example "--set ml.args"."""
     key: str
     """Key as the user wrote it."""
     path: KeyPath
     value: Any
-    """Value in TOML's types; the text if it was `typed`."""
+    """Value in TOML's types; the typed text if `typed` is true."""
     typed: bool = True
-    """Whether `value` is a text that a user typed, to be converted to the key's type."""
+    """Whether `value` is a text that the user typed, which must be converted to the key's type."""
     must_count: bool = False
-    """Whether an unused value is an error, not only a warning."""
+    """Whether an unused value is an error instead of a warning."""
 
 
 def read_overrides(texts: Iterable[str]) -> tuple[Override, ...]:
-    """Return the overrides of `--set KEY=VALUE`, one for each of `texts`. Raises UsageError."""
+    """Return the overrides for the texts `KEY=VALUE` of `--set`. Raises UsageError."""
     return tuple(map(_read_override, texts))
 
 
@@ -64,12 +64,14 @@ def _read_override(text: str) -> Override:
 
 
 def key_override(option: str, path: tuple[str, ...], value: Any) -> Override:
-    """Return the override for an option that sets the key at `path`. It is an error if it is not used."""
+    """Return the override for an option that sets the key at `path`. It is an error if the value is not
+    used."""
     return Override(option=option, key=key_text(path), path=path, value=value, typed=False, must_count=True)
 
 
 def program_overrides(values: Mapping[str, Any]) -> tuple[Override, ...]:
-    """Return the overrides of a program: keys as in `--set`, values of Python. Raises UsageError."""
+    """Return the overrides that a program gives, with keys as in `--set` and Python values. Raises
+    UsageError."""
     if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise UsageError('set: write a dict of keys and values, for example {"limits.max_runtime": "2h"}')
     found = []
@@ -92,7 +94,7 @@ def _key_path(text: str, *, where: str) -> tuple[KeyPath, str]:
 
 
 def _plain(value: Any, option: str) -> Any:
-    """Return `value` in TOML's types; a path becomes its text."""
+    """Return `value` in TOML's types. A path becomes text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each, option) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -133,7 +135,7 @@ def _recorded(override: Override) -> str:
         return REDACTED
     if not isinstance(value, str):
         return toml_value(value)
-    # Without another pair of quotes `--set` would remove this one.
+    # The text is quoted again, because `--set` would remove its quotes.
     return toml_value(value) if not override.typed and isinstance(parsed_text(value), str) else value
 
 

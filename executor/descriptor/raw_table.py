@@ -1,5 +1,5 @@
-"""Access to a raw descriptor, whose keys may be missing or have wrong types, and the mistakes that checks
-report."""
+"""Access to a raw descriptor, whose keys may be missing or have wrong types. Also the form of the findings
+that checks report."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from executor.descriptor.findings import Severity
 Where = tuple[str | int, ...]
 Raw = Mapping[str, Any]
 RawFinding = tuple[Where, str, str, Severity]
-"""Place, problem, fix and severity."""
+"""Place, problem, fix and severity of a finding."""
 
 
 def error(where: Where, problem: str, fix: str) -> RawFinding:
-    """Return a mistake that makes the descriptor invalid."""
+    """Return a finding that makes the descriptor invalid."""
     return where, problem, fix, Severity.ERROR
 
 
 def warning(where: Where, problem: str, fix: str) -> RawFinding:
-    """Return a mistake that does not prevent a run."""
+    """Return a finding that does not prevent a run."""
     return where, problem, fix, Severity.WARNING
 
 

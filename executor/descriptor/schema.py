@@ -1,4 +1,5 @@
-"""The JSON Schema of a benchmark descriptor, made from the model. Editors complete and check TOML files with it."""
+"""The JSON Schema of a benchmark descriptor, made from the model. Editors use it to complete and check TOML
+files."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ class _Generator(GenerateJsonSchema):
 
 def _described(schema: Schema, table: type) -> Schema:
     for name, text in _field_texts(table).items():
-        key = name.removesuffix("_")  # a key that is a word of Python has another name there
+        key = name.removesuffix("_")  # a key that is a Python keyword has another name in the class
         if key in schema["properties"]:
             schema["properties"][key]["description"] = text
     return schema
@@ -59,7 +60,8 @@ def _described(schema: Schema, table: type) -> Schema:
 def _field_texts(table: type) -> dict[str, str]:
     """Return the docstrings of the fields of a class and of its base classes.
 
-    pydantic can read them, too (use_attribute_docstrings), but then reads them at each import, which is a third of the import's time.
+    pydantic can also read them (use_attribute_docstrings), but would do so at each import, which would take a
+    third of the import's time.
     """
     found: dict[str, str] = {}
     for each in reversed(table.__mro__):
@@ -80,7 +82,8 @@ def _known() -> Schema:
 
 
 def schema_at(path: Sequence[str | int]) -> Schema | None:
-    """Return the schema at `path` ("output", "metrics", 0, "name"); None if there is no such key."""
+    """Return the schema at `path`, for example ("output", "metrics", 0, "name"); None if there is no such
+    key."""
     node: Schema | None = resolved(_known())
     for step in path:
         if node is None:
@@ -91,7 +94,7 @@ def schema_at(path: Sequence[str | int]) -> Schema | None:
 
 
 def tables_with(key: str) -> list[str]:
-    """Return the headers of the tables with a key of this name: ["[limits]"]."""
+    """Return the headers of the tables with a key of this name, for example ["[limits]"]."""
     return [header for header, table in tables() if key in table["properties"]]
 
 
@@ -107,7 +110,8 @@ def settable_keys() -> list[str]:
 
 
 def tables() -> list[tuple[str, Schema]]:
-    """Return the schema of each table with its header: ("[[output.metrics]]", …). The root is ("", …)."""
+    """Return the schema of each table with its header, for example ("[[output.metrics]]", …). The header of
+    the root is ""."""
     found: list[tuple[str, Schema]] = []
 
     def walk(node: Schema, path: tuple[str, ...], *, many: bool) -> None:
@@ -126,7 +130,7 @@ def tables() -> list[tuple[str, Schema]]:
 
 
 def resolved(node: Schema) -> Schema:
-    """Return `node` with its `$ref` resolved. Keys next to the reference come first."""
+    """Return `node` with its `$ref` resolved. Keys next to the reference take precedence."""
     if "$ref" not in node:
         return node
     target: Schema = _known()["$defs"][node["$ref"].rpartition("/")[2]]
@@ -141,7 +145,7 @@ def _property(node: Schema, name: str) -> Any:
 
 
 def _plain(node: Any) -> Any:
-    """Return `node` without null, which TOML does not have, and without titles made of key names."""
+    """Return `node` without null, which TOML does not have, and without titles that only repeat key names."""
     if isinstance(node, list):
         return [_plain(each) for each in node]
     if not isinstance(node, dict):
@@ -167,8 +171,8 @@ def _without_null(schema: Schema) -> Schema:
 
 
 def _is_superfluous(key: str, value: Any) -> bool:
-    """Return whether a part of a schema is redundant: a title made of a key's name, or the default of an
-    absent table or list."""
+    """Return whether a part of a schema is redundant, such as a title that repeats a key's name, or the
+    default of an absent table or list."""
     if key == "default":
         return value in (None, []) or isinstance(value, dict)
     return key == "title" and isinstance(value, str)

@@ -21,8 +21,8 @@ class SourceTable(WrittenSource):
 
     src: Annotated[SourceText, Example("s3://bucket/train.npz")]
     path: Annotated[TargetPath, Example("/data/train.npz")]
-    """Its place on the machine: absolute, `~/…` (the user's home), or relative to the folder in which the benchmark starts.
-    `--data-root` is put before all but relative ones."""
+    """Path on the machine: absolute, `~/…` (the user's home), or relative to the folder in which the
+    benchmark starts. `--data-root` is put before paths that are not relative."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,11 @@ class MetricTable(WrittenMetric):
     """A number to take from the benchmark's output."""
 
     warmup: Annotated[Warmup | None, About.SUMMARY, Example("30s")] = None
-    """First values that statistics and headline leave out: a time since the benchmark's start, or a number
-    of values of each series. Unset: `warmup` of `[output]`."""
+    """First values that statistics and headline leave out, as a time since the benchmark's start or as a
+    number of values of each series. Unset: `warmup` of `[output]`."""
     example: Annotated[str | None, Example("epoch 3: train loss 0.6931")] = None
-    """A line of the benchmark's output. `bai validate` runs the pattern on it, and prints the values."""
+    """A line of the benchmark's output. `bai validate` runs the pattern on this line, and prints the
+    values."""
 
 
 class ServerHardware(DescriptorTable):
@@ -51,11 +52,13 @@ class ServerEnv(DescriptorTable):
     """The environment of the server. `user`, `python` and `secrets` of `[env]`, and `[ml.script]`, are for both machines."""
 
     docker_image: str | None = Field(default=None, examples=["example/server:1"])
-    """Accepted; no containers are started: the server's machine has the image of its client's."""
+    """Accepted; has no effect, because no containers are started. The server's machine has the same image as
+    its client's."""
     start_command: str = Field(examples=["/opt/bin/server"])
-    """The command that starts the server, written like `[ml] benchmark_code`. It must not go to the background."""
+    """The command that starts the server, written like `[ml] benchmark_code`. The server must not go to the
+    background."""
     start_command_args: str | None = Field(default=None, examples=["--model=digits"])
-    """Arguments of the command."""
+    """Arguments of the start command."""
     ports: list[Port] = Field(min_length=1, examples=[[8080, 8081]])
     """Ports on which the server listens, at the address of its machine. The client has them as `INFERENCE_SERVER_PORT`,
     `INFERENCE_SERVER_PORT_1` and so on."""
@@ -64,18 +67,18 @@ class ServerEnv(DescriptorTable):
     extended_shm: bool = True
     """Accepted for containers."""
     vars: dict[VariableName, VariableText] = Field(default_factory=dict, examples=[{"MODEL": "digits"}])
-    """Environment variables of the server, in place of those of `[env.vars]`."""
+    """Environment variables of the server, which replace those of `[env.vars]`."""
     readiness_probe: ReadinessProbe | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(SourceTable):
-    """A model that the server loads: only the server's machine pulls it."""
+    """A model that the server loads. Only the server's machine pulls it."""
 
     src: Annotated[SourceText, Example("s3://bucket/model.tar")]
-    """Its address, as in `[[data.sources]]`, but not `job:…`."""
+    """Address of the model, as in `[[data.sources]]`, but without `job:…`."""
     path: Annotated[TargetPath, Example("/models/model.tar")]
-    """Its place on the machine, as in `[[data.sources]]`."""
+    """Path on the machine, as in `[[data.sources]]`."""
 
 
 class ServerOutput(DescriptorTable):

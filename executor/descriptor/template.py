@@ -1,4 +1,5 @@
-"""The descriptor that `bai init` prints: it runs without changes, and shows the tables that most people need."""
+"""The descriptor that `bai init` prints. It runs without changes, and shows the tables that most users
+need."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from bai_agent.job.toml import TomlBoundsError, TOMLDecodeError, read_toml_text
 from executor.descriptor.findings import Finding
 
 _LIMIT = 2**20
-"""Largest size of a descriptor (bytes). A descriptor is a page or two; a larger file is not one."""
+"""Maximum size of a descriptor (bytes). A descriptor is one or two pages long, so a larger file is something
+else."""
 
 _UNCLOSED = "a [ is never closed: a list ends with ]"
 _ADVICE = (
@@ -37,7 +38,7 @@ _ADVICE = (
 
 
 def read_toml(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Return the table in the file `path` without findings, or None with the finding about the mistake."""
+    """Return the table in the file `path` and no findings, or None and the finding about the mistake."""
     file = str(path)
     try:
         content = _content(path)
@@ -50,7 +51,7 @@ def read_toml(path: Path) -> tuple[dict[str, Any] | None, list[Finding]]:
 
 
 def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Return the table in `content` without findings, or None with the finding about the mistake."""
+    """Return the table in `content` and no findings, or None and the finding about the mistake."""
 
     def refuse(problem: str, fix: str) -> tuple[None, list[Finding]]:
         return None, [Finding(file=file, problem=problem, fix=fix)]
@@ -79,7 +80,7 @@ def parse_toml(content: bytes, *, file: str) -> tuple[dict[str, Any] | None, lis
 
 def _content(path: Path) -> bytes | Finding:
     mode = path.stat().st_mode
-    # Reading a FIFO or a device might never end.
+    # Only regular files are read, because reading a FIFO or a device might never end.
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         inside = sorted(each.name for each in path.glob("*.toml")) if stat.S_ISDIR(mode) else []

@@ -1,4 +1,5 @@
-"""Keys and values as TOML text. `--set` and `[matrix]` write a key so that it also names items of lists: `output.metrics[loss].warmup`."""
+"""Converts keys and values to TOML text. In `--set` and `[matrix]`, a key can also name items of lists:
+`output.metrics[loss].warmup`."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ _STEP = re.compile(rf"(?:{_NAME}|{_ITEM})[ \t]*")
 
 @dataclass(frozen=True)
 class ItemName:
-    """The item of a list of tables with this `name`, or this `id`."""
+    """An item of a list of tables, identified by its `name` or `id`."""
 
     name: str
 
 
 KeyPath = tuple[str | int | ItemName, ...]
-"""The path to a key: names of tables and keys, and positions or names of a list's items."""
+"""The path to a key: names of tables and keys, and positions or names of list items."""
 
 
 def key_text(path: Sequence[str | int]) -> str:
@@ -41,7 +42,7 @@ def key_text(path: Sequence[str | int]) -> str:
 
 
 def read_key_path(text: str) -> tuple[KeyPath, str]:
-    """Return the key at the start of `text`, and the rest: "" or a text that begins with "=".
+    """Return the key at the start of `text`, and the rest, which is "" or begins with "=".
 
     Raises ValueError with the position of the mistake.
     """
@@ -65,13 +66,14 @@ def _read_step(name: str | None, item: str | None) -> str | int | ItemName:
 
 
 def overlap(one: Sequence[object], other: Sequence[object]) -> bool:
-    """Return whether one of two paths is the other, or begins with it."""
+    """Return whether two paths are equal, or one begins with the other."""
     length = min(len(one), len(other))
     return one[:length] == other[:length]
 
 
 def toml_value(value: Any) -> str:
-    """Return `value` in TOML. A text with backslashes has single quotes, in which they keep their meaning."""
+    """Return `value` in TOML. A text with backslashes gets single quotes, in which backslashes are not
+    escapes."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, dict):
@@ -93,12 +95,12 @@ def _text(value: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    # JSON leaves DEL as it is, which TOML does not allow.
+    # JSON does not escape DEL, but TOML does not allow it unescaped.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def toml_document(table: Mapping[str, Any]) -> str:
-    """Return `table` as the text of a TOML file, with a header for each table below it."""
+    """Return `table` as the text of a TOML file, with a header for each table in it."""
     return "\n".join(_lines(table, ())) + "\n"
 
 

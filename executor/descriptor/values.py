@@ -1,6 +1,5 @@
-"""The values of a benchmark descriptor's keys, if TOML's own types are not enough.
-
-Each check reports a problem and a fix. No message repeats a text that may be a secret.
+"""Types for the values of a benchmark descriptor's keys, for which TOML's own types are not enough. Each
+check reports a problem and a fix. Messages never repeat a text that may be a secret.
 """
 
 from __future__ import annotations
@@ -20,23 +19,24 @@ from executor.descriptor.job_reference import FORMS, artifact_mistake, job_mista
 
 
 class DescriptorTable(BaseModel):
-    """A table of the descriptor: unknown keys and other types than the declared ones are errors."""
+    """A table of the descriptor. Unknown keys, and types other than the declared ones, are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 LAUNCH_LIMIT = 1000
-"""Most machines of one job. One call launches all of them or none, and EC2 gives an account a thousand instances in one call.
+"""Maximum number of machines of one job. One call launches all of them or none, and EC2 launches at most a
+thousand instances in one call.
 https://docs.aws.amazon.com/ec2/latest/devguide/ec2-api-throttling.html#throttling-limits-resource-based"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRange:
-    """The number of machines of a job."""
+    """The number of machines of a job, or its range."""
 
     most: int
     least: int | None = None
-    """Least number of machines of an elastic job. None if the number is fixed."""
+    """Minimum number of machines of an elastic job; None if the number is fixed."""
 
     def __str__(self) -> str:
         return str(self.most) if self.least is None else f"{self.least}:{self.most}"
@@ -46,8 +46,8 @@ _RANGE_FIX = 'write for example num_instances = 2, or num_instances = "2:4" for 
 
 
 def read_node_range(value: object) -> NodeRange:
-    """Return the machines that a descriptor asks for: `4`, "4" or "2:4". Raises MistakeError."""
-    if isinstance(value, NodeRange):  # the default
+    """Return the number of machines that a descriptor requests: `4`, "4" or "2:4". Raises MistakeError."""
+    if isinstance(value, NodeRange):  # the value is the default
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return _checked_range(value, None)
@@ -74,7 +74,7 @@ def _checked_range(most: int, least: int | None) -> NodeRange:
 
 
 def _warmup(value: Any) -> Any:
-    """Return a warm-up. The number may be a text of digits, because `--set` gives one."""
+    """Return a warm-up. A number may also be a text of digits, because `--set` passes it as text."""
     if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,18}\s*", value):
         value = int(value)
     if type(value) is not int:
@@ -189,7 +189,7 @@ def _git_address(text: str) -> Mistake | None:
     except ValueError:
         return f"{shown(text)} has an invalid host or port", example
     if "@" in parts.netloc or parts.query or parts.fragment:
-        # The whole address may be a secret.
+        # The address is not repeated, because the whole address may be a secret.
         return (
             "has a user, a token or parameters, and the address is kept with the job",
             f"{example}, without them",

@@ -1,6 +1,5 @@
-"""Expands `${NAME}` in a descriptor's values, from the environment of the person who calls `bai`.
-
-Each changed value becomes an override, so that the job's record has it.
+"""Expands `${NAME}` in a descriptor's values, from the environment of the user who calls `bai`. Each changed
+value becomes an override, so that the job's record contains it.
 """
 
 from __future__ import annotations
@@ -20,11 +19,12 @@ from executor.descriptor.toml_text import KeyPath, key_text
 Variables = Mapping[str, str]
 
 _ITEM = "*"
-"""Any item of a list, or any key of a table."""
+"""Stands for any item of a list, or any key of a table."""
 _VARIABLES = (("env", "vars"), ("repeat", "arms", _ITEM, "vars"))
 _ARGUMENTS = (("ml", "args"), ("repeat", "arms", _ITEM, "args"))
 _PLACES = (*_VARIABLES, *_ARGUMENTS, ("data", "sources"), ("aws", "ec2"), ("hardware",))
-"""Keys whose values are expanded, with all below them. No shell and no pattern reads one of them, except `_SHELL`."""
+"""Keys whose values, and all values below them, are expanded. No shell and no pattern reads these values,
+except those in `_SHELL`."""
 _SHELL = (("aws", "ec2", "init_commands"),)
 _REFERENCE = re.compile(
     r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}|(?P<wrong>\$\{)"
@@ -33,7 +33,7 @@ _FORMS = "write ${NAME}, ${NAME:-default}, or $${ for a ${ that is meant as text
 
 
 class _ReferenceError(Exception):
-    """A reference cannot be replaced. Its arguments are problem and fix."""
+    """A reference cannot be replaced. The exception's arguments are problem and fix."""
 
 
 def expand_variables(
@@ -41,7 +41,8 @@ def expand_variables(
 ) -> tuple[list[Override], list[Finding]]:
     """Return the changed values of `table`, and the mistakes in references to variables.
 
-    file: its name in findings. skip: places whose values are not expanded, because options have set them.
+    file: name of the file in findings. skip: places whose values are not expanded, because options have set
+    them.
     """
     changed: list[Override] = []
     findings: list[Finding] = []
@@ -63,9 +64,8 @@ def expand_variables(
 def expand_value(
     value: Any, path: KeyPath, variables: Variables, *, file: str, where: Place
 ) -> tuple[Any, list[Finding]]:
-    """Return a value that `[matrix]` gives the key at `path`, with its variables replaced, and the mistakes.
-
-    file, where: its place in findings.
+    """Return a value that `[matrix]` sets for the key at `path`, with its variables replaced, and the
+    mistakes. file, where: the value's place in findings.
     """
     findings: list[Finding] = []
 
@@ -132,7 +132,7 @@ def _expanded(text: str, variables: Variables, place: KeyPath) -> str:
             found.append(reference["default"])
             continue
         if in_arguments:
-            # Where the benchmark starts, $(NAME) would be replaced again.
+            # $(NAME) would be replaced again where the benchmark starts.
             value = quotes.escape(value).replace("$", "$$")
         elif in_variables:
             value = value.replace("$(", "$$(")
@@ -170,7 +170,8 @@ def _value(name: str, default: str | None, variables: Variables, *, use: str) ->
 
 
 class _Quotes:
-    """Knows whether a position in arguments is inside quotes, by the rules that split them."""
+    """Tells whether a position in the arguments is inside quotes, by the same rules with which they are
+    split."""
 
     def __init__(self) -> None:
         self._quote, self._escaped = "", False
@@ -187,7 +188,8 @@ class _Quotes:
                 self._quote = each
 
     def escape(self, value: str) -> str:
-        """Return a value that stays in the quotes around it. Without quotes it is split as if it had been written there."""
+        """Return a value, escaped so that it stays inside the quotes around it. Without quotes, it is split
+        as if the user had written it there."""
         if self._quote == '"':
             return re.sub(r'(["\\])', r"\\\1", value)
         return value.replace("'", "'\"'\"'") if self._quote else value

@@ -208,9 +208,7 @@ def _server(descriptor: Descriptor) -> Server | None:
     if descriptor.hardware.strategy != "inference":
         return None
     if descriptor.server is None:
-        raise PlanError(
-            "the strategy is inference, but there is no [server] table; describe the server there."
-        )
+        raise PlanError("[server] is missing, but the strategy is inference; describe the server there.")
     env = descriptor.server.env
     keys = "server.env.start_command and start_command_args"
     argv, script = _command(keys, env.start_command, env.start_command_args or "")

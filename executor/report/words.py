@@ -194,11 +194,7 @@ def _extracted_counts(extracted: ExtractionSummary) -> list[tuple[str, int, str]
     what = ", ".join(f"{name} {count:,}" for name, count in list(rejected.items())[:8])
     return [
         ("lines of output", extracted.lines, size(extracted.log_bytes)),
-        (
-            "rejected",
-            sum(rejected.values()),
-            f"the pattern matched, but the value is not a finite number{': ' if what else ''}{what}",
-        ),
+        ("rejected", sum(rejected.values()), f"matched, but not a finite number{': ' if what else ''}{what}"),
         ("emitted lines that were not valid values", extracted.emit_bad_lines, ""),
         ("bytes lost", extracted.lost_bytes, "the benchmark truncated its output before they were read"),
         (

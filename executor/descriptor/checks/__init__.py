@@ -1,1 +1,1 @@
-"""Checks of a benchmark descriptor beyond the types of its keys."""
+"""Checks of a benchmark descriptor in addition to those of the types of its keys."""

@@ -1,4 +1,4 @@
-"""Checks of `[ml] benchmark_code` and `args`: whether they can be run without a shell."""
+"""Checks that `[ml] benchmark_code` and `args` can be run without a shell."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _SHELL_SYNTAX = (
     (re.compile(r"(?:^|[\s=:])(~)(?=/|\s|$)"), "{}", "write $(HOME) in its place"),
     (re.compile(r"(\$\{?([A-Za-z_]\w*)\}?)", re.ASCII), "{}", "write $({}) in its place"),
 )
-"""Syntax of a shell outside of quotes and of $(NAME): its pattern, its name and the advice."""
+"""Shell syntax outside of quotes and of $(NAME): its pattern, its name and the advice."""
 
 
 _COMMANDS = (
     (("ml",), "benchmark_code", "args"),
     (("server", "env"), "start_command", "start_command_args"),
 )
-"""The table of each command, and its keys."""
+"""The tables that contain commands, with the keys of the command."""
 
 
 def is_script(code: str) -> bool:
-    """Return whether `benchmark_code` is the text of a script, not a command."""
+    """Return whether `benchmark_code` is the text of a script instead of a command."""
     return "\n" in code.strip() or code.strip().startswith("#!")
 
 
 def command_given(table: Raw) -> Iterator[RawFinding]:
     """Check that there is a command, if the engine needs one."""
     ml = at(table, "ml")
-    # The model reports a value of another type.
+    # The model reports values of a wrong type.
     if text_at(ml, "benchmark_code").strip() or not isinstance(ml.get("benchmark_code", ""), str):
         return
     if written_engine(table) in OUR_ENGINES:
@@ -78,7 +78,7 @@ def command_words(table: Raw) -> Iterator[RawFinding]:
 
 
 def plain_secrets(table: Raw) -> Iterator[RawFinding]:
-    """Check that the command holds no secret."""
+    """Check that the command contains no secret."""
     for where, key in ((where, key) for where, *keys in _COMMANDS for key in keys):
         if kind := known_secret(text_at(at(table, *where), key)):
             fix = 'put it into [env.secrets], for example TOKEN = "env:TOKEN", and write $(TOKEN) here'
@@ -112,11 +112,11 @@ def _shell_syntax_in(where: Where, text: str) -> Iterator[RawFinding]:
 
 
 def variable_references(table: Raw) -> Iterator[RawFinding]:
-    """Check that each `$(NAME)` in `[env.vars]` has a value when that variable is made."""
+    """Check that each `$(NAME)` in `[env.vars]` has a value at the time when that variable is set."""
     known = {*at(table, "env", "secrets")}
     for variable, text in at(table, "env", "vars").items():
         for name in _REFERENCE.findall(text) if isinstance(text, str) else ():
-            # A variable may add to the inherited one of its name.
+            # A variable may extend the inherited variable of the same name.
             if name not in known and name != variable and not _PROVIDED.fullmatch(name):
                 problem = f"$({name}) is not set above this line"
                 fix = f"set {name} under [env.vars] before {variable}; otherwise it must be in the environment of the run"

@@ -1,4 +1,4 @@
-"""Checks of files on this machine: whether they exist, are part of the job, and can be run."""
+"""Checks that files on this machine exist, are part of the job, and can be run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data_files(table: Raw, folder: Path) -> Iterator[RawFinding]:
 
 
 def script_table(table: Raw, folder: Path) -> Iterator[RawFinding]:
-    """Check that the folder, archive and requirements of `[ml.script]` exist and fit together."""
+    """Check that the folder, archive and requirements of `[ml.script]` exist and can be combined."""
     script = at(table, "ml", "script")
     path, archive, requirements = (text_at(script, key) for key in ("path", "script", "requirements"))
     place = ("ml", "script")
@@ -69,14 +69,14 @@ def _script_folder(path: str, folder: Path, requirements: str) -> Iterator[RawFi
 
 
 def local_path(src: str, folder: Path) -> Path | None:
-    """Return the local path that the source `src` means; None if it is not on this disk."""
+    """Return the local path of the source `src`; None if it is not on this disk."""
     if not src.strip() or src.startswith("~") or refers_to_job(src):
         return None
     return file_path(src) or (None if "://" in src else folder / src)
 
 
 def find_mode(path: Path) -> int | None:
-    """Return the mode of `path`; None if nothing is there, or the path is too long to exist."""
+    """Return the mode of `path`; None if it does not exist, or is too long to exist."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):
@@ -90,13 +90,14 @@ _INTERPRETER = re.compile(r"(python|perl|ruby|node|bash|dash|sh|zsh|Rscript|lua|
 
 @dataclass(frozen=True)
 class _Scripts:
-    """The benchmark's own files: a folder whose members are in the scripts' folder, or one named member of it."""
+    """The benchmark's own files: a folder whose members are copied to the scripts' folder, or one named
+    member."""
 
     folder: Path
     member: str | None = None
 
     def file(self, name: str) -> Path | None:
-        """Return the local file that is `name` in the scripts' folder; None if there is none."""
+        """Return the local file that becomes `name` in the scripts' folder; None if there is none."""
         if self.member is not None and PurePosixPath(name).parts[:1] != (self.member,):
             return None
         path = self.folder / name
@@ -113,18 +114,19 @@ class _Scripts:
 
 
 def script_files(table: Raw, folder: Path, script: Path | None) -> Iterator[RawFinding]:
-    """Check the files that the command names. folder: the descriptor's. script: that of `--script`."""
+    """Check the files that the command names. folder: folder of the descriptor. script: value of
+    `--script`."""
     ml = at(table, "ml")
     code, args = text_at(ml, "benchmark_code"), text_at(ml, "args")
     try:
         words = {"benchmark_code": [] if is_script(code) else shlex.split(code), "args": shlex.split(args)}
-    except ValueError:  # has been reported
+    except ValueError:  # reported elsewhere
         return
     brought = [PurePosixPath(text_at(each, "path")) for _, each in items(table, "data", "sources")]
     has_scripts = script is not None or bool(at(ml, "script"))
     if not has_scripts:
         yield from _missing_scripts(words)
-    if "cwd" in ml:  # its relative paths start in another folder
+    if "cwd" in ml:  # relative paths of the command start in another folder
         return
     if not has_scripts:
         yield from _left_behind(words, folder, brought)
@@ -174,7 +176,7 @@ def _missing(
 def _left_behind(
     words: dict[str, list[str]], folder: Path, brought: list[PurePosixPath]
 ) -> Iterator[RawFinding]:
-    """Check for files of the descriptor's folder that the command names, but that are not in the job."""
+    """Check for files in the descriptor's folder that the command names, but that are not part of the job."""
     own_program = _own_program(words["benchmark_code"])
     for key, tokens in words.items():
         for index, word in enumerate(tokens):
@@ -196,7 +198,8 @@ def _is_local(word: str, folder: Path, brought: list[PurePosixPath]) -> bool:
 
 
 def _own_program(words: list[str]) -> int | None:
-    """Return the index of the word that names the benchmark's own program: the first, or the one after an interpreter."""
+    """Return the index of the word that names the benchmark's own program: the first word, or the word after
+    an interpreter."""
     if not words:
         return None
     if not _INTERPRETER.fullmatch(PurePosixPath(words[0]).name):
@@ -205,7 +208,8 @@ def _own_program(words: list[str]) -> int | None:
 
 
 def _inside(word: str) -> str | None:
-    """Return `word` relative to the scripts' folder; None if it names something else, or has a `$`, which may be replaced."""
+    """Return `word` relative to the scripts' folder; None if it names something else, or contains a `$`,
+    which may be replaced."""
     if word.startswith(f"{_SCRIPTS}/"):
         word = word.removeprefix(f"{_SCRIPTS}/").lstrip("/")
     elif word.startswith(("/", "~", "$")) or ("/" not in word and not word.endswith((".py", ".sh"))):
@@ -223,7 +227,7 @@ def _can_be_run(file: Path) -> bool:
         with file.open("rb") as content:
             start = content.read(4)
     except OSError:
-        return True  # copying it gives the error
+        return True  # the copying of the file reports the error
     return start.startswith((b"#!", b"\x7fELF"))
 
 

@@ -1,5 +1,5 @@
-"""Checks of the machines of a job and of its strategy against the rest of the descriptor: their number, `[elastic]`, `[restart]`,
-`[checkpoint]` and `[server]`."""
+"""Checks the machines and the strategy of a job against the rest of the descriptor: the number of machines,
+`[elastic]`, `[restart]`, `[checkpoint]` and `[server]`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _OF_STRATEGIES = {
     "max_restarts": ("torchrun",),
     "cpus_per_process": (*MPI_STRATEGIES, "torchrun", "adaptdl"),
 }
-"""Keys of `[hardware.distributed]` that other strategies ignore."""
+"""Keys of `[hardware.distributed]` → strategies that use them. Other strategies ignore these keys."""
 _ZONES = ("availability_zone", "aws_zone_id")
 
 
 def node_range(table: Raw) -> NodeRange | None:
-    """Return the requested number of machines; None if the key is missing or wrong."""
+    """Return the requested number of machines; None if the key is missing or invalid."""
     try:
         return read_node_range(at(table, *_MACHINES[:-1]).get(_MACHINES[-1]))
     except MistakeError:
@@ -52,7 +52,7 @@ def distributed_table(table: Raw) -> Iterator[RawFinding]:
     many = node_range(table)
     if strategy == "single_node" and many is not None and many.most > 1:
         problem = f"single_node uses one machine, not {many}"
-        # A number is ignored. A range would be an elastic job, which cannot be.
+        # A single number is ignored. A range would mean an elastic job, which this strategy does not support.
         report, fix = (warning, "remove it") if many.least is None else (error, 'remove it, or write "1:1"')
         yield report((*place, "num_instances"), problem, fix)
     yield from _processes(strategy, distributed.get("processes_per_instance"))
@@ -66,7 +66,7 @@ def distributed_table(table: Raw) -> Iterator[RawFinding]:
 
 
 def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
-    """Check that a strategy that starts each command once is not asked for more processes."""
+    """Check that a strategy that starts each command only once does not get a larger number of processes."""
     is_many = processes == "gpus" or (str(processes).isdecimal() and int(str(processes)) > 1)
     if strategy == "ray" and is_many:
         yield error(
@@ -83,7 +83,7 @@ def _processes(strategy: str, processes: object) -> Iterator[RawFinding]:
 
 
 def elastic(table: Raw) -> Iterator[RawFinding]:
-    """Check that `[elastic]` fits the range of machines, and is not used with `[repeat]`."""
+    """Check that `[elastic]` is consistent with the range of machines, and is not used with `[repeat]`."""
     machines = node_range(table)
     if machines is not None and machines.least is not None:
         yield from _of_range(table, machines, machines.least)
@@ -97,7 +97,8 @@ def elastic(table: Raw) -> Iterator[RawFinding]:
 
 
 def adaptdl(table: Raw) -> Iterator[RawFinding]:
-    """Check that a job of AdaptDL has a range of machines, and a folder of checkpoints that is copied to all of them."""
+    """Check that an AdaptDL job has a range of machines, and a checkpoint folder that is copied to all
+    machines."""
     if written_strategy(table) != "adaptdl":
         return
     machines = node_range(table)
@@ -126,7 +127,7 @@ def size_policy(table: Raw) -> Iterator[RawFinding]:
 
 
 def _is_replaced(table: Raw) -> bool:
-    """Return whether the job is one machine that may be replaced by others."""
+    """Return whether the job has one machine, which may be replaced by another one."""
     is_single = written_strategy(table) == "single_node"
     return is_single and "replacements" in at(table, "elastic")
 
@@ -166,7 +167,8 @@ def checkpoints(table: Raw) -> Iterator[RawFinding]:
 
 
 def _shared_folder(table: Raw) -> Iterator[RawFinding]:
-    """Warn of a folder on a file system of all nodes, to which each of them would copy the checkpoints of the first."""
+    """Warn about a folder on a file system that all nodes share, because each node would copy the checkpoints
+    of the first node there."""
     checkpoint, machines = at(table, "checkpoint"), node_range(table)
     if checkpoint.get("shared") is True or machines is None or machines.most == 1:
         return
@@ -180,7 +182,7 @@ def _shared_folder(table: Raw) -> Iterator[RawFinding]:
 
 
 def restarts(table: Raw) -> Iterator[RawFinding]:
-    """Check that the job can be restarted, and that only one key says how often."""
+    """Check that the job can be restarted, and that only one key sets the number of restarts."""
     wanted = [
         where
         for where in (_MAX_RESTARTS, _OF_TORCHRUN)
@@ -204,7 +206,8 @@ def _is_positive(count: object) -> bool:
 
 
 def server(table: Raw) -> Iterator[RawFinding]:
-    """Check that the server is described, and that nothing is asked for that a server and its client cannot do."""
+    """Check that the server is described, and that no key requests anything that a server and its client do
+    not support."""
     if written_strategy(table) != "inference":
         return
     if not at(table, "server"):
@@ -226,7 +229,7 @@ def server(table: Raw) -> Iterator[RawFinding]:
 
 
 def _network(table: Raw) -> Iterator[RawFinding]:
-    """Check that nothing is asked of EC2 that is for machines of one type."""
+    """Check that no key of `[aws.ec2]` requests anything that needs machines of a single type."""
     ec2 = at(table, "aws", "ec2")
     if "efa" in ec2:
         problem = "writes the network interfaces of one type, and a server and its client may have two"
@@ -249,7 +252,7 @@ def _machines(table: Raw) -> Iterator[RawFinding]:
 
 
 def _one_start(table: Raw) -> Iterator[RawFinding]:
-    """Check that nothing asks for another start of the client with its server."""
+    """Check that no key requests a second start of the client and its server."""
     restarts = at(table, "restart").get("max_restarts")
     if type(restarts) is int and restarts > 0:
         problem = "is not for inference: the server would not be in the state of its first start"
@@ -270,7 +273,7 @@ def _ports(table: Raw) -> Iterator[RawFinding]:
 
 
 def _same_names(table: Raw) -> Iterator[RawFinding]:
-    """Check that a metric of the server is described like a metric of the client with the same name."""
+    """Check that metrics of the server and of the client with the same name have the same description."""
     shared = marked_keys(MetricTable, About.SUMMARY, About.JUDGEMENT)
     of_client = {text_at(each, "name"): each for _, each in items(table, "output", "metrics")}
     for where, metric in items(table, "server", "output", "metrics"):

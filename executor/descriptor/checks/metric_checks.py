@@ -1,4 +1,4 @@
-"""Checks of the metrics that look at more than one key, and of presets against the descriptor's own metrics."""
+"""Checks of metrics that involve more than one key, and of presets against the descriptor's own metrics."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def metric_names(table: Raw) -> Iterator[RawFinding]:
 
 
 def metric_sources(table: Raw) -> Iterator[RawFinding]:
-    """Check that each metric has one source of values, and only keys that this source uses."""
+    """Check that each metric has exactly one source of values, and only keys that this source uses."""
     options = given_labels(table)
     for where, metric in _metrics(table):
         if "of_run" in metric:
@@ -68,7 +68,7 @@ def metric_sources(table: Raw) -> Iterator[RawFinding]:
 
 
 def _of_run(where: Where, metric: Raw) -> Iterator[RawFinding]:
-    """Check a metric about the resources of a run: it takes nothing from the output."""
+    """Check a metric about the resources of a run, which has no keys about the output."""
     for key in (*marked_keys(WrittenMetric, About.LINE, About.LINES_ABOVE), "example"):
         if key in metric:
             fix = "keep one of the two; of_run takes nothing from the benchmark's output"
@@ -91,7 +91,7 @@ def _of_pattern(where: Where, metric: Raw) -> Iterator[RawFinding]:
 
 
 def _of_json(where: Where, metric: Raw, options: Mapping[str, str]) -> Iterator[RawFinding]:
-    """Check a metric of JSON lines. options: the job's labels, with their origin."""
+    """Check a metric of JSON lines. options: the job's labels, with the keys that set them."""
     if "pattern" in metric:
         yield error((*where, "json"), "is given in addition to pattern", "keep one of the two")
     if text_at(metric, "number") not in ("", "plain"):
@@ -108,7 +108,8 @@ def _of_json(where: Where, metric: Raw, options: Mapping[str, str]) -> Iterator[
 
 
 def _last_key(path: Any) -> str:
-    """Return the label's name; "" if the path is invalid, which is reported elsewhere."""
+    """Return the name that a JSON path gives to a label; "" if the path is invalid, which is reported
+    elsewhere."""
     try:
         return last_key(read_json_path(path)) if isinstance(path, str) else ""
     except ValueError:
@@ -116,7 +117,7 @@ def _last_key(path: Any) -> str:
 
 
 def result_labels(table: Raw) -> Iterator[RawFinding]:
-    """Check that labels of result files differ from the job's."""
+    """Check that labels of result files differ from the job's labels."""
     for where, results in items(table, "output", "results"):
         for name in sorted(at(results, "labels").keys() & at(table, "info", "labels").keys()):
             problem = f'"{name}" is a label of [info.labels] as well'
@@ -124,7 +125,7 @@ def result_labels(table: Raw) -> Iterator[RawFinding]:
 
 
 def metric_units(table: Raw) -> Iterator[RawFinding]:
-    """Check that units are given, and can be converted to if they are known."""
+    """Check that units are set and, if they are known units, that values can be converted to them."""
     for where, metric in _metrics(table):
         units = text_at(metric, "units")
         if "units" not in metric and "of_run" not in metric:
@@ -157,7 +158,7 @@ def pattern_groups(table: Raw) -> Iterator[RawFinding]:
 def _group_names(
     place: Where, pattern: re.Pattern[str], groups: Groups, options: Mapping[str, str]
 ) -> Iterator[RawFinding]:
-    """Check the names of a pattern's groups. options: the job's labels, with their origin."""
+    """Check the names of a pattern's groups. options: the job's labels, with the keys that set them."""
     for name in taken_names(groups):
         problem = f'the group "{name}" has the name of a label that bai adds to metrics'
         yield error(place, problem, f"choose another name: (?P<{name}_>…), or leave it out: (…)")
@@ -196,7 +197,8 @@ def metric_context(table: Raw) -> Iterator[RawFinding]:
 
 
 def _letters(form: str, units: str) -> str:
-    """Return the characters that a number of this form may have in addition to digits, sign, point and exponent."""
+    """Return the characters that a number of this form may contain in addition to digits, sign, point and
+    exponent."""
     letters = ":dhms -" if is_time(units) else ""
     if form in ("thousands", "auto"):
         letters += ",_'"
@@ -243,7 +245,7 @@ def _preset_labels(metric: PresetMetric) -> list[str]:
 
 
 def preset_metrics(table: Raw) -> list[PresetMetric]:
-    """Return the metrics of the known presets of `table`, without those that it defines itself."""
+    """Return the metrics of the known presets of `table`, except those that the table defines itself."""
     own = {text_at(metric, "name") for _, metric in items(table, "output", "metrics")}
     return [
         metric
@@ -278,7 +280,8 @@ def examples(table: Raw) -> Iterator[RawFinding]:
 
 
 def try_examples(descriptor: Descriptor) -> list[dict[str, Any]]:
-    """Return name, units and values that each metric with an example takes from it. Each value has its step and labels."""
+    """Return name, units and values that each metric finds in its example. Each value has its step and
+    labels."""
     server = descriptor.used_server
     of_server = server.output.metrics if server is not None else []
     written = [each for each in (*descriptor.output.every_metric, *of_server) if each.example is not None]
@@ -305,7 +308,7 @@ def _example(metric: Raw) -> PatternExample | None:
         return None
     keys = {"name", "units", *marked_keys(WrittenMetric, About.LINE)}
     if isinstance(context, list) and any("(?P<unit>" in str(each) for each in context):
-        keys.remove("units")  # that of another line is not known here, so the number is not converted
+        keys.remove("units")  # the unit in another line is unknown here, so the number is not converted
     tried = {"name": "", **{key: value for key, value in metric.items() if key in keys}}
     try:
         found = read_table(Metric, tried, where="")
@@ -328,7 +331,7 @@ def _doubtful(doubt: str, taken: str, whole: str, *, units: str) -> tuple[str, s
 
 
 def _failure(trial: Trial, example: PatternExample) -> tuple[str, str] | None:
-    """Return problem and fix if the example gave no usable value."""
+    """Return problem and fix if no usable value was found in the example; otherwise None."""
     path, pattern, shown = example.metric.get("json"), example.metric.get("pattern"), _cut(example.line)
     if trial.too_slow:
         fix = "make it simpler: no + or * inside a group that has one itself, as in (a+)+"

@@ -1,6 +1,5 @@
-"""Runs patterns on example lines as the extractor does, in a process of its own, because a pattern may backtrack for ever.
-
-This file is also that process.
+"""Runs patterns on example lines as the extractor does, in a child process, because a pattern may backtrack
+forever. This file is also the program of that process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__":
-    # Under -I this process would know only packages that are installed, which may be others.
+    # With -I this process would find only installed packages, which may be other versions.
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from bai_agent.light_dataclass import asdict, dataclass, field
@@ -27,10 +26,11 @@ _WALL_SECONDS = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class PatternExample:
-    """A metric and a line to try it on."""
+    """A metric, and a line on which it is tried."""
 
     metric: Mapping[str, Any]
-    """Keys of a job descriptor's metric, all valid: its name, what is `About.LINE`, and `units` if no other line has the unit."""
+    """Valid keys of a metric in a job descriptor: its name, the keys marked `About.LINE`, and `units` unless
+    another line contains the unit."""
     line: str
 
 
@@ -39,13 +39,13 @@ class Trial:
     """The result of a pattern on a line."""
 
     values: tuple[Mapping[str, Any], ...] = ()
-    """Values: tables with `value`, and with `step` and `labels` if the pattern has them."""
+    """Values as tables with `value`, and with `step` and `labels` if the pattern finds them."""
     others: tuple[str, ...] = ()
-    """Texts that were taken as values but are not finite numbers; "" if the group did not match."""
+    """Matched texts that are not finite numbers; "" if the group did not match."""
     doubts: tuple[tuple[str, str, str], ...] = ()
-    """Values that may be wrong: the doubt, the text that was taken, and the whole text."""
+    """Values that may be wrong: the doubt, the matched text, and the whole text."""
     too_slow: bool = False
-    """Whether it took more CPU time than a run allows, and was ended."""
+    """Whether the pattern needed more CPU time than a run allows, and was stopped."""
 
 
 def try_patterns(
@@ -53,15 +53,15 @@ def try_patterns(
 ) -> list[Trial]:
     """Return the result of each example.
 
-    Takes at most a second of CPU for each pattern and 20 s in all. The remaining examples then count as too
-    slow.
+    It takes at most a second of CPU time for each pattern, and 20 s in total. After that, the remaining
+    examples count as too slow.
     """
-    from bai_agent.metrics.search_limit import ENDS_WITH  # only a trial needs it
+    from bai_agent.metrics.search_limit import ENDS_WITH  # imported here because only a trial needs it
 
     trials: list[Trial] = []
     deadline = clock() + _WALL_SECONDS
     while len(trials) < len(examples):
-        # Each slow example ends its child process, and there may be thousands of them.
+        # Each slow example ends its child process, and there may be thousands of such examples.
         if (left := deadline - clock()) <= 0:
             return trials + [Trial(too_slow=True)] * (len(examples) - len(trials))
         finished, ended = _run(examples[len(trials) :], timeout_s=left)
@@ -73,7 +73,7 @@ def try_patterns(
 
 
 def _run(examples: Sequence[PatternExample], *, timeout_s: float) -> tuple[list[Trial], int]:
-    # -I: neither the current folder nor the user's settings change which modules it finds.
+    # With -I, neither the current folder nor the user's settings change which modules the process finds.
     child = subprocess.Popen([sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with child:
         try:
@@ -102,7 +102,7 @@ class _Findings:
 
 
 def _child() -> None:
-    # Only this process needs them.
+    # Imported here because only this process needs these modules.
     from bai_agent.job.descriptor.metric_tables import Metric
     from bai_agent.job.schema.tables import read_table
     from bai_agent.metrics.repaint import repainted_states

@@ -58,7 +58,7 @@ def _keep_going(table: Raw, repeat: Raw) -> Iterator[RawFinding]:
 
 def _ray(table: Raw) -> Iterator[RawFinding]:
     nodes = node_range(table)
-    # Without the table there is one machine.
+    # Without the table the job has one machine.
     if written_strategy(table) != "ray" or "distributed" not in at(table, "hardware"):
         return
     if nodes is None or nodes.most > 1:

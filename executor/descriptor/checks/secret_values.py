@@ -1,4 +1,4 @@
-"""Recognises values that look like secrets. Its messages never contain the value."""
+"""Recognises values that look like secrets. The messages never contain the value."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ _NAME = re.compile(
     re.I,
 )
 _PLAIN = re.compile(r"|[\d.,_+-]+|true|false|yes|no|on|off|none|null|(/|~|\./).*|\$\([A-Za-z_]\w*\)", re.I)
-"""Values that are not secrets although the variable's name suggests it: MAX_TOKEN = "512", a path to a key, a
-reference."""
+"""Values that are not secrets although the name of the variable suggests a secret: MAX_TOKEN = "512", a path
+to a key, a reference."""
 _RUN = re.compile(r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{32,}={0,2}(?![A-Za-z0-9+/=])")
 _RANDOM_BITS = 4.3
-"""Least entropy of a random key (bits per character of the text itself). 40 random base64 characters have 4.6 or more, words under 4."""
+"""Minimum entropy of a random key (bits per character, computed from the text itself). 40 random base64
+characters have 4.6 or more, words less than 4."""
 
 
 def known_secret(text: str) -> str | None:
-    """Return the kind of a secret of a known form in `text` ("an AWS access key"); None if there is none."""
+    """Return the kind of a secret with a known form in `text`, for example "an AWS access key"; None if there
+    is none."""
     return next((kind for form, kind in _KNOWN if form.search(text)), None)
 
 
 def looks_secret(name: str, value: object) -> str | None:
-    """Return the reason why the variable `name` looks like a secret, as the end of "its value …"; None if it
-    does not."""
+    """Return the reason why the variable `name` looks like a secret, as the end of a sentence "its value …";
+    None if it does not."""
     if not isinstance(value, str):
         return None
     kind = known_secret(value)
@@ -52,13 +54,13 @@ def looks_secret(name: str, value: object) -> str | None:
 
 
 def secret_fix(name: str) -> str:
-    """Return the advice for the variable `name` whose value looks like a secret."""
+    """Return the advice for the variable `name`, whose value looks like a secret."""
     return f'put it into [env.secrets]: {name} = "env:{name}" takes it from the environment of the run'
 
 
 def _random(text: str) -> bool:
     kinds = (str.islower, str.isupper, str.isdigit)
-    # A path has many slashes. A key has few separators, and all three kinds of characters.
+    # A path contains many slashes. A key contains few separators, and all three kinds of characters.
     if text.count("/") > 3 or not all(any(map(kind, text)) for kind in kinds):
         return False
     counts = Counter(text).values()

@@ -1,7 +1,5 @@
-"""Checks of several keys together, and of files on this disk.
-
-They read the raw table, so they also work if other keys are wrong. They ignore values of a wrong type, which
-the model reports.
+"""Checks that involve several keys, or files on this disk. They read the raw table, so that they also work if
+other keys are invalid. They ignore values of a wrong type, because the model reports these.
 """
 
 from __future__ import annotations
@@ -63,17 +61,17 @@ from executor.descriptor.raw_table import (
 
 _IMAGE = re.compile(r"auto|ami-[0-9a-f]+|ssm:/.+|/aws/service/.+|resolve:ssm:.+")
 _LABELS_OF_ALL = ("action-id", "client-id", "parent-action-id", "rank", "process_rank", "repeat")
-"""Labels that every metric may have without the descriptor."""
+"""Labels that every metric may have although the descriptor does not set them."""
 _MOST_LABELS = 10
 _MARKETS = {ON_DEMAND: "on demand anyway", CAPACITY_BLOCK: "in a capacity block"}
 _BURSTS = ("gp2", "st1", "sc1")
-"""Volumes that are fast while they have credits: https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volume-types.html"""
+"""Types of volumes that are fast only as long as they have credits:
+https://docs.aws.amazon.com/ebs/latest/userguide/ebs-volume-types.html"""
 
 
 def check(table: Raw, *, file: str, folder: Path | None, script: Path | None = None) -> list[Finding]:
-    """Return the mistakes between the keys of `table`.
-
-    folder: the descriptor's; None if it came by message, so that no file of this disk belongs to it. script: that of `--script`.
+    """Return the mistakes that involve several keys of `table`. folder: folder of the descriptor; None if the
+    descriptor came in a message, so that no file on this disk belongs to it. script: value of `--script`.
     """
     found = [each for one in _CHECKS for each in one(table)]
     if folder is not None:
@@ -86,7 +84,8 @@ def check(table: Raw, *, file: str, folder: Path | None, script: Path | None = N
 
 
 def _nul_characters(node: Any, path: Where = ()) -> Iterator[RawFinding]:
-    """Check for NUL characters, which neither system calls nor readers of the job descriptor accept."""
+    """Check for NUL characters, because neither system calls nor readers of the job descriptor accept
+    them."""
     if isinstance(node, str) and "\0" in node:
         yield error(path, "holds a NUL character", "remove \\u0000 from the text")
     elif isinstance(node, Mapping):

@@ -1,6 +1,6 @@
 """Metrics of known programs for `[output] preset`, each in a file of this folder.
 
-They become metrics of the job when it is planned. An agent only knows their revision.
+They become metrics of the job when it is planned. The agent knows only their revision.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ class PresetMetric(MetricTable):
     """One metric of a preset."""
 
     preset: str
-    """The preset's name."""
+    """Name of the preset."""
     revision: int = 1
-    """Raised if the metric's numbers change: values of different revisions cannot be compared."""
+    """Revision of the metric. It is increased if the metric's numbers change, because values of different
+    revisions cannot be compared."""
 
     @property
     def full_revision(self) -> str:
-        """The preset and the revision in the form of a job descriptor."""
+        """Preset and revision, in the form that a job descriptor uses."""
         return f"{self.preset}/{self.revision}"
 
 
@@ -40,13 +41,13 @@ class Preset:
 
     name: str
     title: str
-    """Name of the program for people."""
+    """Name of the program in texts for users."""
     recorded: str
-    """Command whose output the metrics were tried on."""
+    """Command on whose output the metrics were tested."""
     also: tuple[str, ...]
-    """Commands, or descriptions, of other forms of its output that the metrics were tried on."""
+    """Commands for, or descriptions of, other forms of the output on which the metrics were tested."""
     note: str
-    """More about that output; "" if there is nothing to say."""
+    """A note about that output; "" if there is none."""
     metrics: tuple[PresetMetric, ...]
     text: str
     """The metrics in the form of a benchmark descriptor."""
@@ -58,9 +59,9 @@ class PresetUse:
 
     name: str
     metrics: tuple[str, ...]
-    """Names of its metrics."""
+    """Names of the metrics that the preset adds."""
     replaced: tuple[str, ...]
-    """Names that the descriptor itself defines metrics for."""
+    """Names of the preset's metrics that the descriptor defines itself."""
 
 
 @cache
@@ -93,13 +94,13 @@ def _metrics() -> TypeAdapter[list[PresetMetric]]:
 
 
 def with_presets(own: Sequence[MetricTable], presets: Iterable[str]) -> list[MetricTable]:
-    """Return a descriptor's own metrics, then those of `presets` with other names."""
+    """Return a descriptor's own metrics, followed by those metrics of `presets` that have other names."""
     names = {each.name for each in own}
     return [*own, *(each for name in presets for each in read_preset(name).metrics if each.name not in names)]
 
 
 def preset_uses(own: Sequence[MetricTable], presets: Iterable[str]) -> list[PresetUse]:
-    """Return the use of each of `presets` in a descriptor with metrics of its `own`."""
+    """Return the use of each of `presets`. own: the metrics that the descriptor defines itself."""
     names = {each.name for each in own}
     return [
         PresetUse(

@@ -369,7 +369,7 @@ def test_a_server_table_is_ignored_by_other_strategies() -> None:
 @pytest.mark.parametrize(
     ("server", "words"),
     [
-        (None, r"there is no \[server\] table"),
+        (None, r"\[server\] is missing"),
         ({**SERVER, "env": {"start_command": " ", "ports": [80]}}, "server.env.start_command is empty"),
         ({**SERVER, "env": {"start_command": "a '", "ports": [80]}}, "cannot be split"),
     ],
