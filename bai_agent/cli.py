@@ -9,34 +9,39 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bai_agent import __version__
 from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.files.utf8 import speak_utf8
 from bai_agent.job.agent_start import AgentStartError, say_ready, say_refused, start_agent
-from bai_agent.job.descriptor import Job
-from bai_agent.job.descriptor_file import read_job
 from bai_agent.job.outcome import ExitCode, Outcome
-from bai_agent.job.record import JobRecord
-from bai_agent.job.record_types import WarningEvent
 from bai_agent.job.redaction import Redactor
 from bai_agent.job.run_directory import FULL, RunDir, locked, make_folder, read_json, write_atomic
-from bai_agent.job.store import open_store
-from bai_agent.job.store.directory import DirectoryStore
+from bai_agent.machine.host_facts import Look, look
 from bai_agent.machine.readiness import Node
-from bai_agent.runtime.event_log import EventLog
 
 if TYPE_CHECKING:
     from bai_agent.aws.s3_client import RetryPolicy
     from bai_agent.job.attempt import AttemptRecord
+    from bai_agent.job.descriptor import Job
+    from bai_agent.job.record import JobRecord
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.peer_monitor import PeerMonitor
     from bai_agent.run.spot import SpotNotice
+    from bai_agent.runtime.event_log import EventLog
     from bai_agent.sinks.job_store.node_store import NodeStore
 
 log = logging.getLogger(__name__)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that does not ask for the terminal's width: shutil, which does, loads the libraries of all compressions."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, formatter_class=partial(argparse.HelpFormatter, width=78))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The loaded modules consist of very many objects that are never freed, so frequent garbage collection
         # is useless.
         gc.set_threshold(20_000)
-    parser = argparse.ArgumentParser(prog="bai-agent", description=__doc__)
+    parser = _Parser(prog="bai-agent", description=__doc__)
     parser.add_argument("--version", action="version", version=f"bai-agent {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(prog="bai-agent", dest="command", required=True, metavar="COMMAND")
     command = commands.add_parser(
         "run", help="run a job, or resume one, to its end", description=run_job.__doc__
     )
@@ -132,6 +137,10 @@ def run_job(
     failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
+    # The first of two looks at other processes, so early that the second one need not be waited for.
+    first_look = look()
+    from bai_agent.job.descriptor_file import read_job
+
     job = read_job(descriptor)
     record = _record_of(job)
     if node.rank >= job.strategy.nodes and not job.is_elastic:
@@ -148,11 +157,12 @@ def run_job(
     umask = os.umask(0o022)
     with locked(rundir.agent_lock, wait_s=2):
         _claim(rundir, record, descriptor)
-        _register(record, descriptor)
         with _logging(rundir, redactor, quiet=quiet):
             if ready is not None:
                 say_ready(ready)
-            return _run(job, rundir, record, redactor, node=node, quiet=quiet, umask=umask).exit_code
+            return _run(
+                job, rundir, record, redactor, node=node, quiet=quiet, umask=umask, first_look=first_look
+            ).exit_code
 
 
 def _run(
@@ -164,6 +174,7 @@ def _run(
     node: Node,
     quiet: bool,
     umask: int,
+    first_look: Look,
 ) -> Outcome:
     job = job.of_node(node.rank)
     # All imports only here, so that a wrong usage is answered before anything heavy is imported.
@@ -171,7 +182,7 @@ def _run(
     from bai_agent.benchmark.state import State, state
 
     node_store = None
-    if record is not None and not isinstance(record.store, DirectoryStore):
+    if record is not None and record.store.folder is None:
         from bai_agent.sinks.job_store.node_store import NodeStore
 
         node_store = NodeStore(record=record, rank=node.rank, attempt=job.job.attempt, launch=node.launch)
@@ -183,17 +194,15 @@ def _run(
         finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
     rundir = rundir.newest_generation()
-    # These two first: the shim imports during the following steps, and the probe looks twice at other
-    # processes.
+    # First: the shim imports during the following steps.
     prepared_shim = PreparedShim(rundir) if state(rundir) is State.NOT_STARTED else None
     from bai_agent.machine.probe import EnvironmentProbe
-
-    probe = EnvironmentProbe(job, rundir, node=node)
     from bai_agent.phases.run import run
     from bai_agent.run.background import heartbeat, shown
     from bai_agent.run.extractor import ExtractorProcess
     from bai_agent.run.run_context import RunContext
     from bai_agent.run.stop_sources import DiskFull, Signals, stop_sources
+    from bai_agent.runtime.event_log import EventLog
     from bai_agent.runtime.stop import StopMonitor
 
     events = EventLog(rundir.events, redactor=redactor)
@@ -227,7 +236,7 @@ def _run(
         monitor=monitor,
         elastic=elastic,
         umask=umask,
-        probe=probe,
+        probe=EnvironmentProbe(job, rundir, node=node, first_look=first_look),
         prepared_shim=prepared_shim,
     )
     with heartbeat(ctx), shown(rundir.kept_output, enabled=not quiet):
@@ -289,6 +298,7 @@ def _spot(node: Node, events: EventLog) -> SpotNotice | None:
     if node.instance_id is None:
         return None
     # As above; only an instance needs this module, with an HTTP client.
+    from bai_agent.job.record_types import WarningEvent
     from bai_agent.run.spot import SpotNotice
 
     notice = SpotNotice(os.environ, warn=lambda message: events.add(WarningEvent(message=message)))
@@ -299,13 +309,16 @@ def _spot(node: Node, events: EventLog) -> SpotNotice | None:
 def _record_of(job: Job, *, patience: RetryPolicy | None = None) -> JobRecord | None:
     if job.store is None:
         return None
+    from bai_agent.job.record import JobRecord
+    from bai_agent.job.store import open_store
+
     store = open_store(job.store.url, region=job.store.region, endpoint=job.store.endpoint, patience=patience)
     return JobRecord(store, job.job.id)
 
 
 def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank: int) -> Path:
     """Return the run directory. If the job store is a folder, this directory is in it: nothing is copied."""
-    if record is None or not isinstance(record.store, DirectoryStore):
+    if record is None or record.store.folder is None:
         return (wanted or Path(job.job.id)).absolute()
     place = record.store.folder / record.node(rank, attempt=job.job.attempt).place
     if wanted is not None and wanted.absolute() != place and wanted.resolve() != place.resolve():
@@ -318,8 +331,8 @@ def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank:
 def _make(rundir: RunDir, record: JobRecord | None) -> None:
     probe = rundir.path / f".probe.{os.getpid()}"
     try:
-        store = record.store if record is not None else None
-        make_folder(rundir.path, private=store.folder if isinstance(store, DirectoryStore) else rundir.path)
+        store = record.store.folder if record is not None else None
+        make_folder(rundir.path, private=store or rundir.path)
         rundir.agent_log.touch(mode=0o600)
         try:
             probe.write_bytes(b"x")
@@ -332,10 +345,11 @@ def _make(rundir: RunDir, record: JobRecord | None) -> None:
 
 
 def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
-    """Make this directory the run of this descriptor, or check that it already is."""
+    """Make this directory the run of this descriptor, or check that it already is. A store that is a folder records the job, so that
+    its listings find it."""
     content = descriptor.read_bytes()
     if not rundir.job.exists():
-        if record is not None and isinstance(record.store, DirectoryStore) and record.exists():
+        if record is not None and record.store.folder is not None and record.exists():
             there = record.store.get(record.key("job.toml"))
             if there != content:
                 raise DescriptorError(
@@ -344,14 +358,8 @@ def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
         write_atomic(rundir.job, content)
     elif rundir.job.read_bytes() != content:
         raise DescriptorError(f"{rundir.path} holds the run of another job descriptor; give another --dir")
-
-
-def _register(record: JobRecord | None, descriptor: Path) -> None:
-    """If the store is a folder, record the job in it, unless it was recorded, so that listings of the store
-    find it."""
-    if record is None or not isinstance(record.store, DirectoryStore) or record.exists():
-        return
-    record.store.put(record.key("job.toml"), descriptor.read_bytes(), if_absent=True)
+    if record is not None and record.store.folder is not None and not record.exists():
+        record.store.put(record.key("job.toml"), content, if_absent=True)
 
 
 @contextmanager

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from bai_agent.benchmark.programs import ask
+from bai_agent.benchmark.programs import ask, find_program
 from bai_agent.decode import shown_value
 from bai_agent.errors import NoAnswerError, SetupError
 from bai_agent.files.user_rights import User
@@ -34,18 +33,19 @@ def meet_needs(
     command: the benchmark's own, in the environment `env` and the folder `cwd`, as `user`.
     """
     needs, argv = launch.needs, launch.argv
-    _require(needs.cpus, len(_cpus()), "CPUs")
-    _require(needs.cores, len(_cores()), "cores")
+    cpus = os.sched_getaffinity(0)
+    _require(needs.cpus, len(cpus), "CPUs")
+    _require(needs.cores, len({_siblings(cpu) for cpu in cpus}), "cores")
     if needs.own_program is not None and user is not None:
         _require_own_program(needs.own_program, user)
     # By name if PATH has it: an mpirun with a folder would put that folder before the PATH of its processes.
-    if needs.program is not None and shutil.which(argv[0], path=env["PATH"]) is None:
-        found = shutil.which(argv[0], path=":".join(needs.folders))
+    if needs.program is not None and find_program(argv[0], path=env["PATH"]) is None:
+        found = find_program(argv[0], path=":".join(needs.folders))
         if found is None:
             places = ", ".join(["PATH", *needs.folders])
             raise SetupError(f"{argv[0]} is not on this machine (looked at: {places}); {needs.program}")
         argv = (found, *argv[1:])
-    python = shutil.which(command[0], path=env["PATH"]) if _is_python(command[0]) else None
+    python = find_program(command[0], path=env["PATH"]) if _is_python(command[0]) else None
     if python is not None:
         for module, advice in needs.modules.items():
             if not _has(python, module, env=env, cwd=cwd, user=user):
@@ -65,7 +65,7 @@ def unknown_versions(
 
     versions: by package. A Python that does not answer, or another program, gives none.
     """
-    python = shutil.which(command[0], path=env["PATH"]) if _is_python(command[0]) else None
+    python = find_program(command[0], path=env["PATH"]) if _is_python(command[0]) else None
     if python is None:
         return []
     warnings = []
@@ -110,17 +110,8 @@ def _require_own_program(program: str, user: User) -> None:
     )
 
 
-def _cpus() -> set[int]:
-    """Return the CPUs that the benchmark may use."""
-    return os.sched_getaffinity(0)
-
-
-def _cores() -> set[str]:
-    """Return the cores that it may use, each as its list of CPUs."""
-    return {_siblings(cpu) for cpu in _cpus()}
-
-
 def _siblings(cpu: int) -> str:
+    """Return the list of the CPUs of a core."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
     except OSError:  # a container may hide it

@@ -6,6 +6,7 @@ line.
 
 from __future__ import annotations
 
+import os
 import struct
 import subprocess
 import time
@@ -176,6 +177,13 @@ def ask(
     finally:
         kill_session(child)
     return ProgramOutput(child.returncode, said.decode(errors="replace"))
+
+
+def find_program(name: str, *, path: str) -> str | None:
+    """Return the program that a shell with this PATH would start as `name`; None if there is none."""
+    # Not shutil.which: shutil loads the libraries of all compressions.
+    places = [name] if "/" in name else [f"{each.rstrip('/')}/{name}" for each in path.split(":") if each]
+    return next((each for each in places if os.access(each, os.X_OK) and not Path(each).is_dir()), None)
 
 
 def static_program(shim: int) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from bai_agent.benchmark.environment import (
 from bai_agent.benchmark.launch_needs import meet_needs
 from bai_agent.benchmark.orphans import kill_marked
 from bai_agent.benchmark.prepared_shim import SHIM, PreparedShim
+from bai_agent.benchmark.programs import find_program
 from bai_agent.benchmark.state import State, state
 from bai_agent.benchmark.user_access import give_to, require_access
 from bai_agent.errors import ShimError
@@ -297,10 +297,8 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
 def find_py_spy() -> Path | None:
     """Return the py-spy that was installed with the agent, else the one on PATH."""
     # In a virtual environment py-spy is beside its Python, in a bundle beside our package.
-    for folder in (Path(sys.executable).parent, SHIM.parents[2] / "bin"):
-        if (folder / "py-spy").exists():
-            return folder / "py-spy"
-    found = shutil.which("py-spy")
+    folders = Path(sys.executable).parent, SHIM.parents[2] / "bin", os.environ.get("PATH", "")
+    found = find_program("py-spy", path=":".join(map(str, folders)))
     return Path(found) if found else None
 
 

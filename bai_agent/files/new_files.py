@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+from importlib import import_module
 from pathlib import Path
+
+try:
+    # As `random` does: hashlib loads OpenSSL, which takes milliseconds of each start.
+    _SHA = import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
+except ImportError:
+    _SHA = import_module("hashlib")
 
 NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 """Errors of `link` on file systems without hard links: FAT, many FUSE and SMB mounts; link(2), "ERRORS"."""
@@ -22,10 +30,13 @@ def draft_beside(path: Path, suffix: str) -> Path:
     """Return the hidden name beside `path` that ends in `suffix`; a name too long for that is shortened to its checksum."""
     name = os.fsencode(path.name)
     if len(name) + len(suffix) + 1 > _LONGEST:
-        import hashlib  # such long names are rare, and this import loads OpenSSL
-
-        return path.with_name(f".{hashlib.sha256(name).hexdigest()[:32]}{suffix}")
+        return path.with_name(f".{name_digest(name)}{suffix}")
     return path.with_name(f".{path.name}{suffix}")
+
+
+def name_digest(content: bytes) -> str:
+    """Return the first 32 hexadecimal digits of the SHA-256 of `content`, for a name."""
+    return str(_SHA.sha256(content).hexdigest()[:32])
 
 
 def place_new(draft: Path, path: Path) -> None:

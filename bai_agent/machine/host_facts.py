@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +37,8 @@ _LISTED_PROCESSES = 5
 _LISTED_CORES = 0.05
 
 Facts = dict[str, Any]
+Look = tuple[float, dict[int, tuple[int, int, int, str]]]
+"""A time (`time.monotonic()`), and each process then, as `processor_times` returns it."""
 
 
 def read_text(path: Path | str, limit: int = _FILE_BYTES) -> str:
@@ -217,7 +219,7 @@ def mount_of(folder: Path, root: Path) -> Facts:
     # The last one mounted at a place is on top.
     device, point, kind, options = max(reversed(above), key=lambda fields: len(fields[1]))
     try:
-        usage = shutil.disk_usage(folder)
+        usage = os.statvfs(folder)
     except OSError:
         usage = None
     return present(
@@ -226,8 +228,8 @@ def mount_of(folder: Path, root: Path) -> Facts:
             "device": short(device),
             "type": short(kind),
             "options": [short(each) for each in options.split(",") if "=" not in each][:_ENTRIES],
-            "bytes": usage and usage.total,
-            "free_bytes": usage and usage.free,
+            "bytes": usage and usage.f_blocks * usage.f_frsize,
+            "free_bytes": usage and usage.f_bavail * usage.f_frsize,
         }
     )
 
@@ -244,6 +246,11 @@ def runnable(root: Path) -> int:
     fields = read_text(root / "proc/loadavg").split()
     wants = whole(fields[3].partition("/")[0]) if len(fields) > 3 else None
     return max(0, (wants or 0) - 1)
+
+
+def look() -> Look:
+    """Look at all processes of this machine."""
+    return time.monotonic(), processor_times(Path("/"))
 
 
 def processor_times(root: Path) -> dict[int, tuple[int, int, int, str]]:

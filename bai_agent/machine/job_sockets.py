@@ -13,11 +13,9 @@ passed on. Each name has a random part, so that other users cannot occupy it in 
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import os
 import re
-import secrets
 import socket
 import struct
 import threading
@@ -26,6 +24,7 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 
+from bai_agent.files.new_files import name_digest
 from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, field
 
@@ -139,7 +138,7 @@ class ThisJob:
         """Return an announcement of this job while it is open; None if that fails."""
         begin = f"bai-{_digest(self.machine)}/{self.key}/{use.value}/{now_ms():x}"
         try:
-            return Announcement(f"{begin}/{secrets.token_hex(3)}/{self.job_id[:_ID_CHARACTERS]}")
+            return Announcement(f"{begin}/{os.urandom(3).hex()}/{self.job_id[:_ID_CHARACTERS]}")
         except OSError as error:
             log.warning("this job cannot be seen by others on this machine: %s", error)
             return None
@@ -154,24 +153,15 @@ class ThisJob:
                 match = _NAME.search(line.rstrip("\n")) if "@bai-" in line and _LISTENS in line else None
                 if match is None or match[2] != machine or match[3] == self.key:
                     continue
-                believed = self._known.get(line)
-                if believed is None:
-                    try:
-                        believed = _listener(match[1]) in (_ROOT, os.geteuid())
-                    except ConnectionRefusedError:
-                        continue  # It has ended since the kernel listed it.
-                    except BlockingIOError:
-                        # That job's socket accepts no connection now; the next look asks again.
-                        believed = False
-                    else:
-                        known[line] = believed
-                else:
-                    known[line] = believed
-                use = Use(match[4])
-                if believed:
-                    each = ColocatedJob(job_id=match[6], key=match[3], use=use, since=int(match[5], 16))
-                else:
-                    each = ColocatedJob(job_id=None, key=match[3], use=use, since=now)
+                try:
+                    # A socket that accepts no connection now is asked again by the next look.
+                    with suppress(BlockingIOError):
+                        known[line] = self._known[line] if line in self._known else _is_trusted(match[1])
+                except ConnectionRefusedError:
+                    continue  # It has ended since the kernel listed it.
+                use, believed = Use(match[4]), known.get(line, False)
+                job_id, since = (match[6], int(match[5], 16)) if believed else (None, now)
+                each = ColocatedJob(job_id=job_id, key=match[3], use=use, since=since)
                 # A job has a socket for each of its nodes here.
                 name = each.key if believed else None, use
                 if name not in found or (each.since, each.key) < (found[name].since, found[name].key):
@@ -181,8 +171,8 @@ class ThisJob:
         return sorted(found.values(), key=lambda each: (each.since, each.name))
 
 
-def _listener(name: str) -> int | None:
-    """Return the user who listens at an abstract name; None if that user forbids connections. Raises OSError.
+def _is_trusted(name: str) -> bool:
+    """Return whether this user or root listens at an abstract name; False if connections are forbidden. Raises OSError.
 
     Raises ConnectionRefusedError if the socket is no longer listening, and BlockingIOError if its queue is
     full.
@@ -195,11 +185,11 @@ def _listener(name: str) -> int | None:
             raise
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
-                return None
+                return False
             raise
         credentials = asks.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
+    return _CREDENTIALS.unpack(credentials)[1] in (_ROOT, os.geteuid())
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]
+    return name_digest(text.encode(errors="surrogateescape"))[:8]

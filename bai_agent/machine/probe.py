@@ -32,7 +32,7 @@ from bai_agent.job.descriptor.source_tables import SourceKind
 from bai_agent.job.run_directory import RunDir, now_ms
 from bai_agent.machine import host_facts, software
 from bai_agent.machine.gpu import DRIVER, describe_gpus, heat_slowdowns
-from bai_agent.machine.host_facts import Facts, present, short
+from bai_agent.machine.host_facts import Facts, Look, look, present, short
 from bai_agent.machine.readiness import Node, count_gpus
 from bai_agent.machine.throttling import counters
 from bai_agent.runtime.user_cache import AnswerCache
@@ -67,27 +67,19 @@ _ROOT = Path("/")
 class EnvironmentProbe:
     """Asks about this machine in the background, without waiting for any answer before `finish`.
 
-    The first look at other processes is taken when the probe is created, so that imports and phases are
-    between it and the last one.
+    first_look: at other processes, so early that imports and phases are between it and the last one.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        rundir: RunDir,
-        *,
-        node: Node,
-    ) -> None:
+    def __init__(self, job: Job, rundir: RunDir, *, node: Node, first_look: Look) -> None:
         # If arms have their own folders, the first arm's, except for the Pythons.
         self._homes = workspaces(job, rundir)
         self._job, self._rundir = self._homes[0]
         self._scripts = scripts_folder(self._job, self._rundir)
         self._node = node
         self._tasks: dict[str, _Task] = {}
-        self._looks: deque[tuple[float, dict[int, tuple[int, int, int, str]]]] = deque(maxlen=2)
+        self._looks = deque([first_look], maxlen=2)
         self._over = threading.Event()
         self._load_before = host_facts.load_average(_ROOT)
-        self._look()
 
     def begin(self) -> None:
         """Ask the questions whose answers will be the same when the benchmark starts."""
@@ -223,24 +215,16 @@ class EnvironmentProbe:
     def _cloud_init(self) -> Facts:
         return present({"cloud_init": software.cloud_init_version(env={"PATH": DEFAULT_PATH})})
 
-    def _look(self) -> None:
-        self._looks.append((time.monotonic(), host_facts.processor_times(_ROOT)))
-
     def _look_again(self) -> None:
         while not self._over.wait(_LOOK_SECONDS):
-            self._look()
+            self._looks.append(look())
 
     def _load(self) -> Facts:
         then = [each for each in list(self._looks) if time.monotonic() - each[0] >= _SHORTEST_LOOK_S]
         at, before = then[-1] if then else self._looks[0]
         time.sleep(max(0.0, at + _SHORTEST_LOOK_S - time.monotonic()))
-        busiest = host_facts.busiest(
-            before,
-            host_facts.processor_times(_ROOT),
-            elapsed_s=time.monotonic() - at,
-            ours=os.getpid(),
-            root=_ROOT,
-        )
+        now, processes = look()
+        busiest = host_facts.busiest(before, processes, elapsed_s=now - at, ours=os.getpid(), root=_ROOT)
         return {"average": host_facts.load_average(_ROOT), "busiest": busiest}
 
 
@@ -279,12 +263,11 @@ def _python_task(index: int, rundir: RunDir) -> str:
 
 def counters_now() -> Facts:
     """Return the current `counters` of environment.json."""
-    heat: list[Facts] = []
-    # A driver may hang.
-    asking = threading.Thread(target=lambda: heat.append(_gpu_heat()), name="gpu-heat", daemon=True)
+    asking = _Task("gpu_heat", _gpu_heat)
     asking.start()
+    # A driver may hang.
     asking.join(WAIT_SECONDS)
-    return counters(_ROOT, gpus=heat[0] if heat else None)
+    return counters(_ROOT, gpus=asking.facts)
 
 
 def _gpu_heat() -> Facts:

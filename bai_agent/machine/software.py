@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +12,13 @@ from pathlib import Path
 
 from bai_agent import __version__
 from bai_agent.benchmark.environment import STARTUP, find_user, prepare_environment
-from bai_agent.benchmark.programs import DESCRIBE_PYTHON, MOST_DISTRIBUTIONS, ask, read_description
+from bai_agent.benchmark.programs import (
+    DESCRIBE_PYTHON,
+    MOST_DISTRIBUTIONS,
+    ask,
+    find_program,
+    read_description,
+)
 from bai_agent.decode import decode
 from bai_agent.errors import NoAnswerError, RecordError
 from bai_agent.files.user_rights import User
@@ -87,7 +92,7 @@ def find_python(job: Job, *, env: Mapping[str, str], cwd: Path) -> str | None:
     named = next((word for word in words if _PYTHON.fullmatch(Path(word).name)), "python3")
     if "/" in named:
         return str(cwd / named)
-    return shutil.which(named, path=env.get("PATH")) or shutil.which("python3", path=env.get("PATH"))
+    return find_program(named, path=env["PATH"]) or find_program("python3", path=env["PATH"])
 
 
 def python_facts(
@@ -155,7 +160,7 @@ def open_mpi(*, env: Mapping[str, str], user: User | None, root: Path = Path("/"
 
     Raises NoAnswerError.
     """
-    found = shutil.which("mpirun", path=env.get("PATH"))
+    found = find_program("mpirun", path=env["PATH"])
     found = found or next((str(root / each) for each in _OPEN_MPI if (root / each).exists()), None)
     if found is None:
         return {}
@@ -168,7 +173,7 @@ def open_mpi(*, env: Mapping[str, str], user: User | None, root: Path = Path("/"
 
 def cloud_init_version(*, env: Mapping[str, str]) -> str:
     """Return cloud-init's version; "" if there is none. Raises NoAnswerError."""
-    found = shutil.which("cloud-init", path=env.get("PATH"))
+    found = find_program("cloud-init", path=env["PATH"])
     if found is None:
         return ""
     said = ""
@@ -195,7 +200,13 @@ class _Cuda:
 
 def libraries(root: Path) -> Facts:
     """Return the versions of NCCL, libfabric, cuDNN, CUDA and the EFA installer, as far as file names contain them."""
-    found: Facts = {name: _library_version(root, start) for name, start in _LIBRARIES.items()}
+    found: Facts = {}
+    for folder in _LIBRARY_FOLDERS:
+        with suppress(OSError), os.scandir(root / folder) as entries:
+            names = [each.name for each in entries]
+            for name, start in _LIBRARIES.items():
+                there = (each.removeprefix(start) for each in names if each.startswith(start))
+                found[name] = found.get(name) or _longest(there)
     efa = re.search(
         r"EFA installer version:\s*([\w.+-]+)", read_text(root / "opt/amazon/efa_installed_packages")
     )
@@ -206,13 +217,6 @@ def libraries(root: Path) -> Facts:
     module = read_text(root / "sys/module/efa/version")
     found["efa_driver"] = short(module) or None
     return present(found)
-
-
-def _library_version(root: Path, start: str) -> str | None:
-    for folder in _LIBRARY_FOLDERS:
-        if version := _longest(path.name.removeprefix(start) for path in (root / folder).glob(f"{start}*")):
-            return version
-    return None
 
 
 def _longest(versions: Iterable[str]) -> str | None:

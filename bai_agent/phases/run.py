@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -154,7 +153,10 @@ def finish_publishing(
 
 def discard_ssh(rundir: RunDir) -> None:
     """Delete the keys and files of ssh and sshd."""
-    shutil.rmtree(rundir.ssh, ignore_errors=True)
+    if rundir.ssh.exists():
+        from shutil import rmtree  # it loads the libraries of all compressions
+
+        rmtree(rundir.ssh, ignore_errors=True)
 
 
 def _import_end(ctx: RunContext) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
-import shutil
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -81,7 +80,8 @@ def stop_sources(
 
 def free_bytes(folder: Path) -> int:
     """Return the bytes that this user may still write to the file system of `folder`. Raises OSError."""
-    return shutil.disk_usage(folder).free
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 class Signals:
@@ -290,6 +290,8 @@ class CancelLook(Poller):
         longest_s: float = LONGEST_PAUSE_S,
         first_answer_s: float = FIRST_ANSWER_S,
     ) -> None:
+        import random  # a run without a store in a bucket does not need it
+
         super().__init__(
             self._ask,
             name="cancel",

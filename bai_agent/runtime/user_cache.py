@@ -17,7 +17,7 @@ from typing import Any
 
 from bai_agent.decode import checked
 from bai_agent.errors import RecordError
-from bai_agent.files.new_files import draft_beside
+from bai_agent.files.new_files import draft_beside, name_digest
 from bai_agent.job.run_directory import make_folder, read_json
 from bai_agent.light_dataclass import asdict, dataclass
 
@@ -87,8 +87,7 @@ class AnswerCache:
             require_own(self._folder)
         except (RecordError, OSError):
             return None
-        unchanged = all(_stamp(path) == stamp for path, stamp in found.stamps.items())
-        return found.answer if unchanged else None
+        return found.answer if all(_stamp(path) == stamp for path, stamp in found.stamps.items()) else None
 
     def keep(
         self,
@@ -114,11 +113,7 @@ class AnswerCache:
             return  # the question is asked again next time
 
     def _place(self, question: Mapping[str, Any]) -> Path:
-        # Imported here: it loads OpenSSL, while an agent waits for its second look at other processes.
-        import hashlib
-
-        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
-        return self._folder / f"{digest[:32]}.json"
+        return self._folder / f"{name_digest(json.dumps(question, sort_keys=True).encode())}.json"
 
     def _limit(self) -> None:
         """Delete the oldest answers above the limit."""

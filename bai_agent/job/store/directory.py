@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -41,12 +40,14 @@ class DirectoryStore:
             return write_new(path, content)
 
     def put_file(self, key: str, path: Path) -> None:
+        from shutil import copyfile  # as below: this loads the libraries of all compressions
+
         target = self._path(key)
         draft = _draft(target)
         with _plain_errors(key):
             make_folder(target.parent, private=self.folder)
             try:
-                shutil.copyfile(path, draft)
+                copyfile(path, draft)
                 draft.replace(target)
             finally:
                 draft.unlink(missing_ok=True)
@@ -93,10 +94,12 @@ class DirectoryStore:
     def delete(self, prefix: str) -> None:
         if not prefix.endswith("/"):
             raise StoreError(f'only a folder\'s worth is deleted: "{prefix}" does not end in a slash')
+        from shutil import rmtree
+
         path = self._path(prefix.rstrip("/"))
         with _plain_errors(prefix):
             if path.is_dir():
-                shutil.rmtree(path)
+                rmtree(path)
 
     def remove(self, key: str) -> None:
         path = self._path(key)

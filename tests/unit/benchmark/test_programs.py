@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bai_agent.benchmark.programs import ProgramOutput, ask
+from bai_agent.benchmark.programs import ProgramOutput, ask, find_program
 from bai_agent.errors import NoAnswerError
 from bai_agent.files.user_rights import User
 from bai_agent.shim.proc import read_process
@@ -23,6 +23,20 @@ def test_the_exit_code_and_output_lines_of_a_program_are_returned(tmp_path: Path
     assert (answer.code, answer.lines) == (3, ["b", str(tmp_path)])
     assert asked("echo no >&2", with_stderr=True).text == "no\n"
     assert asked("kill -9 $$").code == -9
+
+
+def test_the_first_file_on_the_path_that_may_be_executed_is_found(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in "abc")
+    (a / "tool").mkdir(parents=True)
+    for folder, mode in ((b, 0o644), (c, 0o755)):
+        folder.mkdir()
+        (folder / "tool").touch(mode)
+    path = f"/no/such/folder::{a}:{b}:{c}/"
+
+    assert find_program("tool", path=path) == f"{c}/tool"
+    assert find_program(f"{c}/tool", path="") == f"{c}/tool"
+    assert [find_program(name, path=path) for name in (f"{a}/tool", f"{b}/tool", "other")] == [None] * 3
+    assert find_program("tool", path="") is None
 
 
 def test_a_missing_program_raises_an_error() -> None:
