@@ -59,7 +59,7 @@ from bai_agent.job.launches import (
     launches_seen,
 )
 from bai_agent.job.outcome import OUTCOMES, Outcome
-from bai_agent.job.peers import Members, Peer, members_table, peers_table, read_members
+from bai_agent.job.peers import COORDINATOR, Members, Peer, members_table, peers_table, read_members
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import Count, NodeOutcome, Text, Truth, as_table
 from bai_agent.job.run_directory import now_ms
@@ -69,8 +69,6 @@ from bai_agent.light_dataclass import asdict, dataclass, field, replace
 T = TypeVar("T")
 Version: TypeAlias = tuple[int, int]
 """Time of an object by the store's clock, and its size, because S3's times are whole seconds."""
-COORDINATOR = 0
-"""The rank of the node that decides for the job."""
 _ENDED = re.compile(r"(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
 """Name of the report that a generation ended on a node: rank and generation."""
 _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re.ASCII)

@@ -11,6 +11,8 @@ from bai_agent.errors import RecordError
 from bai_agent.job.record_types import Count, PortNumber, Text
 from bai_agent.light_dataclass import asdict, dataclass, field
 
+COORDINATOR = 0
+"""Rank of the node that decides for the job."""
 INTERFACE = re.compile(r"[A-Za-z0-9_.@-]{1,15}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import random
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from bai_agent.benchmark.children import Stopped
 from bai_agent.errors import BaiError, MetadataError, RecordError, SetupError, StoreError
-from bai_agent.job.attempt import COORDINATOR, AttemptRecord, Version
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import INTERFACE, Members, Peer
+from bai_agent.job.peers import COORDINATOR, INTERFACE, Members, Peer
 from bai_agent.machine.gpu import Gpus
 from bai_agent.machine.readiness import count_gpus
 from bai_agent.nodes.held_ports import hold_agent_port, hold_port
@@ -30,6 +28,7 @@ from bai_agent.strategy import PlacesNodes, SetsUp, Strategy, strategy_of
 
 if TYPE_CHECKING:
     from bai_agent.benchmark.node_setup import NodeFacts
+    from bai_agent.job.attempt import AttemptRecord, Version
     from bai_agent.peers.peer_monitor import PeerMonitor
 
 # Modules for several nodes are imported in functions, since they would delay the start of a single one.
@@ -231,6 +230,8 @@ class Meeting:
         if reason := self._stop():
             raise RunEndedError(reason)
         # Random each time, so that the nodes of a job do not ask together.
+        import random
+
         self._clock.sleep(self._look_s * random.uniform(0.5, 1.0))  # noqa: S311
 
 

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from bai_agent.benchmark.state import running_seconds
-from bai_agent.job.attempt import COORDINATOR, AttemptRecord
 from bai_agent.job.descriptor.benchmark_tables import Repeat
+from bai_agent.job.peers import COORDINATOR
 from bai_agent.job.repeats import RepeatsFile
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.nodes.members_file import peers_of
 from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.poller import Poller
+
+if TYPE_CHECKING:
+    from bai_agent.job.attempt import AttemptRecord
 
 _LOOK_SECONDS = 0.2
 

@@ -17,12 +17,12 @@ from bai_agent.errors import RecordError
 from bai_agent.generations.decision import Decision, EndJob, GoOn, decide
 from bai_agent.generations.observation import GenerationObservation, Member, MemberEnd
 from bai_agent.generations.policy import Policy, backoff_s
-from bai_agent.job.attempt import COORDINATOR, AttemptRecord, Control
+from bai_agent.job.attempt import AttemptRecord, Control
 from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.generation_records import DecisionKind, GenerationEnd, Ledger, NextGeneration
 from bai_agent.job.job_result import first_failure, sentence_of_node
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import Members, Peer
+from bai_agent.job.peers import COORDINATOR, Members, Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.runtime.stop import StopReason
 

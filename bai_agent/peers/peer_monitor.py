@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from bai_agent.errors import BaiError, RecordError
-from bai_agent.job.attempt import COORDINATOR, AttemptRecord, StopOrder, Version
+from bai_agent.job.attempt import AttemptRecord, StopOrder, Version
 from bai_agent.job.descriptor.limit_tables import Limits
 from bai_agent.job.descriptor.restart_tables import Restart
 from bai_agent.job.job_result import first_failure, sentence_of_node
 from bai_agent.job.outcome import Outcome
-from bai_agent.job.peers import Peer
+from bai_agent.job.peers import COORDINATOR, Peer
 from bai_agent.job.record_types import NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.peers.direct_question import PeerAnswer, ask, ask_all

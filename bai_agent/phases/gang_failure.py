@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from bai_agent.benchmark.state import read_exit
 from bai_agent.errors import BaiError, StoreError
-from bai_agent.job.attempt import COORDINATOR, StopOrder
+from bai_agent.job.attempt import StopOrder
 from bai_agent.job.elastic_result import elastic_result
 from bai_agent.job.job_result import job_result, sentence_of_node
 from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import COORDINATOR
 from bai_agent.job.record_types import GitCommit, JobResult, NodeOutcome
 from bai_agent.job.run_directory import now_ms
 from bai_agent.nodes.members_file import peers_of

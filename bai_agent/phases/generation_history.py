@@ -10,7 +10,6 @@ from bai_agent.generations.decision_file import read_members
 from bai_agent.job.record_types import BenchmarkStartEvent, GenerationOutcome, RestartEvent, RunEnd
 from bai_agent.job.run_directory import RunDir
 from bai_agent.nodes.members_file import peers_of
-from bai_agent.phases.root_cause import judge_end
 from bai_agent.run.run_context import RunContext
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,9 @@ def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> Gene
     started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
     # The end as the node has reported it. The last one was not reported.
     told = next((each for each in ctx.events.of(RestartEvent) if each.generation > rundir.generation), None)
+    # Imported here: it is not needed before the benchmark starts.
+    from bai_agent.phases.root_cause import judge_end
+
     if told is not None:
         outcome, sentence = told.outcome, told.message
     else:

@@ -28,7 +28,6 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.phases.benchmark_phase import is_unstarted, run_generation
 from bai_agent.phases.generation_history import has_run
 from bai_agent.phases.prepare import secrets_of
-from bai_agent.phases.root_cause import failed_at, judge_end, stopped_at
 from bai_agent.run.run_context import RunContext
 from bai_agent.run.stop_sources import no_output_reason
 from bai_agent.runtime.stop import RunEndedError, StopReason
@@ -308,6 +307,9 @@ def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
     """Return this node's end of the generation, a sentence about it, and when it failed (ms UTC)."""
     if is_unstarted(ctx) and ctx.reason is not None:
         return MemberEnd(outcome=ctx.reason.outcome, ended_s=ctx.clock.monotonic()), ctx.reason.message, None
+    # Imported here: it is not needed before the benchmark starts.
+    from bai_agent.phases.root_cause import failed_at, judge_end, stopped_at
+
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     outcome, sentence, cause = judge_end(ctx, ended, quote=ctx.may_quote)
     # By the time of day, because another agent may have seen its end. The clock may have been set back since.

@@ -15,11 +15,11 @@ from bai_agent.benchmark.state import read_exit
 from bai_agent.decode import checked
 from bai_agent.errors import RecordError, SecretError, SetupError, StoreError
 from bai_agent.generations.decision_file import read_ledger
-from bai_agent.job.attempt import COORDINATOR
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Buffering
 from bai_agent.job.job_result import job_result
 from bai_agent.job.outcome import Outcome
+from bai_agent.job.peers import COORDINATOR
 from bai_agent.job.record import JobRecord
 from bai_agent.job.record_types import (
     AgentEvent,

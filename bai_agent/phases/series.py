@@ -7,9 +7,8 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bai_agent.benchmark.ending import classify
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import Repeat
 from bai_agent.job.descriptor.metric_tables import Metric
@@ -19,8 +18,10 @@ from bai_agent.job.repeats import FailedStep, RepeatedRun, RepeatedRuns, Repeats
 from bai_agent.job.run_directory import RunDir, read_json, write_json
 from bai_agent.light_dataclass import replace
 from bai_agent.run.run_context import RunContext
-from bai_agent.strategy.failure import Cause
 from bai_agent.strategy.launch import Role
+
+if TYPE_CHECKING:
+    from bai_agent.strategy.failure import Cause
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,8 @@ def repeat_outcomes(runs: RepeatedRuns) -> list[RepeatOutcome]:
 
 
 def _outcome_of(number: int, ended: RunEnd | None, started: int | None, arm: str | None) -> RepeatOutcome:
+    from bai_agent.benchmark.ending import classify  # as below: not needed before the benchmark starts
+
     ended = ended or RunEnd(lost=True)
     return RepeatOutcome(
         repeat=number,
@@ -203,6 +206,8 @@ def series_end(
         return outcome, f"{sentence.rstrip('.')}; {of_all}."
     failed = [each for each in runs.runs if each.ended is not None and each.ended.code != 0]
     if failed:
+        from bai_agent.benchmark.ending import classify
+
         first, why = classify(failed[0].ended or RunEnd(lost=True), cause)
         said = f"{_name(failed[0], repeat)}: {why}"
         if len(failed) > 1:

@@ -10,11 +10,10 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from bai_agent.job.attempt import COORDINATOR
 from bai_agent.job.descriptor import Job
 from bai_agent.job.descriptor.benchmark_tables import ARM
 from bai_agent.job.descriptor.strategy_tables import MpiLaunch
-from bai_agent.job.peers import Peer
+from bai_agent.job.peers import COORDINATOR, Peer
 from bai_agent.strategy import mpi_process, ssh_steps
 from bai_agent.strategy.failure import Cause, Remains
 from bai_agent.strategy.launch import Launch, Needs, Role, Setup, SshFrom, SshTo

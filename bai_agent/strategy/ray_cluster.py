@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 
 from bai_agent.errors import DescriptorError
-from bai_agent.job.attempt import COORDINATOR
 from bai_agent.job.descriptor import Job
-from bai_agent.job.peers import Peer
+from bai_agent.job.peers import COORDINATOR, Peer
 from bai_agent.job.record_types import Count, Text
 from bai_agent.light_dataclass import dataclass
 from bai_agent.strategy import ray_node
