@@ -68,7 +68,6 @@ def run(
 
     With [matrix] in FILE it runs a group of jobs and compares them; the exit code is the worst of theirs.
     """
-    from executor.commands.group_commands import run_group
     from executor.planning.request import JobRequest, MatrixError
 
     given = JobRequest(
@@ -94,6 +93,8 @@ def run(
                     f"--detach: {job_request.file} has [matrix], whose jobs `bai` starts one after the other; leave --detach out, and "
                     "`bai resume GROUP` continues after an interruption"
                 ) from error
+            from executor.commands.group_commands import run_group
+
             raise typer.Exit(run_group(job_request, options, group_id=job_id, json_=json_)) from error
     if not detach:
         there = options.for_submitted(backend)

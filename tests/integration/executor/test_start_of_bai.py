@@ -64,3 +64,6 @@ def test_a_run_without_sources_and_scripts_imports_nothing_for_them(tmp_path: Pa
 
     needless = ("boto3", "botocore", "http", "kafka", "numpy", "pathspec", "scipy", "ssl")
     assert [each for each in modules if each.startswith(needless)] == []
+    before_the_agent = modules[: modules.index("executor.records.follower")]
+    assert "executor.backends.local.agent" in before_the_agent
+    assert [each for each in before_the_agent if each.startswith("rich")] == []
