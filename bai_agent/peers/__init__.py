@@ -1,1 +1,1 @@
-"""Signs of life of the other nodes, and an unreachable job store."""
+"""Watches the other nodes' signs of life, and handles an unreachable job store."""

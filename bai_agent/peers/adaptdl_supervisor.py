@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 MOST_HINT_BYTES = 64 * 1024
 _HERE = "127.0.0.1"
 _HOLD_S = 10.0
-"""Seconds for which a request waits for a generation."""
+"""Seconds for which a request waits until a generation begins."""
 _JSON = "application/json"
 _TOKEN_BYTES = 16
 
 
 class AdaptdlSupervisor:
-    """Answers the replicas of one node. Requests are served on threads of its own."""
+    """Answers the requests of one node's replicas, on threads of its own."""
 
     def __init__(self, *, node: int, job_key: str, port: int = 0, hold_s: float = _HOLD_S) -> None:
         """job_key: `ADAPTDL_JOB_ID`. port: 0 for any free one. Raises OSError."""
@@ -48,7 +48,7 @@ class AdaptdlSupervisor:
         self._warnings: list[str] = []
         self._warned: set[str] = set()
         self._server = BoundedServer((_HERE, port), _handler(self))
-        # All replicas of a node may ask at the same moment, and one whose connection is closed fails.
+        # All replicas of a node may connect at the same moment, and a replica whose connection is closed fails.
         self._server.most_connections = 1024
         threading.Thread(target=self._server.serve_forever, name="adaptdl-supervisor", daemon=True).start()
 
@@ -58,14 +58,14 @@ class AdaptdlSupervisor:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which replicas find it."""
+        """The environment variables that tell replicas its address."""
         return {
             "ADAPTDL_JOB_ID": self._job_key,
             "ADAPTDL_SUPERVISOR_URL": f"http://{_HERE}:{self.port}",
         }
 
     def begin(self, generation: int, peers: Sequence[Peer]) -> None:
-        """Know the members of a generation, in the order of their ranks."""
+        """Set the members of a generation, in the order of their ranks."""
         with self._changed:
             self._generation = generation
             self._addresses = [peer.address for peer in peers for _ in range(peer.slots)]
@@ -81,17 +81,18 @@ class AdaptdlSupervisor:
         return self._hints
 
     def take_warnings(self) -> list[str]:
-        """Return what was wrong with requests since the last call; each kind is reported once."""
+        """Return warnings about wrong requests since the last call. Each kind is reported once."""
         with self._changed:
             taken, self._warnings = self._warnings, []
         return taken
 
     def is_for(self, job_key: str) -> bool:
-        """Return whether a request is of this job."""
+        """Return whether a request belongs to this job."""
         return hmac.compare_digest(job_key.encode(errors="replace"), self._job_key.encode())
 
     def discover(self, restart: int) -> Sequence[str] | None:
-        """Return the addresses of a generation's replicas; None if it does not begin in time. Raises LookupError if it is over."""
+        """Return the addresses of a generation's replicas; None if the generation does not begin in time. Raises LookupError if it
+        is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._generation >= restart, timeout=self._hold_s)
             if self._generation > restart:
@@ -99,7 +100,7 @@ class AdaptdlSupervisor:
             return self._addresses if self._generation == restart else None
 
     def give_hints(self, content: bytes) -> bool:
-        """Keep hints, and return whether they are usable."""
+        """Store hints, and return whether they are usable."""
         try:
             values = parse_json(content, where="hints")
             if not isinstance(values, dict):
@@ -115,7 +116,7 @@ class AdaptdlSupervisor:
         return True
 
     def warn(self, sentence: str) -> None:
-        """Report something once."""
+        """Add a warning, unless it was reported before."""
         with self._changed:
             if sentence not in self._warned:
                 self._warned.add(sentence)
@@ -123,7 +124,8 @@ class AdaptdlSupervisor:
 
 
 def start_supervisor(rundir: RunDir, *, node: int, job_id: str) -> AdaptdlSupervisor:
-    """Start the supervisor where an agent before this one had it: running replicas know that address. Raises OSError."""
+    """Start the supervisor at the address that an earlier agent used, because running replicas know that address. Raises
+    OSError."""
     table = read_json(rundir.supervisor) or {}
     token, port = table.get("token"), table.get("port")
     if not (isinstance(token, str) and token.isalnum() and type(port) is int and 0 < port < 2**16):

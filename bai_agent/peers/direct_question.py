@@ -1,13 +1,13 @@
-"""A question that one node's agent asks another's directly, on a port of its own: whether it lives, and
-reaches the job store.
+"""Direct questions between the agents of two nodes, on a port of their own. An agent asks whether the other one
+is alive and reaches the job store.
 
-An agent also wakes another one this way: the other one then looks at the job store at once, where it would
-have found the same some seconds later. Nothing depends on it.
+An agent also wakes another one this way. The other one then checks the job store at once instead of some
+seconds later. Nothing depends on this.
 
-A connection proves nothing: the kernel accepts it for an agent that hangs, and refuses it for a dead one. So
-an answer authenticates the asker's nonce with a key that only this job's nodes have (the coordinator draws
-it, `control/peers.json` holds it). A stranger without the key gets no answer. The server keeps few
-connections, for a short time, and reads no longer lines than it needs.
+A connection alone proves nothing, because the kernel also accepts it for an agent that hangs. So an answer
+authenticates the asker's nonce with a key that only this job's nodes have. The coordinator generates the key,
+and `control/peers.json` contains it. A client without the key gets no answer. The server allows few
+connections, for a short time, and reads only short lines.
 """
 
 from __future__ import annotations
@@ -42,26 +42,27 @@ block others."""
 _REQUEST_BYTES = 256
 _ANSWER_BYTES = 4096
 _TAKE_SECONDS = 0.003
-"""Seconds between two accepted connections: any number of them costs the benchmark hardly any time."""
+"""Seconds between two accepted connections, so that any number of connections hardly slows down the
+benchmark."""
 _FULL_SECONDS = 0.1
 """Seconds until the next accept if this process has no descriptor left."""
 _ASKED_AT_ONCE = 32
 _VERSION = b"bai-question-1"
 _WAKE = b"bai-wake-1"
 _NONCES = 1024
-"""Number of recent lines that are remembered, so that a line that was recorded and sent again does not wake
-the agent."""
+"""Number of recent lines that are remembered, so that a replayed line does not wake the agent."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAnswer:
-    """Facts that a living agent reports. Keys of later versions are ignored by earlier ones."""
+    """The answer of a living agent. Keys of later versions are ignored by earlier ones."""
 
     rank: Count
     store_s: Seconds
-    """Seconds since it reached the job store."""
+    """Seconds since the agent last reached the job store."""
     alone_s: Seconds
-    """Seconds since it reached the store, or was last told that others do not reach it either."""
+    """Seconds since the agent last reached the store, or last learned that the other nodes do not reach it
+    either."""
 
 
 def new_key() -> bytes:
@@ -70,8 +71,7 @@ def new_key() -> bytes:
 
 
 def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAnswer | None:
-    """Return the answer of a node's agent within `timeout_s` seconds; None if nothing with the key
-    answers."""
+    """Return the answer of a node's agent. None if no agent with the key answers within `timeout_s` seconds."""
     if not peer.agent_port:
         return None
     deadline = time.monotonic() + timeout_s
@@ -98,7 +98,8 @@ def ask(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> PeerAns
 
 
 def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
-    """Make a node's agent look at the job store at once, if it can be reached within `timeout_s` seconds."""
+    """Make a node's agent check the job store at once, if the agent can be reached within `timeout_s`
+    seconds."""
     nonce = secrets.token_hex(16).encode()
     line = b"%s %s %s\n" % (_WAKE, nonce, _proof(key, b"wake", peer.node, nonce))
     with (
@@ -109,7 +110,8 @@ def wake(peer: Peer, key: bytes, *, timeout_s: float = ANSWER_SECONDS) -> None:
 
 
 def wake_all(peers: Iterable[Peer], key: bytes) -> None:
-    """Wake all of these nodes, on threads of their own: nothing waits for a machine that does not answer."""
+    """Wake all of these nodes, on threads of their own, so that nothing waits for a machine that does not
+    answer."""
     woken = [each for each in peers if each.agent_port]
 
     def wake_them() -> None:
@@ -158,12 +160,11 @@ class AnswerPort(threading.Thread):
         self._nonces: deque[bytes] = deque(maxlen=_NONCES)
         """Nonces of the lines that have woken this agent."""
         self._open: dict[int, _Connection] = {}
-        """By descriptor, the oldest first."""
+        """Open connections by descriptor, the oldest first."""
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Listen and answer. If that fails, which is logged, the others know of this node only by its signs
-        of life."""
+        """Listen and answer. A failure is logged. The other nodes then only have this node's signs of life."""
         try:
             self._held.setblocking(False)
             self._held.listen(_CONNECTIONS)
@@ -174,7 +175,7 @@ class AnswerPort(threading.Thread):
         super().start()
 
     def end(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
         self._over.set()
 
     def run(self) -> None:
@@ -208,8 +209,8 @@ class AnswerPort(threading.Thread):
         except BlockingIOError:
             return
         except OSError as error:
-            # Too many open files, or a peer that is gone already: the pause keeps the thread from using a
-            # whole CPU.
+            # There are too many open files, or the peer is already gone. The pause keeps the thread from using
+            # a whole CPU.
             log.info("a question was not taken: %s", error)
             self._over.wait(_FULL_SECONDS)
             return
@@ -229,7 +230,7 @@ class AnswerPort(threading.Thread):
             if b"\n" in state.content:
                 connection.send(self._respond(state.content.partition(b"\n")[0]))
             elif piece and len(state.content) < _REQUEST_BYTES:
-                return  # the rest may come
+                return  # the rest of the line may still arrive
         except BlockingIOError:
             return
         except OSError as error:
@@ -237,7 +238,7 @@ class AnswerPort(threading.Thread):
         self._close(state, selector)
 
     def _respond(self, line: bytes) -> bytes:
-        """Return the answer to one line; nothing if the sender does not have the key."""
+        """Return the answer to one line. Empty if the sender does not have the key."""
         version, _, rest = line.partition(b" ")
         nonce, _, proof = rest.partition(b" ")
         purpose = {_VERSION: b"ask", _WAKE: b"wake"}.get(version)
@@ -259,6 +260,7 @@ class AnswerPort(threading.Thread):
 
 
 def _proof(key: bytes, purpose: bytes, rank: int, *parts: bytes) -> bytes:
-    """Return the proof that the writer of a line has the key, for this purpose and this node."""
+    """Return the authentication code that proves that the writer of a line has the key, for this purpose and
+    this node."""
     text = b" ".join((_VERSION, purpose, str(rank).encode(), *parts))
     return hmac.new(key, text, hashlib.sha256).hexdigest().encode()

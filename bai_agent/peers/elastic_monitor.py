@@ -1,10 +1,10 @@
-"""One node's part in an elastic job: it gives signs of life, reads the newest decision, and decides if it is
-the leader.
+"""One node's view of an elastic job. The node gives signs of life, reads the newest decision, and makes
+decisions if it is the leader.
 
-The *leader* is the first member of the newest generation. It observes all nodes and decides; members only
-read `control/`. If a leader gives no sign of life for `limits.peer_silence` and does not answer a direct
-question, the next living member becomes the leader; each one after that waits 20 s longer. Every decision is
-written once, and its content is binding for all, whichever node wrote it.
+The *leader* is the first member of the newest generation. It observes all nodes and decides; members only read
+`control/`. If a leader gives no sign of life for `limits.peer_silence` and does not answer a direct question,
+the next living member becomes the leader. Each further member waits 20 s longer. Every decision is written
+once, and its content is binding for all, whichever node wrote it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from bai_agent.runtime.stop import StopReason
 log = logging.getLogger(__name__)
 
 _GLANCE_SECONDS = 0.25
-"""Seconds between two checks for a new request if the store is a folder: a check takes microseconds."""
+"""Seconds between two checks for a new request if the store is a folder, in which a check takes
+microseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +78,11 @@ class ElasticMonitor(NodeMonitor):
         clock: Callable[[], float] = time.monotonic,
         ask: Callable[[Peer, bytes], PeerAnswer | None] = ask,
     ) -> None:
-        """desired: number of nodes that the job begins with. find_serving: returns the nodes that end only
-        when told to."""
+        """desired: number of nodes with which the job begins. find_serving: returns the nodes that only end
+        when they are told to."""
         super().__init__(attempt, rank=node, limits=limits, clock=clock, ask=ask)
         self.absorbs = policy.absorbs
-        """Whether the benchmark takes in nodes, and goes on without them, by itself."""
+        """Whether the benchmark itself adds new nodes and continues without lost ones."""
         self._leaders = SignAges(clock=clock)
         self.newest: Newest | None = None
         self.begun: tuple[int, Beginning] | None = None
@@ -92,42 +93,42 @@ class ElasticMonitor(NodeMonitor):
         """The newest generation that all members may launch."""
         self.has_looked = False
         self.is_told = False
-        """Whether the leading node has reported that the job's result is written. False if this node leads:
+        """Whether the leader has reported that the job's result is written. False if this node leads, because
         it may have to write the result again."""
         self.leads = False
         """Whether this node decides for the job, and has observed all nodes."""
         self.at: int | None = None
-        """The last generation that this node has begun."""
+        """The most recent generation that has begun on this node."""
         self._runs = False
         self.has_joined = False
         self.restored: int | None = None
         """The generation whose checkpoint this node has restored."""
         self.shim_port = 0
-        """Port on which the shim of the generation that runs here listens. 0 if none runs."""
+        """Port of the shim of the generation that runs on this node. 0 if no generation runs."""
         self.waits_to_launch = False
         """Whether this node has restored a checkpoint that other members may not have restored yet."""
         self.cancelled = False
         self.problem = ""
         """Reason why this node cannot launch a generation. Empty if it can."""
         self.seen: Callable[[], Sequence[str]] = tuple
-        """Returns the names of the required metrics that had a value here."""
+        """Returns the names of the required metrics that had a value on this node."""
         self.find_hints: Callable[[], Hints | None] = lambda: None
-        """Returns the benchmark's last hints here. None if there are none."""
+        """Returns the last hints of the benchmark on this node. None if there are none."""
         self._hints_put: Hints | None = None
         self._proposal: int | None = None
-        """Number of nodes that is to be proposed. None if there is none."""
+        """Number of nodes that is to be proposed. None if nothing is to be proposed."""
         self._signed_s = clock()
         """Time of this node's last sign of life."""
         self._leaving_until: float | None = None
         self._left = False
         self._told_restored = self._acknowledged = -1
-        """The restored checkpoint's generation and the known planned decision, as in this node's last sign of
+        """Generation of the restored checkpoint, and newest known planned decision, in this node's last sign of
         life."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
         """Folder of the requests for another number of nodes; None if the store is not a folder."""
         self._requests_seen = _changed_at(self._requests)
-        """Time of the last request, as of the last look."""
+        """Time of the last request at the last check."""
         self._introduced: Sequence[Peer] = ()
         """Members of the newest generation when this node joined."""
         self._silence_s: float | None = None
@@ -155,7 +156,7 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def limits_runtime(self) -> bool:
-        # The time counts from the first generation, which this node may not have seen.
+        # The time limit counts from the first generation, which this node may not have seen.
         return False
 
     @property
@@ -169,8 +170,8 @@ class ElasticMonitor(NodeMonitor):
         return self.absence.away_too_long() is not None
 
     def goes_on_after(self, reason: StopReason) -> bool:
-        """Return whether this node waits for another generation after that one ended here: a newer one
-        exists, or the others continued without it."""
+        """Return whether this node waits for another generation after `reason` ended one here. It waits if a
+        newer generation exists, or if the others continued without this node."""
         is_of_others = reason.outcome in (Outcome.PEER_FAILED, Outcome.PEER_LOST)
         return is_of_others and not (self.is_over or self.is_away)
 
@@ -179,7 +180,7 @@ class ElasticMonitor(NodeMonitor):
 
     @property
     def may_join_first(self) -> bool:
-        """Whether this node must report that it is ready, before the first generation."""
+        """Whether this node must report that it is ready before the first generation."""
         return self.at is None and self.has_looked and not self.has_joined
 
     def beginning_of(self, newest: Newest) -> Beginning | None:
@@ -191,7 +192,7 @@ class ElasticMonitor(NodeMonitor):
         )
 
     def begin(self, generation: int) -> None:
-        """Note that a generation runs on this node."""
+        """Record that a generation runs on this node."""
         self.at, self._runs, self.shim_port = generation, True, 0
 
     def end(self) -> None:
@@ -199,17 +200,17 @@ class ElasticMonitor(NodeMonitor):
         super().end()
 
     def launch(self, *, shim_port: int) -> None:
-        """Note that the generation was launched on this node, and the port of its shim."""
+        """Record that the generation was launched on this node. shim_port: port of its shim."""
         self.shim_port = shim_port
         self.look_now()
 
     def end_here(self) -> None:
-        """Note that all processes of a generation have ended on this node."""
+        """Record that all processes of a generation have ended on this node."""
         self._runs = False
         self.look_now()
 
     def say_joined(self, me: Peer, *, after: int | None, boot: str) -> None:
-        """Publish this node's address, and that nothing runs on it. Raises StoreError."""
+        """Publish this node's address and that no process of the benchmark runs on it. Raises StoreError."""
         self.attempt.join(me, after=after, boot=boot)
         self.has_joined = True
         self.tell()
@@ -221,7 +222,7 @@ class ElasticMonitor(NodeMonitor):
         self.tell()
 
     def tell(self) -> None:
-        """Wake the leader: this node has written an object."""
+        """Wake the leader, because this node has written an object."""
         self.look_now()
         self._wake_leader()
 
@@ -255,7 +256,8 @@ class ElasticMonitor(NodeMonitor):
         return StopReason(Outcome.PEER_LOST, sentence) if sentence is not None else None
 
     def change(self) -> StopReason | None:
-        """Return why the generation that runs here must end now, if a newer decision says so."""
+        """Return why the generation that runs here must end now because of a newer decision. None if it may
+        continue."""
         newest = self.newest
         if newest is None or self.at is None or newest.number <= self.at or self._clock() < newest.stop_s:
             return None
@@ -292,7 +294,7 @@ class ElasticMonitor(NodeMonitor):
         self._leaders.observe(control.leaders)
         if self._is_leader():
             self._lead(control)
-            # Only here: before that, a node that is new in this generation knows no other node.
+            # Set only here, because before that a node that is new in this generation knows no other node.
             self.leads = True
             self.attempt.give_leader_sign(self._rank, sign)
         else:
@@ -333,27 +335,27 @@ class ElasticMonitor(NodeMonitor):
         return sign
 
     def _give_hints(self) -> None:
-        """Keep the benchmark's hints, each once. Raises StoreError."""
+        """Publish the benchmark's hints, unless they were published before. Raises StoreError."""
         hints = self.find_hints()
         if hints is not None and hints is not self._hints_put:
             self.attempt.give_hints(hints)
             self._hints_put = hints
 
     def propose(self, nodes: int) -> None:
-        """Propose a number of nodes for the job, at the next look, if this node leads then."""
+        """Propose a number of nodes for the job at the next check, if this node leads at that time."""
         self._proposal = nodes
         self.look_now()
 
     def _propose(self) -> None:
-        """Raises StoreError."""
+        """Publish the proposed number of nodes, if there is one. Raises StoreError."""
         nodes = self._proposal
         if nodes is not None and self.leads:
             self.leader.propose(nodes)
         self._proposal = None
 
     def _acknowledge(self, sign: Sign) -> bool:
-        """Report once that this node knows a decision for which all stop together; return whether this call
-        reported it. Raises StoreError.
+        """Report once that this node knows a decision for which all members stop together; return whether this
+        call reported it. Raises StoreError.
 
         sign: the last sign of life.
         """
@@ -372,11 +374,11 @@ class ElasticMonitor(NodeMonitor):
                 return
 
     def _introduce(self, control: Control) -> bool:
-        """Read the members and their key after this node has joined, to wake their leader; return whether
-        this call read them. Raises StoreError."""
+        """After this node has joined, read the members and their key, so that it can wake their leader; return
+        whether this call read them. Raises StoreError."""
         if self._key is not None or not self.has_joined or not control.begun:
             return False
-        with suppress(RecordError):  # it never began
+        with suppress(RecordError):  # the generation never began
             members = self.attempt.beginning(max(control.begun)).members
             self._introduced, self._key = members.peers, members.key
         return self._key is not None
@@ -390,8 +392,8 @@ class ElasticMonitor(NodeMonitor):
         return self._known() - self.unfinished()
 
     def seen_by(self, nodes: Iterable[int]) -> set[str]:
-        """Return the required metrics with a value on these nodes, by their last signs of life, as far as
-        those can be read."""
+        """Return the required metrics that had a value on these nodes according to their last signs of life.
+        Signs that cannot be read are skipped."""
         found: set[str] = set()
         for node in nodes:
             with suppress(BaiError):
@@ -438,7 +440,7 @@ class ElasticMonitor(NodeMonitor):
             begun = self.attempt.beginning(newest.number, members=newest.word.members)
             self.begun = (newest.number, begun)
         except RecordError as error:
-            # The leader lets the next generation begin instead.
+            # The leader starts another generation instead.
             log.warning("generation %d cannot begin: %s", newest.number, error)
             self._unreadable = newest.number
 
@@ -456,7 +458,7 @@ class ElasticMonitor(NodeMonitor):
         self.newest = Newest(number=number, word=word, put=put, seen_s=now, stop_s=stop_s)
 
     def _is_leader(self) -> bool:
-        """Return whether this node decides now."""
+        """Return whether this node is the leader now."""
         order = self._order()
         place = order.index(self._rank)
         if place == 0:
@@ -479,7 +481,7 @@ class ElasticMonitor(NodeMonitor):
         )
 
     def _is_lost(self, node: int) -> bool:
-        """Return whether a member that would have to decide is lost, before its time of silence is over."""
+        """Return whether a member that should lead is known to be lost before its time of silence is over."""
         newest = self.newest
         if newest is None or not newest.word.runs:
             return False
@@ -487,7 +489,7 @@ class ElasticMonitor(NodeMonitor):
             self.attempt,
             [each for each in self._peers if each.node == node],
             generation=newest.number,
-            # A generation that has ended here waits for a decision.
+            # A generation that has ended on this node waits for a decision.
             failed=self.at == newest.number and not self._runs,
             is_overdue=lambda each: self._leader_silent_s(each) > self._silence_limit / 2,
             ask=self._ask_directly,
@@ -502,12 +504,12 @@ class ElasticMonitor(NodeMonitor):
         return min(silent_s, self._clock() - self._watching_since)
 
     def _answers_as_leader(self, node: int) -> bool:
-        """Ask a silent leader directly, before it is given up."""
+        """Ask a silent leader directly before it is given up; return whether it answers."""
         found = [each for each in self._peers if each.node == node]
         return bool(self._answering(found))
 
     def _answering(self, peers: Sequence[Peer]) -> set[int]:
-        """Return the silent nodes among these that answer that they reach the store."""
+        """Ask the silent nodes among these; return those that answer that they reach the store."""
         now = self._clock()
         answers = ask_all(peers, self._ask_directly)
         found = {
@@ -519,7 +521,7 @@ class ElasticMonitor(NodeMonitor):
         return set(found)
 
     def _order(self) -> list[int]:
-        """Return the nodes in the order in which they decide."""
+        """Return the nodes in the order in which they become leader."""
         newest = self.newest
         members = newest.word.members if newest is not None else ()
         if not members:
@@ -538,10 +540,10 @@ class ElasticMonitor(NodeMonitor):
             control, seen, newest, begun, signed_s=self._signed_s, cancelled=self.cancelled
         )
         if settled is not None or self.leader.has_begun:
-            # A put whose answer was lost may have failed: the object in the store counts.
+            # A put without an answer may have failed, so the object in the store counts.
             self._read(self.attempt.control())
             self.wake(self.leader.peers)
-            # The next step may be due too; or another node leads now, and waits for this node's confirmation.
+            # The next step may also be due, or another node leads now and waits for this node's confirmation.
             self.look_now()
         else:
             self._wake_waited_for()

@@ -1,10 +1,10 @@
-"""Messages between the nodes of a job with restarts about its generations, and the decisions of its coordinator.
+"""Messages about generations between the nodes of a job with restarts, and the decisions of its coordinator.
 
-Each node reports in `ended/<rank>-<g>.json` that none of its processes of the generation g is left. The
-coordinator settles in `control/generation-<g+1>.json` whether another generation follows, as soon as it knows
-why g failed: processes that still run are ended then. After all nodes have reported that they are ready, and
-the pause is over, `control/begin-<g+1>.json` names the members with new ports. Both are written once, and
-their content is binding for all nodes, the coordinator included.
+Each node reports in `ended/<rank>-<g>.json` that all of its processes of generation g have ended. As soon as
+the coordinator knows why g failed, it records in `control/generation-<g+1>.json` whether another generation
+follows. Processes that still run are then stopped. After all nodes have reported that they are ready and the
+pause is over, `control/begin-<g+1>.json` names the members with new ports. Both control files are written once,
+and their content is binding for all nodes, including the coordinator.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from bai_agent.job.record_types import NodeOutcome
 from bai_agent.runtime.stop import StopReason
 
 _REPORT_S = 1.0
-"""Seconds for a launcher to end after one of its processes failed. Nodes that talk to a process fail with it, often at the same moment."""
+"""Seconds to wait for a launcher to end after one of its processes failed. Nodes that communicate with a failed process also fail, often
+at the same moment."""
 
 
 class GenerationControl:
-    """One node's view of this agreement. `look` is called by the thread that gives signs of life, all other
+    """One node's view of the generations. `look` is called by the thread that gives signs of life, all other
     methods by the run's own thread."""
 
     def __init__(
@@ -44,8 +45,8 @@ class GenerationControl:
         wake: Callable[[Iterable[Peer]], None] = lambda peers: None,
         lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
     ) -> None:
-        """wake: makes other nodes look now. lived_since: returns whether a node has given a sign of life
-        since that time of the clock."""
+        """wake: makes other nodes check the store now. lived_since: returns whether a node has given a sign of
+        life since that time of the clock."""
         self._wake, self._lived_since = wake, lived_since
         self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
         self._peers: tuple[Peer, ...] = ()
@@ -53,12 +54,12 @@ class GenerationControl:
         self._key: bytes | None = None
         self._at = _Place(0, Ledger())
         self.is_held: Callable[[], bool] = lambda: False
-        """Whether the next generation must not begin yet, because this node is still keeping a checkpoint for
-        it."""
+        """Returns whether the next generation must not begin yet, because this node is still saving a
+        checkpoint for it."""
 
     @property
     def decision(self) -> NextGeneration | None:
-        """What follows this generation. None until it is decided."""
+        """The decision about what follows this generation. None until it is known."""
         return self._at.decision
 
     @property
@@ -73,12 +74,13 @@ class GenerationControl:
         return frozenset(self._at.ends)
 
     def met(self, members: Members, *, serving: frozenset[int]) -> None:
-        """Set the members. serving: nodes that end only if told to."""
+        """Set the members. serving: nodes that only end if they are told to."""
         self._peers, self._key, self._serving = members.peers, members.key, serving
 
     @property
     def is_changing(self) -> bool:
-        """Whether the next look is due soon: another generation follows, or a failure waits for the other nodes."""
+        """Whether the next check is due soon, because another generation follows or a failure waits for the other
+        nodes."""
         at = self._at
         return (
             (at.decision.runs and at.members is None) if at.decision is not None else at.failed_s is not None
@@ -94,14 +96,14 @@ class GenerationControl:
         self._wake([each for each in self._peers if each.rank == COORDINATOR])
 
     def wait(self) -> None:
-        """Note that this node's part of the generation is over: a decision that ends it is no longer a
-        reason."""
+        """Record that this node's part of the generation is over, so that a decision that ends it is no longer
+        a reason to stop."""
         self._at.waits = True
 
     def reason(self) -> StopReason | None:
-        """Return why this generation must end here, if another one follows."""
+        """Return why this generation must end here, if another one follows; else None."""
         at = self._at
-        # Before the nodes have met, this node's generation is not known.
+        # Before the nodes have met, this node's generation is unknown.
         if not self._peers or at.waits or at.decision is None or not at.decision.runs:
             return None
         return StopReason(Outcome.PEER_FAILED, at.decision.sentence)
@@ -118,7 +120,7 @@ class GenerationControl:
             if at.members is None and following in control.begun:
                 at.members = self._attempt.beginning(following).members
         except RecordError as error:
-            # All nodes read the same object, and it cannot be replaced: no generation follows this one.
+            # All nodes read the same object, which cannot be replaced, so no generation follows this one.
             at.decision = NextGeneration(
                 kind=DecisionKind.END, sentence=f"The benchmark is not started again: {error}."
             )
@@ -140,8 +142,8 @@ class GenerationControl:
             self._wake(self._peers)
 
     def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
-        """Return whether a node that has not reported an end may have failed before the first known failure:
-        it has given no sign since."""
+        """Return whether a node without a reported end may have failed before the first known failure, because
+        it has given no sign of life since."""
         if cause is None:
             return False
         if at.failed_s is None:
@@ -156,8 +158,8 @@ class GenerationControl:
         return bool(others)
 
     def _may_begin(self, at: _Place, decision: NextGeneration) -> bool:
-        """Return whether all nodes are ready and the pause is over, counted from this coordinator's first
-        sight of the decision."""
+        """Return whether all nodes are ready and the pause is over. The pause counts from the time when this
+        coordinator first saw the decision."""
         if at.decided_s is None:
             at.decided_s = self._clock()
         is_ready = {each.rank for each in self._peers} <= at.ends.keys()
@@ -181,8 +183,8 @@ class GenerationControl:
         )
 
     def _observation(self, at: _Place, cause: NodeOutcome | None) -> GenerationObservation:
-        """Return the decision. A process that fails because another one has failed is not counted as a
-        failure of its own."""
+        """Return the observation for the decision. A process that fails because of another failure is not
+        counted separately."""
         ranks = [each.rank for each in self._peers]
         computing = [each for each in ranks if each not in self._serving]
         done = all(each in at.ends and at.ends[each].outcome == Outcome.SUCCEEDED.value for each in computing)
@@ -201,7 +203,7 @@ class GenerationControl:
 
 
 class _Place:
-    """Position of a node: a generation, and the known facts of its end."""
+    """A node's current generation, and what is known about its end."""
 
     def __init__(self, generation: int, ledger: Ledger) -> None:
         self.generation = generation

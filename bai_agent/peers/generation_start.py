@@ -1,5 +1,4 @@
-"""How the leader lets a generation begin and launch, after the previous one has stopped and its last checkpoint
-is kept."""
+"""Starts a generation for the leader, after the previous one has stopped and its last checkpoint is saved."""
 
 from __future__ import annotations
 
@@ -13,20 +12,21 @@ from bai_agent.peers.node_monitor import SIGN_SECONDS
 from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
 
 _UNSHARED_S = 60.0
-"""Seconds after a node's last sign in which it may still write to a folder that all nodes share."""
+"""Seconds after a node's last sign of life in which the node may still write to a folder that all nodes
+share."""
 
 
 class GenerationStart:
-    """Does what is due for the newest generation; stateless except for what is written once."""
+    """Does the next step for the newest generation. It has no state except objects that are written once."""
 
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
         self.has_begun = False
-        """Whether the last look let a generation begin or launch, or the previous one stop."""
+        """Whether the last check let a generation begin or launch, or the previous one stop."""
         self._launched = -1
 
     def go_on(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
-        """Let the newest generation begin, or launch. Raises BaiError."""
+        """Let the newest generation begin or launch, if it is ready. Raises BaiError."""
         if self._reports.begun is None:
             self._let_stop(newest, control)
             self._begin(newest, signs, control)
@@ -46,7 +46,7 @@ class GenerationStart:
             self.has_begun = True
 
     def _begin(self, newest: Decided, signs: SignsSeen, control: Control) -> None:
-        """Let a generation begin when all its members are ready, and nothing else is waited for. Raises
+        """Let a generation begin if all its members are ready and nothing else must be awaited. Raises
         BaiError."""
         number, word = newest.number, newest.word
         is_ready = all(self._reports.is_ready(each, number) for each in word.members)
@@ -65,7 +65,7 @@ class GenerationStart:
             return
         until_s = self._ctx.clock() + SIGN_SECONDS
         for each in self._reports.begun.members.peers:
-            # With many members this takes several looks, between which this node gives its own sign.
+            # With many members this takes several checks, between which this node gives its own sign of life.
             if not self._reports.has_restored(each.node, number) or self._ctx.clock() > until_s:
                 return
         self._ctx.attempt.launch_generation(number)
@@ -94,7 +94,7 @@ class GenerationStart:
         return found.name if found is not None else None
 
     def _waits_for_checkpoint(self, signs: SignsSeen, control: Control) -> bool:
-        """Return whether a member of the last generation that ran may still write or keep its last
+        """Return whether a member of the last generation that ran may still write or upload its last
         checkpoint."""
         number, begun = self._reports.ran
         if self._ctx.checkpoint is None or begun is None:
@@ -128,7 +128,7 @@ class GenerationStart:
         return self._stops(number, control)
 
     def _stops(self, number: int, control: Control, *, late_s: float = 0.0) -> bool:
-        """Return whether a generation may still run on a node that reports nothing about it: the next
+        """Return whether a generation may still run on a node that reports nothing about it, because the next
         decision is too recent for the node to have stopped."""
         limit_s = self._ctx.policy.stop_s + (
             TOGETHER_S if self._reports.decisions[number + 1].planned else 0.0

@@ -1,4 +1,4 @@
-"""The leader's observation of all nodes of an elastic job, from which it decides what follows."""
+"""The leader's observation of all nodes of an elastic job, on which its decisions are based."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _A_LITTLE_S = 0.001
 
 
 class JobObserver:
-    """What the nodes have reported, with their signs of life and answers, as one observation."""
+    """Combines the nodes' reports, signs of life and answers into one observation."""
 
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
@@ -31,9 +31,9 @@ class JobObserver:
         """Nodes that the leader has told to end."""
         self._since_s = ctx.clock()
         self._waited_for: dict[int, float] = {}
-        """Since when each node is waited for before the first generation: its last sign of life."""
+        """Time since when each node is awaited before the first generation, which is its last sign of life."""
         self._machines: int | None = None
-        """How many machines were launched. None if that is not known."""
+        """Number of machines that were launched. None if unknown."""
 
     def observe(
         self,
@@ -43,7 +43,7 @@ class JobObserver:
         *,
         cancelled: bool,
     ) -> GenerationObservation:
-        """Return what is known of all nodes now. Raises BaiError."""
+        """Return the current observation of all nodes. Raises BaiError."""
         self.waited_for = ()
         number, word = (
             (newest.number, newest.word)
@@ -80,7 +80,7 @@ class JobObserver:
         return newest is not None and self._reports.requested_ms > newest.put[0]
 
     def _launched_s(self, generation: int, control: Control) -> float:
-        """Return the seconds since a generation was launched. 0 if it was not."""
+        """Return the seconds since a generation was launched; 0 if it was not launched."""
         # Members with a checkpoint launch together, after each has restored it.
         launched = control.begun if self._ctx.checkpoint is None else control.launches
         if generation not in launched:
@@ -109,7 +109,7 @@ class JobObserver:
             self._ctx.answering(found)
 
     def _without_lost(self, members: list[Member], generation: int) -> list[Member]:
-        """Return the members; those that are known to be lost before their time is over count as silent for
+        """Return the members. Members that are known to be lost before their time is over count as silent for
         long enough."""
         failed = (each.end.ended_s for each in members if each.end is not None and each.has_failed)
         failed_s = max(failed, default=None)
@@ -140,11 +140,11 @@ class JobObserver:
         return [replace(each, silent_s=max(each.silent_s, least_s.get(each.node, 0.0))) for each in members]
 
     def _with_late(self, members: list[Member], generation: int, control: Control) -> list[Member]:
-        """Return the members; after `limits.pull_timeout` those without the checkpoint of a generation that
+        """Return the members. After `limits.pull_timeout`, members without the checkpoint of a generation that
         begins count as late. Raises StoreError."""
         if self._ctx.checkpoint is None or generation in control.launches or generation not in control.begun:
             return members
-        # The members end it by themselves in time, unless they hang.
+        # Members end the restore by themselves within this time, unless they hang.
         limit_s = self._ctx.limits.pull_timeout.total_seconds() + self._ctx.policy.stop_s
         late_s = self._reports.age_s(control.begun[generation]) - limit_s
         if late_s <= 0:
@@ -155,11 +155,11 @@ class JobObserver:
         ]
 
     def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
-        """Return whether a member's ports are to be tried: it is silent, or a failure waits for its next
-        sign."""
+        """Return whether a member's ports must be tested, because it is silent or a failure waits for its next
+        sign of life."""
         if failed_s is None:
             return running.silent_s > half_s
-        # As in the decision, a sign within that time proves nothing.
+        # As in the decision, a sign of life within that time proves nothing.
         return running.silent_s > half_s or (
             running.lived_s(now_s=self._ctx.clock()) <= failed_s + self._ctx.policy.look_s
         )
@@ -167,7 +167,7 @@ class JobObserver:
     def _member(
         self, node: int, stage: Stage, number: int, newest: Decided | None, signs: SignsSeen
     ) -> Member:
-        # A member that cannot launch the newest generation reports that before it begins.
+        # A member that cannot launch the newest generation reports this before the generation begins.
         ends = stage in (Stage.RUNNING, Stage.CHANGING)
         end = self._member_end(node, number) if ends else self._final_end(node)
         leaving = self._reports.leaving(node, signs)
@@ -201,12 +201,12 @@ class JobObserver:
         )
 
     def _final_end(self, node: int) -> MemberEnd | None:
-        """Return the end of a node's whole part of the job; None if it has not ended."""
+        """Return the end of a node's whole part of the job; None if the part has not ended."""
         found = self._reports.outcomes.get(node)
         if found is None:
             return None
         outcome = Outcome(found[1].outcome)
-        # The node's part of the job is over, whatever its outcome: it is no longer a candidate.
+        # The node's part of the job is over, so it is no longer a candidate, whatever its outcome.
         gone = Outcome.INTERRUPTED if outcome in (Outcome.SUCCEEDED, Outcome.PEER_FAILED) else outcome
         benchmark = found[1].benchmark
         return MemberEnd(
@@ -217,9 +217,10 @@ class JobObserver:
         )
 
     def _with_absorbed(self, members: list[Member]) -> list[Member]:
-        """Return the members; if the benchmark absorbs losses, a node whose part of it failed continues as long as its agent lives.
+        """Return the members. If the benchmark absorbs losses, a node whose processes failed remains a member as long as its agent
+        lives.
 
-        It is ready for the next generation.
+        Such a node is ready for the next generation.
         """
         if not self._ctx.policy.absorbs:
             return members
@@ -232,7 +233,7 @@ class JobObserver:
         return replace(member, end=None)
 
     def _with_served(self, members: list[Member]) -> list[Member]:
-        """Return the members; if all computing members have succeeded, those that serve them have too."""
+        """Return the members. If all computing members have succeeded, serving members count as successful."""
         begun = self._reports.begun
         serving = set(self._ctx.find_serving(begun.members.peers)) if begun is not None else set()
         if not serving or not all(each.has_succeeded for each in members if each.node not in serving):
@@ -243,7 +244,7 @@ class JobObserver:
         ]
 
     def _waiting(self, members: Collection[int]) -> list[Waiting]:
-        """Return the nodes that have joined, or failed to, and are not members."""
+        """Return the nodes that have joined or failed to join, but are not members."""
         others = sorted({*self._reports.joined, *self._reports.outcomes} - set(members))
         return [found for each in others if (found := self._waits(each)) is not None]
 
@@ -263,7 +264,7 @@ class JobObserver:
         return Waiting(node=node, joined_s=self._reports.age_s(self._reports.joined[node][0][0]))
 
     def _coming(self, signs: SignsSeen) -> list[int]:
-        """Return the nodes that are still waited for before the first generation."""
+        """Return the nodes that are still awaited before the first generation."""
         now, found = self._ctx.clock(), []
         for node in range(self._places()):
             if node in signs.nodes and self._ctx.silent_s(node) <= FRESH_SECONDS:
@@ -275,7 +276,7 @@ class JobObserver:
         return found
 
     def _places(self) -> int:
-        """Return how many nodes may come: EC2 may have had room for fewer machines than desired."""
+        """Return the number of nodes that may join. EC2 may have launched fewer machines than desired."""
         if self._machines is None:
             with suppress(RecordError):
                 self._machines = self._ctx.attempt.launched_machines()

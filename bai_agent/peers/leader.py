@@ -1,5 +1,5 @@
-"""The leader of an elastic job: it observes all nodes, decides what follows, and lets generations begin and
-launch."""
+"""The leader of an elastic job. It observes all nodes, decides how the job continues, and lets generations
+begin and launch."""
 
 from __future__ import annotations
 
@@ -41,11 +41,12 @@ from bai_agent.peers.node_reports import Decided, LeaderContext, NodeReports
 _NO_LOSS = (Change.START, Change.JOINED, Change.LEFT, Change.SCALED, Change.SAVED, Change.UNREADABLE)
 """Reasons of changes without a lost node."""
 _TOLD = (Change.BROKE, Change.NOT_RESTORED)
-"""Changes for which a node may have said more."""
+"""Changes about which a node may have reported details."""
 
 
 class Leader:
-    """Keeps facts that never change, and reads all others at each look, so any node can take over."""
+    """Caches only data that never changes, and reads everything else at each check, so that any node can take
+    over."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
@@ -53,18 +54,18 @@ class Leader:
         self._observer = JobObserver(self._reports, ctx)
         self._start = GenerationStart(self._reports, ctx)
         self.waits = False
-        """Whether a reason for a decision is known, but the leader still waits for more."""
+        """Whether a reason for a decision is known but the leader still waits for further reports."""
         self.waited_for: Sequence[Peer] = ()
         """The members whose next sign of life it waits for."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether the last look let a generation begin or launch, or the previous one stop."""
+        """Whether the last check let a generation begin or launch, or the previous one stop."""
         return self._start.has_begun
 
     @property
     def nodes(self) -> int:
-        """The most nodes that the job may have."""
+        """Largest number of nodes that the job may have."""
         return self._ctx.policy.nodes
 
     @property
@@ -74,7 +75,7 @@ class Leader:
 
     @property
     def outcomes(self) -> Sequence[NodeOutcome]:
-        """The end of each of these nodes' parts."""
+        """The outcomes of these nodes."""
         return [each for _, (_, each) in sorted(self._reports.outcomes.items())]
 
     @property
@@ -84,7 +85,7 @@ class Leader:
 
     @property
     def known_nodes(self) -> set[int]:
-        """The nodes that have joined, or were a member once."""
+        """The nodes that have joined or were ever a member."""
         return {
             *self._reports.joined,
             *(node for word in self._reports.decisions.values() for node in word.members),
@@ -100,7 +101,7 @@ class Leader:
         ]
 
     def title(self, node: int) -> str:
-        """Return a node's name for people: "Node 1 (i-0123, 10.0.0.2)"."""
+        """Return a node's name for messages: "Node 1 (i-0123, 10.0.0.2)"."""
         joined = self._reports.joined
         return joined[node][1].peer.title if node in joined else f"Node {node}"
 
@@ -114,10 +115,9 @@ class Leader:
         signed_s: float,
         cancelled: bool,
     ) -> NextGeneration | None:
-        """Look at all nodes, and do what is due. Returns the settled decision, if there is one. Raises
-        BaiError.
+        """Check all nodes and do the next step. Returns the settled decision, if there is one. Raises BaiError.
 
-        signed_s: time of this node's last own sign of life among these.
+        signed_s: time of this node's own last sign of life in `signs`.
         """
         self._start.has_begun, self.waited_for = False, ()
         own = signs.nodes.get(self._ctx.node)
@@ -145,7 +145,7 @@ class Leader:
         return None
 
     def _wait(self, seen: GenerationObservation) -> None:
-        """Note the reasons for a decision, and the nodes for which it waits."""
+        """Record whether a decision is pending, and the nodes for which it waits."""
         leaving = [each for each in seen.members if each.leaving_s is not None]
         joins = any(each.joined_s < JOIN_SETTLE_S for each in seen.waiting)
         self.waits = bool(leaving) or joins or any(each.has_failed for each in seen.members)
@@ -154,36 +154,38 @@ class Leader:
             self.waited_for = self._reports.peers_of(others)
 
     def _begin_anew(self, newest: Decided) -> NextGeneration | None:
-        """Settle another generation with the same members if the beginning of the newest one cannot be read. Raises BaiError."""
+        """If the beginning of the newest generation cannot be read, settle another generation with the same members. Raises
+        BaiError."""
         number, word = newest.number, newest.word
         try:
             self._ctx.attempt.beginning(number, members=word.members)
         except RecordError as error:
             anew = replace(stand_in(word, str(error), put=self._reports.store_ms), time=now_ms())
             return self._ctx.attempt.settle_generation(number + 1, anew)
-        return None  # the next look reads it
+        return None  # the next check reads it
 
     def propose(self, nodes: int) -> None:
-        """Propose a number of nodes, unless somebody has requested one, or the job wants it already. Raises StoreError."""
+        """Propose a number of nodes, unless a user has requested one or the job already has this number as its goal.
+        Raises StoreError."""
         policy, reports = self._ctx.policy, self._reports
         is_requested = any(map(policy.allows, reports.requests.values()))
         if policy.takes_proposals and policy.allows(nodes) and not is_requested and nodes != reports.desired:
             self._ctx.attempt.propose_size(ScaleRequest(desired=nodes, by="goodput", time=now_ms()))
 
     def see_ends(self, control: Control) -> None:
-        """After the end of the job is decided, note all nodes and the ends of their parts. Raises
-        BaiError."""
+        """Read the outcomes of all nodes after the end of the job is decided. Raises BaiError."""
         self._reports.read(control, self._ctx.attempt.ends_seen())
 
     def all_silent(self, silence_s: float) -> bool:
-        """Return whether the benchmarks of all other members have printed nothing for so long."""
+        """Return whether the benchmarks of all other members have printed nothing for this time."""
         if self._reports.begun is None:
             return False
         others = [each.node for each in self._reports.begun.members.peers if each.node != self._ctx.node]
         return all(self._ctx.attempt.silent_s(each) >= silence_s for each in others)
 
     def _publishable(self, decision: Decision, seen: GenerationObservation) -> NextGeneration | None:
-        """Return a decision as it is published to all nodes; None if it is not published."""
+        """Return the decision in the form in which it is published to all nodes; None if it is not
+        published."""
         if isinstance(decision, EndJob):
             outcome, sentence = self._end_of_job(decision, seen)
             members, ledger = tuple(each.node for each in seen.members), seen.ledger
@@ -241,8 +243,8 @@ class Leader:
         return (Outcome.PEER_FAILED, "All nodes were ended.") if cause is None else _verdict(cause)
 
     def _cause(self, seen: GenerationObservation, nodes: Collection[int]) -> NodeOutcome | None:
-        """Return the failure of the first of these nodes; of all nodes of the newest generation if none is
-        named."""
+        """Return the first failure among these nodes. If `nodes` is empty, all nodes of the newest generation
+        count."""
         found = []
         for node in nodes or [each.node for each in seen.members]:
             put = self._reports.ends.get((node, seen.generation))

@@ -1,5 +1,5 @@
-"""Signs of life of a node, its view of the others, and for how long it has not reached the job store: the common part of fixed and
-elastic jobs."""
+"""The common part of fixed and elastic jobs: a node's signs of life, its view of the other nodes, and the time for which it has
+not reached the job store."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ SIGN_PATIENCE = RetryPolicy(
     silence=timedelta(seconds=5),
     request=timedelta(seconds=5),
 )
-"""Seconds for one request: if it hangs, a second one is still possible before the node counts as lost."""
+"""Time limits of one request. If a request hangs, a second one is still possible before the node counts as
+lost."""
 SIGN_SECONDS = 5.0
-"""Seconds between two signs of life, and between two looks."""
+"""Seconds between two signs of life, and between two checks."""
 CHANGE_SECONDS = 1.0
-"""Seconds between two looks while a generation is about to begin, or its end is about to be settled."""
+"""Seconds between two checks while a generation is about to begin, or its end is about to be settled."""
 FRESH_SECONDS = 20.0
-"""Seconds since its last sign within which a node counts as alive, and is waited for."""
+"""A node whose last sign of life is at most this old counts as alive and is awaited (seconds)."""
 GAP_SECONDS = 2 * SIGN_SECONDS
-"""Seconds without a look, for example while no node reached the store, after which the others first get time
-for new signs."""
+"""After this time without a check, for example while no node reached the store, the other nodes first get time
+for new signs of life (seconds)."""
 MISSED_SECONDS = 10.0
-"""Seconds without a stored sign of life after which the store counts as unreachable: two signs are given
-within that time."""
+"""Seconds without a stored sign of life after which the store counts as unreachable. Two signs are due within
+that time."""
 _ASK_SECONDS = 5.0
 """Seconds between two questions whether the others reach the store."""
 
 
 class SignAges:
-    """The age of each node's last sign of life, as far as it is known."""
+    """The known age of each node's last sign of life."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -51,7 +52,7 @@ class SignAges:
     def observe(
         self, signs: Mapping[int, Version], *, own: Version | None = None, signed_s: float | None = None
     ) -> None:
-        """Note the version of each rank's sign.
+        """Record the version of each rank's sign of life.
 
         own: version of this node's last sign, if known; signed_s: time at which it was given. Other signs are
         older or newer than it by the difference of the store's times. Without `signed_s` this applies only to
@@ -68,16 +69,16 @@ class SignAges:
             self._seen[rank] = (version, min(now, given_s))
 
     def age_s(self, rank: int) -> float | None:
-        """Return the age of a rank's last sign, as far as it is known; None if none was seen."""
+        """Return the known age of a rank's last sign of life; None if none was seen."""
         return self._clock() - self._seen[rank][1] if rank in self._seen else None
 
 
 class StoreAbsence:
-    """For how long one node has not reached the job store, and whether the others do not reach it either.
+    """The time for which one node has not reached the job store, and whether the other nodes do not reach it either.
 
-    While no node reaches it, no node is given up, and the job continues. If only one node does not reach the store, the others give
-    it up, and it ends itself after `limits.peer_silence`: two sets of processes must not write into one folder. A worker asks only
-    the coordinator, so that a check costs the same for any number of nodes.
+    While no node reaches the store, no node is given up and the job continues. If only one node does not reach the store, the
+    others give it up, and it ends itself after `limits.peer_silence`, because two sets of processes must not write into one folder.
+    A worker asks only the coordinator, so that the cost of a check does not depend on the number of nodes.
     """
 
     def __init__(self, *, rank: int, limits: Limits, clock: Callable[[], float]) -> None:
@@ -85,16 +86,16 @@ class StoreAbsence:
         self._alone_limit = limits.peer_silence
         self._limit = max(limits.store_away, limits.peer_silence)
         self._reached = self._excused = clock()
-        """Time at which the store was last reached, and time at which the others were last known not to reach
-        it either."""
+        """`_reached`: time at which the store was last reached. `_excused`: time at which the other nodes were
+        last known not to reach it either."""
         self._peers: Sequence[Peer] = ()
 
     def reached(self) -> None:
-        """Note that the store has accepted a request of this node."""
+        """Record that the store has accepted a request of this node."""
         self._reached = self._clock()
 
     def met(self, peers: Sequence[Peer]) -> None:
-        """Note the other nodes, which may now give this node up."""
+        """Set the other nodes, which may give this node up from now on."""
         self._peers = peers
         self._excused = max(self._excused, self._clock())
 
@@ -105,7 +106,7 @@ class StoreAbsence:
         return PeerAnswer(rank=self._rank, store_s=max(0.0, now - self._reached), alone_s=max(0.0, alone_s))
 
     def too_long(self) -> str | None:
-        """Return a sentence that says why this node must end itself; None if it need not."""
+        """Return, in a sentence, why this node must end itself; None if it need not."""
         return self.given_up() or self.away_too_long()
 
     def given_up(self) -> str | None:
@@ -127,15 +128,15 @@ class StoreAbsence:
         )
 
     def look(self, ask: Callable[[Peer], PeerAnswer | None], *, ended: Collection[int] = ()) -> None:
-        """If this node does not reach the store, ask the others. ended: ranks that are no longer waited
-        for."""
+        """If this node does not reach the store, ask the others whether they do. ended: ranks that are no
+        longer awaited."""
         asked_at = self._clock()
         if not self._peers or asked_at - self._reached <= MISSED_SECONDS:
             return
         if self._peers[0].node != self._rank:
             answer = ask(self._peers[0])
             if answer is not None and answer.store_s > MISSED_SECONDS:
-                # The coordinator has asked all nodes; its knowledge has this age.
+                # The coordinator has asked all nodes, and its information has this age.
                 self._excuse(asked_at - answer.alone_s)
             return
         others = [each for each in self._peers if each.node != self._rank and each.node not in ended]
@@ -148,7 +149,7 @@ class StoreAbsence:
 
 
 class NodeMonitor(Poller, ABC):
-    """Gives this node's sign of life, and reads those of the others. A `StopSource`."""
+    """Gives this node's signs of life and reads those of the other nodes. A `StopSource`."""
 
     def __init__(
         self,
@@ -163,7 +164,7 @@ class NodeMonitor(Poller, ABC):
         super().__init__(
             self._observe_and_tell,
             name="peers",
-            # Random each time, so that the nodes of a job do not ask together.
+            # Random each time, so that the nodes of a job do not send their requests together.
             pause_s=lambda: self._until_next_s() * random.uniform(0.8, 1.2),  # noqa: S311
             failure="cannot look after the other nodes",
         )
@@ -173,59 +174,62 @@ class NodeMonitor(Poller, ABC):
         self._changed = threading.Condition()
         self._ages = SignAges(clock=clock)
         self.absence = StoreAbsence(rank=rank, limits=limits, clock=clock)
-        """For how long no sign of this node has reached the store (seconds)."""
+        """State of this node's connection to the store."""
         self._silence_limit = limits.peer_silence.total_seconds()
         self._ask = ask
         self._key: bytes | None = None
-        """Key of the job's nodes for direct questions to each other. None: they ask none."""
+        """Key of the job's nodes for direct questions. None if they ask each other no questions."""
         self._answered: dict[int, float] = {}
-        """Time at which a silent node last reached the store, by its own answer."""
+        """Time at which each silent node last reached the store, according to its own answer."""
         self._peers: tuple[Peer, ...] = ()
         self._watched_from = clock()
-        """Since when a node without any sign is silent."""
+        """Time since when a node without any sign of life counts as silent."""
         self._watching_since = self._looked = clock()
-        """Since when the others were checked without a gap, and the time of the last check."""
+        """`_watching_since`: time since when the other nodes were checked without a gap. `_looked`: time of the
+        last check."""
         self.when_woken: Callable[[], None] = lambda: None
         """Called if another node has written an object that concerns this one."""
         self.serves = False
         """Whether this node's part ends together with the job."""
         self.phase = "prepare"
         self.silent_s = 0.0
-        """For how long the benchmark of this node has printed nothing (seconds)."""
+        """Time for which the benchmark of this node has printed nothing (seconds)."""
 
     @property
     def limits_runtime(self) -> bool:
-        """Whether this node itself ends its benchmark when the job's time is over, rather than being told."""
+        """Whether this node itself stops its benchmark when the job's time is over, instead of being told
+        to."""
         return not self.serves
 
     @abstractmethod
     def reason(self, running_s: float | None) -> StopReason | None:
-        """Return why events on the other nodes end the run here, or the generation that runs; None if none
-        does."""
+        """Return why events on the other nodes end this node's run or generation; None if no event does."""
 
     @abstractmethod
     def all_silent(self, silence_s: float) -> bool:
-        """Return, on the node that decides, whether the benchmarks of all other nodes have printed nothing
-        for so long."""
+        """Return, on the node that decides, whether the benchmarks of all other nodes have printed nothing for
+        this time."""
 
     @abstractmethod
     def _ended_nodes(self) -> Collection[int]:
-        """Return the nodes whose part of the job has ended, as far as this one knows."""
+        """Return the nodes whose part of the job has ended, as far as this node knows."""
 
     @abstractmethod
     def _is_change_near(self) -> bool:
-        """Return whether something that this node waits for will probably happen soon."""
+        """Return whether an event for which this node waits will probably happen soon."""
 
     @abstractmethod
     def observe(self) -> None:
-        """Give a sign of life and look once. Raises BaiError if the store cannot be reached, or its content cannot be read."""
+        """Give a sign of life and check the store once. Raises BaiError if the store cannot be reached or its content cannot
+        be read."""
 
     def look_for_store(self) -> None:
         """If this node does not reach the store, ask the other nodes whether they do."""
         self.absence.look(self._ask_directly, ended=self._ended_nodes())
 
     def start_looking_for_store(self) -> None:
-        """Do so regularly, on a thread of its own, because a sign of life may hang as long as the network."""
+        """Call `look_for_store` regularly on a thread of its own, because a sign of life may hang as long as
+        the network."""
         Poller(
             self.look_for_store,
             name="store absence",
@@ -234,23 +238,23 @@ class NodeMonitor(Poller, ABC):
         ).start()
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
-        """Note the nodes that work together from now on. key: authenticates direct questions to each other."""
+        """Set the nodes that work together from now on. key: authenticates their direct questions."""
         self._peers, self._key = tuple(peers), key
         self.absence.met(self._peers)
 
     def wait_for_change(self) -> None:
-        """Return after the next look, within a second."""
+        """Return after the next check, within a second."""
         with self._changed:
             self._changed.wait(timeout=1.0)
 
     def woken(self) -> None:
-        """Look now: another node has woken this one."""
+        """Check the store now, because another node has woken this one."""
         self.look_now()
         self.when_woken()
 
     def wake(self, peers: Iterable[Peer]) -> None:
-        """Wake other nodes: this node has written an object that they wait for. Without the wake they find it
-        at their next look."""
+        """Wake other nodes, because this node has written an object for which they wait. Without this, they
+        would find it at their next check."""
         if self._key is not None:
             wake_all([each for each in peers if each.node != self._rank], self._key)
 
@@ -274,16 +278,17 @@ class NodeMonitor(Poller, ABC):
         return CHANGE_SECONDS if self._is_change_near() else SIGN_SECONDS
 
     def _unheard_s(self, node: int) -> float:
-        """Return for how long a node has neither given a sign of life nor answered directly (seconds)."""
+        """Return the time for which a node has neither given a sign of life nor answered directly (seconds)."""
         return self._quiet_s(node, self._ages, since_s=self._watched_from)
 
     def _silent_s(self, node: int) -> float:
-        """Return that time without the time in which this node could not look."""
+        """Return the same time as `_unheard_s`, without the time in which this node could not check
+        (seconds)."""
         return min(self._unheard_s(node), self._clock() - self._watching_since)
 
     def _quiet_s(self, node: int, ages: SignAges, *, since_s: float) -> float:
-        """Return for how long a node has neither given one of these signs nor answered directly (seconds). since_s: since when a node
-        without any sign is silent."""
+        """Return the time for which a node has neither given one of these signs nor answered directly (seconds). since_s: time since
+        when a node without any sign counts as silent."""
         if node == self._rank:
             return 0.0
         now = self._clock()
@@ -296,6 +301,6 @@ class NodeMonitor(Poller, ABC):
 
 
 def never_joined(nodes: Sequence[int], limit: timedelta) -> str:
-    """Return a phrase about nodes that were waited for in vain."""
+    """Return a phrase about nodes that did not join within the limit."""
     who = f"Node {nodes[0]}" if len(nodes) == 1 else f"Nodes {', '.join(map(str, nodes))}"
     return f"{who} gave no sign of life for limits.join ({format_duration(limit)})"

@@ -1,4 +1,4 @@
-"""All that the nodes of an elastic job have reported, as its leader reads it in the store."""
+"""Reads everything that the nodes of an elastic job have reported in the store, for its leader."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 
 _NONE_KNOWN = JobMachines(by_node={}, is_first_known=True)
 TOGETHER_S = 8.0
-"""Seconds after a planned decision, by the store's clock, after which members stop even if not all are known
-to have seen it."""
+"""After this time since a planned decision (seconds, store's clock), members stop even if some may not have
+seen it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderContext:
-    """All that the parts of a leader share, besides the nodes' reports."""
+    """Data that the parts of a leader share, in addition to the nodes' reports."""
 
     attempt: AttemptRecord
     node: int
@@ -52,9 +52,9 @@ class LeaderContext:
     find_serving: Callable[[Sequence[Peer]], Collection[int]]
     """Returns the nodes that serve the others."""
     silent_s: Callable[[int], float]
-    """Returns for how long a node was silent while this one could look (seconds)."""
+    """Returns the time for which a node was silent while this node could check (seconds)."""
     unheard_s: Callable[[int], float]
-    """Returns for how long a node was silent in total (seconds)."""
+    """Returns the total time for which a node was silent (seconds)."""
     answering: Callable[[Sequence[Peer]], Collection[int]]
     """Asks silent nodes directly; returns those that answer."""
     ask: Callable[[Peer], PeerAnswer | None] = lambda peer: None
@@ -72,12 +72,12 @@ class Decided:
 
 
 class NodeReports:
-    """Reports of nodes and decisions: each is read once, or again when a node writes a new version."""
+    """Reports of nodes, and decisions. Each is read once, and again after a node writes a new version."""
 
     def __init__(self, ctx: LeaderContext) -> None:
         self._ctx = ctx
         self.store_ms = 0
-        """The time of the last look, by the store's clock."""
+        """Time of the last check (ms, store's clock)."""
         self.decisions: dict[int, NextGeneration] = {}
         self.joined: dict[int, tuple[tuple[Version, str], Joined]] = {}
         self._unreadable: dict[int, tuple[Version, str]] = {}
@@ -85,21 +85,22 @@ class NodeReports:
         self._not_launched: dict[int, tuple[tuple[Version, str], Joined]] = {}
         """Reports of nodes that are not machines of a known launch."""
         self._launched_machines: JobMachines | None = _NONE_KNOWN
-        """Machines that may join. None if no launch is recorded: then all nodes may join."""
+        """Machines that may join. None if no launch is recorded, so that all nodes may join."""
         self.ends: dict[tuple[int, int], tuple[Version, GenerationEnd]] = {}
         """The end of a generation on a node, by node and generation."""
         self.outcomes: dict[int, tuple[Version, NodeOutcome]] = {}
-        """The end of a node's part of the job."""
+        """The outcome of each node."""
         self.requests: dict[int, int] = {}
         """Requested numbers of nodes, by the number of the request."""
         self._proposals: dict[int, int] = {}
-        """Numbers of nodes that the benchmark's hints ask for, by the number of the proposal."""
+        """Proposed numbers of nodes, from the benchmark's hints, by the number of the proposal."""
         self.requested_ms = 0
         """Time of the last request."""
         self.begun: Beginning | None = None
         """The beginning of the newest generation. None if it has not begun."""
         self.ran: tuple[int, Beginning | None] = (0, None)
-        """The last generation that began before the newest decision, and its beginning. None if none did."""
+        """The most recent generation that began before the newest decision, and its beginning. The beginning is
+        None if no generation began."""
         self._restored: tuple[int, set[int]] = (-1, set())
         """A generation, and the members that have its checkpoint."""
         self._seen_by: tuple[int, set[int]] = (-1, set())
@@ -113,7 +114,7 @@ class NodeReports:
         self.ran = self._begun_before(newest, control)
         self._read_joined()
         for key, put in ends.generations.items():
-            # Nobody needs those of earlier generations any more.
+            # Ends of earlier generations are not needed any more.
             if key[1] >= min(self.ran[0], newest - 1) and self.ends.get(key, (None, None))[0] != put:
                 self.ends[key] = (put, self._ctx.attempt.generation_end(key[1], key[0]))
         self._read_outcomes(ends)
@@ -123,20 +124,21 @@ class NodeReports:
             self.requests[number] = _size(partial(self._ctx.attempt.scale_request, number))
 
     def read_proposals(self, signs: SignsSeen) -> None:
-        """Note the numbers of nodes that the benchmark's hints ask for, unless this job ignores them. Raises StoreError."""
+        """Read the numbers of nodes that were proposed from the benchmark's hints, unless this job ignores proposals.
+        Raises StoreError."""
         if self._ctx.policy.takes_proposals:
             for number in signs.proposals.keys() - self._proposals.keys():
                 self._proposals[number] = _size(partial(self._ctx.attempt.size_proposal, number))
 
     @property
     def desired(self) -> int:
-        """The number of nodes that the job should have: requests count more than proposals."""
+        """The number of nodes that the job should have. Requests take precedence over proposals."""
         sizes = (size for each in (self._proposals, self.requests) for _, size in sorted(each.items()))
         return desired_nodes(sizes, self._ctx.policy, first=self._ctx.desired)
 
     def _read_joined(self) -> None:
-        """Note the nodes that have joined, if they are machines of the job's launches: a benchmark may write
-        such a record.
+        """Read the nodes that have joined. Only machines of the job's launches count, because a benchmark may
+        also write such a report.
 
         If a node's report cannot be read, its earlier report counts. Raises StoreError, RecordError.
         """
@@ -156,7 +158,8 @@ class NodeReports:
             self.joined[node] = found.pop(node)
 
     def _is_launched(self, joined: Joined) -> bool:
-        """Return whether a node that has joined is a machine that was launched for it, as far as is known."""
+        """Return whether a node that has joined is a machine that was launched for it, as far as the launches
+        are known."""
         machines, peer = self._launched_machines, joined.peer
         return machines is None or machines.has(peer.node, peer.instance_id, first=self._ctx.desired)
 
@@ -166,12 +169,12 @@ class NodeReports:
                 self.outcomes[node] = (version, self._ctx.attempt.usable_outcome(node))
 
     def _begun_before(self, number: int, control: Control) -> tuple[int, Beginning | None]:
-        """Return the newest generation before that one that began, and its beginning. None if none did.
-        Raises StoreError."""
+        """Return the newest generation before `number` that began, and its beginning. The beginning is None if
+        no generation began. Raises StoreError."""
         for each in sorted((each for each in control.begun if each < number), reverse=True):
             if each == self.ran[0] and self.ran[1] is not None:
                 return self.ran
-            with suppress(RecordError):  # it never began
+            with suppress(RecordError):  # the generation never began
                 return each, self._ctx.attempt.beginning(each, members=self.decisions[each].members)
         return 0, None
 
@@ -180,25 +183,26 @@ class NodeReports:
         return [self.joined[each.node][1].peer for each in members if each.node in self.joined]
 
     def is_ready(self, node: int, number: int) -> bool:
-        """Return whether a member of the newest generation has no process of earlier ones left."""
+        """Return whether all processes of earlier generations have ended on a member of the newest
+        generation."""
         before = self.decisions.get(number - 1)
         if node not in self.joined:
             return False
         return before is None or node not in before.members or (node, number - 1) in self.ends
 
     def has_ended(self, node: int, generation: int) -> bool:
-        """Return whether a node has reported the end of a generation, or of its whole part."""
+        """Return whether a node has reported the end of a generation, or of its whole part of the job."""
         return (node, generation) in self.ends or node in self.outcomes
 
     def has_joined_after(self, node: int, last: int | None) -> bool:
-        """Return whether a node joined since the last generation with it: an earlier report may be from a
-        dead node."""
+        """Return whether a node joined after its last generation. An earlier report may be from an agent that
+        is dead by now."""
         after = self.joined[node][1].after
         return last is None or (after is not None and after > last)
 
     def leaving(self, node: int, signs: SignsSeen) -> Version | None:
-        """Return when a node reported that it is about to lose its machine; None if it did not, or has joined
-        since."""
+        """Return when a node reported that it is about to lose its machine. None if it did not report this or
+        has joined since."""
         said, joined = signs.leaving.get(node), self.joined.get(node)
         return None if said is None or (joined is not None and joined[0][0][0] > said[0]) else said
 

@@ -1,8 +1,8 @@
 """Signs of life between the nodes of a fixed job, and the consequences of one node's end for the others.
 
-Runs on its own thread, because a look may take as long as the network. Rank 0, the coordinator, watches all
-nodes and decides; the others watch it. A sign's age counts from its last observed change, so no clocks are
-compared. A silent node is asked directly before it is given up.
+The monitor runs on its own thread, because a check may hang as long as the network. Rank 0, the coordinator,
+watches all nodes and decides. The other nodes watch the coordinator. A sign's age counts from its last observed
+change, so that no clocks are compared. A silent node is asked directly before it is given up.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ log = logging.getLogger(__name__)
 
 _DEFAULTS = Limits()
 _ASKED_EARLY = 32
-"""Most nodes that are asked directly before their limit: as many as are asked at the same time."""
+"""Largest number of nodes that are asked directly before their limit, which is the number that can be asked at
+the same time."""
 
 
 class PeerMonitor(NodeMonitor):
-    """Gives this node's sign of life, and watches those of the others, in a fixed job."""
+    """Gives this node's signs of life and watches those of the other nodes in a fixed job."""
 
     def __init__(
         self,
@@ -64,16 +65,16 @@ class PeerMonitor(NodeMonitor):
         """Agreement of the nodes about generations; None without restarts."""
         self._nodes = nodes
         self._cut_off: dict[int, float] = {}
-        """Time at which a silent node answered that it cannot reach the store."""
+        """Time at which each silent node answered that it cannot reach the store."""
         self._reason: StopReason | None = None
         self._lost_coordinator = False
         self._unsaid: StopOrder | None = None
-        """Order of this coordinator that the store has not taken yet."""
+        """Order of this coordinator that the store has not accepted yet."""
         self._told = False
         """Whether this worker has seen the coordinator's order to end."""
         self._looking = threading.Lock()
         self._ended: dict[int, Version] = {}
-        """Version of each node's outcome that was read."""
+        """For each node, the version of its outcome that was read."""
         self.outcomes: dict[int, NodeOutcome] = {}
         """Known outcomes of other nodes, including lost ones."""
         self.lost: set[int] = set()
@@ -81,7 +82,7 @@ class PeerMonitor(NodeMonitor):
         self.finished = False
         """Whether the coordinator reports success."""
         self._silence_s: float | None = None
-        """Seconds of silence on all nodes for which it checks. None if that is not limited."""
+        """Limit of the silence on all nodes (seconds). None if there is no limit."""
         self._all_silent = False
 
     @property
@@ -95,13 +96,13 @@ class PeerMonitor(NodeMonitor):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this node must end because the store has not taken its signs for too long."""
+        """Whether this node must end because the store has not accepted its signs of life for too long."""
         return self.absence.too_long() is not None
 
     def reason(self, running_s: float | None) -> StopReason | None:
         if self._reason is None and self.serves and self.finished:
             return StopReason(Outcome.SUCCEEDED, "This node has served the job until it was over.")
-        # Also here, because a look may hang as long as the network.
+        # This is also checked here, because the thread's own check may hang as long as the network.
         self._check_cut_off()
         if self._reason is None and self.generations is not None:
             return self.generations.reason()
@@ -109,7 +110,8 @@ class PeerMonitor(NodeMonitor):
 
     def met(self, peers: Sequence[Peer], *, key: bytes | None = None) -> None:
         """Note the nodes of the job, and start to watch for silent ones."""
-        # First: the thread of this monitor may look as soon as it knows them, and none is silent for longer than they have met.
+        # This is set first, because this monitor's thread may check the nodes as soon as it knows them. No node is silent for
+        # longer than the time since they met.
         self._watched_from = self._clock()
         super().met(peers, key=key)
 
@@ -117,18 +119,20 @@ class PeerMonitor(NodeMonitor):
         return {rank for rank in self.outcomes if self._is_complete(rank)}
 
     def age_s(self, rank: int) -> float | None:
-        """Return the age of a node's last sign (seconds); None if it gave none. A worker knows the coordinator's alone."""
+        """Return the age of a node's last sign of life (seconds); None if it gave none. A worker only knows the
+        coordinator's."""
         return self._ages.age_s(rank)
 
     def stop_others(self, order: StopOrder) -> None:
-        """Order, as the coordinator, the end of the job. Raises StoreError; a later look then repeats it."""
+        """Order the end of the job, as the coordinator. Raises StoreError; the next check then repeats the
+        order."""
         self._unsaid = order = self._unsaid or order
         self.attempt.order_stop(order)
         self._unsaid = None
 
     def all_silent(self, silence_s: float) -> bool:
-        """Return, on the coordinator, whether all other nodes' benchmarks were silent for so long at the last
-        look."""
+        """Return, on the coordinator, whether all other nodes' benchmarks had been silent for this time at the
+        last check."""
         self._silence_s = silence_s
         return self._all_silent
 
@@ -167,11 +171,12 @@ class PeerMonitor(NodeMonitor):
             if not left:
                 break
             self.wait_for_change()
-        # If the nodes have not met yet, these are reports of why a node does not join.
+        # If the nodes have not met yet, these outcomes explain why a node does not join.
         return [self.outcomes[rank] for rank in sorted(self.outcomes) if rank != self._rank]
 
     def observe(self) -> None:
-        """Give a sign and look once. Raises BaiError if the store cannot be reached, or an object cannot be read."""
+        """Give a sign of life and check the others once. Raises BaiError if the store cannot be reached or an object
+        cannot be read."""
         try:
             self.attempt.sign(self._rank, {"time": now_ms(), "phase": self.phase, "silent_s": self.silent_s})
             self.absence.reached()
@@ -236,11 +241,12 @@ class PeerMonitor(NodeMonitor):
         sentence = self._silence(peer)
         self.lost.add(peer.rank)
         if peer.rank in self.outcomes:
-            # It reported a failure, and was lost while it drained.
+            # The node reported a failure and was lost while it drained.
             self.outcomes[peer.rank] = replace(self.outcomes[peer.rank], complete=True)
             return
         log.warning("%s", sentence)
-        # Lost at its last sign: benchmarks that failed because of the loss failed later, so they are not the cause.
+        # The node counts as lost since its last sign of life. Benchmarks that failed because of the loss failed
+        # later, so they are not the cause.
         failed = now_ms() - round(1000 * self._unheard_s(peer.rank))
         self.outcomes[peer.rank] = NodeOutcome(
             rank=peer.rank, outcome=Outcome.PEER_LOST.value, sentence=sentence, failed=failed, ended=now_ms()
@@ -273,7 +279,8 @@ class PeerMonitor(NodeMonitor):
     def _lost(self, nodes: Sequence[Peer]) -> list[Peer]:
         """Return the lost nodes among these.
 
-        They are asked after half of the limit, because a node that is cut off ends itself at the limit and cannot answer then.
+        Silent nodes are asked after half of the limit, because a node that is cut off ends itself at the limit and cannot
+        answer any more.
         """
         now, half_s = self._clock(), self._silence_limit / 2
         silent = [each for each in nodes if self._silent_s(each.rank) > self._silence_limit]

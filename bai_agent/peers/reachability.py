@@ -1,4 +1,5 @@
-"""What connections to the ports of other nodes tell: whether the nodes reach each other, and whether a member of an elastic job is lost."""
+"""Tests connections to the ports of other nodes, to find out whether the nodes reach each other and whether a member of an elastic job is
+lost."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from bai_agent.job.peers import Peer
 from bai_agent.peers.direct_question import ANSWER_SECONDS, PeerAnswer, ask_all
 
 CONNECT_SECONDS = 5.0
-"""By this time the kernel has tried three times: again after 1 s and 3 s."""
+"""Timeout of a test connection (seconds). By this time the kernel has tried three times, at once and after 1 s
+and 3 s."""
 _AT_ONCE = 64
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 
@@ -21,13 +23,12 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH)
 def unreachable(
     me: Peer, peers: Sequence[Peer], *, started: bool = True, timeout_s: float = CONNECT_SECONDS
 ) -> str | None:
-    """Return a sentence that says why this node cannot reach another one on a port that it holds; None if it
-    reaches all.
+    """Return, in a sentence, why this node cannot reach another one on a port that the other one holds. None if it reaches all nodes.
 
-    Tried right after the nodes have met: a launcher that cannot reach another node fails only after minutes (torchrun after ten), and
-    hardly says why. A port that refuses counts as reached: its holder does not listen yet. started: whether nodes may already
-    have started their programs, which listen on ports of their own and should not get test connections: then
-    only the agents' ports are tried.
+    This is tested right after the nodes have met. A launcher that cannot reach another node fails only after minutes (torchrun after
+    ten), without a clear reason. A port that refuses the connection counts as reached, because its holder does not listen yet.
+    started: whether nodes may already have started their programs, which should get no test connections. If true, only the agents'
+    ports are tested.
     """
     tries = [
         (peer, port)
@@ -49,7 +50,7 @@ def unreachable(
                 return found
         return None
     finally:
-        # The first unreachable node is enough: the timeouts of the others are not waited for.
+        # The first unreachable node is enough, so the timeouts of the others are not awaited.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -81,7 +82,7 @@ def find_lost(
     is_overdue: Callable[[int], bool],
     ask: Callable[[Peer], PeerAnswer | None],
 ) -> set[int]:
-    """Return the numbers of the members of a generation that are lost, of those `suspects`.
+    """Return the numbers of those `suspects`, members of a generation, that are lost.
 
     - No process of a node is left if its machine refuses connections to its agent and to the shim of its benchmark, which listens as
       long as it lives. An agent that died alone is not a loss: it is restarted, and adopts its benchmark.
@@ -99,7 +100,7 @@ def find_lost(
 
 
 def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
-    """Return the port of this generation's shim in a node's last sign of life; 0 if it names none."""
+    """Return the port of this generation's shim from a node's last sign of life; 0 if the sign names none."""
     try:
         sign = attempt.last_sign(node)
     except BaiError:
@@ -108,7 +109,7 @@ def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
 
 
 def is_refused(address: str, port: int) -> bool:
-    """Return whether a machine reports that nothing listens on a port. False if nothing is known."""
+    """Return whether a machine reports that nothing listens on a port. False if the machine does not answer."""
     try:
         socket.create_connection((address, port), timeout=ANSWER_SECONDS).close()
     except OSError as error:
@@ -117,8 +118,8 @@ def is_refused(address: str, port: int) -> bool:
 
 
 def find_refused(ports: Iterable[tuple[Peer, int]]) -> set[int]:
-    """Return the numbers of the nodes whose machine reports that nothing listens on this port; all are asked
-    at the same time."""
+    """Return the numbers of the nodes whose machine reports that nothing listens on the given port. All
+    machines are tested at the same time."""
     asked = list(ports)
     if not asked:
         return set()

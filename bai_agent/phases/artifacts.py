@@ -1,4 +1,4 @@
-"""Keeps the benchmark's files that the descriptor asks for."""
+"""Saves the benchmark's files that the descriptor lists as artifacts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 _SMALL = 2**20
 _AT_A_TIME = 16
-"""Files up to `_SMALL` bytes go side by side: a store in a network answers late. A larger file is read in
-parts anyway."""
+"""Number of files of up to `_SMALL` bytes that are sent in parallel, because a remote store answers late. A
+larger file is sent in parts anyway."""
 _NAMED = 20
-"""Most failed artifacts that are named one by one: on a full disk thousands may fail."""
+"""Largest number of failed artifacts that are named individually, because on a full disk thousands may fail."""
 
 
 @dataclass(frozen=True)
 class ArtifactSummary:
-    """Number of kept files, their bytes, and a sentence for each file that was not kept."""
+    """Number of saved files, their bytes, and a sentence for each file that was not saved."""
 
     files: int
     bytes: int
@@ -51,11 +51,11 @@ def keep_artifacts(
     """Copy the files that `globs` match below `folder` into `store` under `prefix`, with their relative paths
     as names.
 
-    Ends between two files when `stopping()`; a file that cannot be kept is a warning, not an error. user:
-    another user who can write to `folder`; only files that this user can read are kept. expected: whether a
-    pattern without a file causes a warning.
+    Ends between two files when `stopping()` returns True. A file that cannot be saved causes a warning instead
+    of an error. user: another user who can write to `folder`; only files that this user can read are saved.
+    expected: whether a pattern without a file causes a warning.
     """
-    # Imported here: most jobs keep nothing, and every start would pay for the import.
+    # Imported here because most jobs save nothing, and every start would pay for the import.
     from concurrent.futures import ThreadPoolExecutor
 
     found: dict[Path, None] = {}
@@ -74,7 +74,8 @@ def keep_artifacts(
             nothing.append(f'No file matched output.artifacts "{pattern}" in {folder}.')
 
     def keep(path: Path) -> int | str | None:
-        """Return the bytes kept, or the reason why it was not kept, or None if there was no time."""
+        """Return the number of saved bytes, or the reason why the file was not saved, or None if there was no
+        time."""
         name = path.relative_to(folder).as_posix()
         if stopping():
             return None
@@ -104,7 +105,8 @@ def keep_artifacts(
 
 
 def _put_as(user: User, path: Path, *, folder: Path, put: Callable[[Path], None]) -> int:
-    """Put the file that `path` is for `user`, whatever becomes of that name meanwhile; return its bytes. Raises OSError, StoreError."""
+    """Upload the file that `user` finds at `path`, even if the name is changed meanwhile; return its size (bytes). Raises OSError,
+    StoreError."""
     descriptor = open_as(user, path)
     try:
         opened = Path(f"/proc/self/fd/{descriptor}")

@@ -1,4 +1,4 @@
-"""The phase in which the benchmark runs: it is started, watched and ended."""
+"""The phase in which the benchmark is started, watched and stopped."""
 
 from __future__ import annotations
 
@@ -56,19 +56,20 @@ _BLOCK = 4096
 _PART_SECONDS = 2.0
 """Time for which the log must end with a part of a block (seconds). An exiting program also writes one, shortly before its end is known."""
 _TICK = 0.05
-"""Pause between two looks while the benchmark runs (seconds)."""
+"""Pause between two checks while the benchmark runs (seconds)."""
 _SHORT_TICK = 0.01
-"""Pause between two looks while short runs wait for the decision whether they are enough (seconds)."""
+"""Pause between two checks while short runs wait for the decision whether they are enough (seconds)."""
 
 _STARVED_TICK = 1.0
-"""Seconds between two attempts without a descriptor."""
+"""Seconds between two attempts while no file descriptor is free."""
 
 _SHIM_MARGIN = 20.0
-"""Seconds beyond the grace in which the shim must have ended everything (stacks, SIGKILL, reaping)."""
+"""Seconds after the grace period within which the shim must have stopped everything (stacks, SIGKILL,
+reaping)."""
 
 
 def begin_environment(ctx: RunContext) -> None:
-    """Begin to read the facts of the machine, unless the benchmark was started before."""
+    """Start to collect the properties of the machine, unless the benchmark was started before."""
     if ctx.probe is not None and ctx.rundir.generation == 0 and state(ctx.rundir) is State.NOT_STARTED:
         ctx.probe.begin()
 
@@ -76,8 +77,8 @@ def begin_environment(ctx: RunContext) -> None:
 def run_generation(ctx: RunContext) -> None:
     """Start the benchmark, or adopt the running one; return when all of its processes have ended. Raises RunEndedError.
 
-    An agent without free file descriptors watches what it can, and begins again like a restarted one when it
-    has some.
+    An agent without free file descriptors only checks what it can. When descriptors are free again, it starts again
+    like a restarted agent.
     """
     with closing(HeldShim()) as shim:
         while True:
@@ -99,13 +100,13 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         _supervise(ctx)
     descriptor = ctx.rundir.job.read_bytes()
     with closing(OpenFile(ctx.rundir.kept_output)) as output:
-        output.stat()  # before it can be deleted
+        output.stat()  # opened before the benchmark can delete it
         if is_unstarted(ctx):
             ctx.watch.raise_reason()
             if ctx.probe is not None and _is_first_generation(ctx.rundir):
                 _write_environment(ctx, ctx.probe)
             _launch(ctx)
-        # Read once: the benchmark may delete the file, and only it has the shim's pid.
+        # Read once, because the benchmark may delete the file, and no other file has the shim's pid.
         started = read_started(ctx.rundir)
         earlier_s = 0.0
         if ctx.rundir.generation:
@@ -115,7 +116,7 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
             ctx.elastic.launch(shim_port=started.port)
         ctx.when_started(ctx)
         if ctx.job.checkpoint is not None:
-            # Imported here, as below: most jobs have no checkpoints.
+            # Imported here, as below, because most jobs have no checkpoints.
             from bai_agent.checkpoint.periodic import follow
 
             follow(ctx)
@@ -129,21 +130,22 @@ def _attend(ctx: RunContext, shim: HeldShim) -> None:
         look_for_transport(ended=True)
         _warn_of_missing_files(ctx)
     if not ctx.rundir.job.exists():
-        # An extractor that failed for this reason is restarted, and reads the file again.
+        # An extractor that failed because the file was missing is restarted and reads it again.
         write_atomic(ctx.rundir.job, descriptor)
     require_valid_exit(ctx.rundir)
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     make_room(ctx.rundir)
     if ended.stop is None and ended.code != 0 and (full := ctx.disk.look()):
-        # The benchmark noticed the full disk before our watch: only the reserved space is left.
+        # The benchmark failed because of the full disk before our check noticed it. Only the reserved space is
+        # left.
         ctx.events.add(StopEvent(reason=full.outcome.value, message=full.message))
     ctx.events.add(BenchmarkExitEvent(code=ended.code, signal=ended.signal, wall_seconds=ended.wall_seconds))
 
 
 def _supervise(ctx: RunContext) -> None:
-    """Answer the benchmark's processes, which ask this agent for the members of their generation."""
+    """Start the server that tells the benchmark's processes the members of their generation."""
     if ctx.supervisor is None:
-        # Imported here: other jobs start sooner without it.
+        # Imported here, so that other jobs start sooner.
         from bai_agent.peers.adaptdl_supervisor import start_supervisor
 
         supervisor = start_supervisor(ctx.rundir, node=ctx.node.rank, job_id=ctx.job.job.id)
@@ -161,17 +163,17 @@ def _is_first_generation(rundir: RunDir) -> bool:
 
 
 def _write_environment(ctx: RunContext, probe: EnvironmentProbe) -> None:
-    """Write `environment.json`. A failure is logged, and does not end the run."""
+    """Write `environment.json`. A failure is logged but does not end the run."""
     try:
         facts = ctx.redactor.redact_all(probe.finish(stopping=ctx.watch.stopping), own_levels=OWN_LEVELS)
         write_json(ctx.rundir.environment, facts)
     except Exception:
-        # No answer of a machine may prevent the benchmark.
+        # An unexpected property of a machine must not prevent the benchmark.
         log.exception("%s could not be written", ctx.rundir.environment)
 
 
 def start_followers(ctx: RunContext) -> None:
-    """Start the extractor and the job's sinks, unless they run or the extractor has finished."""
+    """Start the extractor and the job's sinks, unless they are running or the extractor has finished."""
     if not ctx.extractor.finished:
         ctx.extractor.start(secrets=ctx.redactor.known if ctx.may_quote else None)
     if not ctx.sinks_started:
@@ -182,7 +184,8 @@ def start_followers(ctx: RunContext) -> None:
 
 
 def is_unstarted(ctx: RunContext) -> bool:
-    """Return whether no agent has started this generation. Its events count if its files are gone: it must not start twice."""
+    """Return whether no agent has started this generation. If its files are gone, its events are checked, because it must not
+    start twice."""
     return state(ctx.rundir) is State.NOT_STARTED and all(
         each.generation != ctx.rundir.generation for each in ctx.events.of(BenchmarkStartEvent)
     )
@@ -210,7 +213,7 @@ def _launch(ctx: RunContext) -> None:
         if ctx.elastic is not None:
             order = replace(order, listens_at=me.address)
         if order.hosts or order.server is not None:
-            # Imported here: most jobs need no other node for their launch.
+            # Imported here because most jobs need no other node for their launch.
             from bai_agent.nodes.peer_services import wait_for_hosts, wait_for_server
 
             if order.hosts:
@@ -250,10 +253,11 @@ def _follow(
     *,
     earlier_s: float,
 ) -> None:
-    """Watch the benchmark until it has ended or is LOST. The first reason to stop becomes the only order to the shim.
+    """Watch the benchmark until it has ended or its state is LOST. The first reason to stop becomes the only stop
+    order to the shim.
 
-    earlier_s: duration of the generations before, which counts for the limit (seconds).
-    A shim that does not end the benchmark within the ordered grace and `_SHIM_MARGIN` is killed with it.
+    earlier_s: duration of earlier generations, which counts towards the limit (seconds). If the shim does not
+    stop the benchmark within the grace period and `_SHIM_MARGIN`, both are killed.
     """
     clock = ctx.clock
     give_up_at: float | None = None
@@ -301,18 +305,20 @@ def _follow(
 
 
 def _size_look(ctx: RunContext) -> Callable[[], None]:
-    """Return the look that proposes another number of nodes, if the benchmark's hints may change it; it does nothing for other jobs."""
+    """Return a function that proposes another number of nodes, if the benchmark's hints may change it. For other jobs, the function
+    does nothing."""
     supervisor, elastic = ctx.supervisor, ctx.elastic
     if supervisor is None or elastic is None or not ctx.job.takes_proposals:
         return lambda: None
-    # Imported here: other jobs start sooner without it.
+    # Imported here, so that other jobs start sooner.
     from bai_agent.nodes.size_policy import new_size_look
 
     return new_size_look(ctx, elastic, lambda: supervisor.hints)
 
 
 class _ProgramLook:
-    """Looks for a Python and for a static program, after doubling pauses because each look reads all of /proc."""
+    """Searches the benchmark's processes for a Python and for a static program. The pauses double, because each
+    search reads all of /proc."""
 
     def __init__(self, ctx: RunContext, started: Started | None) -> None:
         self._ctx = ctx
@@ -347,7 +353,7 @@ def _order_stop(ctx: RunContext, reason: StopReason, *, grace: timedelta) -> Non
 
 
 def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
-    """End a benchmark whose shim is dead or unreachable."""
+    """Kill a benchmark whose shim is dead or unreachable."""
     message = Outcome.LOST.sentence
     if not ctx.rundir.shim_lock.exists():
         message = (
@@ -355,7 +361,8 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
             f"{ctx.rundir.shim_lock.name} among them. The benchmark was ended because it must not change these files."
         )
         ctx.reason = ctx.reason or StopReason(Outcome.LOST, message)
-    # A reason to stop explains the end better: this agent may have been restarted for a cancel.
+    # A reason to stop explains the end better. For example, the job may have been cancelled while the agent
+    # restarted.
     ctx.reason = ctx.reason or ctx.watch.reason()
     end_lost(ctx.rundir, started=started)
     ctx.events.add(StopEvent(reason=Outcome.LOST.value, message=message))
@@ -364,7 +371,7 @@ def _end_unwatched(ctx: RunContext, started: Started | None) -> None:
 def _remove_container(ctx: RunContext) -> None:
     if ctx.job.benchmark.container is None:
         return
-    # Imported here: most jobs have no container.
+    # Imported here because most jobs have no container.
     from bai_agent.benchmark.container import remove_container
 
     if (warning := remove_container(ctx.rundir)) is not None:
@@ -393,7 +400,8 @@ def _warn_of_missing_files(ctx: RunContext) -> None:
 
 
 def _warn_of_missing(ctx: RunContext, path: Path) -> bool:
-    """Warn once of a file that the benchmark deleted or renamed; return whether this call warned."""
+    """Add a warning about a file that the benchmark deleted or renamed, unless it exists; return whether this
+    call added it."""
     name = path.relative_to(ctx.rundir.path).as_posix()
     message = f"{name} was deleted or renamed in the run directory while the benchmark ran; a part of its content may be missing."
     return ctx.warn_once(message)

@@ -1,5 +1,5 @@
-"""Whether the runs of a job with `until` are enough: the interval is narrow twice in a row, and the runs have
-no trend.
+"""Decides whether the runs of a job with `until` are enough. They are if the interval is narrow twice in a row
+and the runs have no trend.
 
 Pure: the same headlines give the same decision, whichever agent computes it.
 """
@@ -14,19 +14,19 @@ from bai_agent.job.figures import half_width, mean_of, relative_half_width, tren
 from bai_agent.light_dataclass import dataclass
 
 _TREND = 0.05
-"""The level of Kendall's test at which runs have a trend, so that their mean does not predict the next
-run."""
+"""Significance level of Kendall's test. Below it, the runs have a trend, so their mean does not predict the
+next run."""
 
 Headlines = Mapping[tuple[str | None, str], Mapping[int, float]]
-"""Numbers of the runs that ended well, by arm and series and by block. Without arms each run is a block."""
+"""Numbers of the successful runs, by arm and series, then by block. Without arms, each run is a block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Enough:
-    """Result of all completed runs."""
+    """Evaluation of all completed runs."""
 
     interval: float | None
-    """Half the width of the widest 95 % confidence interval, as a share; None if it is not known."""
+    """Half the width of the widest 95 % confidence interval, as a share of the mean; None if unknown."""
     narrow_before: bool
     """Whether all intervals were also narrow enough before the last run or block."""
     trend: bool
@@ -34,15 +34,15 @@ class Enough:
     enough: bool
 
     def as_table(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the evaluation as JSON values."""
         return dict(self.__dict__)
 
 
 def enough_runs(headlines: Headlines, *, arms: Sequence[str], until: float, least: int) -> Enough:
-    """Return whether the runs are enough. arms: of the job; the others are compared with the first.
+    """Return whether the runs are enough. arms: arms of the job, which are all compared with the first one.
 
-    With arms the interval is that of the difference of each arm to the first, from the differences within
-    blocks. least: minimum number of runs or blocks of each series.
+    With arms, the interval is that of the difference between each arm and the first, computed from the
+    differences within blocks. least: minimum number of runs or blocks of each series.
     """
     every = _differences(headlines, arms) if arms else _means(headlines)
     widths = [width(values) for values, width in every]

@@ -1,7 +1,8 @@
-"""The end of a job of several nodes: each reports its end at once, so that a failure ends all or leads to another generation, and the
-job's result is made from the ends of all.
+"""The end of a job of several nodes. Each node reports its end at once, so that a failure stops all nodes or leads to another
+generation. The job's result is made from the outcomes of all nodes.
 
-In a fixed job the coordinator makes the result, in an elastic one the leader, only after it has read the decision that ends the job.
+In a fixed job, the coordinator makes the result. In an elastic job, the leader makes it after it has read the decision that ends the
+job.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bai_agent.runtime.stop import StopReason
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
-    # A job has one of them.
+    # A job has only one of these monitors.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.peer_monitor import PeerMonitor
 
@@ -39,8 +40,8 @@ _TELL_SECONDS = 10.0
 
 
 def tell_others(ctx: RunContext) -> None:
-    """Report this node's end before its pending records are sent, so that the others end at once after a failure, or continue without
-    it."""
+    """Report this node's end before its pending records are sent. After a failure, the other nodes can then stop at once, or continue
+    without this node."""
     if ctx.monitor is not None:
         _tell_all(ctx, ctx.monitor)
     elif ctx.elastic is not None and ctx.has_part:
@@ -49,7 +50,7 @@ def tell_others(ctx: RunContext) -> None:
 
 def _tell_all(ctx: RunContext, monitor: PeerMonitor) -> None:
     if monitor.is_cut_off:
-        # They have given this node up.
+        # The other nodes have already given this node up.
         return
     found = _own_failure(ctx)
     if found is None:
@@ -111,8 +112,9 @@ def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) ->
     """Report the end of this node's part. Return the ends of all nodes on the node that decides for the job,
     else None.
 
-    The coordinator waits for the others: each ends by its own limits, or is lost. A worker decides if the
-    coordinator is lost. A worker whose benchmark failed because of that loss may be the first to detect it.
+    The coordinator waits for the other nodes, each of which ends by its own limits or is lost. If the
+    coordinator is lost, a worker decides. A worker whose benchmark failed because of that loss may be the first
+    to detect it.
     """
     patience_s = 0.0 if monitor.is_cut_off else ctx.job.limits.drain.total_seconds()
     _insist(ctx, lambda: monitor.attempt.end(own), patience_s=patience_s)
@@ -128,11 +130,11 @@ def _outcomes_of_all(ctx: RunContext, monitor: PeerMonitor, own: NodeOutcome) ->
 
 
 def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutcome]:
-    """Return outcomes for the nodes that could not be waited for: if all `heard` nodes succeeded, the unknown
-    end of another one still keeps the job from succeeding."""
+    """Return outcomes for the nodes whose end is unknown. Even if all `heard` nodes succeeded, a node with an
+    unknown end keeps the job from succeeding."""
     if ctx.is_served or any(each.outcome != Outcome.SUCCEEDED.value for each in heard):
-        # If one launcher started all processes and succeeded, all nodes succeeded; a failure is the cause,
-        # whatever happened to the others.
+        # If a single launcher started all processes and succeeded, all nodes succeeded. If a node failed, that
+        # failure is the cause, whatever happened to the others.
         return []
     ranks = {each.rank for each in heard}
     return [
@@ -148,8 +150,8 @@ def _unheard(ctx: RunContext, heard: Sequence[NodeOutcome]) -> Sequence[NodeOutc
 
 
 def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
-    """Return why this node's part did not succeed, as far as known before its output is read completely, and
-    when."""
+    """Return why and when this node's part failed, as far as this is known before its output is read
+    completely. None if it did not fail."""
     left = read_exit(ctx.rundir)
     stopped = stopped_at(ctx)
     if ctx.reason is not None:
@@ -165,7 +167,7 @@ def _own_failure(ctx: RunContext) -> tuple[StopReason, int | None] | None:
 
 
 def _insist(ctx: RunContext, say: Callable[[], object], *, patience_s: float) -> None:
-    """Publish an object in a store that may be unreachable for a while."""
+    """Call `say`, which writes an object; repeat this if the store is unreachable for a while."""
     deadline = ctx.clock.monotonic() + patience_s
     while True:
         try:
@@ -212,7 +214,7 @@ def result_of_elastic_job(
 
 
 def _replaced(elastic: ElasticMonitor) -> list[int]:
-    """Return the lost nodes in whose place machines were launched, as far as the store answers."""
+    """Return the lost nodes in whose place machines were launched; empty if the store cannot be reached."""
     try:
         return sorted(node for each in elastic.attempt.launches() for node in each.replaces)
     except BaiError as error:
@@ -223,8 +225,8 @@ def _replaced(elastic: ElasticMonitor) -> list[int]:
 def _measured_by(
     ctx: RunContext, elastic: ElasticMonitor, lost: Iterable[int], heard: Sequence[NodeOutcome]
 ) -> Sequence[NodeOutcome]:
-    """Return the values that lost nodes measured, as far as they can be read in time."""
-    # Imported here: most jobs lose no node.
+    """Return the values that lost nodes measured and that can be read in time."""
+    # Imported here because most jobs lose no node.
     from bai_agent.phases.lost_records import outcomes_of_lost
 
     deadline = ctx.clock.monotonic() + ctx.job.limits.drain.total_seconds()

@@ -1,4 +1,4 @@
-"""The generations of a run so far, as its files and events tell them."""
+"""The generations of a run so far, according to its files and events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def has_run(ctx: RunContext) -> bool:
 
 
 def newest_started(ctx: RunContext) -> RunDir:
-    """Return the run directory of the newest generation, by its files or the run's events."""
+    """Return the run directory of the newest generation that was started, according to its files or the run's
+    events."""
     return ctx.rundir.of_generation(max([*_told(ctx), ctx.rundir.newest_generation().generation]))
 
 
@@ -49,7 +50,7 @@ def generation_outcomes(ctx: RunContext, *, quote: bool) -> list[GenerationOutco
 
 def _generation_outcome(ctx: RunContext, rundir: RunDir, *, quote: bool) -> GenerationOutcome:
     started, ended = read_started(rundir), read_exit(rundir) or RunEnd(lost=True)
-    # The end as the node has reported it. The last one was not reported.
+    # Use the end that the node has reported. The end of the last generation has not been reported.
     told = next((each for each in ctx.events.of(RestartEvent) if each.generation > rundir.generation), None)
     # Imported here: it is not needed before the benchmark starts.
     from bai_agent.phases.root_cause import judge_end

@@ -1,7 +1,7 @@
 """The generations of a run: the benchmark is restarted after a failure, as often as the job's policy allows.
 
-Each decision is in the run directory before it has effects, so an agent that is killed anywhere and restarted continues the
-same generation. No generation is started twice.
+Each decision is written to the run directory before it takes effect. An agent that is killed at any point and restarted
+therefore continues the same generation. No generation is started twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bai_agent.runtime.stop import RunEndedError, StopReason
 from bai_agent.strategy.launch import Role
 
 if TYPE_CHECKING:
-    # A run of one node does not need it.
+    # Not needed for a run of one node.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
     from bai_agent.peers.generation_control import GenerationControl
     from bai_agent.peers.peer_monitor import PeerMonitor
@@ -44,22 +44,23 @@ log = logging.getLogger(__name__)
 _SHARED = (*MAY_GET_BETTER, Outcome.SUCCEEDED)
 """Outcomes of a node after which the coordinator decides how to continue."""
 _TICK_S = 0.1
-"""Pause between two looks while waiting for the next generation (seconds)."""
+"""Pause between two checks while waiting for the next generation (seconds)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Stopped:
-    """Content of `generations/end.json`: why no further generation begins, unless the last one's end explains
-    it."""
+    """Content of `generations/end.json`: the reason why no further generation begins. It is empty if the end of
+    the last generation explains this."""
 
     outcome: Text | None = None
     sentence: Text = ""
 
 
 def run_benchmark(ctx: RunContext) -> None:
-    """Run the benchmark, and restart it by the job's policy; return when no generation is due. Raises RunEndedError."""
+    """Run the benchmark and restart it according to the job's policy; return when no further generation follows. Raises
+    RunEndedError."""
     _stop_again(ctx)
-    # A node of an elastic job first asks whether its unstarted generation is still the newest.
+    # A node of an elastic job first checks whether its unstarted generation is still the newest.
     if ctx.elastic is None or not is_unstarted(ctx):
         _run(ctx)
     while _begin_next(ctx):
@@ -67,7 +68,8 @@ def run_benchmark(ctx: RunContext) -> None:
 
 
 def _run(ctx: RunContext) -> None:
-    """Run a generation. It ends unlaunched if the next one was decided before. Raises RunEndedError."""
+    """Run a generation. If the next one is decided before the launch, the generation ends without a launch.
+    Raises RunEndedError."""
     if ctx.elastic is not None:
         ctx.elastic.begin(ctx.rundir.generation)
     try:
@@ -80,7 +82,7 @@ def _run(ctx: RunContext) -> None:
 
 
 def _is_change(ctx: RunContext, reason: StopReason) -> bool:
-    """Return whether another generation may follow here after `reason` ended an unlaunched one."""
+    """Return whether another generation may follow on this node after `reason` ended one before its launch."""
     if ctx.elastic is not None:
         return ctx.elastic.goes_on_after(reason)
     control = ctx.monitor.generations if ctx.monitor is not None else None
@@ -100,7 +102,7 @@ def _restore(ctx: RunContext) -> None:
 
 
 def _keeps_checkpoint(ctx: RunContext) -> Callable[[], bool]:
-    """Return a function: whether the generation's last checkpoint is still being uploaded."""
+    """Return a function that returns whether the generation's last checkpoint is still being uploaded."""
     checkpoints = ctx.checkpoints
     limit_s = ctx.job.limits.pull_timeout.total_seconds()
     return lambda: checkpoints is not None and checkpoints.keeps_within(limit_s)
@@ -115,10 +117,10 @@ def wait_for_checkpoint(ctx: RunContext) -> None:
 
 
 def end_generations(ctx: RunContext) -> None:
-    """Record that no further generation begins: followers of the output end then."""
+    """Record that no further generation begins, so that followers of the output end."""
     if not ctx.job.has_generations or not has_run(ctx):
         return
-    # A decided generation may never have begun.
+    # A generation that was decided may never have begun.
     runs_none = ctx.between_generations or state(ctx.rundir) is State.NOT_STARTED
     reason = ctx.reason if runs_none else None
     stopped = (
@@ -148,7 +150,7 @@ def _begin_next(ctx: RunContext) -> bool:
 
 def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
     """Wait for the next generation in an elastic job, whose leader decides."""
-    # Imported here, as below: other jobs start sooner without it.
+    # Imported here, as below, so that other jobs start sooner.
     from bai_agent.nodes.held_ports import hold_port
     from bai_agent.nodes.membership import begin, next_membership, own_peer
 
@@ -157,7 +159,7 @@ def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
     ended, reason, port, keeps = None, ctx.reason, hold_port(), _keeps_checkpoint(ctx)
     if elastic.at == ctx.rundir.generation:
         if elastic.is_leaving:
-            # The other nodes wait for it until this node reports the end of its generation.
+            # The other nodes wait for this checkpoint until this node reports the end of its generation.
             wait_for_checkpoint(ctx)
         end, sentence, failed = _end_of_generation(ctx)
         ended = _said(ctx, end, sentence, failed, port=port.getsockname()[1])
@@ -174,7 +176,7 @@ def _come_to_next(ctx: RunContext, elastic: ElasticMonitor) -> bool:
         ctx.reason = reason
         return False
     if ctx.checkpoints is not None and ctx.checkpoints.is_alive():
-        # The generation began without this checkpoint.
+        # The next generation began without this checkpoint.
         ctx.checkpoints.give_up()
     ctx.tell_checkpoints()
     ctx.port = port
@@ -195,7 +197,8 @@ def _launch_problem(ctx: RunContext) -> str:
 
 
 def _said(ctx: RunContext, end: MemberEnd, sentence: str, failed: int | None, *, port: int) -> GenerationEnd:
-    """Return this node's report of a generation whose processes have all ended here."""
+    """Return this node's report about the end of a generation, after all of its processes on this node have
+    ended."""
     return GenerationEnd(
         rank=ctx.node.rank,
         outcome=end.outcome.value,
@@ -243,7 +246,7 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
         if not _was_ended_for_next(ctx, monitor, control):
             return None
     elif end.outcome not in _SHARED:
-        # The other nodes learn of it as in a job without restarts.
+        # The other nodes learn of this end as in a job without restarts.
         return None
     control.is_held = _keeps_checkpoint(ctx)
     control.wait()
@@ -269,7 +272,8 @@ def _agree(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) ->
             write_members(ctx.rundir.of_generation(ctx.rundir.generation + 1), members)
             ctx.port = port
             return StartGeneration(members=tuple(decision.members), ledger=decision.ledger)
-        # A success counts however long the agreement takes. A serving node began before the benchmark.
+        # The limit does not apply after a success, however long the agreement takes. It does not apply to a
+        # serving node, which began before the benchmark.
         if (end.outcome is not Outcome.SUCCEEDED or decision is not None) and ctx.role is not Role.SERVE:
             _end_if_out_of_time(ctx, sentence)
         if decision is None:
@@ -293,9 +297,9 @@ def _end_if_silent(ctx: RunContext, monitor: PeerMonitor) -> None:
 
 
 def _was_ended_for_next(ctx: RunContext, monitor: PeerMonitor, control: GenerationControl) -> bool:
-    """Return whether the benchmark was ended for another generation, not for the end of the job."""
+    """Return whether the benchmark was stopped for another generation instead of the end of the job."""
     while control.decision is None and not monitor.ends_job:
-        # A restarted agent has not looked yet.
+        # A restarted agent has not checked the sources yet.
         reason = ctx.watch.reason()
         if reason is not None and reason.outcome is not Outcome.PEER_FAILED:
             return False
@@ -312,9 +316,10 @@ def _end_of_generation(ctx: RunContext) -> tuple[MemberEnd, str, int | None]:
 
     ended = read_exit(ctx.rundir) or RunEnd(lost=True)
     outcome, sentence, cause = judge_end(ctx, ended, quote=ctx.may_quote)
-    # By the time of day, because another agent may have seen its end. The clock may have been set back since.
+    # The time of day is used, because another agent may have seen the end. The clock may have been set back
+    # since.
     ago_s = max(0.0, ctx.clock.time() - ended.time / 1000) if ended.time is not None else 0.0
-    # A launcher has its own exit code.
+    # Use the failed process, because a launcher has its own exit code.
     failed = ended if cause is None or cause.code is cause.signal is None else cause
     end = MemberEnd(
         outcome=outcome,
@@ -362,7 +367,7 @@ def _tell(ctx: RunContext, outcome: str, message: str, pause_s: float) -> None:
             message=message,
         )
     )
-    # The reason for that end does not end the next generation.
+    # The reason that ended this generation must not end the next one.
     ctx.reason = None
     ctx.watch.end_generation()
 

@@ -1,5 +1,5 @@
-"""A handle of the benchmark's shim for an agent without free file descriptors: signalling it needs no further
-one."""
+"""A handle to the benchmark's shim for an agent without free file descriptors. Sending a signal through it
+needs no further descriptor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class HeldShim:
-    """A pidfd of the shim, opened while there are descriptors: it never means another process."""
+    """A pidfd of the shim, opened while descriptors are free. It never refers to another process."""
 
     def __init__(self) -> None:
         self._pidfd: int | None = None
@@ -30,8 +30,8 @@ class HeldShim:
         return self._pidfd is not None
 
     def hold(self, ctx: RunContext, started: Started | None, *, earlier_s: float) -> None:
-        """Open a handle of the living shim. earlier_s: seconds of the job before. Raises OSError if no
-        descriptor is left."""
+        """Open a handle to the running shim. earlier_s: duration of the job before this generation (seconds).
+        Raises OSError if no descriptor is free."""
         self._is_starved = False
         shim = find_shim(ctx.rundir, started)
         if self._pidfd is not None or shim is None or started is None:
@@ -47,8 +47,8 @@ class HeldShim:
             self.close()
 
     def watch_starved(self, ctx: RunContext, error: OSError) -> None:
-        """Obey the limits that need no descriptor: `max_runtime` and signals. The shim ends the benchmark on
-        SIGTERM."""
+        """Apply the limits that can be checked without a descriptor: `max_runtime` and signals. The shim stops
+        the benchmark on SIGTERM."""
         if not self._is_starved:
             self._is_starved = True
             log.error("no file descriptor is left (%s): the agent tries again until there is one", error)
@@ -57,7 +57,7 @@ class HeldShim:
         try:
             reason = ctx.watch.reason(running_s=ctx.clock.monotonic() - self._begun)
         except OSError:
-            return  # the sources after those two read files
+            return  # the sources after these two would read files
         if reason is None:
             return
         self._is_told = True

@@ -1,5 +1,5 @@
-"""Values that lost nodes measured: the leader reads them from the nodes' records in the job store, because
-the nodes cannot report them."""
+"""Reads the values that lost nodes measured. The leader takes them from the nodes' records in the job store,
+because lost nodes cannot report them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bai_agent.metrics.headlines import Headlines
 log = logging.getLogger(__name__)
 
 _MOST_BYTES = 64 * 2**20
-"""Records of a node that are read."""
+"""Largest size of a node's records that are read (bytes)."""
 _PIECE = 4 * 2**20
 
 
@@ -35,10 +35,10 @@ def outcomes_of_lost(
     folder: Path,
     over: Callable[[], bool],
 ) -> list[NodeOutcome]:
-    """Return the values that these nodes measured, as far as they can be read before `over`; a warning names
-    the nodes whose values are missing.
+    """Return the values that these nodes measured and that can be read before `over()` returns True. A warning
+    names the nodes whose values are missing.
 
-    heard: the ends of the other nodes' parts. members: those of each generation, by its number.
+    heard: outcomes of the other nodes. members: the members of each generation, by its number.
     """
     starts: dict[int | None, int] = {}
     for each in (each for node in heard for each in node.generations or ()):
@@ -94,7 +94,7 @@ def _outcome(
             headlines=found.of_job,
             required_missing=[each.name for each in job.metrics if each.required and not counts[each.name]],
             empty_presets=sorted(presets - seen),
-            # Its files were not looked into.
+            # The lost node's result files were not read.
             results_missing=[each.path for each in job.results if not each.required],
             required_results_missing=[each.path for each in job.results if each.required],
         ),
@@ -120,7 +120,7 @@ def _counts(job: Job, path: Path) -> tuple[int, dict[str, int]]:
     """Return the number of records, and their number for each metric of the job."""
     found: Counter[bytes] = Counter()
     with path.open("rb") as file:
-        # No text within a record contains these markers: its quotes would be escaped.
+        # No text within a record contains these markers, because its quotes would be escaped.
         found.update(
             line.partition(b',"name":')[2].partition(b',"value":')[0] for line in file if line.endswith(b"\n")
         )

@@ -24,18 +24,18 @@ from bai_agent.runtime.stop import RunEndedError
 from bai_agent.strategy import strategy_of
 
 _CLAIM_SECONDS = 120.0
-"""How long claiming this node's part of an unreachable store is retried before the run ends."""
+"""Seconds for which the claim of this node's part of an unreachable store is retried before the run ends."""
 
 _LAUNCH_SECONDS = 600.0
-"""Seconds for a machine of a later launch: its launcher may have died before it recorded the launch, and
-another one checks later."""
+"""The same time for a machine of a later launch. It is longer, because the launcher may have died before it
+recorded the launch, and another one checks later."""
 
 _CLAIM_MARGIN = 5.0
-"""Seconds beyond that for the last answer of the store."""
+"""Additional seconds for the last answer of the store."""
 
 
 def prepare(ctx: RunContext) -> None:
-    """Complete the run directory, and detect early what would fail late."""
+    """Complete the run directory, and check early for problems that would otherwise fail late."""
     rundir = ctx.rundir
     works = [each.work for _, each in workspaces(ctx.job, rundir)]
     for folder in (*works, rundir.log_chunks, rundir.metric_chunks):
@@ -83,8 +83,8 @@ _PARTS = {
 
 
 def missing_dependencies() -> list[str]:
-    """Return a sentence for each missing package: the agent runs without some of them, slower or with fewer
-    features."""
+    """Return a sentence for each missing package. The agent can run without some packages, but it is then
+    slower or has fewer features."""
     wanted = [each for each in _PARTS if each != "zstandard" or sys.version_info < (3, 14)]
     python = ".".join(map(str, sys.version_info[:2]))
     return [
@@ -95,15 +95,16 @@ def missing_dependencies() -> list[str]:
 
 
 def _let_user_in(ctx: RunContext) -> None:
-    """Give the benchmark's user access to its folders, and detect before the pull if that is impossible."""
+    """Give the benchmark's user access to its folders. If that is impossible, this is detected before the
+    pull."""
     try:
         user = find_user(ctx.job.benchmark.user)
         if user is not None:
             require_own_way(user, ctx.rundir.path)
             for job, own in workspaces(ctx.job, ctx.rundir):
                 open_way(own.own, top=ctx.top_folder)
-                # Together with the files that `bai` copied there: later files are made with the user's own
-                # rights.
+                # The files that `bai` copied there also get this user as owner. Later files are created with
+                # the user's own rights.
                 folders = [each for each in (own.work, scripts_folder(job, own)) if each is not None]
                 for each in folders:
                     make_folder(each, private=own.path)
@@ -129,7 +130,8 @@ def _link(file: Path, link: Path) -> None:
 
 
 def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
-    """Claim this node's part of the job store, so that no other machine runs the same. Raises RunEndedError."""
+    """Claim this node's part of the job store, so that no other machine runs the same node. Raises
+    RunEndedError."""
     node_store = ctx.node_store
     if node_store is None:
         return
@@ -165,13 +167,14 @@ def _claim(ctx: RunContext, identity: Mapping[str, Any]) -> None:
 
 
 def _require_job(ctx: RunContext) -> None:
-    """Raise RunEndedError if this machine was launched for a job that is over, so that it runs nothing and powers off."""
+    """Raise RunEndedError if this machine was launched for a job that is over. The machine then runs nothing and powers
+    off."""
     if not ctx.node.launch or ctx.record is None:
         return
     try:
         is_over = ctx.record.result() is not None
     except StoreError:
-        return  # the claim asks again
+        return  # the claim checks this again
     if is_over:
         raise RunEndedError.of(
             Outcome.SUCCEEDED, "The job was over before this machine could take part in it."
@@ -179,13 +182,14 @@ def _require_job(ctx: RunContext) -> None:
 
 
 def _has_to_leave(ctx: RunContext) -> bool:
-    """Return whether the run ends without its part of the store, in which its result would be read."""
+    """Return whether the run must end before it has claimed its part of the store, from which its result would
+    be read."""
     reason = ctx.watch.reason()
     return reason is not None and not reason.by_store
 
 
 def start_uploader(ctx: RunContext) -> None:
-    """Start to upload the run directory to a job store that is elsewhere, unless that has been started."""
+    """Start to upload the run directory to a remote job store, unless the upload is already running."""
     if ctx.node_store is not None and ctx.uploader is None:
         ctx.uploader = ctx.new_uploader(ctx.node_store, ctx.rundir)
         ctx.uploader.start()
@@ -195,7 +199,7 @@ def start_uploader(ctx: RunContext) -> None:
 def start_monitor(ctx: RunContext) -> None:
     """Begin to give signs of life to the other nodes, unless this agent already does."""
     if ctx.elastic is not None and any(metric.required for metric in ctx.job.metrics):
-        # Imported here: most runs have none.
+        # Imported here because most runs have no required metrics.
         from bai_agent.metrics.checkpoint import required_seen
 
         ctx.elastic.seen = lambda: required_seen(ctx.rundir.extractor_offset, ctx.job.metrics)

@@ -1,5 +1,5 @@
-"""The phase that brings what the benchmark needs, after the job's network file systems are mounted: the image of its container, data
-and scripts, the scripts' requirements, and the checkpoint of another job."""
+"""The phase that fetches the benchmark's inputs after the job's network file systems are mounted. The inputs are the image of its
+container, data and scripts, the scripts' requirements, and the checkpoint of another job."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 
 def mount_file_systems(ctx: RunContext) -> None:
-    """Mount the job's network file systems, unless an earlier agent has in this boot. Raises RunEndedError.
+    """Mount the job's network file systems, unless an earlier agent has mounted them since this boot. Raises
+    RunEndedError.
 
-    Nodes that share a machine leave it to its first one, and wait for that one in `join`.
+    If nodes share a machine, only the first of them mounts the file systems, and the others wait for it in
+    `join`.
     """
     if not ctx.job.mounts or not ctx.is_first_here or "run" in ctx.events.finished_phases():
         return
-    # Imported here, as in `unmount_file_systems`: most jobs have none.
+    # Imported here, as in `unmount_file_systems`, because most jobs mount nothing.
     from bai_agent.machine.network_mounts import mount_all
 
     try:
@@ -43,7 +45,8 @@ def mount_file_systems(ctx: RunContext) -> None:
 
 
 def unmount_file_systems(job: Job, rundir: RunDir) -> None:
-    """Unmount what an agent has mounted for this node: after the artifacts and the result, which may be read from there."""
+    """Unmount the file systems that an agent has mounted for this node. This comes last, because artifacts and result may
+    be read from them."""
     if job.mounts:
         from bai_agent.machine.network_mounts import unmount_all
 
@@ -80,7 +83,7 @@ def bring(ctx: RunContext) -> None:
                 from bai_agent.requirements.venv_cache import venv_cache
 
                 ctx.events.add(RequirementsEvent(path=required, done=False))
-                # An instance is gone after its one job.
+                # An instance runs only one job, so it needs no cache.
                 cache = venv_cache(os.environ) if ctx.node.instance_id is None else None
                 install_requirements(job, rundir, deadline=deadline, stopping=ctx.watch.stopping, cache=cache)
                 ctx.events.add(RequirementsEvent(path=required, done=True))
@@ -99,7 +102,7 @@ def bring(ctx: RunContext) -> None:
 
 
 def _bring_image(ctx: RunContext, deadline: float) -> None:
-    """Bring the image of the benchmark's container, before the nodes meet. Raises RunEndedError, Stopped."""
+    """Pull the image of the benchmark's container, before the nodes meet. Raises RunEndedError, Stopped."""
     # Imported here: most jobs have no container.
     from bai_agent.benchmark.container_image import bring_image
 
@@ -113,14 +116,15 @@ def _bring_image(ctx: RunContext, deadline: float) -> None:
 
 
 def _folders(job: Job, rundir: RunDir) -> dict[SourceKind, Path]:
-    """Return where relative paths start; for data this is the folder in which the benchmark starts."""
+    """Return the folders that relative paths start from. For data, this is the folder in which the benchmark
+    starts."""
     start = working_folder(job, rundir, scripts=scripts_folder(job, rundir))
     return {SourceKind.DATA: start, SourceKind.SCRIPTS: rundir.scripts}
 
 
 def _sources(ctx: RunContext) -> Sequence[Source]:
-    """Return the sources that this node pulls. Absolute paths on a shared machine are pulled by its first node alone, and paths on
-    a shared file system by the job's.
+    """Return the sources that this node pulls. On a shared machine, only its first node pulls absolute paths. On a shared file
+    system, only the job's first node pulls them.
 
     If arms have folders of their own, a source with a relative path is pulled into the folder of each of its arms.
     """

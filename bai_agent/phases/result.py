@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _OWN_LEVELS = 2
-"""Depth of the result's tables that have our own keys; deeper tables have keys that the benchmark chose."""
+"""Depth of the result's tables that have bai's own keys. Deeper tables have keys that the benchmark chose."""
 
 _LINE_SECONDS = 0.75e-6
 """Time that a Python benchmark takes to write one line with its own system call (measured by
@@ -78,22 +78,22 @@ benchmarks/overhead.py)."""
 _LINE_SHARE = 0.01
 
 _LIVE_SECONDS = 2.0
-"""Duration below which it does not matter when lines arrive."""
+"""Shortest run for which the time of each line matters (seconds)."""
 
 _RESULT_SECONDS = 5.0
-"""Time reserved for the result, if the machine will be lost at a known time."""
+"""Time reserved for the result if the machine will be lost at a known time (seconds)."""
 
 _LAST_LINES = 20
 
 
 def write_result(ctx: RunContext) -> Outcome:
-    """Keep the artifacts, write `result.json` here, and return the outcome."""
+    """Save the artifacts, write `result.json` in the run directory, and return the outcome."""
     make_folder(ctx.rundir.path, private=ctx.rundir.path)  # the benchmark may have deleted it
     outcome = _node_outcome(ctx)
     git = GitCommit(**vars(ctx.job.git)) if ctx.job.git else None
     result = job_result(ctx.job.job.id, [outcome], git=git, whole=ctx.others is None)
     if ctx.others is not None:
-        # Imported here, as below: it would delay the end of other runs.
+        # Imported here, as below, so that it does not delay the end of other runs.
         from bai_agent.phases.gang_failure import result_of_all
 
         if (of_all := result_of_all(ctx, outcome, git=git)) is not None:
@@ -106,7 +106,7 @@ def write_result(ctx: RunContext) -> Outcome:
 
 
 def _node_outcome(ctx: RunContext) -> NodeOutcome:
-    """Keep the artifacts, and return the outcome of this node, without secrets."""
+    """Save the artifacts, and return the outcome of this node, without secrets."""
     artifacts = _keep_artifacts(ctx)
     hidden = _why_nothing_is_quoted(ctx)
     if hidden is not None:
@@ -138,7 +138,8 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
         "is_server": ctx.job.is_server(ctx.node.rank),
         "transports": transports_in(ctx) or None,
     }
-    # These texts may also contain a secret that is a common word, such as a user's name.
+    # A secret may be a common word, such as a user's name, so the outcome's value is restored after the
+    # redaction.
     redacted = ctx.redactor.redact_all(table, own_levels=_OWN_LEVELS) | {"outcome": outcome.value}
     if repeat_here(ctx) is not None:
         redacted["repeats"] = [as_table(each) for each in repeat_outcomes(read_repeats(ctx.rundir.repeats))]
@@ -157,7 +158,8 @@ def _node_outcome(ctx: RunContext) -> NodeOutcome:
 
 
 def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
-    """Return the content of `extracted.json`; None if it is missing, or malformed, which is logged."""
+    """Return the content of `extracted.json`. None if the file is missing or malformed; a malformed file is
+    logged."""
     table = read_json(rundir.extracted)
     try:
         return None if table is None else checked(ExtractionEnd, table, where=str(rundir.extracted))
@@ -167,7 +169,7 @@ def _read_extraction(rundir: RunDir) -> ExtractionEnd | None:
 
 
 def _own_usage(ctx: RunContext, ended: RunEnd, extracted: ExtractionEnd | None) -> OwnUsage:
-    """Return the resources that our own programs used, as each reports them."""
+    """Return the resources that bai's own programs used, as each program reports them."""
     # The usage of a killed agent is unknown.
     agents = len(ctx.events.of(AgentEvent))
     extractor = extracted.own_usage if extracted is not None else None
@@ -195,9 +197,11 @@ def publish_result(
     rank: int,
     deadline: float,
 ) -> None:
-    """Upload the rest of the record, then the result, if this node writes it, until `deadline` (`time.monotonic()`).
+    """Upload the rest of the record and then the result, if this node writes it. The uploads end at `deadline`
+    (`time.monotonic()`).
 
-    The leader at its end writes the result of an elastic job, because other nodes may continue without the first one.
+    The node that leads an elastic job at its end writes the result, because other nodes may continue without the
+    first node.
     """
     is_first = rank == 0 and not job.is_elastic
     if uploader is not None:
@@ -275,7 +279,7 @@ def _keep_artifacts(ctx: RunContext) -> ArtifactSummary:
                 prefix=f"{_artifacts_prefix(ctx)}{own.arm}/" if own.arm else _artifacts_prefix(ctx),
                 stopping=over,
                 user=user,
-                # A node that left before the job's end may never have been the one that saves.
+                # A node that left before the job's end may never have been the node that saves files.
                 expected=ctx.elastic is None or _is_at_end(ctx.elastic),
             )
         return kept
@@ -292,7 +296,7 @@ def _artifacts_prefix(ctx: RunContext) -> str:
     """Return the key prefix of this node's artifacts. Each of several nodes has its own folder."""
     prefix = "artifacts/" if ctx.record is None else ctx.record.key("artifacts/")
     if ctx.elastic is not None:
-        # Those of the first member of the last generation are the job's.
+        # The artifacts of the first member of the last generation are the artifacts of the job.
         is_of_job = _is_at_end(ctx.elastic) and is_first_member(ctx)
         return prefix if is_of_job else f"{prefix}node-{ctx.node.rank}/"
     return prefix if ctx.job.strategy.nodes == 1 else f"{prefix}rank-{ctx.node.rank}/"
@@ -355,7 +359,7 @@ def _why_nothing_is_quoted(ctx: RunContext) -> str | None:
     """Return why the benchmark's output cannot be quoted without its secrets; None if it can."""
     if ctx.may_quote or (read_exit(ctx.rundir) is None and not _has_content(ctx.rundir.kept_output)):
         return None
-    # Another agent started the benchmark.
+    # The secrets are unknown if another agent started the benchmark.
     deadline = ctx.drain_deadline()
     why = "no time was left to look up the secrets that it may contain"
     try:
@@ -373,11 +377,12 @@ def _has_content(path: Path) -> bool:
 
 
 def _last_lines(ctx: RunContext, cause: Cause | None) -> list[str]:
-    """Return the benchmark's last lines without its launcher's, or the failed process's exception if they do not contain it."""
+    """Return the benchmark's last lines without those of its launcher. If they do not contain the failed process's exception,
+    return the exception instead."""
     text = read_end(ctx.rundir.kept_output, ctx.redactor, begin=generation_begin(ctx))
     if cause is not None and cause.printed is not None:
         text = cause.printed
-    # Redacted again: only the final text shows secrets that moved cursors put together.
+    # Redacted again, because cursor movements may only put a secret together in the final text.
     from bai_agent.metrics.search.terminal import last_lines
 
     lines = [ctx.redactor.redact(line) for line in last_lines(text, _LAST_LINES)]

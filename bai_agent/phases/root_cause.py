@@ -1,4 +1,5 @@
-"""The cause of a failure if a launcher started several processes: which process failed first, and why."""
+"""Finds the cause of a failure if a launcher started several processes: the process that failed first, and the
+reason."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ into the last lines."""
 _FILES = 256
 _FILE_BYTES = 65536
 _ENTRIES = 1024
-"""In a folder."""
+"""Largest number of entries of a folder that are examined."""
 _DEPTH = 4
 _CLOCK_MS = 1000
-"""Seconds by which times of files may be early, and those of launchers late."""
+"""Time by which files' time stamps may be too early and launchers' times too late (ms)."""
 _MESSAGE_CHARACTERS = 300
-"""Characters of a process's own message about its failure in a sentence."""
+"""Length at which a process's message is truncated within a sentence (characters)."""
 
 
 def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
@@ -53,7 +54,7 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
         return (*classify_server(left), None)
     if ctx.role is Role.SERVE:
         outcome, sentence = classify_serving(left, program=ctx.job.strategy.serving_program)
-        # The process ended because the launcher failed; the launcher may have failed because of one of its
+        # The process ended because the launcher failed, but the launcher may have failed because of one of its
         # own processes.
         cause = _found_cause(ctx, left, quote=quote) if outcome is Outcome.PEER_FAILED else None
         if cause is None:
@@ -67,14 +68,13 @@ def classify_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome
 
 
 def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, str, Cause | None]:
-    """Return the outcome and sentence, completed with the agent's reason to end the benchmark, if it ended
-    it."""
+    """Return the same as `classify_end`. If the agent stopped the benchmark, its reason to do so is used."""
     outcome, sentence, cause = classify_end(ctx, left, quote=quote)
     stops = ctx.stops_of_generation()
     if left.stop is not None and outcome is not Outcome.OOM and cause is None:
         return outcome, stops[0].message if stops else sentence, None
     if ctx.reason is not None and outcome in (Outcome.LOST, Outcome.INTERRUPTED, Outcome.KILLED):
-        # We ended it, but not by an order to the shim.
+        # The agent stopped the benchmark, but not with an order to the shim.
         return ctx.reason.outcome, ctx.reason.message, None
     if outcome is Outcome.FAILED and stops and stops[-1].reason == Outcome.DISK_FULL:
         return Outcome.DISK_FULL, f"{stops[-1].message} {sentence}", cause
@@ -82,11 +82,11 @@ def judge_end(ctx: RunContext, left: RunEnd, *, quote: bool) -> tuple[Outcome, s
 
 
 def failed_at(left: RunEnd | None, cause: Cause | None, *, stopped: int | None = None) -> int | None:
-    """Return when the benchmark, or the first of its processes, failed (ms UTC). left: an end that is a
-    failure.
+    """Return when the benchmark, or the first of its processes, failed (ms UTC). left: the benchmark's end,
+    which is a failure.
 
-    stopped: time at which it was told to end, if it was. Processes that talk to it may fail because of it
-    until it has ended.
+    stopped: time at which the benchmark was told to end; None if it was not. From then on, processes that
+    communicate with it may fail because it ends.
     """
     ended = left.time if left is not None else None
     if cause is None and left is not None and left.stop is not None and ended and stopped:
@@ -112,15 +112,17 @@ def read_end(
     begin: int = 0,
     end: int | None = None,
 ) -> str:
-    """Return the end of a log, redacted before it is cut: half of a secret is not recognised.
+    """Return the end of a log. It is redacted before it is truncated, because a truncated secret would not be
+    recognised.
 
-    begin: position before which nothing is returned. end: position at which it ends; None: the file's end.
+    begin: position before which nothing is returned. end: position after which nothing is returned; None: the
+    file's end.
     """
     try:
         with path.open("rb") if opener is None else os.fdopen(opener(path), "rb") as file:
             size = file.seek(0, 2)
             size = size if end is None else min(size, end)
-            # A file that is shorter now was truncated since.
+            # If the file is shorter than that, it has been truncated since.
             begin = begin if begin <= size else 0
             start = max(begin, size - _LAST_BYTES - _SECRET_BYTES)
             file.seek(start)
@@ -141,7 +143,7 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
     try:
         cause = _cause(ctx, left)
     except Exception:
-        # The end of its node is reported, even if a benchmark left such files.
+        # The node's end must be reported, whatever files a benchmark left.
         log.exception("it is unknown which process failed first")
         return None
     if cause is not None and not quote:
@@ -151,11 +153,11 @@ def _found_cause(ctx: RunContext, left: RunEnd, *, quote: bool) -> Cause | None:
 
 def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
     redact = ctx.redactor.redact
-    # If another node does the runs, there are none here.
+    # If another node starts the runs, this node has none.
     runs = read_repeats(ctx.rundir.repeats) if ctx.job.repeat is not None else RepeatedRuns()
     failed = next((each for each in runs.runs if each.ended is not None and each.ended.code != 0), None)
     if failed is None and runs.failed_step is not None:
-        return None  # the existing ones are of runs that succeeded
+        return None  # the existing files are from successful runs
     files = [replace(each, content=redact(each.content)) for each in _left_files(ctx.rundir.launcher)]
     logs = [each for each in process_logs(ctx.rundir.processes) if each.generation == ctx.rundir.generation]
     if failed is not None:
@@ -183,7 +185,7 @@ def _cause(ctx: RunContext, left: RunEnd) -> Cause | None:
         printed = read_end(own.path, ctx.redactor, opener=open_regular)
         cause = replace(cause, printed=printed or cause.printed)
         if failed is None and own.run is not None:
-            # If another node does the runs, nothing else reports this.
+            # If another node starts the runs, nothing else reports the run.
             kind = "warm-up run" if own.warmup else "run"
             cause = replace(cause, process=f"in {kind} {own.run + 1}, {cause.process}")
     message = redact(_plain(cause.message))
@@ -222,7 +224,7 @@ def _unescaped(text: str) -> str:
 
 
 def _left_files(folder: Path) -> list[LeftFile]:
-    """Return the content of the launcher's folder: the benchmark may have put anything there, including links
+    """Return the content of the launcher's folder. The benchmark may have put anything there, including links
     and pipes."""
     with user_rights(folder_owner(folder)):
         try:

@@ -134,7 +134,7 @@ def finish_publishing(
     rank: int,
     outcome: Outcome,
 ) -> None:
-    """Upload the rest of a run that has ended: its agent may have been killed before."""
+    """Upload the rest of a run that has ended, because its agent may have been killed before it did so."""
     from bai_agent.phases.result import publish_result
 
     discard_ssh(rundir)
@@ -160,9 +160,10 @@ def discard_ssh(rundir: RunDir) -> None:
 
 
 def _import_end(ctx: RunContext) -> None:
-    """Import the modules for the end of a run. Raises OSError if no file descriptor is left.
+    """Import the modules for the end of a run early. Raises OSError if no file descriptor is free.
 
-    This does not delay the benchmark, and an upgrade meanwhile mixes no versions.
+    The import does not delay the benchmark. If bai is upgraded during the run, no module of the new version is
+    mixed in.
     """
     names = ["metrics.checkpoint", "metrics.search_limit", "metrics.search.terminal", "phases.result"]
     if ctx.others is not None:
@@ -175,16 +176,18 @@ def _import_end(ctx: RunContext) -> None:
         for name in names:
             import_module(f"bai_agent.{name}")
     except ImportError:
-        # A library that cannot be opened is no OSError. This is one if no file descriptor is left, and then the import is tried again.
+        # A library that cannot be opened does not raise OSError. Opening this file raises OSError if no file descriptor is free, so
+        # that the import is tried again.
         os.close(os.open(os.devnull, os.O_RDONLY))
         raise
 
 
 def _tidy(job: Job, rundir: RunDir, outcome: Outcome) -> None:
-    """Delete the Python environments after a success; after a failure they may explain it.
+    """Delete the Python environments after a success. After a failure they are kept, because they may explain
+    it.
 
-    Called after the result was written, because a restarted agent needs these environments before.
-    `finish_publishing` does it after a kill.
+    Called after the result was written, because a restarted agent needs these environments before. After a
+    kill, `finish_publishing` deletes them.
     """
     if outcome is Outcome.SUCCEEDED:
         for _, own in workspaces(job, rundir):
@@ -213,8 +216,8 @@ def _do(ctx: RunContext, phase: str, work: Phase) -> None:
 
 
 def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
-    """Store the other nodes and their roles. This node starts to ask the others directly, and to answer
-    them."""
+    """Record the other nodes and their roles. From now on, this node answers direct questions of the others and
+    asks them."""
     members = members_of(ctx.rundir)
     peers = members.peers
     roles = {peer.rank: role_of(ctx.job, peer, peers) for peer in peers}
@@ -230,7 +233,7 @@ def _meet(ctx: RunContext, monitor: PeerMonitor) -> None:
 
 
 def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
-    """Do the same with the members of this node's generation, which may have been started before."""
+    """Do the same as `_meet` for the members of this node's generation, which may have been started before."""
     from bai_agent.nodes.membership import meet
 
     meet(ctx, elastic)
@@ -239,7 +242,7 @@ def _meet_generation(ctx: RunContext, elastic: ElasticMonitor) -> None:
 
 
 def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
-    """Answer the other nodes' questions, and ask them if this node misses the store."""
+    """Answer the other nodes' questions from now on, and ask them if this node cannot reach the store."""
     me = peer_of(members.peers, ctx.node.rank)
     if ctx.agent_port is None and me.agent_port:
         # A killed agent announced this port to the other nodes.
@@ -250,7 +253,8 @@ def _answer(ctx: RunContext, others: NodeMonitor, members: Members) -> None:
 
 
 def _wait_until_alone(ctx: RunContext) -> None:
-    """Wait until no other job runs here, if the job is exclusive. Raises RunEndedError if it shall end meanwhile."""
+    """If the job is exclusive, wait until no other job runs on this machine. Raises RunEndedError if the run must
+    end meanwhile."""
     # Node 0 reports for all nodes on one machine; the others wait for it in `join`.
     if not ctx.job.benchmark.exclusive or ctx.node.rank or state(ctx.rundir) is not State.NOT_STARTED:
         return
@@ -260,13 +264,13 @@ def _wait_until_alone(ctx: RunContext) -> None:
 
 @contextmanager
 def _machine_watched(ctx: RunContext) -> Iterator[None]:
-    """Record other jobs on this machine, and warn of throttling."""
+    """Record other jobs on this machine and warn about throttling while the block runs."""
     if "run" in ctx.events.finished_phases():
         yield
         return
     with colocated_jobs_reported(_me(ctx), ctx.events):
         yield
-    # In environment.json, because another agent may have started the benchmark.
+    # Read from environment.json, because another agent may have started the benchmark.
     before = (read_json(ctx.rundir.environment) or {}).get("counters")
     if isinstance(before, dict):
         for sentence in throttling_warnings(before, counters_now()):
@@ -290,7 +294,7 @@ def _drain(ctx: RunContext) -> None:
     deadline = _extract_rest(ctx)
     for sink in ctx.sinks:
         sink.flush_soon()
-    # The job store last, because it also takes the events of the other sinks.
+    # The job store is flushed last, because it also receives the events of the other sinks.
     for sink in sorted(ctx.sinks, key=lambda sink: sink is ctx.uploader):
         delivery = sink.finish(deadline)
         ctx.events.add(
@@ -316,7 +320,7 @@ def _extract_rest(ctx: RunContext) -> float:
     def over() -> bool:
         nonlocal deadline, within, hurry
         now = clock.monotonic()
-        # Checked each time: a machine that shuts down leaves less time than a cancelled job.
+        # Checked each time, because a machine that shuts down leaves less time than a cancelled job.
         if (ctx.watch.abandoned() or ctx.disk.look()) and ctx.drain_deadline() < hurry:
             hurry = ctx.drain_deadline()
             within = min(_FINISH_EARLY, (hurry - now) / 2)
@@ -338,7 +342,7 @@ def _extract_rest(ctx: RunContext) -> float:
 
 
 def _end(ctx: RunContext) -> None:
-    """Keep the artifacts, and write the result."""
+    """Save the artifacts and write the result."""
     from bai_agent.phases.result import write_result
 
     ctx.outcome = write_result(ctx)
@@ -353,5 +357,5 @@ class Phases:
     join: Phase = join
     run: Phase = run_benchmark
     drain: Phase = _drain
-    """Skipped if the benchmark never began."""
+    """This phase is skipped if the benchmark never began."""
     end: Phase = _end

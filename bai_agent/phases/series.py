@@ -1,4 +1,4 @@
-"""Runs of a `[repeat]` job: whether they are enough, and their outcomes."""
+"""Decides whether the runs of a `[repeat]` job are enough, and returns their outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PIECE = 4 << 20
-"""Bytes of records that are read at once: the benchmark is watched in between."""
+"""Bytes of records that are read at once. The benchmark is checked between two reads."""
 _SHORT_RUN_SECONDS = 2.0
 _EVENT_SECONDS = 1.0
 """Pause between two events about short runs (seconds)."""
@@ -36,7 +36,7 @@ _OF_A_RUN = b'"src":"run"'
 class RepeatDecision:
     """Tells the shim after each run whether the runs are enough by `until`.
 
-    It uses the records in `metrics.jsonl` alone, so a restarted agent comes to the same decision.
+    It only uses the records in `metrics.jsonl`, so a restarted agent comes to the same decision.
     """
 
     def __init__(self, job: Job, rundir: RunDir) -> None:
@@ -52,7 +52,7 @@ class RepeatDecision:
         self._complete = 0
         """Number of runs with all records."""
         self._hurried, self._since = 0, 0.0
-        """The number of complete runs at the last look, and since when."""
+        """The number of complete runs at the last check, and the time since when it has been the same."""
 
     def hurries(self, now: float) -> bool:
         """Return whether runs are so short that pauses between them matter. now: monotonic time (seconds)."""
@@ -82,12 +82,12 @@ class RepeatDecision:
     def _take(self, record: Mapping[str, Any], repeat: Repeat) -> None:
         number = record.get("repeat")
         if record["name"] == repeat.metric and number is not None:
-            # Processes with a log of their own are distinguished by a label.
+            # Processes with a log of their own are distinguished by a label, so their number is removed here.
             source = record["src"].partition("/")[0]
             series = json.dumps([source, record.get("labels")], sort_keys=True)
             self._values.setdefault(series, []).append((record["timestamp"], float(record["value"])))
         if record["src"] == "run" and number == self._complete:
-            # The facts about a run are its last records.
+            # The records with source "run" are the last ones of a run.
             self._complete += 1
             self._end_run(number, repeat)
 
@@ -104,7 +104,7 @@ class RepeatDecision:
         if repeat.decided_after is None or self._complete < repeat.decided_after:
             return
         assert repeat.until is not None
-        # Imported here, as below: it imports `statistics`, which only `until` needs.
+        # Imported here, as below, because only `until` needs it.
         from bai_agent.phases.enough import enough_runs
 
         found = enough_runs(
@@ -139,7 +139,7 @@ class RepeatProgress:
         self._next = 0.0
 
     def poll(self) -> None:
-        """Look for a new run; cheap enough to be called many times a second."""
+        """Check for a new run; cheap enough to be called many times a second."""
         repeat, now = self._ctx.job.repeat, self._ctx.clock.monotonic()
         if repeat is None or now < self._next:
             return
@@ -183,14 +183,14 @@ def _outcome_of(number: int, ended: RunEnd | None, started: int | None, arm: str
 
 
 def repeat_here(ctx: RunContext) -> Repeat | None:
-    """Return the job's `[repeat]`, unless another node does the runs."""
+    """Return the job's `[repeat]`; None if another node starts the runs."""
     return None if ctx.role is Role.SERVE else ctx.job.repeat
 
 
 def series_end(
     ctx: RunContext, ended: RunEnd, outcome: Outcome, sentence: str, *, cause: Cause | None
 ) -> tuple[Outcome, str]:
-    """Return this node's outcome and sentence; for a `[repeat]` job those of the series, with the run that they are about.
+    """Return this node's outcome and sentence. For a `[repeat]` job, they are about the series and name the run.
 
     ended: exit.json, the source of `outcome` and `sentence`. cause: the process that failed first in the first failed run, if known.
     """

@@ -1,7 +1,8 @@
 """The network that NCCL and Open MPI chose, read from their own output.
 
 NCCL reports it with NCCL_DEBUG=INFO, Open MPI with `pml_base_verbose`, `mtl_base_verbose` or
-`btl_base_verbose`. Only the beginning of the output is searched: both choose before they compute.
+`btl_base_verbose`. Only the beginning of the output is searched, because both choose a network before they
+compute.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ HEAD_BYTES = 4 << 20
 """Bytes of each file that are searched for transports."""
 _CHUNK_BYTES = 1 << 20
 _LONGEST_LINE = 4096
-"""Longest line (bytes) that may hold such a report; a longer one is skipped."""
+"""Longest line that is searched for a report (bytes). Longer lines are skipped."""
 _PAUSE_SECONDS = 2.0
 _PROCESSES = 8
-"""Number of processes of a node whose output is searched, if each has its own log: all make the same
+"""Number of processes of a node whose output is searched if each has its own log. All processes make the same
 choice."""
 
 _MOST_WORDS = 32
-"""Most networks of a library that are kept: text that looks like a report may be the benchmark's own."""
+"""Largest number of networks of a library that are recorded. It is limited, because text that looks like a
+report may be the benchmark's own."""
 
 _WORD = rb"[A-Za-z0-9_.;+-]"
 _NAME = rb"(" + _WORD + rb"(?:[ A-Za-z0-9_.;+-]{0,38}" + _WORD + rb")?)"
-"""A network's name in the record: NCCL's plugins have names like "AWS Libfabric"."""
+"""A network's name as it is recorded. NCCL's plugins have names like "AWS Libfabric"."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class _Phrase:
     literal: bytes
     """Text that a line must contain to be searched with the pattern."""
     pattern: bytes
-    """Compiled when a line holds the literal: few jobs print one."""
+    """Compiled when a line contains the literal, because few jobs print it."""
     form: str
 
 
@@ -123,7 +125,7 @@ class TransportScan:
 
 
 def _piece(path: Path, start: int, size: int) -> bytes:
-    """Return a piece of a file; nothing if it is gone, or not a file: the benchmark may replace it by
+    """Return a piece of a file. Empty if there is no regular file, because the benchmark may replace it by
     anything."""
     with suppress(OSError), os.fdopen(open_regular(path), "rb", buffering=0) as file:
         file.seek(start)

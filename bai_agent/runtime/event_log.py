@@ -1,4 +1,4 @@
-"""The history of a run: `events.jsonl`, one JSON object a line, appended by the agent.
+"""The history of a run: `events.jsonl`, to which the agent appends one JSON object per line.
 
 It is also the agent's memory: a restarted agent reads which phases have finished.
 """
@@ -27,7 +27,7 @@ _COMMON = ("time", "type")
 
 
 class EventLog:
-    """Appends events and keeps them in memory. Each event is complete in the file, or not there at all."""
+    """Appends events and keeps them in memory. An event is written to the file completely or not at all."""
 
     def __init__(
         self, path: Path, *, redactor: Redactor | None = None, clock: Callable[[], int] = now_ms
@@ -37,10 +37,11 @@ class EventLog:
         self._clock = clock
         self.seen: list[RunEvent] = list(read_events(path))
         self.lenient = False
-        """Whether an event without space on the disk is kept only in memory: at the end of a run its result matters more."""
+        """Whether an event is only kept in memory if the disk is full, because at the end of a run the result matters
+        more."""
 
     def add(self, event: RunEvent) -> None:
-        """Append an event with the current time. It is in `seen` even if this raises OSError."""
+        """Append an event with the current time. The event is in `seen` even if this raises OSError."""
         table = {**event_table(event), "time": self._clock()}
         line = json.dumps(
             self._redactor.redact_all(table, own_levels=1) | {"type": event.type}, ensure_ascii=False

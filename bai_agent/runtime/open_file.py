@@ -1,4 +1,5 @@
-"""A file that stays reachable after its name is gone: a benchmark may delete or rename its own log."""
+"""A file that remains accessible after its name is gone, because a benchmark may delete or rename its own
+log."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class OpenFile:
         """Return the status of the file, under any name; None while it has not existed."""
         if self._descriptor < 0:
             with suppress(FileNotFoundError, NotADirectoryError):
-                # O_NONBLOCK: a benchmark may put a FIFO there, and opening it would wait for its writer.
+                # O_NONBLOCK, because a benchmark may put a FIFO there, and opening it would wait for its
+                # writer.
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         return None if self._descriptor < 0 else os.fstat(self._descriptor)
 

@@ -1,4 +1,4 @@
-"""Looks at something at intervals, on a thread of its own, since a look may hang as long as the network does."""
+"""Calls a function at intervals on a thread of its own, because a call may hang as long as the network does."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ log = logging.getLogger(__name__)
 
 
 class Poller(threading.Thread):
-    """Looks until a look returns True, or until `end`. Looks that fail are repeated; consecutive failures are logged once."""
+    """Calls `look` until it returns True, or until `end`. A failed call is repeated, and consecutive failures are logged only
+    once."""
 
     def __init__(
         self, look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str
     ) -> None:
-        """pause_s: seconds until the next look. failure: text of the log about a failed look."""
+        """pause_s: returns the seconds until the next call. failure: text of the log about a failed call."""
         super().__init__(name=name, daemon=True)
         self._look = look
         self._pause_s = pause_s
@@ -38,7 +39,7 @@ class Poller(threading.Thread):
                     log.warning("%s: %s", self._failure, error)
                 fails = True
             except BaseException:
-                # The thread's outermost frame. obstore's panics are BaseExceptions.
+                # This is the thread's outermost frame, and obstore's panics are BaseExceptions.
                 if not is_broken:
                     log.exception("%s; trying again", self._failure)
                 is_broken = True
@@ -46,15 +47,15 @@ class Poller(threading.Thread):
             self._due.clear()
 
     def pause(self, seconds: float) -> None:
-        """Wait until the next look is due."""
+        """Wait until the next call is due."""
         self._due.wait(seconds)
 
     def look_now(self) -> None:
-        """Look without waiting for the rest of the pause."""
+        """Make the next call without waiting for the rest of the pause."""
         self._due.set()
 
     def end(self) -> None:
-        """Stop looking. A look that hangs may continue."""
+        """Make no further calls. A call that hangs may continue."""
         self._over.set()
         self._due.set()
 
@@ -63,7 +64,8 @@ class Poller(threading.Thread):
 def polling(
     look: Callable[[], object], *, name: str, pause_s: Callable[[], float], failure: str, join_s: float | None
 ) -> Iterator[None]:
-    """Look while the block runs; then wait for the last look, up to `join_s` seconds (None: without a limit)."""
+    """Call `look` at intervals while the block runs. Then wait for the last call, up to `join_s` seconds (None:
+    without a limit)."""
     poller = Poller(look, name=name, pause_s=pause_s, failure=failure)
     poller.start()
     try:

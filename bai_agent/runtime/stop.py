@@ -1,4 +1,4 @@
-"""Asks a list of sources whether a run is to end early, and why."""
+"""Queries a list of sources whether, and why, a run must end early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.runtime.clock import CLOCK, Clock
 
 _LOOK_SECONDS = 1.0
-"""Seconds between two rounds of questions to all sources after the first reason."""
+"""Seconds between two queries of all sources after the first reason."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class RunEndedError(Exception):
 
 
 class StopSource(Protocol):
-    """A source that may ask a run to end."""
+    """A source that may request the end of a run."""
 
     def reason(self, running_s: float | None) -> StopReason | None:
         """Return the reason to end the run, or None.
 
-        running_s: seconds since the benchmark's start; None if it has not started, or has ended. Called several times
-        a second, so a slow look belongs on a thread of its own.
+        running_s: seconds since the benchmark's start; None if it has not started, or has ended. It is called several
+        times a second, so slow checks must run on a thread of their own.
         """
         ...
 
@@ -56,12 +56,12 @@ class OfGeneration(Protocol):
     """A source that judges each generation separately."""
 
     def begin_generation(self, rundir: RunDir) -> None:
-        """Forget the generation before; the files of the next one are in `rundir`."""
+        """Forget the previous generation. The files of the next one are in `rundir`."""
         ...
 
 
 class StopMonitor:
-    """Asks the sources in their order. The first reason remains the run's reason."""
+    """Queries the sources in their order. The first reason remains the run's reason."""
 
     def __init__(self, sources: Sequence[StopSource], *, clock: Clock = CLOCK) -> None:
         self._sources = sources
@@ -83,7 +83,7 @@ class StopMonitor:
             raise RunEndedError(reason)
 
     def end_generation(self) -> None:
-        """Forget the reason that ended a generation: the next one is judged separately."""
+        """Forget the reason that ended a generation, because the next generation is judged separately."""
         self._reason = None
 
     def begin_generation(self, rundir: RunDir) -> None:
@@ -97,10 +97,10 @@ class StopMonitor:
         return self.reason() is not None
 
     def abandoned(self) -> bool:
-        """Return whether the job was cancelled or the agent told to stop, so that the rest of this run is not
-        needed.
+        """Return whether the job was cancelled or the agent was told to stop, so that the rest of this run is
+        not needed.
 
-        This also applies after another reason.
+        Such a request counts even if there was another reason before.
         """
         self._look_again()
         return self._unwanted
@@ -108,20 +108,20 @@ class StopMonitor:
     def deadline(self) -> float | None:
         """Return the earliest time at which the machine is taken away (`time.monotonic()`); None if there is none.
 
-        This also applies after another reason: a cancelled job may lose its machine.
+        The time counts even if there was another reason before, because a cancelled job may lose its machine.
         """
         self._look_again()
         return self._deadline
 
     def _look_again(self) -> None:
-        """Ask all sources, at most once per `_LOOK_SECONDS`."""
+        """Query all sources, at most once per `_LOOK_SECONDS`."""
         if self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + _LOOK_SECONDS
             for found in self._reasons(None):
                 self._unwanted = self._unwanted or found.outcome in UNWANTED
 
     def _reasons(self, running_s: float | None) -> Iterator[StopReason]:
-        """Ask the sources one after another; yield their reasons."""
+        """Query the sources one after another; yield their reasons."""
         for source in self._sources:
             found = source.reason(running_s)
             if found is not None:

@@ -1,8 +1,9 @@
-"""This user's cache folder, with the answers of programs, so that the next run on this machine need not ask again.
+"""This user's cache folder with the answers of programs, so that the next run on this machine need not query them
+again.
 
 <cache>/bai/answers/<digest of the question>.json holds an answer and the time stamps of the files that it depends on.
-It is valid while these files are unchanged. It is not kept if a file is so new that a later change may have the same
-time stamp. It is not flushed to the disk: after a power cut the question is asked again.
+The answer is valid while these files are unchanged. It is not stored if a file is so new that a later change may have
+the same time stamp. It is not flushed to the disk, so after a power loss the program is queried again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def require_own(cache: Path) -> None:
     own = os.geteuid()
     for folder in (real := Path(os.path.realpath(cache)), *real.parents):
         status = folder.stat()
-        # A group with this user alone may write above the cache, as in the homes of some distributions.
+        # Folders above the cache may be writable for a group that contains only this user, as in the homes of
+        # some distributions.
         shared = status.st_mode & stat.S_IWOTH or (
             status.st_mode & stat.S_IWGRP and (folder == real or status.st_gid != os.getegid())
         )
@@ -54,7 +56,7 @@ def require_own(cache: Path) -> None:
 def make_own(cache: Path) -> None:
     """Create `cache` for this user alone. Raises OSError; PermissionError if it is, or would be, in another user's folder."""
     above = next(each for each in (cache, *cache.parents) if each.is_dir())
-    # Otherwise root would make folders in another user's home that the user could not write to.
+    # Without this check, root would create folders in another user's home to which that user could not write.
     if above.stat().st_uid not in (os.geteuid(), 0):
         raise PermissionError(errno.EPERM, f"another user can write in {above}", str(cache))
     make_folder(cache, private=cache)
@@ -97,7 +99,8 @@ class AnswerCache:
         sources: Iterable[str],
         asked_at: float,
     ) -> None:
-        """Keep an answer, asked for at `asked_at` (`time.time()`), that depends only on `sources`. Failures are ignored."""
+        """Store an answer that depends only on `sources`. asked_at: time of the query (`time.time()`). Failures are
+        ignored."""
         try:
             paths = sorted({each for each in sources if each})
             if any(_changed(path) > asked_at - _SETTLED_S for path in paths):
@@ -131,7 +134,7 @@ def _stamp(path: str) -> str:
 
 
 def _changed(path: str) -> float:
-    """Return when a file or the link to it last changed; 0 if it does not exist."""
+    """Return when a file, or a symbolic link to it, last changed; 0 if it does not exist."""
     try:
         return max(Path(path).stat().st_ctime, Path(path).lstat().st_ctime)
     except OSError:
