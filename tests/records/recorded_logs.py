@@ -24,22 +24,22 @@ _SHOWN = 6
 _HEAD = """\
 # Patterns for programs that people run
 
-`bai` includes the metrics of these programs. Name a program, and its metrics are taken as if they were written in your file:
+`bai` includes patterns for the metrics of these programs. A preset takes them as if they were written in your file:
 
 ```toml
 [output]
 preset = "fio"                  # or several: ["iperf3", "stress-ng"]
 ```
 
-- `bai presets` lists them, `bai presets fio` prints one to copy from. `bai validate` and `bai plan` show the metrics of a preset; the job's record has their
+- `bai presets` lists the presets, and `bai presets fio` prints one to copy from. `bai validate` and `bai plan` show the metrics of a preset; the job's record has their
   full definitions.
-- A metric of your own with the same name replaces the preset's completely: to read `bandwidth` differently, or to give it a `tolerance`, copy its table and
-  change it. Two presets with a metric of the same name are refused, unless your file has one of that name.
-- `[output] warmup` also applies to their metrics.
+- A metric of your own with the same name replaces that of the preset completely. To read `bandwidth` differently, or to give it a `tolerance`, copy its table and
+  change it. Two presets with a metric of the same name are refused, unless your file has a metric of that name.
+- `[output] warmup` also applies to metrics of presets.
 
-Each preset was tried on real output of its program, in at least two forms, such as several jobs in one output or another unit: `tests/recorded/` holds that
+Each preset was tried on real output of its program, in at least two forms, such as several jobs in one output or another unit. `tests/recorded/` holds that
 output, and a test compares the recorded values with values that a person read from it. If a preset matches nothing in a successful run, the result has a
-warning. Try them on your own log: `bai metrics-test benchmark.toml run.log`. [extraction.md](extraction.md) explains groups named `step`, `unit` and others,
+warning. Try presets on your own log with `bai metrics-test benchmark.toml run.log`. [extraction.md](extraction.md) explains groups named `step`, `unit` and others,
 and the keys `number` and `repaint`.
 """
 
