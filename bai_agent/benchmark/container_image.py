@@ -59,8 +59,8 @@ def bring_image(
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
-    # The pull of a killed agent would continue, at a silent registry for ever. It has a mark of its own: with the run's it would be
-    # one of the benchmark's processes.
+    # The pull of a killed agent would continue beside ours. It has a mark of its own: with the run's it would be one of the
+    # benchmark's processes.
     kill_marked(str(rundir.image_pull_log))
     rundir.registry_login.unlink(missing_ok=True)
     rundir.image_pull_log.unlink(missing_ok=True)
@@ -108,9 +108,8 @@ def find_container(name: str, rundir: RunDir) -> Container:
     """Return the container of an image, which was brought for the run. Raises SetupError."""
     podman = find_podman()
     try:
-        said = ask(
-            [podman, "image", "inspect", _brought(rundir) or name], env=os.environ, timeout_s=_ANSWER_S
-        )
+        argv = [podman, "image", "inspect", _brought(rundir) or name]
+        said = ask(argv, env=os.environ, timeout_s=_ANSWER_S)
         if said.code != 0:
             raise SetupError(f'[env] container: image "{name}" cannot be found on this machine any more')
         (about,) = parse_json(said.text, where="the answer of podman image inspect")
@@ -171,12 +170,10 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
         raise SetupError(
             f"{failure} within limits.pull_timeout; does the registry answer this machine?"
         ) from None
-    except ServiceError as error:
-        is_denied = error.code == "AccessDeniedException"
+    except (OSError, ServiceError) as error:
+        is_denied = isinstance(error, ServiceError) and error.code == "AccessDeniedException"
         advice = "; the role of the machine needs the policy AmazonEC2ContainerRegistryReadOnly"
         raise SetupError(f"{failure}: {error}{advice if is_denied else ''}") from error
-    except OSError as error:
-        raise SetupError(f"{failure}: {error}") from error
     finally:
         login.unlink(missing_ok=True)
         output.unlink(missing_ok=True)
