@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 _KEYS = {"Sid", "Effect", "Action", "Resource", "Condition"}
@@ -92,10 +93,15 @@ def read_policy(text: str) -> Policy:
 
 def like(pattern: str, text: str, *, ignore_case: bool = False) -> bool:
     """Return whether `text` fits `pattern`, in which * stands for any characters and ? for one."""
+    return _expression(pattern, ignore_case=ignore_case).fullmatch(text) is not None
+
+
+@cache
+def _expression(pattern: str, *, ignore_case: bool) -> re.Pattern[str]:
     if "${" in pattern:
         raise ValueError(f'policy variables are not understood here: "{pattern}"')
     expression = "".join({"*": ".*", "?": "."}.get(each) or re.escape(each) for each in pattern)
-    return re.fullmatch(expression, text, re.DOTALL | (re.IGNORECASE if ignore_case else 0)) is not None
+    return re.compile(expression, re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
 def _statement(found: Mapping[str, Any]) -> Statement:
