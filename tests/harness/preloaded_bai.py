@@ -1,4 +1,5 @@
-"""`bai` and its agents as processes that are forked from one which has imported all that they need; else imports take most of a start.
+"""`bai`, its agents and the watcher as processes that are forked from one which has imported all that they need; else imports take most
+of a start.
 
 What is forked is as real as a program that is started: a process of its own, with its arguments, folder, environment, streams,
 signals, exit code and end of the interpreter. Only its command line is that of the process that it was forked from, and so is its
@@ -40,10 +41,12 @@ _WAY = 1000
 _STREAMS = 3
 
 
-class _Preloaded(subprocess.Popen[AnyStr]):
+class Preloaded(subprocess.Popen[AnyStr]):
     """A program that was forked. Its parent is the process that it was forked from, which tells us its pid, and how it ended."""
 
     program: str
+    command: tuple[str, ...] = (__file__,)
+    """Arguments of the Python that is forked; the number of the socket by which it is asked is its last one."""
     _ended: int
     _reading: Any
 
@@ -59,7 +62,7 @@ class _Preloaded(subprocess.Popen[AnyStr]):
                 own if own != -1 else usual for usual, own in enumerate((child_in, child_out, child_err))
             ]
             message = _message(arguments, cwd or Path.cwd(), env, self.program, passed, new_session)
-            _ask(message, [*streams, says_end, *passed])
+            _ask(self.command, message, [*streams, says_end, *passed])
         finally:
             os.close(says_end)
             for ours, childs in ((our_in, child_in), (our_out, child_out), (our_err, child_err)):
@@ -97,13 +100,13 @@ class _Preloaded(subprocess.Popen[AnyStr]):
         return number
 
 
-class PreloadedBai(_Preloaded[str]):
+class PreloadedBai(Preloaded[str]):
     """A `bai`."""
 
     program = "bai"
 
 
-class PreloadedAgent(_Preloaded[bytes]):
+class PreloadedAgent(Preloaded[bytes]):
     """A `bai-agent`."""
 
     program = "bai-agent"
@@ -143,11 +146,11 @@ def _umask() -> int:
 class _Starter:
     """The process with all imports. It is the same whichever test is the first to need it: environment and folder are nobody's."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self.way, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             self._process = subprocess.Popen(
-                (sys.executable, __file__, str(its.fileno())),
+                (sys.executable, *command, str(its.fileno())),
                 pass_fds=[its.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -162,16 +165,16 @@ class _Starter:
 
 
 @cache
-def _starter() -> _Starter:
-    return _Starter()
+def _starter(command: tuple[str, ...]) -> _Starter:
+    return _Starter(command)
 
 
 _is_forked = False
 
 
-def _ask(message: bytes, files: Sequence[int]) -> None:
+def _ask(command: tuple[str, ...], message: bytes, files: Sequence[int]) -> None:
     if not _is_forked:
-        socket.send_fds(_starter().way, [message], files)
+        socket.send_fds(_starter(command).way, [message], files)
         return
     with socket.socket(fileno=os.dup(_WAY)) as way:
         socket.send_fds(way, [message], files)
@@ -212,7 +215,7 @@ def _reopened(stream: Any) -> Any:
     return os.fdopen(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
 
 
-def _fork_when_asked(asked: socket.socket) -> str:
+def fork_when_asked(asked: socket.socket) -> str:
     """Return in each process that is forked which program it is, with what it was given in place; the first ends with who asks."""
     # Ctrl-C is for those that are forked: who asks is still told how they ended. Not ignored, lest they miss one.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -300,4 +303,4 @@ if __name__ == "__main__":
     assert len(os.listdir("/proc/self/task")) == 1, "what is loaded has started threads, which a fork has not"  # noqa: PTH208
     gc.collect()
     gc.freeze()
-    {PreloadedBai.program: run_bai, PreloadedAgent.program: run_agent}[_fork_when_asked(asked)]()
+    {PreloadedBai.program: run_bai, PreloadedAgent.program: run_agent}[fork_when_asked(asked)]()

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from preloaded_bai import Preloaded
 from sandbox.fake_aws.control_plane.images import IMAGES
 from sandbox.fake_aws.iam.policies import Policies
 
@@ -24,27 +25,7 @@ from executor.owned_folders import cache_folder
 
 MEMORY = 512 * 2**20
 """Bytes of the function."""
-_CALL = """
-import importlib, json, logging, resource, sys, time
-resource.setrlimit(resource.RLIMIT_DATA, (int(sys.argv[3]), int(sys.argv[3])))
-# As Lambda does.
-logging.basicConfig()
-sys.path[:0] = [sys.argv[1]]
-begun = time.process_time()
-module, _, name = sys.argv[2].rpartition(".")
-handler = getattr(importlib.import_module(module), name)
-imported = sorted(sys.modules)
-cold = time.process_time() - begun
-class Context:
-    def get_remaining_time_in_millis(self):
-        return 60_000
-event = json.loads(sys.stdin.read())
-answer = handler(event, Context()) if event is not None else None
-# What getrusage tells may be what the parent had.
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-peak = int(status["VmHWM"].split()[0]) * 1024
-print(json.dumps({"answer": answer, "imported": imported, "cold_s": cold, "peak": peak}))
-"""
+_PROCESS = str(Path(__file__).with_name("watcher_process.py"))
 
 
 @dataclass(frozen=True)
@@ -97,18 +78,28 @@ def unpack(folder: Path) -> Path:
     return folder / "task"
 
 
+class _ForkedWatcher(Preloaded[str]):
+    program = "watcher"
+
+    def __init__(self, command: tuple[str, ...], **options: Any) -> None:
+        self.command = command
+        super().__init__([], **options)
+
+
 def start(code: Path, event: Any, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    """Begin a call of the handler of the unpacked archive; None as the event: only import it."""
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _CALL, str(code), HANDLER, str(MEMORY)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # Lambda's user has no folder of its own.
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", **environment},
-        cwd="/",
-        text=True,
-    )
+    """Begin a call of the handler of the unpacked archive; None as the event: only import it.
+
+    With the archive that calls share, it is forked from a process that has imported the handler: as Lambda calls a function again.
+    """
+    command = ("-I", "-S", _PROCESS, str(code), HANDLER, str(MEMORY))
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    # Lambda's user has no folder of its own.
+    env = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8", **environment}
+    process: subprocess.Popen[str]
+    if code == unpacked():
+        process = _ForkedWatcher(command, env=env, cwd="/", text=True, **pipes)
+    else:
+        process = subprocess.Popen([sys.executable, *command], env=env, cwd="/", text=True, **pipes)
     assert process.stdin is not None
     process.stdin.write(json.dumps(event))
     process.stdin.close()
