@@ -9,6 +9,7 @@ import resource
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 class _Context:
@@ -41,14 +42,22 @@ def main() -> None:
 
 
 def _fork(number: int) -> None:
-    """Return in each process that is forked."""
+    """Return in each process that is forked. What a call would load is loaded before: of our modules and packages only the archive's."""
     import gc
     import socket
 
     sys.path.append(str(Path(__file__).parent))
     from preloaded_bai import fork_when_asked
+    from service_models import share_service_models
 
     sys.path.pop()
+    import boto3
+
+    share_service_models()
+    session: Any = boto3.Session("key", "secret", region_name="eu-central-1")
+    for service in ("ec2", "pricing", "sts"):
+        session.client(service)
+    importlib.import_module("obstore.store")
     gc.collect()
     gc.freeze()
     fork_when_asked(socket.socket(fileno=number))
