@@ -25,7 +25,7 @@ from pathlib import Path
 from goals import print_figure
 
 _START = 1_795_000_000_000
-_BAI = (sys.executable, "-c", "from executor.cli import main; main()")
+_BAI = (sys.executable, "-c", "from executor.__main__ import main; main()")
 _COMMANDS = {"list": ("list",), "status last": ("status", "last"), "top": ("top",)}
 _GOALS = {"list": "list-many", "status last": "status-last-many", "top": "top-many"}
 _SETTLED_S = 3

@@ -32,7 +32,7 @@ from goals import print_figure
 
 _NODES, _METRICS = 2, 4
 _START = 1_795_000_000_000
-_BAI = "from executor.cli import main; main()"
+_BAI = "from executor.__main__ import main; main()"
 _FORMS = {"table": "metrics-table", "jsonl": "metrics-jsonl", "csv": "metrics-csv"}
 """Forms of `bai metrics`, with their goals."""
 _PLAIN = """

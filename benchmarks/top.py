@@ -85,7 +85,7 @@ def watch(store: Path, rundir: Path) -> float:
         time.sleep(0.01)
     pid, master = pty.fork()
     if pid == 0:
-        program = [sys.executable, "-c", "from executor.cli import main; main()"]
+        program = [sys.executable, "-c", "from executor.__main__ import main; main()"]
         env = {**plain_environment(), "TERM": "xterm-256color", "BAI_STORE": str(store)}
         os.execve(program[0], [*program, "top", "benchmark"], env)
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))

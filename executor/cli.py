@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -264,9 +263,6 @@ def _bai(
 
 def main() -> None:
     """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 after a signal, 141 after a closed pipe."""
-    # Modules create very many permanent objects, and a command creates few cycles, so frequent garbage
-    # collections are useless.
-    gc.set_threshold(100_000)
     try:
         _run()
     except SystemExit as end:

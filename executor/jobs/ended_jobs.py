@@ -14,7 +14,6 @@ import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -25,7 +24,7 @@ from executor.records.reading import read_each
 _FORMAT = 1
 """Version of the file. It is increased if the content of the file or the meaning of a field changes."""
 _WORTH = 64
-"""Minimum number of changed entries for which a new index file is written."""
+"""Minimum number of jobs, and of changed entries, for which an index file is written."""
 _SETTLED_NS = 2_000_000_000
 """Minimum age of a file whose next change certainly changes its time (ns), because clocks of file systems
 advance in steps."""
@@ -55,7 +54,7 @@ def ended_jobs(
 
     read: reads a job's result; it returns None if the result is insufficient, or if there is no such job.
     """
-    file = _index_file(folder)
+    file = _index_file(folder) if len(job_ids) >= _WORTH else None
     known = _load(file, folder) if file is not None else {}
     entries: dict[str, _Entry] = {}
     unknown: dict[str, _Files] = {}
@@ -101,6 +100,9 @@ def _index_file(folder: Path) -> Path | None:
         cache = cache_folder(os.environ)
     except RuntimeError:
         return None
+    # Imported here: it loads OpenSSL, and a folder with few jobs has no index.
+    from hashlib import sha256
+
     return cache / "jobs" / f"{sha256(os.fsencode(folder)).hexdigest()[:32]}.v{_FORMAT}.json"
 
 

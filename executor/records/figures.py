@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bai_agent.job.descriptor.metric_tables import Headline, Metric
 from bai_agent.job.figures import deviation, mean_of
 from bai_agent.job.job_headlines import headline_of
 from bai_agent.light_dataclass import dataclass
-from executor.records.points import PointSeries, SeriesKey
+
+# `bai list` needs no points.
+if TYPE_CHECKING:
+    from executor.records.points import PointSeries, SeriesKey
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,14 +12,12 @@ from typing import Any
 from bai_agent.job.job_headlines import arm_of, labelled_name
 from bai_agent.job.record import JobRecord, Stream
 from executor.records.nodes import arms_of_runs, has_ranks, node_records
-from executor.records.reading import LineStream, MalformedLines
+from executor.records.reading import HOST, RUN, LineStream, MalformedLines
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 
 _PIECE = 4 * 2**20
 """Number of bytes of a stream that are read at once. In a bucket, each piece needs two requests."""
 _RANK, _PROCESS_RANK = RANK_LABELS
-HOST, RUN = "host", "run"
-"""Sources of bai's own measurements: of a machine, and of a whole run."""
 OF_BENCHMARK = ("log", "emit", "exit", "file")
 """The other sources. "log" also stands for the log of a single process."""
 

@@ -27,6 +27,8 @@ LONGEST_LINE = 16 * PIECE
 _AT_ONCE = 16
 """Maximum number of objects that are read at the same time, and of files that are read without threads."""
 _LATEST = 2**47
+HOST, RUN = "host", "run"
+"""Sources of bai's own measurements: of a machine, and of a whole run."""
 _UNITS = (str, type(None))
 """Valid types of a metric's units. They are None if missing."""
 

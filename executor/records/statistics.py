@@ -10,8 +10,7 @@ from bai_agent.job.descriptor.metric_tables import Headline, OverRanks
 from bai_agent.job.job_headlines import ARM, LastGenerations
 from executor.records.counted_values import LEAST, RUN_FACT, floor_of
 from executor.records.over_ranks import over_ranks
-from executor.records.points import HOST, RUN
-from executor.records.reading import MalformedLines
+from executor.records.reading import HOST, RUN, MalformedLines
 from executor.records.series import Series, labelled_name, with_arm
 from executor.records.series_lines import RANK_LABELS, SeriesBatch, SeriesReader
 

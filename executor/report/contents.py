@@ -36,8 +36,8 @@ from executor.records.generations import generations_of
 from executor.records.machine_facts import NodeEnvironment, environments, table_in
 from executor.records.node_status import node_outcomes
 from executor.records.nodes import node_records
-from executor.records.points import HOST, RUN, Points, PointSeries, read_points
-from executor.records.reading import result_of
+from executor.records.points import Points, PointSeries, read_points
+from executor.records.reading import HOST, RUN, result_of
 from executor.report.lines import Line, line_of, with_superseded
 from executor.report.timeline import Lane, lane_of
 

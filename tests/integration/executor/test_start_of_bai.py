@@ -49,6 +49,14 @@ def test_commands_that_show_jobs_import_neither_pydantic_nor_boto3(
     assert [each for each in modules if each.startswith(_NEEDLESS)] == []
 
 
+def test_a_list_of_few_jobs_loads_neither_openssl_nor_columns_of_points(tmp_path: Path) -> None:
+    HandmadeJob(tmp_path, "digits-a").ends()
+
+    modules = imported(tmp_path, "list")
+
+    assert {"_hashlib", "hashlib", "executor.records.points"} & set(modules) == set()
+
+
 def test_help_imports_no_command(tmp_path: Path) -> None:
     modules = imported(tmp_path, "--help")
 
