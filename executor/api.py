@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bai_agent.errors import BaiError
+from executor.backends.terminal import unattended
 from executor.errors import UsageError
 from executor.jobs.scope import JobScope
-from executor.unattended import unattended
 
 # Modules that only one function needs are imported in it, because importing descriptors takes a third of a
 # second, and reading a job does not need them.

@@ -6,33 +6,33 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import typer
-from typer.core import TyperCommand, TyperGroup
-
-from bai_agent import __version__
 from bai_agent.errors import BaiError
 from bai_agent.files.utf8 import speak_utf8, terminal_encoding
 from bai_agent.job.outcome import ExitCode
 from executor.commands.job_options import JobOptions
-from executor.commands.options import (
+from executor.commands.printing import (
     NOBODY_READS,
     exit_code_of,
     nobody_reads,
     print_json,
     say,
     silence,
-    with_given,
     write_error,
 )
 from executor.documents.text import tell
 from executor.errors import NextStepError
 from executor.signals import command_begins
+
+if TYPE_CHECKING:
+    from typer.core import TyperGroup
+
+    from executor.commands.options import LoadedCommand
 
 
 class _Command(NamedTuple):
@@ -47,6 +47,8 @@ class _Command(NamedTuple):
     """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
     """Class in that module that reads a command line with a syntax of its own; None: the usual class."""
+    plain: Sequence[str] | None = None
+    """Parameters whose values are the words of a command line without options; None: Typer reads it."""
 
 
 _COMMANDS = {
@@ -60,8 +62,8 @@ _COMMANDS = {
     "schema": _Command("descriptors:schema", "Print the JSON Schema of descriptors, for editors."),
     "presets": _Command("descriptors:presets", "List the programs whose metrics `[output] preset` takes."),
     "metrics-test": _Command("descriptors:metrics_test", "Try the patterns on a log."),
-    "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True),
-    "status": _Command("jobs:status", "Show the status of a job.", tidies=True),
+    "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True, plain=()),
+    "status": _Command("jobs:status", "Show the status of a job.", tidies=True, plain=("job",)),
     "top": _Command("top:top", "Look at a running job, and leave it alone.", tidies=True),
     "logs": _Command("logs:logs", "Print the output of the benchmark.", tidies=True),
     "metrics": _Command(
@@ -106,96 +108,32 @@ _COMMANDS = {
 
 def group() -> TyperGroup:
     """Return `bai` with all its commands."""
-    app = typer.Typer(
-        name="bai",
-        cls=_Group,
-        help="Run a benchmark as a TOML file describes it, and trust its numbers.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_bai)
-    made = typer.main.get_command(app)
-    assert isinstance(made, TyperGroup)
-    made.commands = _Commands()  # type: ignore[assignment]  # it is only read
-    _sparing(made)
-    return made
+    # Imported now, because Typer takes a third of a short command's time.
+    from executor.commands.options import command_group
+
+    return command_group({name: each.help for name, each in _COMMANDS.items()}, _load)
 
 
-class _Group(TyperGroup):
-    """`bai`. Its lists of commands are generated only from the table."""
-
-    def format_commands(self, *arguments: Any) -> None:
-        """Write the commands with their help."""
-        _listed(self).format_commands(*arguments)
-
-    def shell_complete(self, *arguments: Any) -> Any:
-        """Return the completions for a shell: commands with their help, and options."""
-        return _listed(self).shell_complete(*arguments)
-
-
-def _listed(bai: TyperGroup) -> TyperGroup:
-    """Return a group with the names and the help of the commands, which cannot run them."""
-    commands = [TyperCommand(name, help=command.help) for name, command in _COMMANDS.items()]
-    return TyperGroup(name=bai.name, commands=commands, params=bai.params, rich_markup_mode=None)
+def _run_without_typer(words: Sequence[str]) -> None:
+    """Run a command and end, if its command line has no option but `--json`; return in other cases."""
+    name, *values = [each for each in words if each != "--json"] or [""]
+    parameters = _COMMANDS[name].plain if name in _COMMANDS else None
+    if parameters is None or len(values) != len(parameters) or any(each.startswith("-") for each in values):
+        return
+    given = dict(zip(parameters, values, strict=True))
+    try:
+        _load(name)[0](**given, options=JobOptions(), json_="--json" in words)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit()
 
 
-class _Commands(Mapping[str, Any]):
-    """The commands by name. Each is created on demand, because creating all of them takes longer than a short
-    command."""
-
-    def __getitem__(self, name: str) -> Any:
-        return _made(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_COMMANDS)
-
-    def __len__(self) -> int:
-        return len(_COMMANDS)
-
-
-@functools.cache
-def _made(name: str) -> Any:
+def _load(name: str) -> LoadedCommand:
     command = _COMMANDS[name]
     module, _, function = command.function.partition(":")
     there = import_module(f"executor.commands.{module}")
-    found = getattr(there, function)
     kind = getattr(there, command.kind) if command.kind is not None else None
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, cls=kind)(with_given(_guarded(found, command)))
-    made = typer.main.get_command(app)
-    return _sparing(made)
-
-
-def _sparing(made: Any) -> Any:
-    """Return the command, changed so that it converts a value only if its type differs from the parameter's.
-
-    typer converts with pydantic, whose import takes as long as a short command.
-    """
-    get_params = made.get_params
-
-    def spared(context: Any) -> list[Any]:
-        found: list[Any] = get_params(context)
-        for each in found:
-            if not isinstance(each.process_value, functools.partial):
-                each.process_value = functools.partial(_process, each, each.process_value)
-        return found
-
-    made.get_params = spared
-    return made
-
-
-def _process(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
-    """Return the value of a parameter. This function replaces a method of typer."""
-    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
-    if value is None and not parameter.required:
-        ready = () if parameter.multiple or parameter.nargs == -1 else None
-    elif type(value) is annotation and (annotation in (str, bool) or value is parameter.default):
-        ready = value
-    else:
-        return process(context, value)
-    return ready if parameter.callback is None else parameter.callback(context, parameter, ready)
+    return _guarded(getattr(there, function), command), kind
 
 
 def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., None]:
@@ -228,7 +166,7 @@ def _guarded(function: Callable[..., None], command: _Command) -> Callable[..., 
             if not nobody_reads(error):
                 raise
             silence()
-            raise typer.Exit(NOBODY_READS) from error
+            sys.exit(NOBODY_READS)
 
     return guarded
 
@@ -246,21 +184,6 @@ def _tidy(options: JobOptions) -> None:
             backend.tidy()
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"bai {__version__}")
-        raise typer.Exit
-
-
-def _bai(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
-    ] = False,
-) -> None:
-    return
-
-
 def main() -> None:
     """Run `bai`. Exit codes: see `bai_agent.job.outcome`; 130 and 143 after a signal, 141 after a closed pipe."""
     try:
@@ -276,6 +199,7 @@ def _run() -> None:
         # A benchmark may print any text. Characters that the terminal cannot show become question marks.
         stream.reconfigure(encoding=terminal_encoding() or stream.encoding, errors="replace")  # type: ignore[union-attr]
     try:
+        _run_without_typer(sys.argv[1:])
         group()()
     except BaiError as error:
         sys.exit(_refuse(error))

@@ -1,13 +1,31 @@
-"""Runs an interactive program in this terminal."""
+"""A user at a terminal: whether a prompt is possible, and interactive programs that run there."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 _MOST_CHARACTERS = 2000
+_UNATTENDED = ContextVar("unattended", default=False)
+"""Whether no user can answer a prompt, because a program calls the API."""
+
+
+@contextmanager
+def unattended() -> Iterator[None]:
+    """Prevent prompts in this `with` block."""
+    before = _UNATTENDED.set(True)
+    try:
+        yield
+    finally:
+        _UNATTENDED.reset(before)
+
+
+def is_unattended() -> bool:
+    return _UNATTENDED.get()
 
 
 def run_in_terminal(command: Sequence[str], *, capture_stderr: bool = False) -> tuple[int, str]:

@@ -11,7 +11,8 @@ import typer
 
 from bai_agent.light_dataclass import dataclass, replace
 from executor.commands.ec2 import print_health
-from executor.commands.options import OptionTable, ProfileOption, choices, print_result, say
+from executor.commands.options import OptionTable, ProfileOption, choices
+from executor.commands.printing import print_result, say
 from executor.errors import UsageError
 from executor.program import command
 

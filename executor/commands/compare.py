@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bai_agent.job.outcome import ExitCode
-from executor.commands.job_options import JobOptions, KeyOptions
-from executor.commands.options import (
-    DataRootOption,
-    JobIdOption,
-    JsonOption,
-    OnOption,
-    check_output,
-    job_ids_of,
-    print_json,
-    say,
-)
+from executor.commands.job_options import JobOptions, KeyOptions, check_output
+from executor.commands.options import DataRootOption, JobIdOption, JsonOption, OnOption, job_ids_of
+from executor.commands.printing import print_json, say
 from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module: the imports of a comparison are in the

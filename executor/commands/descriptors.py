@@ -23,11 +23,9 @@ from executor.commands.options import (
     OnOption,
     RunFileArgument,
     ScriptOption,
-    print_findings,
-    print_json,
     requested,
-    say,
 )
+from executor.commands.printing import print_findings, print_json, say
 from executor.documents.text import tell
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.

@@ -14,17 +14,9 @@ import typer
 
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.schema.tables import write_table
-from executor.commands.job_options import AwsOptions, KeyOptions
-from executor.commands.options import (
-    JsonOption,
-    ProfileOption,
-    check_choice,
-    choices,
-    duration_of,
-    print_json,
-    print_result,
-    say,
-)
+from executor.commands.job_options import AwsOptions, KeyOptions, check_choice, duration_of
+from executor.commands.options import JsonOption, ProfileOption, choices
+from executor.commands.printing import print_json, print_result, say
 from executor.documents.text import tell
 from executor.errors import UsageError
 

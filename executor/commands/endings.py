@@ -10,17 +10,9 @@ import typer
 
 from bai_agent.job.outcome import ExitCode
 from bai_agent.light_dataclass import dataclass
-from executor.commands.job_options import JobOptions
-from executor.commands.options import (
-    JobArgument,
-    JsonOption,
-    StoreOption,
-    label_values,
-    print_done,
-    print_result,
-    say,
-    time_ago,
-)
+from executor.commands.job_options import JobOptions, label_values, time_ago
+from executor.commands.options import JobArgument, JsonOption, StoreOption
+from executor.commands.printing import print_done, print_result, say
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from bai_agent.errors import BaiError
 from bai_agent.job.record import JobRecord
 from bai_agent.job.run_directory import write_atomic
 from executor.commands.job_options import JobOptions
-from executor.commands.options import exit_code_of, print_done, print_findings, print_json, say
+from executor.commands.printing import exit_code_of, print_done, print_findings, print_json, say
 from executor.documents.screen import show_blocks
 from executor.documents.text import tell
 from executor.errors import UsageError

@@ -1,11 +1,15 @@
-"""The options about job stores and AWS, which hints repeat, those that replace values of a descriptor, and
-those that make one of a script."""
+"""The options about job stores and AWS, which hints repeat, those that replace values of a descriptor, those
+that make one of a script, and checks of single values."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bai_agent.job.run_directory import now_ms
 from bai_agent.light_dataclass import dataclass, replace
 from executor.errors import NextStep, UsageError
 from executor.jobs.scope import JobScope
@@ -94,4 +98,53 @@ class KeyOptions:
         return (
             *read_overrides(self.set_ or ()),
             *(key_override(option, path, value) for option, path, value in own if value is not None),
+        )
+
+
+def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
+    """Return the labels given as KEY=VALUE. Raises UsageError."""
+    found = {}
+    for each in given or ():
+        key, mark, value = each.partition("=")
+        if not mark or not key:
+            raise UsageError(f'{option}: "{each}" is not KEY=VALUE; write for example {option} team=vision')
+        found[key] = value
+    return found
+
+
+def check_choice(option: str, given: str, known: Sequence[str]) -> None:
+    """Raise UsageError if the value of an option is none of `known`."""
+    if given not in known:
+        *first, last = known
+        raise UsageError(f'{option}: "{given}" is not known; write {", ".join(first)} or {last}')
+
+
+def duration_of(option: str, text: str) -> timedelta:
+    """Return the duration that is the value of an option. Raises UsageError."""
+    from bai_agent.job.schema.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def time_ago(option: str, text: str) -> int:
+    """Return the time (ms UTC) that is an option's duration ago. Raises UsageError."""
+    return now_ms() - round(duration_of(option, text).total_seconds() * 1000)
+
+
+def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
+    """Raise UsageError for a file that cannot be written. endings: allowed endings; () for any."""
+    if output is None or output == Path("-"):
+        return
+    if not output.parent.is_dir():
+        raise UsageError(
+            f"-o {output}: the folder {output.parent} does not exist; make it first: mkdir -p {output.parent}"
+        )
+    ending = output.suffix.removeprefix(".").lower()
+    if endings and ending not in endings:
+        known = " or ".join(f".{each}" for each in endings)
+        raise UsageError(
+            f"-o {output}: a page is written, not {f'.{ending}' if ending else 'a file without ending'}; end it with {known}"
         )

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
-from executor.commands.job_options import JobOptions
-from executor.commands.options import (
-    JobArgument,
-    JsonOption,
-    choices,
-    label_values,
-    print_json,
-    say,
-    time_ago,
-)
+from executor.commands.job_options import JobOptions, label_values, time_ago
+from executor.commands.printing import print_json, say
 from executor.documents.text import tell
 from executor.errors import UsageError
 
 # `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
 if TYPE_CHECKING:
+    import typer
+
     from bai_agent.job.record_types import JobResult
     from executor.analysis.measured_runs import OverRuns
+    from executor.commands.options import JobArgument, JsonOption, choices
     from executor.jobs.job_list import JobFilter
 
 
@@ -98,7 +92,7 @@ def list_jobs(
         such = "no jobs" if only is EVERY_JOB else "no such jobs"
         say(f"there are {such} in {' and '.join(listing.places)}")
     if listing.troubles:
-        raise typer.Exit(ExitCode.OURS)
+        sys.exit(ExitCode.OURS)
 
 
 def _job_filter(
@@ -193,9 +187,9 @@ def status(
         show_blocks(status_blocks(view))
     if wait and (why := unknown_status(now)) is not None:
         say(why)
-        raise typer.Exit(ExitCode.OURS)
+        sys.exit(ExitCode.OURS)
     if wait:
-        raise typer.Exit(result.exit_code if result is not None else ExitCode.OURS)
+        sys.exit(result.exit_code if result is not None else ExitCode.OURS)
 
 
 def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
@@ -250,4 +244,4 @@ def shell(
     with the environment of its benchmark but without its secrets. The exit code is that of the shell.
     """
     record = options.find(job)
-    raise typer.Exit(options.backends.of(record).shell(record, node=node, on_status=say))
+    sys.exit(options.backends.of(record).shell(record, node=node, on_status=say))

@@ -10,7 +10,8 @@ import typer
 
 from bai_agent.job.record import JobRecord
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JobArgument, JsonOption, print_json, say
+from executor.commands.options import JobArgument, JsonOption
+from executor.commands.printing import print_json, say
 from executor.documents.text import safe_line, tell
 from executor.errors import UsageError
 

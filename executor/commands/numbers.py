@@ -12,17 +12,9 @@ import typer
 
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import replace
-from executor.commands.job_options import JobOptions
-from executor.commands.options import (
-    JobArgument,
-    JsonOption,
-    check_choice,
-    choices,
-    print_findings,
-    print_json,
-    print_result,
-    say,
-)
+from executor.commands.job_options import JobOptions, check_choice
+from executor.commands.options import JobArgument, JsonOption, choices
+from executor.commands.printing import print_findings, print_json, print_result, say
 from executor.documents.text import tell
 from executor.errors import UsageError
 

@@ -1,32 +1,25 @@
-"""Arguments and options of several commands, and how commands print."""
+"""`bai` as Typer reads its command lines: arguments and options of several commands, and how functions become commands."""
 
 from __future__ import annotations
 
-import errno
 import functools
 import inspect
-import json
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from bai_agent.errors import BaiError, DescriptorError
-from bai_agent.job.outcome import ExitCode
-from bai_agent.job.run_directory import FULL, now_ms
+from bai_agent import __version__
+from bai_agent.errors import BaiError
 from executor.backends import backend_names
 from executor.commands.job_options import AwsOptions, JobOptions, KeyOptions, ScriptOptions
-from executor.documents.text import plain_text, tell
-from executor.errors import NotStartedError, UsageError
+from executor.commands.printing import print_findings
+from executor.documents.text import tell
 
-# `bai --help` and each completion in a shell load this module, so each command imports what it alone needs.
+# `bai --help` and each completion in a shell load this module, so each function imports what it alone needs.
 if TYPE_CHECKING:
-    from bai_agent.job.record import JobRecord
-    from executor.descriptor import Finding
     from executor.planning.request import JobRequest
 
 
@@ -223,7 +216,8 @@ def _spread(kind: Any) -> Mapping[str, Any]:
 
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose parameters that stand for several options are spread into these, which stand before `--json`."""
-    signature = inspect.signature(function, eval_str=True)
+    # A command that also runs without Typer imports the names in its annotations for type checkers alone.
+    signature = inspect.signature(function, locals=globals(), eval_str=True)
     found = {each: names for each in signature.parameters.values() if (names := _spread(each.annotation))}
     if not found:
         return function
@@ -258,19 +252,6 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
     return spread
 
 
-def say(sentence: str) -> None:
-    """Print a message to stderr."""
-    print(f"bai: {plain_text(sentence)}", file=sys.stderr)
-
-
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print the warnings of a descriptor to stderr."""
-    if findings:
-        from executor.descriptor import render_findings
-
-        tell(render_findings(findings), end="", stream=sys.stderr)
-
-
 def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
     """Return the request of a person, whose file may be a script. Raises UsageError.
 
@@ -288,106 +269,114 @@ def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
     return made
 
 
-def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
-    """Print a message about a job."""
-    line = plain_text(f"{record.job_id}: {what}")
-    print_result({"job_id": record.job_id, "message": what}, line, json_=json_)
+LoadedCommand: TypeAlias = tuple[Callable[..., None], type[TyperCommand] | None]
+"""A command's function, and the class that reads its command line; None: the usual one."""
 
 
-def print_result(value: Mapping[str, Any], line: str, *, json_: bool) -> None:
-    """Print a result: as JSON, or as a line for people."""
-    if json_:
-        print_json(value)
+def command_group(helps: Mapping[str, str], load: Callable[[str], LoadedCommand]) -> TyperGroup:
+    """Return `bai` with its commands. helps: name of each command → its help; load: called when a command is used."""
+    app = typer.Typer(
+        name="bai",
+        cls=_Group,
+        help="Run a benchmark as a TOML file describes it, and trust its numbers.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_bai)
+    made = typer.main.get_command(app)
+    assert isinstance(made, _Group)
+    made.helps = helps
+    made.commands = _Commands(helps, load)  # type: ignore[assignment]  # it is only read
+    _sparing(made)
+    return made
+
+
+class _Group(TyperGroup):
+    """`bai`. Its lists of commands are generated only from their help."""
+
+    helps: Mapping[str, str]
+
+    def format_commands(self, *arguments: Any) -> None:
+        """Write the commands with their help."""
+        self._listed().format_commands(*arguments)
+
+    def shell_complete(self, *arguments: Any) -> Any:
+        """Return the completions for a shell: commands with their help, and options."""
+        return self._listed().shell_complete(*arguments)
+
+    def _listed(self) -> TyperGroup:
+        """Return a group with the names and the help of the commands, which cannot run them."""
+        commands = [TyperCommand(name, help=text) for name, text in self.helps.items()]
+        return TyperGroup(name=self.name, commands=commands, params=self.params, rich_markup_mode=None)
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by name. Each is created on demand, because creating all of them takes longer than a short
+    command."""
+
+    def __init__(self, names: Mapping[str, str], load: Callable[[str], LoadedCommand]) -> None:
+        self._names = names
+        self._made = functools.cache(functools.partial(_made, load))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _made(load: Callable[[str], LoadedCommand], name: str) -> Any:
+    function, kind = load(name)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, cls=kind)(with_given(function))
+    return _sparing(typer.main.get_command(app))
+
+
+def _sparing(made: Any) -> Any:
+    """Return the command, changed so that it converts a value only if its type differs from the parameter's.
+
+    typer converts with pydantic, whose import takes as long as a short command.
+    """
+    get_params = made.get_params
+
+    def spared(context: Any) -> list[Any]:
+        found: list[Any] = get_params(context)
+        for each in found:
+            if not isinstance(each.process_value, functools.partial):
+                each.process_value = functools.partial(_process, each, each.process_value)
+        return found
+
+    made.get_params = spared
+    return made
+
+
+def _process(parameter: Any, process: Callable[..., Any], context: Any, value: Any) -> Any:
+    """Return the value of a parameter. This function replaces a method of typer."""
+    annotation = getattr(getattr(parameter, "type_descriptor", None), "annotation", None)
+    if value is None and not parameter.required:
+        ready = () if parameter.multiple or parameter.nargs == -1 else None
+    elif type(value) is annotation and (annotation in (str, bool) or value is parameter.default):
+        ready = value
     else:
-        tell(line, flush=True)
+        return process(context, value)
+    return ready if parameter.callback is None else parameter.callback(context, parameter, ready)
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value, ensure_ascii=True, default=str))
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"bai {__version__}")
+        raise typer.Exit
 
 
-def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
-    """Return the labels given as KEY=VALUE. Raises UsageError."""
-    found = {}
-    for each in given or ():
-        key, mark, value = each.partition("=")
-        if not mark or not key:
-            raise UsageError(f'{option}: "{each}" is not KEY=VALUE; write for example {option} team=vision')
-        found[key] = value
-    return found
-
-
-def check_choice(option: str, given: str, known: Sequence[str]) -> None:
-    """Raise UsageError if the value of an option is none of `known`."""
-    if given not in known:
-        *first, last = known
-        raise UsageError(f'{option}: "{given}" is not known; write {", ".join(first)} or {last}')
-
-
-def duration_of(option: str, text: str) -> timedelta:
-    """Return the duration that is the value of an option. Raises UsageError."""
-    from bai_agent.job.schema.durations import parse_duration
-
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from error
-
-
-def time_ago(option: str, text: str) -> int:
-    """Return the time (ms UTC) that is an option's duration ago. Raises UsageError."""
-    return now_ms() - round(duration_of(option, text).total_seconds() * 1000)
-
-
-def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
-    """Raise UsageError for a file that cannot be written. endings: allowed endings; () for any."""
-    if output is None or output == Path("-"):
-        return
-    if not output.parent.is_dir():
-        raise UsageError(
-            f"-o {output}: the folder {output.parent} does not exist; make it first: mkdir -p {output.parent}"
-        )
-    ending = output.suffix.removeprefix(".").lower()
-    if endings and ending not in endings:
-        known = " or ".join(f".{each}" for each in endings)
-        raise UsageError(
-            f"-o {output}: a page is written, not {f'.{ending}' if ending else 'a file without ending'}; end it with {known}"
-        )
-
-
-NOBODY_READS = 128 + 13
-"""Exit code if standard output was closed: that of a process that SIGPIPE ended."""
-
-
-def nobody_reads(error: OSError) -> bool:
-    """Return whether `error` means that our output has no reader. A closed terminal gives EIO."""
-    return error.errno in (errno.EPIPE, errno.EIO)
-
-
-def write_error(error: OSError) -> str | None:
-    """Return a sentence if `error` means that the file which takes our output is full; else None."""
-    if error.filename is None and error.errno in (*FULL, errno.EFBIG):
-        return f"the output cannot be written: {error.strerror}"
-    return None
-
-
-def silence() -> None:
-    """Discard what is still buffered for standard output, so that Python's exit does not fail over it."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
-def exit_code_of(error: BaiError) -> ExitCode:
-    """Return the exit code with which an error ends a command."""
-    # Imported here, so that `bai --help` does not wait for it.
-    from executor.planning.request import FindingsError
-
-    if isinstance(error, (FindingsError, UsageError, DescriptorError)):
-        return ExitCode.USAGE
-    if isinstance(error, NotStartedError):
-        return error.outcome.exit_code
-    # Imported now, because these load the whole descriptor.
-    from executor.errors import PlanError, ScriptsError
-
-    return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS
+def _bai(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    return

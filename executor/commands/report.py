@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from bai_agent.job.run_directory import now_ms
-from executor.commands.job_options import JobOptions
-from executor.commands.options import JobArgument, JsonOption, check_choice, check_output, choices, say
+from executor.commands.job_options import JobOptions, check_choice, check_output
+from executor.commands.options import JobArgument, JsonOption, choices
+from executor.commands.printing import say
 from executor.documents.text import tell
 from executor.errors import UsageError
 

@@ -22,9 +22,9 @@ from executor.commands.options import (
     OnOption,
     ResumeOption,
     ScriptOption,
-    print_done,
     requested,
 )
+from executor.commands.printing import print_done
 from executor.commands.submission import follow, submit_request
 from executor.errors import UsageError
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from executor.commands.job_options import AwsOptions
-from executor.commands.options import say
+from executor.commands.printing import say
 
 _OBJECTS = 2_000
 """Number of new objects that makes Python look for cycles."""

@@ -6,7 +6,8 @@ import re
 
 from bai_agent.errors import BaiError
 from executor.commands.account_dialogue import NAME, PRINTED, SetupDialogue, SetupOptions
-from executor.commands.options import JsonOption, check_choice
+from executor.commands.job_options import check_choice
+from executor.commands.options import JsonOption
 from executor.documents.text import tell
 from executor.errors import UsageError
 from executor.program import command

@@ -14,7 +14,7 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.job.record import JobRecord
 from bai_agent.light_dataclass import dataclass
 from executor.commands.job_options import JobOptions
-from executor.commands.options import (
+from executor.commands.printing import (
     NOBODY_READS,
     nobody_reads,
     print_findings,

@@ -15,7 +15,8 @@ from typer.core import TyperCommand
 
 from bai_agent.job.outcome import ExitCode
 from executor.commands.job_options import JobOptions, KeyOptions
-from executor.commands.options import JobIdOption, JsonOption, print_json, say
+from executor.commands.options import JobIdOption, JsonOption
+from executor.commands.printing import print_json, say
 from executor.commands.submission import run_to_end, seed_for
 from executor.documents.text import draws_in_place, speaks_unicode, tell
 from executor.errors import UsageError

@@ -16,7 +16,8 @@ import typer
 
 from bai_agent.errors import StoreError
 from executor.commands.job_options import JobOptions
-from executor.commands.options import JsonOption, RunningJobArgument, print_json, say
+from executor.commands.options import JsonOption, RunningJobArgument
+from executor.commands.printing import print_json, say
 from executor.documents.text import draws_in_place, speaks_unicode
 from executor.errors import UsageError
 

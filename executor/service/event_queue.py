@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from bai_agent.backoff import Backoff
 from bai_agent.errors import BaiError
 from executor.backends.ec2.session import FAILURES, aws_error, aws_session
+from executor.backends.terminal import unattended
 from executor.configuration.config import Settings
 from executor.service.counters import ServiceCounters
 from executor.service.events.ec2_events import (
@@ -22,7 +23,6 @@ from executor.service.events.ec2_events import (
     UnreadableInstanceEventError,
     read_instance_event,
 )
-from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
 

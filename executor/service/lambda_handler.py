@@ -23,6 +23,7 @@ from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.sinks.kafka.library_log import quieten
 from executor.backends.ec2.bucket_store import bucket_store, open_bucket
 from executor.backends.ec2.clock import forget_clocks
+from executor.backends.terminal import unattended
 from executor.configuration.config import Settings, read_settings
 from executor.configuration.service_config import ServiceTable, service_kafka, service_table
 from executor.service.broker import Sender
@@ -38,7 +39,6 @@ from executor.service.events.messages import message_writer
 from executor.service.reconciler import Reconciler
 from executor.service.service_log import log_level, start_log
 from executor.service.status_reporter import StatusReporter
-from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
 

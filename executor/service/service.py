@@ -17,6 +17,7 @@ from bai_agent.sinks.kafka.library_log import quieten
 from executor.backends import Backends
 from executor.backends.ec2.bucket_store import bucket_store, open_bucket
 from executor.backends.ec2.shared import Shared, sharing
+from executor.backends.terminal import unattended
 from executor.configuration.config import Settings
 from executor.configuration.service_config import ServiceTable
 from executor.errors import SendError
@@ -35,7 +36,6 @@ from executor.service.service_jobs import Jobs
 from executor.service.service_log import about_action
 from executor.service.status_reporter import StatusReporter
 from executor.service.supervision import Supervisor
-from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from bai_agent.errors import BaiError
+from executor.backends.terminal import unattended
 from executor.service.broker import PartitionOwnership
 from executor.service.events.ec2_events import InstanceEvent
 from executor.service.keyed_work_queue import KeyedWorkQueue
 from executor.service.reconciler import REAP_S, Reconciler
-from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ from botocore.parsers import ResponseParserError
 from bai_agent.errors import BaiError
 from bai_agent.light_dataclass import dataclass, field
 from executor.backends.ec2.shared import once
+from executor.backends.terminal import is_unattended
 from executor.configuration.config import Settings
 from executor.errors import AwsCredentialsError, AwsError, UsageError
-from executor.unattended import is_unattended
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

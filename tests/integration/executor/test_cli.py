@@ -225,6 +225,55 @@ def test_list_refuses_an_unknown_status(cli: LocalCli, job: HandmadeJob) -> None
     assert job.record.job_id in cli.bai("list", "--status", "Succeeded").stdout
 
 
+@pytest.mark.parametrize(
+    ("plain", "with_options"),
+    [
+        (("list",), ("list", "--count", "30")),
+        (("list", "--json"), ("list", "--json", "--all")),
+        (("status", "last"), ("status", "--", "last")),
+        (("status", "nothing"), ("status", "--", "nothing")),
+        (("status", "nothing", "--json"), ("status", "--json", "--", "nothing")),
+    ],
+)
+def test_a_command_line_without_options_has_the_same_answer(
+    cli: LocalCli, job: HandmadeJob, plain: tuple[str, ...], with_options: tuple[str, ...]
+) -> None:
+    answers = [cli.bai(*words) for words in (plain, with_options)]
+
+    assert len({(each.code, each.stdout, each.stderr) for each in answers}) == 1
+
+
+@pytest.mark.parametrize("wrong", [("list", "last"), ("status",), ("status", "a", "b"), ("list", "--jsn")])
+def test_a_wrong_command_line_is_answered_with_its_usage(cli: LocalCli, wrong: tuple[str, ...]) -> None:
+    answer = cli.bai(*wrong)
+
+    assert (answer.code, answer.stdout) == (2, "")
+    assert f"{wrong[0]} [OPTIONS]" in answer.stderr
+
+
+_INTERRUPTED_WHILE_IT_READS = """
+from executor import __main__
+from executor.jobs import job_list
+def listed(*given, **named):
+    raise KeyboardInterrupt
+job_list.listed = listed
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "--all")])
+def test_ctrl_c_ends_a_list_quietly(cli: LocalCli, words: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        (sys.executable, "-c", _INTERRUPTED_WHILE_IT_READS, *words),
+        env=cli.environment,
+        cwd=cli.folder,
+        capture_output=True,
+        timeout=120,
+    )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
+
+
 _STARTS_AND_SAYS_SO = """
 from executor import __main__, signals
 begin = signals.end_quietly_until_a_command_begins

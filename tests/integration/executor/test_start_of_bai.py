@@ -57,11 +57,25 @@ def test_a_list_of_few_jobs_loads_neither_openssl_nor_columns_of_points(tmp_path
     assert {"_hashlib", "hashlib", "executor.records.points"} & set(modules) == set()
 
 
+@pytest.mark.parametrize(
+    "words", [("list",), ("list", "--json"), ("status", "last"), ("status", "--json", "digits-a")]
+)
+def test_a_command_line_without_other_options_is_read_without_typer(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    HandmadeJob(tmp_path, "digits-a").ends()
+
+    modules = imported(tmp_path, *words)
+
+    assert "executor.jobs.job_list" in modules
+    assert [each for each in modules if each.startswith("typer")] == []
+
+
 def test_help_imports_no_command(tmp_path: Path) -> None:
     modules = imported(tmp_path, "--help")
 
-    options = {"executor.commands", "executor.commands.job_options", "executor.commands.options"}
-    assert {each for each in modules if each.startswith("executor.commands")} == options
+    commands = {each for each in modules if each.startswith("executor.commands.")}
+    assert commands == {f"executor.commands.{name}" for name in ("job_options", "options", "printing")}
     assert "bai_agent.job.descriptor" not in modules
 
 

@@ -31,9 +31,9 @@ from executor.backends.ec2.monitor.reaper import STILL_ON, Reaped, UnattendedJob
 from executor.backends.ec2.monitor.replacer import Replacer
 from executor.backends.ec2.session import AwsSession, aws_sessions
 from executor.backends.ec2.watched_jobs import Looker, note_look, unwatch_job, watched_jobs
+from executor.backends.terminal import unattended
 from executor.configuration.config import Settings
 from executor.records.reading import result_of
-from executor.unattended import unattended
 
 log = logging.getLogger(__name__)
 
