@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from bai_agent.decode import parse_json
@@ -22,6 +23,8 @@ LARGEST_OBJECT = 16 << 20
 _TRIES = 3
 """Number of times that an object is put if the store answers that it exists but does not list it."""
 _CHUNK = re.compile(r"(\d{20})(?:\.jsonl)?")
+_parsed = lru_cache(32)(parse_job)
+"""Keeps the last descriptors, because a look at one job asks for its descriptor a dozen times."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class JobRecord:
         content = self._read(self.key("job.toml"))
         if content is None:
             raise MissingObjectError(f'there is no job "{self.job_id}" in {self.store.url}')
-        return parse_job(content, where=f"{self.store.url}/{self.key('job.toml')}")
+        return _parsed(content, where=f"{self.store.url}/{self.key('job.toml')}")
 
     def result(self) -> dict[str, Any] | None:
         """Return the job's result; None if it has not ended."""
