@@ -47,8 +47,8 @@ class _Command(NamedTuple):
     """After the command, also terminate this user's expired machines on the backends it used."""
     kind: str | None = None
     """Class in that module that reads a command line with a syntax of its own; None: the usual class."""
-    plain: Sequence[str] | None = None
-    """Parameters whose values are the words of a command line without options; None: Typer reads it."""
+    plain: int | None = None
+    """Number of words after its name in a command line that is read without Typer; None: Typer reads all."""
 
 
 _COMMANDS = {
@@ -62,8 +62,8 @@ _COMMANDS = {
     "schema": _Command("descriptors:schema", "Print the JSON Schema of descriptors, for editors."),
     "presets": _Command("descriptors:presets", "List the programs whose metrics `[output] preset` takes."),
     "metrics-test": _Command("descriptors:metrics_test", "Try the patterns on a log."),
-    "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True, plain=()),
-    "status": _Command("jobs:status", "Show the status of a job.", tidies=True, plain=("job",)),
+    "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True, plain=0),
+    "status": _Command("jobs:status", "Show the status of a job.", tidies=True, plain=1),
     "top": _Command("top:top", "Look at a running job, and leave it alone.", tidies=True),
     "logs": _Command("logs:logs", "Print the output of the benchmark.", tidies=True),
     "metrics": _Command(
@@ -117,12 +117,11 @@ def group() -> TyperGroup:
 def _run_without_typer(words: Sequence[str]) -> None:
     """Run a command and end, if its command line has no option but `--json`; return in other cases."""
     name, *values = [each for each in words if each != "--json"] or [""]
-    parameters = _COMMANDS[name].plain if name in _COMMANDS else None
-    if parameters is None or len(values) != len(parameters) or any(each.startswith("-") for each in values):
+    count = _COMMANDS[name].plain if name in _COMMANDS else None
+    if len(values) != count or any(each.startswith("-") for each in values):
         return
-    given = dict(zip(parameters, values, strict=True))
     try:
-        _load(name)[0](**given, options=JobOptions(), json_="--json" in words)
+        _load(name)[0](*values, options=JobOptions(), json_="--json" in words)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit()
@@ -232,7 +231,7 @@ def _open_closed_streams() -> None:
 
 
 def _refuse(error: BaiError) -> ExitCode:
-    # Imported here and below so that `bai --help` does not wait for it.
+    # Imported here so that `bai --help` does not wait for it.
     from executor.planning.request import FindingsError
 
     if isinstance(error, FindingsError):
@@ -244,8 +243,6 @@ def _refuse(error: BaiError) -> ExitCode:
 
 def _error_table(error: BaiError) -> dict[str, Any]:
     """Return the JSON for a failed command. The user reads the same message on stderr."""
-    from executor.planning.request import FindingsError
-
-    findings = [each.as_table() for each in error.findings] if isinstance(error, FindingsError) else []
+    findings = [each.as_table() for each in getattr(error, "findings", ())]
     table = {"type": "error", "exit_code": int(exit_code_of(error)), "message": str(error)}
     return {**table, "findings": findings} if findings else table

@@ -289,8 +289,7 @@ def command_group(helps: Mapping[str, str], load: Callable[[str], LoadedCommand]
     assert isinstance(made, _Group)
     made.helps = helps
     made.commands = _Commands(helps, load)  # type: ignore[assignment]  # it is only read
-    _sparing(made)
-    return made
+    return _sparing(made)  # type: ignore[no-any-return]
 
 
 class _Group(TyperGroup):

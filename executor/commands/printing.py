@@ -13,7 +13,7 @@ from bai_agent.errors import BaiError, DescriptorError
 from bai_agent.job.outcome import ExitCode
 from bai_agent.job.run_directory import FULL
 from executor.documents.text import plain_text, tell
-from executor.errors import NotStartedError, UsageError
+from executor.errors import NotStartedError, PlanError, ScriptsError, UsageError
 
 # `bai --help` loads this module, so each function imports what it alone needs.
 if TYPE_CHECKING:
@@ -80,11 +80,7 @@ def exit_code_of(error: BaiError) -> ExitCode:
     # Imported here, so that `bai --help` does not wait for it.
     from executor.planning.request import FindingsError
 
-    if isinstance(error, (FindingsError, UsageError, DescriptorError)):
-        return ExitCode.USAGE
     if isinstance(error, NotStartedError):
         return error.outcome.exit_code
-    # Imported now, because these load the whole descriptor.
-    from executor.errors import PlanError, ScriptsError
-
-    return ExitCode.USAGE if isinstance(error, (PlanError, ScriptsError)) else ExitCode.OURS
+    usage = (FindingsError, UsageError, DescriptorError, PlanError, ScriptsError)
+    return ExitCode.USAGE if isinstance(error, usage) else ExitCode.OURS
