@@ -1,4 +1,5 @@
-"""Ends child processes within a time limit: a process that hangs in the kernel, on a disk or a driver, survives even SIGKILL."""
+"""Ends child processes within a time limit, because a process that hangs in the kernel, on a disk or a driver, survives even
+SIGKILL."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _TICK_SECONDS = 0.05
 
 
 class Stopped(Exception):  # noqa: N818 - it is not an error
-    """A child was ended because the run is to end."""
+    """A child process was stopped because the run must end."""
 
 
 def run_in_session(
@@ -35,9 +36,9 @@ def run_in_session(
 ) -> int:
     """Return the exit code of a program that leads a session of its own and prints into the file `output`.
 
-    Not into a pipe, which processes that it leaves behind could keep open. options: further ones of Popen. Raises OSError;
-    TimeoutExpired at `deadline` (of `time.monotonic()`) and Stopped once `stopping()`, after ending the program and its
-    descendants.
+    The output is no pipe, because processes that the program leaves behind could keep a pipe open. options: further
+    options of Popen. Raises OSError, TimeoutExpired at `deadline` (`time.monotonic()`), and Stopped when `stopping()`
+    returns True. The program and its descendants are then stopped first.
     """
     child = subprocess.Popen(
         argv,
@@ -60,7 +61,8 @@ def run_in_session(
 
 
 def has_ended(child: subprocess.Popen[Any]) -> bool:
-    """Return whether a child has ended. It is not reaped: until then the number of its session is not reused."""
+    """Return whether a child has ended. The child is not reaped, so that the number of its session is not
+    reused."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
@@ -87,7 +89,8 @@ def kill(child: subprocess.Popen[Any]) -> bool:
 
 
 def reap(child: subprocess.Popen[Any]) -> bool:
-    """Wait for a killed child; return whether it is gone. If not, leave it behind with a warning in the log."""
+    """Wait for a killed child; return whether it is gone. If it is not, it is left behind with a warning in the
+    log."""
     try:
         child.wait(timeout=KILL_SECONDS)
     except subprocess.TimeoutExpired:

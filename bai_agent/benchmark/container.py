@@ -1,4 +1,4 @@
-"""The command around the benchmark's own that starts it in a container, and the container's removal."""
+"""Builds the command that starts the benchmark in a container, and removes the container."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _CAP_SYS_RESOURCE = 24
 
 
 def own_environment(env: Mapping[str, str], job: Job, container: Container) -> dict[str, str]:
-    """Return the variables of the benchmark that hold in a container, out of those that hold on this machine."""
+    """Return the variables of the benchmark that apply in a container, taken from those that apply on this
+    machine."""
     written = {*job.benchmark.env, *job.benchmark.secrets, *container.environment}
     ours = {"HOME", "USER", "LOGNAME", "LD_PRELOAD", "_STDBUF_O"}
     return {name: value for name, value in env.items() if name in written or name not in ours}
@@ -77,9 +78,9 @@ def contained(
         "--network=host",
         # A user's podman would mount the host's /dev/mqueue, which not every machine has.
         "--ipc=host" if os.geteuid() == 0 or Path("/dev/mqueue").exists() else _SHARED_MEMORY,
-        # The first process has the signals of any other one, and process ids are those of this machine.
+        # With the host's process ids, the first process handles signals like any other process.
         "--pid=host",
-        # The system calls and the speed of a program without a container.
+        # System calls and speed are then those of a program without a container.
         *(
             f"--security-opt={each}"
             for each in ("label=disable", "apparmor=unconfined", "seccomp=unconfined")
@@ -91,7 +92,7 @@ def contained(
         *([f"--device={devices}"] if (devices := gpu_devices()) else []),
         *(f"--mount={each}" for each in _mounts(job, rundir, env)),
         f"--workdir={cwd}",
-        # By name: values are not for the eyes of other users.
+        # Passed by name, because other users can see values in arguments.
         *(f"--env={name}={env[name]}" if name in steering else f"--env={name}" for name in sorted(env)),
         "--env=BAI_REPEAT",
     ]
@@ -116,7 +117,7 @@ def contained(
 def _with_secrets(job: Job) -> Iterable[str]:
     """Return the names of the job's variables whose values have a secret."""
     found = [*job.benchmark.secrets]
-    # Each one may use those before it.
+    # Each variable may use the variables before it.
     for name, text in job.benchmark.env.items():
         if any(f"$({each})" in text for each in found):
             found.append(name)
@@ -126,7 +127,7 @@ def _with_secrets(job: Job) -> Iterable[str]:
 def remove_container(rundir: RunDir) -> str | None:
     """Remove the container of a run whose processes have ended; return a warning if that failed.
 
-    After a SIGKILL the engine could not do it itself.
+    After a SIGKILL, the engine could not remove it itself.
     """
     try:
         done = ask_podman(
@@ -153,7 +154,8 @@ def _remove_cgroups(rundir: RunDir) -> None:
 
 
 _GLOBAL = ("--cgroup-manager=cgroupfs",)
-"""The container gets a cgroup without systemd's help: its processes are moved into the benchmark's."""
+"""Options that give the container a cgroup without systemd, because its processes are moved into the
+benchmark's cgroup."""
 
 
 def _name(rundir: RunDir) -> str:
@@ -161,7 +163,7 @@ def _name(rundir: RunDir) -> str:
 
 
 def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
-    """Return the folders of the job, at the paths that they have on this machine, as `--mount` takes them.
+    """Return the job's folders as arguments of `--mount`, at the same paths as on this machine.
 
     env: the benchmark's, which names the folder of its checkpoints. Raises SetupError.
     """
@@ -169,7 +171,7 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
     places += [Path(each.target) for each in job.mounts]
     if job.checkpoint is not None:
         folder = Path(env["BAI_CHECKPOINT_DIR"])
-        # On a shared file system those of earlier generations are beside it.
+        # On a shared file system, the folders of earlier generations are beside it.
         places.append(folder.parent if job.checkpoint.shared else folder)
     wanted = list(dict.fromkeys(each for each in places if each.is_absolute()))
     wanted = [each for each in wanted if not any(each != top and each.is_relative_to(top) for top in wanted)]
@@ -188,9 +190,9 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
 
 
 def _limits() -> list[str]:
-    """Return the limits of this process as `--ulimit` takes them. The engine's defaults are beyond what some machines allow.
+    """Return the limits of this process as arguments of `--ulimit`. The engine's defaults exceed what some machines allow.
 
-    Locked memory has none if we may lift it, since EFA and NCCL lock their buffers.
+    Locked memory is unlimited if this process may lift the limit, because EFA and NCCL lock their buffers.
     """
     # podman lowers its own to pid_max, more than which no machine has.
     most = int(Path("/proc/sys/kernel/pid_max").read_text())

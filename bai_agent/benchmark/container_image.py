@@ -1,6 +1,7 @@
-"""The engine of the benchmark's container and its image, brought to this machine if the job names one.
+"""Finds the engine of the benchmark's container, and pulls the container's image, if the job names one.
 
-The engine is podman: its container is below the shim, and writes into the benchmark's own log. A docker daemon's is neither.
+The engine is podman, because its containers are descendants of the shim and write directly into the benchmark's log.
+Containers of a docker daemon are and do neither.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bai_agent.shim.proc import RUN_MARKER
 _OLDEST = (4, 1)
 """First podman with CDI, the devices of GPUs, and with `--log-driver=passthrough`."""
 _ANSWER_S = 120.0
-"""Seconds for an answer of the engine, whose storage other containers may have locked."""
+"""Time limit for an answer of the engine (seconds). Other containers may have locked its storage."""
 _GPU = Path("/dev/nvidiactl")
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _GPU_DEVICES = "nvidia.com/gpu"
@@ -45,9 +46,9 @@ class Container:
 
     podman: str
     image: str
-    """Id of the image: the name may mean another image later."""
+    """Id of the image, because the name may refer to another image later."""
     environment: Mapping[str, str]
-    """The image's own."""
+    """The image's own environment variables."""
 
 
 def bring_image(
@@ -55,12 +56,12 @@ def bring_image(
 ) -> None:
     """Make sure that the engine and the job's image are on this machine. Raises SetupError, Stopped.
 
-    deadline: of the monotonic clock. An image that is here is taken as it is.
+    deadline: time of the monotonic clock. An image that is already on this machine is used unchanged.
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
-    # The pull of a killed agent would continue beside ours. It has a mark of its own: with the run's it would be one of the
-    # benchmark's processes.
+    # The pull of a killed agent would continue beside ours. It has a mark of its own, because with the run's mark it would count as
+    # a process of the benchmark.
     kill_marked(str(rundir.image_pull_log))
     rundir.registry_login.unlink(missing_ok=True)
     rundir.image_pull_log.unlink(missing_ok=True)
@@ -76,7 +77,8 @@ def bring_image(
 
 
 def _brought(rundir: RunDir) -> str | None:
-    """Return the id of the image that bring_image() found or brought; None if it did not, or if the file has no id."""
+    """Return the id of the image that bring_image() found or pulled. None if it did neither, or if the file has no
+    id."""
     with suppress(OSError, ValueError), rundir.image.open() as file:
         if re.fullmatch(r"[0-9a-f]{1,64}", name := file.read(100)):
             return name
@@ -94,7 +96,8 @@ def find_podman() -> str:
 
 @cache
 def _require_version(podman: str) -> None:
-    """Raise SetupError if it is too old. The engine is asked once, however many arms and generations a job has."""
+    """Raise SetupError if the engine is too old. The version is queried only once, however many arms and
+    generations a job has."""
     said = ask_podman(podman, ["--version"]).text
     version = re.search(r"(\d+)\.(\d+)", said)
     if version is None or (int(version[1]), int(version[2])) < _OLDEST:
@@ -105,7 +108,7 @@ def _require_version(podman: str) -> None:
 
 
 def find_container(name: str, rundir: RunDir) -> Container:
-    """Return the container of an image, which was brought for the run. Raises SetupError."""
+    """Return the container of an image that was pulled for the run. Raises SetupError."""
     podman = find_podman()
     try:
         argv = [podman, "image", "inspect", _brought(rundir) or name]
@@ -124,7 +127,7 @@ def find_container(name: str, rundir: RunDir) -> Container:
 
 
 def gpu_devices() -> str | None:
-    """Return all GPUs of this machine as `--device` takes them; None if it has none."""
+    """Return all GPUs of this machine as an argument of `--device`; None if it has no GPU."""
     return f"{_GPU_DEVICES}=all" if _GPU.exists() else None
 
 
@@ -180,7 +183,8 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
 
 
 def _log_in(image: str, file: Path) -> Sequence[str]:
-    """Return the options of a pull for the login at the image's registry: a file, so that no password is an argument."""
+    """Return the options of a pull for the login at the image's registry. The login is in a file, so that no password is
+    an argument."""
     # Imported here: few images are there, and an HTTP client is 40 modules.
     from bai_agent.aws.registry_login import ecr_login, ecr_region
 
@@ -193,7 +197,8 @@ def _log_in(image: str, file: Path) -> Sequence[str]:
 
 
 def ask_podman(podman: str, words: Sequence[str], *, timeout_s: float = _ANSWER_S) -> ProgramOutput:
-    """Return the engine's answer with its messages. Raises SetupError if it does not run, or not end in time."""
+    """Return the engine's answer with its messages. Raises SetupError if the engine cannot be run or does not
+    end in time."""
     try:
         return ask([podman, *words], env=os.environ, timeout_s=timeout_s, with_stderr=True)
     except NoAnswerError as error:
@@ -201,6 +206,6 @@ def ask_podman(podman: str, words: Sequence[str], *, timeout_s: float = _ANSWER_
 
 
 def last_words(text: str) -> str:
-    """Return the last line of the engine's messages, for people."""
+    """Return the last line of the engine's messages, for the user."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return shown_value(lines[-1].removeprefix("Error: ")) if lines else "it says nothing"

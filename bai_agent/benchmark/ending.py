@@ -12,11 +12,11 @@ _SHELL_SIGNAL = 128
 
 
 def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome, str]:
-    """Return the outcome of `ended`, and a sentence for a person.
+    """Return the outcome of `ended`, and a sentence for the user.
 
-    cause: the process that failed first, if a launcher started several and its own exit code says little.
-    Checked in this order: the end was not recorded; it never ran; we ended it; we were told to end; the
-    kernel killed it for memory; a signal from elsewhere; its own exit code.
+    cause: the process that failed first, if a launcher started several and its own exit code says little. The
+    causes are checked in this order: the end was not recorded; the benchmark never ran; the agent stopped it;
+    the agent was told to end; the kernel killed it because of memory; another signal; its own exit code.
     """
     if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence
@@ -50,7 +50,8 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
 
 def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
-    """Return the same for the server of a job with a client: it fails if it ends before it is told to."""
+    """Return the same as `classify` for the server of a job. The server fails if it ends before it is told
+    to."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is None:
         after = _seconds(ended.wall_seconds or 0)
@@ -59,8 +60,8 @@ def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
 
 
 def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, str]:
-    """Return the same for a node that only serves another node by this program: its processes end when they are told to, and
-    not before."""
+    """Return the same as `classify` for a node that only serves another node with this program. Its processes must not end
+    before they are told to."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is not None:
         return outcome, sentence
@@ -77,7 +78,8 @@ def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, st
 
 
 def classify_process(ended: BenchmarkExit, cause: Cause) -> tuple[Outcome, str]:
-    """Return the same for a serving node with a process that failed before the node was told to end."""
+    """Return the same as `classify` for a serving node on which a process failed before the node was told to
+    end."""
     wall = ended.wall_seconds or 0
     if cause.failed is not None:
         wall = max(0.0, wall - max(0, (ended.time or 0) - cause.failed) / 1000)
@@ -139,7 +141,7 @@ def _end(ended: BenchmarkExit) -> str:
 
 
 def _shell_hint(code: int | None) -> str:
-    """Explain a shell's exit code such as 137: its command died of signal 9."""
+    """Explain an exit code of a shell. For example, 137 means that its command died of signal 9."""
     if code is None:
         return ""
     number = code - _SHELL_SIGNAL

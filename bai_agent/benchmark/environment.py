@@ -28,8 +28,8 @@ STARTUP = Path(__file__).parent / "startup"
 """Folder for PYTHONPATH, whose sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
-"""Place of the frameworks in AWS's deep learning images. If exactly one exists, it is used without being
-asked for."""
+"""Pythons of the frameworks in AWS's deep learning images. If exactly one of them exists, it is used by
+default."""
 
 _STDBUF_FOLDERS = (
     "/usr/libexec/coreutils",  # Debian, Ubuntu, Fedora, Amazon Linux
@@ -43,7 +43,7 @@ _REFERENCE_IN_VARIABLE = re.compile(r"\$(\$\()|\$\(([^)]*)\)")
 
 
 def find_user(name: str | None) -> User | None:
-    """Return the account of the benchmark; None if it is our own. Raises SetupError."""
+    """Return the user account of the benchmark; None if it is the agent's own. Raises SetupError."""
     if name is None:
         return None
     try:
@@ -68,14 +68,15 @@ def prepare_environment(
     """Return the benchmark's whole environment.
 
     `base` is the agent's own, passed on if the job says so. `secrets` are resolved. `scripts` is the scripts' folder,
-    if any. `node` describes the nodes. Later ones win: base, the job's variables, its secrets, the contract's.
+    if any. `node` describes the nodes. Precedence, lowest first: `base`, the job's variables, its secrets, the
+    variables that bai sets.
     """
     benchmark = job.benchmark
     env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
     env.update(_account(env, user))
     env["PATH"] = env.get("PATH") or DEFAULT_PATH
     if benchmark.buffering is Buffering.TIMED:
-        env.pop("PYTHONUNBUFFERED", None)  # from the caller: it would undo the job's own setting
+        env.pop("PYTHONUNBUFFERED", None)  # the caller's value would override the job's own setting
     contract = {
         "BENCHMARK_AI": "fifo",
         "BENCHMARK_AI_FIFO_FILEPATH": str(rundir.fifo),
@@ -156,8 +157,8 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
 def make_command_executable(
     argv: tuple[str, ...], *, scripts: Path | None, cwd: Path, user: User | None
 ) -> None:
-    """Make the command executable for all users who may read it, if it is in the scripts' folder: that copy
-    is ours.
+    """Make the command executable for all users who may read it, if it is in the scripts' folder, which is
+    bai's own copy.
 
     Archives and object stores lose the x bit, and users of the benchmark service rely on not needing it.
     """
@@ -171,7 +172,8 @@ def make_command_executable(
 
 
 def benchmark_python(benchmark: Benchmark) -> Path | None:
-    """Return the first Python on the benchmark's PATH if the job chose it; None: any Python on PATH."""
+    """Return the Python that the job chose, which is the first one on the benchmark's PATH. None if any Python
+    on PATH may be used."""
     if benchmark.python is not None:
         return Path(benchmark.python)
     found = [python for python in IMAGE_PYTHONS if python.exists()]
@@ -218,12 +220,12 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
 
 
 def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
-    """Python and C write whole blocks into a file: no output would appear live, and a SIGTERM would lose the
-    last block."""
+    """Set how Python and C buffer output. By default both write whole blocks into a file, so output would not
+    appear live, and a SIGTERM would lose the last block."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value
-    # A Python may fail if a folder of PYTHONPATH is below one that its user cannot enter; pip does.
+    # A program such as pip may fail if a folder of PYTHONPATH is below one that its user cannot enter.
     with suppress(PermissionError), user_rights(user):
         STARTUP.stat()
         env["PYTHONPATH"] = ":".join(filter(None, [str(STARTUP), env.get("PYTHONPATH", "")]))

@@ -1,4 +1,4 @@
-"""Finds on this machine what a strategy's launch needs, or says what to install."""
+"""Finds the programs and modules that a strategy's launch needs, or reports what to install."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def meet_needs(
     _require(needs.cores, len({_siblings(cpu) for cpu in cpus}), "cores")
     if needs.own_program is not None and user is not None:
         _require_own_program(needs.own_program, user)
-    # By name if PATH has it: an mpirun with a folder would put that folder before the PATH of its processes.
+    # A program on PATH is started by its name, because an mpirun with a folder would put that folder before the
+    # PATH of its processes.
     if needs.program is not None and find_program(argv[0], path=env["PATH"]) is None:
         found = find_program(argv[0], path=":".join(needs.folders))
         if found is None:
@@ -63,7 +64,7 @@ def unknown_versions(
 ) -> list[str]:
     """Return a warning for each package of the benchmark's Python whose version is not among those that are known to work.
 
-    versions: by package. A Python that does not answer, or another program, gives none.
+    versions: by package. There are no warnings if the Python does not answer or the command is no Python.
     """
     python = find_program(command[0], path=env["PATH"]) if _is_python(command[0]) else None
     if python is None:

@@ -1,4 +1,4 @@
-"""Checks, before the nodes meet, that this node has what the job's strategy needs on each of them."""
+"""Checks, before the nodes meet, that this node meets the requirements of the job's strategy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VERSION_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """Facts about this node for the other nodes."""
+    """Information about this node for the other nodes."""
 
     public_key: str | None = None
     engine: str | None = None
@@ -43,14 +43,15 @@ def set_up_node(
     scripts: Path | None,
     stopping: Callable[[], bool],
 ) -> NodeFacts:
-    """Return this node's facts for the other nodes, after everything that `setup` asks for is available.
-    Raises SetupError, Stopped.
+    """Make everything that `setup` requires available; return this node's information for the other nodes. Raises
+    SetupError, Stopped.
 
-    serves: others log in to it, and it does not log in to them; None: both. may_install: this machine is the job's alone.
+    serves: whether other nodes log in to this node; if False, it logs in to them; None: both. may_install: whether this
+    machine only runs this job.
     """
     _require_free(setup.ports)
     if job.benchmark.container is not None:
-        return NodeFacts()  # the programs are the image's
+        return NodeFacts()  # the programs are in the container's image
     user = find_user(job.benchmark.user)
     # The programs found depend neither on secrets nor on the other nodes.
     env = prepare_environment(job, rundir, scripts=scripts, secrets={}, base=os.environ, user=user)
@@ -69,10 +70,11 @@ def set_up_node(
 
 
 def _require_free(ports: Sequence[int]) -> None:
-    """Raise SetupError if another program listens on one of these ports: its answers would be taken for the server's."""
+    """Raise SetupError if another program listens on one of these ports, because its answers would be mistaken for the
+    server's."""
     for port in ports:
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-            # A connection that has just ended does not take its port.
+            # With this option, a connection that has just ended does not block its port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))

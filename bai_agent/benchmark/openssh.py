@@ -1,4 +1,4 @@
-"""OpenSSH for one job: its programs, this node's keys, and the files of ssh and sshd, all in one folder that is deleted after the run.
+"""Sets up OpenSSH for one job. The node's keys and the files of ssh and sshd are in one folder that is deleted after the run.
 
 The machine's own configuration is neither read nor changed. Sources: sshd_config(5), ssh_config(5), sshd(8) for
 known_hosts and authorized_keys.
@@ -41,12 +41,12 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/bin", "/usr/local/bin", "/bin")
 """Further folders to search for the programs, after the benchmark's PATH."""
 _INSTALL_SECONDS = 300.0
-"""Seconds for the whole installation."""
+"""Time limit for the whole installation (seconds)."""
 _LAST_BYTES = 2000
-"""Bytes of an installer's output in our log."""
+"""Number of bytes of an installer's output that are logged."""
 _KEYGEN_SECONDS = 30.0
 _RUN_SSHD = Path("/run/sshd")
-"""Folder without which Debian's sshd does not start as root, and which only its service creates."""
+"""Folder that Debian's sshd needs to start as root. Only its system service creates the folder."""
 _PLAIN = re.compile(r"[A-Za-z0-9/._+,=@-]+")
 _INHERITED = (
     "PATH",
@@ -59,7 +59,7 @@ _INHERITED = (
     "PYTHONPATH",
     "VIRTUAL_ENV",
 )
-"""Variables of the agent's environment for processes that another node starts here; other variables may hold
+"""Variables of the agent's environment that processes started by another node get. Other variables may contain
 secrets."""
 _APT = "apt-get -o DPkg::Lock::Timeout=120"
 _INSTALLERS = {
@@ -71,7 +71,8 @@ _INSTALLERS = {
 }
 """Package manager → its command that installs OpenSSH."""
 _NO_SERVICE = "systemctl mask --runtime ssh.service ssh.socket sshd.service; "
-"""Keeps the packaged service from starting, which would let in everybody with a password on this machine."""
+"""Keeps the packaged service from starting, because it would accept logins of all users with a password on this
+machine."""
 
 
 def require_openssh(
@@ -84,8 +85,8 @@ def require_openssh(
 ) -> None:
     """Find the OpenSSH programs of a node that logs in to others, or that `serves` them (None: both). Raises SetupError, Stopped.
 
-    may_install: this machine is the job's alone, so its package manager installs missing programs, once. path: the
-    benchmark's. `user` may put programs there, so programs that run as root are not looked for on it.
+    may_install: this machine only runs this job, so its package manager may install missing programs, once. path: the benchmark's
+    PATH. `user` may put programs there, so programs that run as root are not searched on it.
     """
     own_path = path if user is None else DEFAULT_PATH
     roles = ("ssh", "sshd") if serves is None else ("sshd" if serves else "ssh",)
@@ -112,14 +113,14 @@ def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
     key = folder / KEY
     public = key.with_suffix(".pub")
     if not public.exists():
-        # A kill may have left half a key.
+        # A kill may have left an incomplete key.
         key.unlink(missing_ok=True)
         make_folder(folder, private=rundir.path)
         _keygen(key, path if user is None else DEFAULT_PATH)
     if user is not None:
         open_way(folder, top=folder)
         give_to(user, key)
-    # A third word would be a comment.
+    # The third word would be a comment.
     return " ".join(public.read_text().split()[:2])
 
 
@@ -151,7 +152,7 @@ def ready_server(
     use_pam = user is None and _is_locked(account)
     files = server_files(rundir.ssh, server, account=account, use_pam=use_pam, env=handed_on, cwd=cwd)
     _write(files, rundir, user)
-    # It starts itself for each connection by this name, so the path is complete.
+    # sshd starts itself by this name for each connection, so the path must be absolute.
     return (str(sshd), "-D", "-e", "-f", str(rundir.ssh / SSHD_CONFIG))
 
 
@@ -194,7 +195,7 @@ def _account(user: User | None) -> str:
 
 
 def _is_locked(account: str) -> bool:
-    """Return whether the account's password is locked, so that sshd lets nobody in unless PAM decides."""
+    """Return whether the account's password is locked. sshd then rejects all logins unless PAM decides."""
     with suppress(OSError):
         for line in Path("/etc/shadow").read_text().splitlines():
             name, _, rest = line.partition(":")
@@ -226,7 +227,8 @@ def _keygen(key: Path, path: str) -> None:
 
 
 def _install(path: str, stopping: Callable[[], bool]) -> str:
-    """Install OpenSSH with this machine's package manager, if it is a known one; return the failure as a part of a sentence.
+    """Install OpenSSH with this machine's package manager, if it is a known one; return the failure as a part of a sentence,
+    "" after a success.
 
     Raises Stopped.
     """
@@ -274,7 +276,7 @@ def server_files(
         "HostKey": folder / KEY,
         "AuthorizedKeysFile": folder / "authorized_keys",
         # StrictModes checks the owners of all folders above, and a job store may be in a folder that others can write.
-        # This folder is the account's alone.
+        # Only the account can access this folder.
         "StrictModes": "no",
         "UsePAM": "yes" if use_pam else "no",
         "AllowUsers": account,

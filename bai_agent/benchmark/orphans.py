@@ -79,7 +79,8 @@ def _marked(mark: str, processes: list[Process]) -> list[Process]:
 
 
 def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list[Process]:
-    """Return the processes of the session of the benchmark's first process; with several runs, of the last one."""
+    """Return the processes in the session of the benchmark's first process. With several runs, this is the session
+    of the last run."""
     pid, start = started.pid, started.start
     runs = read_repeats(rundir.repeats).runs
     if runs and runs[-1].boot_id == started.boot_id:
@@ -88,14 +89,15 @@ def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list
     shim = find_shim(rundir, started)
     leader = next((process for process in processes if process.pid == pid), None)
     if leader is None:
-        # The number remains the session's as long as a member lives.
+        # The session keeps its number as long as one of its processes lives.
         return [process for process in members if is_of_run(process, rundir, shim=shim)]
-    # Another start time: all processes have ended, and another process reused the number.
+    # With another start time, all processes have ended and another process reused the number.
     return members if leader.start == start and is_of_run(leader, rundir, shim=shim) else []
 
 
 def _ourselves(processes: list[Process]) -> set[int]:
-    """Return our own pid and those of our ancestors: a mark that we inherited is not the benchmark's."""
+    """Return our own pid and those of our ancestors, because a mark that we inherited does not belong to this
+    benchmark."""
     parents = {process.pid: process.parent for process in processes}
     line = {os.getpid()}
     pid = os.getpid()

@@ -1,7 +1,7 @@
-"""Asks programs of this machine questions, within a time limit, with a limited answer, without a shell; and recognises static programs.
+"""Runs programs of this machine to query information, with limits on time and output and without a shell. Also recognises static
+programs.
 
-A preloaded library cannot reach a program without a dynamic linker, so its output cannot be made to appear line by
-line.
+A library cannot be preloaded into a static program, so the program's output cannot be made to appear line by line.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class PythonDescription:
     packages: list[str]
     """Its own folders of packages."""
     distributions: dict[str, str]
-    """Versions by normalised name, as imports find them."""
+    """Versions by normalised name, for the distributions that imports find."""
     installed: list[dict[str, str]]
     """Versions by normalised name in each of `packages`, and in its user's own folder."""
     sources: list[str]
@@ -112,7 +112,7 @@ class PythonDescription:
 
 
 def read_description(output: str, *, python: str) -> PythonDescription:
-    """Return the description that `DESCRIBE_PYTHON` printed, among lines of a loader and of start-up files.
+    """Find the description that `DESCRIBE_PYTHON` printed. A loader or start-up files may print other lines.
 
     Raises NoAnswerError.
     """
@@ -146,9 +146,11 @@ def ask(
     cwd: Path = Path("/"),
     with_stderr: bool = False,
 ) -> ProgramOutput:
-    """Run a program to its end. Raises NoAnswerError. Processes that it started end with it, in time or not.
+    """Run a program to its end. Raises NoAnswerError. Processes that it started are stopped at its end, also
+    after a timeout.
 
-    Not subprocess.run: after its timeout it waits without a limit for every process that has the pipe open.
+    subprocess.run is not used, because after its timeout it waits without a limit for every process that has
+    the pipe open.
     """
     deadline = time.monotonic() + timeout_s
     try:
@@ -193,7 +195,7 @@ def static_program(shim: int) -> str | None:
         if is_static(program):
             try:
                 return program.readlink().name
-            except OSError:  # gone
+            except OSError:  # the process is gone
                 continue
     return None
 

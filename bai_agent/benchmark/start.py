@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from bai_agent.benchmark.container_image import Container
 
 OOM_SCORE_ADJ = 500
-"""How much likelier than the agent the benchmark is to be chosen by the out-of-memory killer (0 to 1000)."""
+"""OOM score of the benchmark relative to the agent (0 to 1000), so that the kernel kills the benchmark
+first."""
 
 _USUAL_UMASK = 0o022
 
@@ -62,7 +63,8 @@ class Order:
     env: Mapping[str, str]
     cwd: Path
     grace: timedelta
-    """Grace period for processes that the benchmark leaves behind, and in a shutdown (at most 5 s of it)."""
+    """Grace period for processes that the benchmark leaves behind. In a shutdown, at most 5 s of it are
+    used."""
     user: User | None = None
     umask: int = _USUAL_UMASK
     oom_score_adj: int = OOM_SCORE_ADJ
@@ -73,14 +75,15 @@ class Order:
     runs_together: bool = False
     """Whether each run after the first waits for all nodes to begin together."""
     on_each_node: tuple[str, ...] = ()
-    """Prefix of a command around a run."""
+    """Prefix of a command before or after a run."""
     contained_env: Mapping[str, str] | None = None
-    """Variables of the benchmark in its container, if `env` is that of the container's engine, which changes the user. None without a
+    """Variables of the benchmark in its container, if `env` is the environment of an engine that changes the user. None without a
     container."""
     arms: tuple[Order, ...] = ()
     """Command of each arm of `repeat`."""
     listens_at: str | None = None
-    """Address of this node that the shim listens at as long as it lives. None if no other node asks."""
+    """Address of this node on which the shim listens as long as it lives. None if no other node connects to
+    it."""
     hosts: tuple[Peer, ...] = ()
     """Hosts that the environment's `ssh` must reach before the start."""
     server: Peer | None = None
@@ -105,7 +108,7 @@ def make_order(
     a benchmark that runs as the same user. Raises SetupError.
     """
     arms = job.repeat.arms if job.repeat is not None else ()
-    # A node whose processes another node starts does not repeat runs: the other node does.
+    # If another node starts the processes of this node, that other node also repeats the runs.
     serves = isinstance(launch(job, ()).ssh, SshFrom)
     if arms and not serves:
         make = partial(make_order, launch=launch, node=node, secrets=secrets, token=token, umask=umask)
@@ -177,7 +180,7 @@ def _in_container(order: Order, container: Container, job: Job, rundir: RunDir) 
 
     inside = own_environment(order.env, job, container)
     words, env = contained(container, job, rundir, env=inside, cwd=order.cwd, user=order.user)
-    # The folder may be the image's.
+    # The folder may only exist in the image.
     cwd = order.cwd if order.cwd.is_dir() else rundir.work
     return replace(
         order, argv=(*words, *order.argv), env=env, cwd=cwd, on_each_node=words, contained_env=inside
@@ -244,7 +247,7 @@ def _order_of_arms(job: Job, rundir: RunDir, arms: Sequence[Arm], make: Callable
 def _serve(
     job: Job, ssh: SshFrom, place: _Place, *, env: Mapping[str, str], secrets: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return the SSH server through which another node starts processes here."""
+    """Return the command of the SSH server through which another node starts processes on this node."""
     from bai_agent.benchmark.openssh import ready_server
 
     inherited = os.environ if job.benchmark.inherit_env else {}
@@ -279,12 +282,12 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
     except TimeoutError:
         said = f"its shim did not answer within {_LAUNCH_LIMIT_S:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
-            # It does nothing more after this SIGKILL, but its lock would make it look alive.
+            # After this SIGKILL the shim does nothing more, but until it is gone its lock makes it look alive.
             raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
         if not _ended(child):
-            # It started the benchmark, which deleted or renamed the files that record it.
+            # The shim started the benchmark, which deleted or renamed the files that record this.
             kill(child)
             kill_marked(str(rundir.path))
             said = "it deleted or renamed the files of its run directory at once"
@@ -394,6 +397,6 @@ def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
         with child.stdin:
             write_within(child.stdin.fileno(), order, timeout_s=_LAUNCH_LIMIT_S)
     except BrokenPipeError:
-        pass  # it died; its state says more
+        pass  # the shim died; its state shows more
     with child.stderr:
         return read_to_end(child.stderr.fileno(), timeout_s=_LAUNCH_LIMIT_S).decode(errors="replace").strip()

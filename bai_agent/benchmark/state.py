@@ -85,8 +85,8 @@ def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
 def is_of_run(process: Process, rundir: RunDir, *, shim: Process | None) -> bool:
     """Return whether `process` was started by a shim of `rundir`.
 
-    The proof: the living shim is its parent. An orphan has another parent; then it has the run's mark in its
-    environment, or writes to the run's log.
+    The proof is that the living shim is its parent. For an orphan, the proof is the run's mark in its
+    environment, or that it writes to the run's log.
     """
     return (
         (shim is not None and process.parent == shim.pid)
@@ -135,12 +135,12 @@ class State(Enum):
 
     NOT_STARTED = "not_started"
     RUNNING = "running"
-    """Its shim lives: adopt it."""
+    """The shim lives, so the agent adopts the benchmark."""
     EXITED = "exited"
     """exit.json exists."""
     LOST = "lost"
-    """It was started and its end was not recorded: the machine rebooted, or the shim was killed. The
-    benchmark is never started again."""
+    """The benchmark was started but its end was not recorded, because the machine rebooted or the shim was
+    killed. It is never started again."""
 
 
 def state(rundir: RunDir) -> State:
@@ -149,7 +149,7 @@ def state(rundir: RunDir) -> State:
         return State.EXITED
     if is_locked(rundir.shim_lock):
         return State.RUNNING
-    if read_json(rundir.exit) is not None:  # it was written while we checked the lock
+    if read_json(rundir.exit) is not None:  # exit.json was written while we checked the lock
         return State.EXITED
     return State.LOST if rundir.started.exists() else State.NOT_STARTED
 
@@ -220,12 +220,13 @@ def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time)
     first = read_started(rundir.of_generation(0))
     if first is None:
         return 0.0
-    # The clock of another boot is gone.
+    # The monotonic clock of another boot cannot be compared.
     return running_seconds(first) if first.of_this_boot else max(0.0, now() - first.time / 1000)
 
 
 def read_exit(rundir: RunDir) -> RunEnd | None:
-    """Return the benchmark's end, by exit.json; None if it has not ended. After a malformed exit.json it is lost."""
+    """Return the benchmark's end from exit.json; None if it has not ended. With a malformed exit.json, the benchmark
+    counts as lost."""
     table = read_json(rundir.exit)
     if table is None:
         return None

@@ -1,5 +1,5 @@
-"""Ends a benchmark: by an order to its shim; by a signal if the disk has no room for an order; or directly,
-if its shim is dead or hangs."""
+"""Stops a benchmark with an order to its shim. If the disk has no room for an order, it sends a signal. If the
+shim is dead or hangs, it kills the processes directly."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ _MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory
 
 
 def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: bool = False) -> bool:
-    """Ask the shim to end the benchmark. Only the first request counts: return whether this call made it."""
+    """Request that the shim stops the benchmark. Only the first request counts; return whether this call made
+    it."""
     order = {"reason": reason.value, "grace_seconds": grace.total_seconds(), "stacks": stacks}
     return write_new(rundir.stop, (json.dumps(order) + "\n").encode())
 
@@ -72,7 +73,7 @@ def end_lost(rundir: RunDir, *, started: Started | None = None) -> None:
 
 
 def require_valid_exit(rundir: RunDir) -> None:
-    """Replace a malformed exit.json by that of a lost benchmark, with an error in the log."""
+    """Replace a malformed exit.json by the exit.json of a lost benchmark, and log an error."""
     table = read_json(rundir.exit)
     if table is None:
         return
@@ -98,7 +99,7 @@ def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
 
 
 def end_without_order(rundir: RunDir) -> None:
-    """End a benchmark if the disk has no room for a stop.json: the shim also ends it on SIGTERM.
+    """Stop a benchmark if the disk has no room for a stop.json. The shim also stops it on SIGTERM.
 
     Raises the errors of `end_lost`, which is the last resort.
     """

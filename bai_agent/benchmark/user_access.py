@@ -15,9 +15,9 @@ _SEARCH = 0o011
 """Mode bits that let others pass through a folder to a name that they know, without listing it."""
 
 _LIMIT_S = 30.0
-"""Seconds for entering a few folders; a file system may hang."""
+"""Time limit for entering a few folders (seconds), because a file system may hang."""
 
-# Asks the kernel: access lists, capabilities and mount options all matter.
+# The kernel decides, because access lists, capabilities and mount options all matter.
 _ENTER = 'for folder do cd "$folder" 2>/dev/null || { printf %s "$folder"; exit 9; }; done'
 
 
@@ -46,10 +46,10 @@ def give_to(user: User, path: Path) -> None:
 
 
 def give_all_to(user: User, folder: Path) -> None:
-    """Give a folder of ours to the user, with its content; a folder that is the user's already stays as it is. Raises SetupError.
+    """Change the owner of one of bai's folders, and of its content, to the user. A folder that the user already owns is not
+    changed. Raises SetupError.
 
-    Other users cannot exchange a name in the folder: they cannot enter it meanwhile, and its owner changes
-    last.
+    Other users cannot replace a name in the folder, because they cannot enter it meanwhile and its owner changes last.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -104,7 +104,7 @@ class StartGeneration:
 
 @dataclass(frozen=True, kw_only=True)
 class Park:
-    """Too few nodes are left: all stop, keep the checkpoint, and wait for others."""
+    """Too few nodes are left. All of them stop, save the checkpoint, and wait for other nodes."""
 
     members: tuple[int, ...]
     """Numbers of the remaining nodes, in the order of their ranks."""
@@ -116,8 +116,8 @@ class Park:
 
 @dataclass(frozen=True, kw_only=True)
 class EndNode:
-    """The part of a node ends that joined late and cannot prepare; the job continues. It is not observed
-    after that."""
+    """A node that joined late and cannot prepare ends its part of the job, and the job continues. The node is
+    not observed any more."""
 
     node: int
 
@@ -128,14 +128,14 @@ class Why(Enum):
     MAX_RUNTIME = "max_runtime"
     SUCCEEDED = "succeeded"
     HOPELESS = "hopeless"
-    """The failure would happen again, or the end was wanted."""
+    """The failure would recur, or the end was requested."""
     USED_UP = "used_up"
     """No restart is left."""
     CANCELLED = "cancelled"
     TOO_FEW = "too_few"
     """Too few nodes were left for too long."""
     NOT_JOINED = "not_joined"
-    """Too few nodes came."""
+    """Too few nodes joined."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The decision that a generation begins, as it is kept in the run directory before anything of that generation is started."""
+"""The decision that a generation begins. It is written to the run directory before anything of that generation is started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Record:
 
 
 def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
-    """Make it durable that the generation of `rundir` begins. Raises OSError."""
+    """Record durably that the generation of `rundir` begins. Raises OSError."""
     make_folder(rundir.shim_folder, private=rundir.path)
     ledger = {name: value for name, value in asdict(decision.ledger).items() if value not in (None, {})}
     write_json(rundir.decision, {"members": decision.members, "ledger": ledger})
@@ -34,7 +34,8 @@ def read_ledger(rundir: RunDir) -> Ledger:
 
 
 def read_members(rundir: RunDir) -> list[int] | None:
-    """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. None if no decision says so."""
+    """Return the numbers of the nodes of the generation of `rundir`, in the order of their ranks. None if no decision names
+    them."""
     return _read(rundir).members or None
 
 

@@ -1,4 +1,5 @@
-"""Which nodes failed, saved their state, are lost, can go on or may join: what an observation means by the job's policy."""
+"""Interprets an observation by the job's policy: which nodes failed, saved their state, are lost, can continue or may
+join."""
 
 from __future__ import annotations
 
@@ -100,7 +101,7 @@ def failed_members(seen: GenerationObservation, policy: Policy) -> list[Member]:
 
 
 def saved_members(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]:
-    """Return the members that saved their state unasked, and are to be restarted."""
+    """Return the members that saved their state without a request and must be restarted."""
     if not seen.is_at(Stage.RUNNING):
         return ()
     return tuple(each.node for each in seen.members if _has_saved(each, seen, policy))

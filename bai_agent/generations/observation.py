@@ -18,7 +18,7 @@ _OF_A_SIGNAL = 128
 
 
 class Stage(Enum):
-    """Where a job is."""
+    """The state of a job between and during generations."""
 
     GATHERING = "gathering"
     """Nodes pull and join; no generation has run."""
@@ -40,7 +40,7 @@ class MemberEnd:
     signal: int | None = None
     """The signal that ended it. None if it was not stopped."""
     ended_s: float
-    """When it ended."""
+    """Time of the end."""
 
     @property
     def exit_status(self) -> int | None:
@@ -89,7 +89,7 @@ class Member:
         return self.silent_s > policy.silence_s
 
     def is_missing(self, policy: Policy) -> bool:
-        """Whether it is lost. A node that has succeeded cannot be one."""
+        """Whether the member is lost. A node that has succeeded cannot be lost."""
         return self.was_lost or (self.is_silent(policy) and not self.has_succeeded)
 
     def gone_s(self, policy: Policy, *, now_s: float) -> float | None:
@@ -111,7 +111,7 @@ class Member:
         return silent_s + seconds > policy.silence_s or (self.stopping_s or 0.0) + seconds > policy.stop_s
 
     def lived_s(self, *, now_s: float) -> float:
-        """Return the latest time at which it certainly lived, as far as observed."""
+        """Return the latest observed time at which the member was certainly alive."""
         signed_s = now_s - (self.silent_s if self.unheard_s is None else self.unheard_s)
         return min(signed_s, self.end.ended_s) if self.end is not None and self.was_lost else signed_s
 

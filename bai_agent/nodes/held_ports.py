@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 
 def hold_port(port: int = 0, *, address: str = "") -> socket.socket:
-    """Return a socket that holds a port until a process of this node uses it, after the nodes have met: the
-    kernel gives the port to no other process.
+    """Return a socket that holds a port until a process of this node uses it after the nodes have met. Meanwhile the kernel gives the port
+    to no other process.
 
-    port: a certain one. address: "": any of this machine. Raises OSError. It does not listen, so that a server with SO_REUSEADDR can, such as
-    sshd and PyTorch's store: socket(7).
+    port: the wanted port; 0: any. address: "" for all addresses of this machine. Raises OSError. The socket does not listen, so that a
+    server with SO_REUSEADDR, such as sshd and PyTorch's store, can listen on the port: socket(7).
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""A shell for a person, in a run directory on this machine, with the environment of its benchmark."""
+"""An interactive shell in a run directory on this machine, with the environment of its benchmark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _OF_THE_RUN_ALONE = (
     "BENCHMARK_AI_FIFO_FILEPATH",
     "BENCHMARK_AI_FIFO_MAX_WAIT_TIME",
 )
-"""Variables of the benchmark's processes that a shell must not have: it would be ended with them, and its values would be the job's."""
+"""Variables of the benchmark's processes that a shell must not have. With them, the shell would be stopped together with the benchmark,
+and values that it emits would belong to the job."""
 
 
 def open_shell(folder: Path, *, rank: int) -> NoReturn:
@@ -49,7 +50,7 @@ def open_shell(folder: Path, *, rank: int) -> NoReturn:
 
 
 def _require_own(rundir: RunDir) -> None:
-    """Raise BaiError unless this is a run directory of the caller's: its variables steer a shell, and so could run programs."""
+    """Raise BaiError unless the run directory belongs to the caller, because its variables could make a shell run programs."""
     try:
         owners = {each.lstat().st_uid for each in (rundir.path, rundir.job)}
     except (FileNotFoundError, NotADirectoryError):

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ALONE = "127.0.0.1"
-"""Address of a node without others, or without others on another machine: it reaches itself."""
+"""Address of a node if no node is on another machine."""
 _SIOCGIFADDR = 0x8915
 """netdevice(7)"""
 _LOOK_SECONDS = 1.0
 _LOOK_TOGETHER = 200
-"""Workers that ask within that time. With more nodes each asks less often, so that the requests per second to
-the store do not grow."""
+"""Number of workers up to which each one queries the store at the usual interval. With more nodes each queries
+less often, so that the requests per second do not grow."""
 _READ_AT_ONCE = 16
 _DRIVER_SECONDS = 60.0
 """Seconds for NVIDIA's driver to report the number of GPUs."""
@@ -118,15 +118,15 @@ class Meeting:
         unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: how long a node without signs of life is waited for. stop: returns the reason to end the
-        run, if there is one. unreachable: returns why the coordinator cannot reach one of these nodes, if it
-        cannot."""
+        """limit: time for which a node without signs of life is awaited. stop: returns the reason to end the
+        run, if there is one. unreachable: returns why the coordinator cannot reach one of these nodes; None if
+        it reaches all."""
         self._monitor, self._me = monitor, me
         self._attempt: AttemptRecord = monitor.attempt
         self._clock, self._stop, self._unreachable = clock, stop, unreachable
         self._limit = limit
         self._waited_for = dict.fromkeys(range(nodes), clock.monotonic())
-        """Since when each rank is waited for: its last sign of life, or the start of this wait."""
+        """Time since when each rank is awaited, which is its last sign of life or the start of this wait."""
         self._said: dict[int, tuple[tuple[Version, str], Peer]] = {}
         """Published facts of each node that has joined, with their version."""
         together = 1 if monitor.is_coordinator else nodes
@@ -159,7 +159,7 @@ class Meeting:
         }
         self._read(joined)
         if len(joined) < len(self._waited_for):
-            # Also a node that has joined, and is lost while others are still pulling.
+            # This also gives up a node that has joined but is lost while others are still pulling.
             self._give_up(sorted(self._waited_for.keys() - {self._me.rank}))
             return None
         if (settled := self._settled()) is not None:
@@ -168,13 +168,13 @@ class Meeting:
 
         members = Members(peers=tuple(self._said[rank][1] for rank in sorted(joined)), key=new_key())
         if (why := self._unreachable(members.peers)) is not None:
-            # Nobody has started anything yet.
+            # No node has started anything yet.
             raise RunEndedError.of(Outcome.JOIN_FAILED, why)
         return members if self._attempt.write_members(members) else self._settled()
 
     def _read(self, joined: Mapping[int, tuple[Version, str]]) -> None:
-        """Read the published facts of these nodes that are not known yet: when the last node joins, little is
-        left to read."""
+        """Read the addresses of nodes that have joined since the last call, so that little is left to read when
+        the last node joins."""
         new = [
             rank
             for rank, version in joined.items()
@@ -184,7 +184,7 @@ class Meeting:
             return
         from concurrent.futures import ThreadPoolExecutor
 
-        # In parallel: a thousand requests one after the other would take half a minute with a bucket.
+        # In parallel, because a thousand requests one after the other would take half a minute with a bucket.
         with ThreadPoolExecutor(min(_READ_AT_ONCE, len(new))) as pool:
             for rank, peer in zip(new, pool.map(self._attempt.peer, new), strict=True):
                 self._said[rank] = (joined[rank], peer)
@@ -229,7 +229,7 @@ class Meeting:
             log.warning("%s; asking again", error)
         if reason := self._stop():
             raise RunEndedError(reason)
-        # Random each time, so that the nodes of a job do not ask together.
+        # Random each time, so that the nodes of a job do not send their requests together.
         import random
 
         self._clock.sleep(self._look_s * random.uniform(0.5, 1.0))  # noqa: S311
@@ -255,7 +255,7 @@ def _set_up(ctx: RunContext, strategy: SetsUp) -> NodeFacts:
         raise RunEndedError.of(Outcome.PREPARE_FAILED, str(error)) from error
     except Stopped:
         ctx.watch.raise_reason()
-        raise  # not reached: a reason stays
+        raise  # not reached, because a stop reason remains
 
 
 def _address(ctx: RunContext, strategy: Strategy) -> str:

@@ -34,7 +34,7 @@ def members_of(rundir: RunDir) -> Members:
 
 
 def write_members(rundir: RunDir, members: Members) -> None:
-    """Write down which nodes have met, for `bai` and for the benchmark."""
+    """Write the list of nodes that have met, for `bai` and for the benchmark."""
     make_folder(rundir.shim_folder, private=rundir.path)
     lines = [f"{peer.address} slots={peer.slots}\n" for peer in members.peers]
     write_atomic(rundir.hostfile, "".join(lines).encode())

@@ -1,5 +1,5 @@
-"""A node's way into the next generation of an elastic job: report the end of the last one, join again if
-necessary, wait.
+"""Lets a node become a member of the next generation of an elastic job. The node reports the end of the last
+generation, joins again if necessary, and waits.
 
 All reports can be repeated, so a restarted agent begins here again.
 """
@@ -164,7 +164,7 @@ class _Words:
         elastic = self._elastic
         self._look_for_problem()
         if self._ended is not None and elastic.at is not None:
-            # The leader uses the time between the failure and this report.
+            # The leader needs the time between the failure and this report.
             self._say_ended(elastic.at, replace(self._ended, keeps=self._keeps(), ended=now_ms()))
         if newest is None:
             if elastic.may_join_first:
@@ -254,18 +254,18 @@ def _require_part(newest: Newest, at: int | None) -> None:
     outcome = Outcome(newest.word.outcome)
     if outcome is Outcome.SUCCEEDED:
         raise RunEndedError.of(outcome, "This node waited for a generation until the job was over.")
-    # A failure is another node's.
+    # A failure belongs to another node.
     raise RunEndedError.of(outcome if outcome in FOR_ABSENT else Outcome.PEER_FAILED, newest.word.sentence)
 
 
 def _require_place(newest: Newest, *, node: int) -> None:
-    """Raise RunEndedError if this node was scaled away: its part of the job is over."""
+    """Raise RunEndedError if this node was removed by scaling, because its part of the job is then over."""
     if newest.word.why == Change.SCALED.value and node in newest.word.nodes:
         raise RunEndedError.of(Outcome.SUCCEEDED, "This node left because the job was scaled down.")
 
 
 def _not_launched(me: Peer, problem: str) -> GenerationEnd:
-    """Return the report of a member that cannot launch: the others continue without it."""
+    """Return the report of a member that cannot launch, so that the others continue without it."""
     return GenerationEnd(rank=me.node, outcome=Outcome.AGENT_ERROR.value, sentence=problem, ended=now_ms())
 
 

@@ -1,10 +1,10 @@
 """Runs of `[repeat]` in which each node starts its own part: before each run but the first, all nodes wait
 for the coordinator's decision.
 
-A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. Its agent
-reports that to the job store. When all nodes are ready, no process of the previous run is left on any of
-them, and the coordinator decides whether the next run begins. The decision is in the store: a restarted agent
-finds it there, and no second decision is made.
+A node's shim writes to `repeats.jsonl` that it is ready for a run, and waits for `turn.json`. Its agent reports
+that to the job store. When all nodes are ready, no process of the previous run is left on any of them, and the
+coordinator decides whether the next run begins. The decision is in the store, so a restarted agent finds it
+there instead of making a second one.
 
 It works on a thread of its own, because the store may take long to answer.
 """
@@ -47,8 +47,8 @@ def run_barrier(ctx: RunContext) -> Iterator[None]:
 
 
 class RunBarrier(Poller):
-    """The part of one node; it has no time limit of its own: the job's limits and the monitor of the other
-    nodes end the wait for a node that never comes."""
+    """One node's part of the barrier. It has no time limit of its own, because the job's limits and the monitor
+    of the other nodes end the wait for a node that never arrives."""
 
     def __init__(
         self, attempt: AttemptRecord, rundir: RunDir, repeat: Repeat, *, rank: int, nodes: int

@@ -31,7 +31,7 @@ from bai_agent.strategy import goodput
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
-"""Seconds between two questions."""
+"""Seconds between two queries of that program."""
 _HINTS = "hints"
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -76,13 +76,13 @@ class GoodputHints:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What the program is asked."""
+    """The input of the program."""
 
     hints: GoodputHints
     current: int
     """Number of nodes in this generation."""
     most: int
-    """Most nodes that the job may have."""
+    """Largest number of nodes that the job may have."""
     slots: int
     """Replicas of each node."""
 
@@ -124,7 +124,7 @@ class GoodputPolicy:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is open."""
+        """Whether a query is still running."""
         return self._thread is not None and self._thread.is_alive()
 
     def observe(self, hints: Hints | None) -> int | None:
@@ -159,7 +159,7 @@ class GoodputPolicy:
             self._warn(f"AdaptDL's hints are ignored, as no number of nodes follows from them ({problem}).")
             return
         question = Question(hints=found, current=self._nodes, most=self._most, slots=self._slots)
-        # It may take long, and the benchmark is watched meanwhile.
+        # On a thread, because the query may take long and the benchmark must be watched meanwhile.
         self._thread = threading.Thread(target=self._find, args=(question,), name="size-policy", daemon=True)
         self._thread.start()
 

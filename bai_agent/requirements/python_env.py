@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 _LAST_LINES = 5
 _LAST_BYTES = 16384
 _LARGEST = 16 << 20
-"""Largest requirements file (bytes): it is a text, but may be sparse."""
+"""Largest requirements file (bytes), because a file may be sparse."""
 _LAST_CHARACTERS = 400
 _FORMAT = 2
-"""Version of the cached content; another number means another venv."""
+"""Version of the cached content. With another version, another venv is used."""
 
 _PIP_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
 """Paths of pip's configuration, in addition to the Python's own folder, XDG_CONFIG_HOME and PIP_CONFIG_FILE:
@@ -93,7 +93,7 @@ def install_requirements(
         raise PullError(f"[benchmark] requirements: {requirements}: has more than {_LARGEST:,} bytes")
     digest = hashlib.sha256(content).hexdigest()
     env = prepare_environment(job, rundir, scripts=rundir.scripts, secrets={}, base=base, user=user)
-    # Its own folder is on PATH only from now on: which Python is the first one after it?
+    # The venv's own folder is removed from PATH, to find the first Python after it.
     env["PATH"] = env["PATH"].removeprefix(f"{rundir.venv / 'bin'}:")
     env.pop("VIRTUAL_ENV", None)
     named = benchmark_python(job.benchmark)
@@ -126,7 +126,8 @@ def install_requirements(
 def _kept_venv(
     cache: Path, python: str, requirements: Path, *, env: Mapping[str, str], run: _Runner
 ) -> CachedVenv | None:
-    """Return the venv shared by all jobs with the same installation, or None if it cannot be known."""
+    """Return the cached venv that all jobs with the same installation share; None if it cannot be
+    determined."""
     texts = index_requirements(requirements)
     configuration = _pip_configuration(env)
     # pip counts packages on PYTHONPATH as installed, and these may change.
@@ -154,7 +155,7 @@ def _take(kept: CachedVenv, python: str, requirements: Path, *, rundir: RunDir, 
             if not kept.is_complete():
                 if kept.in_use():
                     return False  # a benchmark has installed something into it
-                kill_marked(str(kept.venv))  # the pip of a killed agent would go on writing
+                kill_marked(str(kept.venv))  # the pip of a killed agent would continue to write
                 kept.remove()
                 _build(python, requirements, venv=kept.venv, run=run)
                 kept.complete()
@@ -247,7 +248,7 @@ def _build(python: str, requirements: Path, *, venv: Path, run: _Runner) -> None
         with user_rights(run.user):
             (packages,) = venv.glob("lib/python*/site-packages")
             (packages / "parent_venv.pth").write_text("".join(lines))
-    # Only checks that pip exists: pip's own start takes as long as most installations.
+    # Only checks that pip exists, because pip's own start takes as long as most installations.
     if not run.succeeds([inside, "-c", "import pip.__main__"]):
         minor = about.version.rpartition(".")[0]
         run(
