@@ -1,7 +1,7 @@
 """Trains a small network with AdaptDL, as its documentation shows it: https://adaptdl.readthedocs.io
 
-Nothing in it knows of `bai`. AdaptDL chooses the batch size for the replicas that there are, saves when it is asked to end, and
-goes on in the middle of an epoch. It prints a line for each batch, as its first replica sees it:
+The script is independent of `bai`. AdaptDL chooses the batch size for the present number of replicas, saves when it is told to end,
+and resumes in the middle of an epoch. The first replica prints a line for each of its batches:
 
     epoch=3 batch=128 loss=0.1432 replicas=2
 """
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64, help="images at once (%(default)s)")
     options = parser.parse_args()
 
-    # The network is small: CPUs are enough for it, and any number of replicas can share a machine.
+    # The network is small, so CPUs suffice, and any number of replicas can share a machine.
     adaptdl.torch.init_process_group("gloo")
     torch.manual_seed(0)
     train, test = load(options.data)

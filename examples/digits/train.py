@@ -1,6 +1,6 @@
 """Trains a small neural network, in plain numpy, to read handwritten digits.
 
-Prints the training loss, the accuracy on digits that it has not trained on, and its speed, some times an epoch:
+Prints the training loss, the accuracy on digits that were not used for training, and the speed, several times an epoch:
 
     epoch=1 step=100 loss=1.1269 accuracy=0.9417 throughput=44133.8 images/s
 """

@@ -1,4 +1,4 @@
-"""Measures how fast one core of this machine copies, hashes, compresses and sorts, with the standard library alone."""
+"""Measures how fast one core of this machine copies, hashes, compresses and sorts, with only the standard library."""
 
 import argparse
 import hashlib

@@ -1,4 +1,4 @@
-"""A server that tells which handwritten digit an image shows: the one whose mean image is nearest."""
+"""A server that recognises the handwritten digit in an image. The answer is the digit whose mean image is nearest."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 """Measures round trips and throughput between all machines of a job, over TCP.
 
-Each process listens at its own address of BAI_NODE_ADDRS, and sends to the others one after the other: first to the next one by rank.
+Each process listens at its own address of BAI_NODE_ADDRS, and sends to the other processes one by one, beginning with the next higher rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Splits the digits: four of five to learn from, the fifth to test with. Pixels become numbers from 0 to 1."""
+"""Splits the digits: four of five are for training, every fifth is for the test. Pixels become numbers from 0 to 1."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Learns the mean image of each digit from data/train.csv, and reads data/test.csv by the nearest one."""
+"""Learns the mean image of each digit from data/train.csv, and recognises the digits of data/test.csv by the nearest mean image."""
 
 import csv
 import json

@@ -1,6 +1,6 @@
-"""Estimates pi with tasks on all nodes of a Ray: https://docs.ray.io
+"""Estimates pi with tasks on all nodes of a Ray cluster: https://docs.ray.io
 
-Nothing in it knows of `bai`. `ray.init()` finds the Ray that runs by RAY_ADDRESS. Ray runs a task again whose node was lost.
+The script is independent of `bai`. `ray.init()` finds the running cluster by RAY_ADDRESS. If a node is lost, Ray repeats its tasks.
 """
 
 from __future__ import annotations

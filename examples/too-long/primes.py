@@ -1,4 +1,4 @@
-"""Looks for primes until somebody stops it; then it says how far it came."""
+"""Looks for primes until it gets SIGTERM, and prints a line after each 10,000 primes."""
 
 import signal
 import sys

@@ -1,8 +1,8 @@
-"""Trains a convolutional network, in torch, to read handwritten digits; on a GPU where there is one.
+"""Trains a convolutional network, in torch, to read handwritten digits; on a GPU if there is one.
 
-Prints the training loss, the accuracy on digits that it has not trained on, and its speed, once an epoch.
-Runs alone, under torchrun, or with Horovod under mpirun: processes share each batch, and add up their gradients. In a job with
-[checkpoint] it is saved after each epoch, and goes on there if it is started again, with as many processes as there are then.
+Prints the training loss, the accuracy on digits that were not used for training, and the speed, once an epoch.
+Runs alone, under torchrun, or with Horovod under mpirun. Several processes share each batch, and add up their gradients. In a job with
+[checkpoint] the state is saved after each epoch. After a restart the training continues from it, with any number of processes.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
         where = torch.cuda.get_device_name(device) if device.type == "cuda" else "the CPU"
         print(f"torch {torch.__version__} on {where}, {team.size} × {team.name}")
     images, labels = load(options.data, device)
-    # The same on all processes, whatever else each of them draws.
+    # The order is the same on all processes, regardless of other random numbers.
     shuffle = torch.Generator(device).manual_seed(options.seed)
     order = torch.randperm(len(images), device=device, generator=shuffle)
     test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
@@ -70,7 +70,7 @@ def main() -> None:
     for epoch in range(trained + 1, options.epochs + 1):
         network.train()
         started = time.perf_counter()
-        # Added up on the device: reading a loss out at each step would make the GPU wait for the CPU.
+        # The losses are added up on the device, because reading one at each step would make the GPU wait for the CPU.
         loss_sum = torch.zeros((), device=device)
         share_sum, share_size = torch.zeros((), device=device), 0
         batches = torch.randperm(len(train_images), device=device, generator=shuffle).split(BATCH)
@@ -171,7 +171,7 @@ class HorovodTeam(Alone):
         self.place = self.local_rank = self.horovod.local_rank()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        # By way of the CPU: that a Horovod can reduce on GPUs depends on how it was built.
+        # Reduces on the CPU, because a Horovod can reduce on GPUs only if it was built for that.
         return self.horovod.allreduce(tensor.cpu(), op=self.horovod.Sum).to(tensor.device)
 
     def leave(self) -> None:

@@ -1,7 +1,7 @@
-"""Trains the network of train.py in a job whose nodes come and go, under torchrun.
+"""Trains the network of train.py under torchrun, in a job whose nodes join and leave.
 
-Each generation goes on at the step at which the one before was saved. Batches depend on seed and step alone, so the number of
-processes changes how fast it learns, and not what. SIGTERM stops all processes after the same step, which is saved.
+Each generation continues from the step at which the previous one was saved. Batches depend only on seed and step, so the number
+of processes changes the speed of the training, but not its result. SIGTERM stops all processes after the same step, which is saved.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-# Before the imports that take seconds: from here on SIGTERM ends nothing, it is looked at after each step.
+# Set before the imports, which take seconds. From here on SIGTERM only sets a flag, which is checked after each step.
 asked_to_stop = False
 
 

@@ -1,4 +1,4 @@
-"""Reads the digits of data/test.csv with the model that learn.py has trained, and prints how many it reads right."""
+"""Reads the digits of data/test.csv with the model that learn.py has trained, and prints the share of correct answers."""
 
 from __future__ import annotations
 

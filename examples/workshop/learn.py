@@ -1,7 +1,7 @@
 """Learns to read handwritten digits on all nodes of a job together: a softmax regression, in pure Python.
 
-Each node takes its share of each batch, and the nodes add up their gradients. So the weights are the same on all of them, and
-the training is the same on any number of nodes.
+Each node takes its share of each batch, and the nodes add up their gradients. Therefore the weights are the same on all nodes, and
+the training has the same result on any number of nodes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Nodes:
     def __init__(self) -> None:
         addresses = os.environ["BAI_NODE_ADDRS"].split(",")
         self.rank, self.size = int(os.environ["BAI_NODE_RANK"]), len(addresses)
-        # It keeps other programs' connections out.
+        # It excludes connections of other programs.
         key = os.environ["BAI_JOB_ID"].encode()
         self._others: list[Connection] = []
         if self.rank > 0:
