@@ -1,4 +1,4 @@
-"""Looks for primes until it gets SIGTERM, and prints a line after each 10,000 primes."""
+"""Looks for primes until it gets SIGTERM. Then it prints the largest prime found so far."""
 
 import signal
 import sys
