@@ -58,18 +58,20 @@ _COMMANDS = {
     ),
     "init": _Command("descriptors:init", "Print a commented descriptor to start from."),
     "validate": _Command("descriptors:validate", "Check descriptors and name every mistake."),
-    "plan": _Command("descriptors:plan", "Print the plan of a job."),
+    "plan": _Command("descriptors:plan", "Print the plan of a job, without starting it."),
     "schema": _Command("descriptors:schema", "Print the JSON Schema of descriptors, for editors."),
     "presets": _Command("descriptors:presets", "List the programs whose metrics `[output] preset` takes."),
-    "metrics-test": _Command("descriptors:metrics_test", "Try the patterns on a log."),
+    "metrics-test": _Command("descriptors:metrics_test", "Try a descriptor's patterns on a log."),
     "list": _Command("jobs:list_jobs", "List jobs, the newest last.", tidies=True, plain=0),
     "status": _Command("jobs:status", "Show the status of a job.", tidies=True, plain=1),
-    "top": _Command("top:top", "Look at a running job, and leave it alone.", tidies=True),
-    "logs": _Command("logs:logs", "Print the output of the benchmark.", tidies=True),
+    "top": _Command("top:top", "Show a running job without affecting it.", tidies=True),
+    "logs": _Command("logs:logs", "Print the output of a job's benchmark.", tidies=True),
     "metrics": _Command(
         "numbers:metrics", "Print a job's metrics: statistics, records, numbers.", tidies=True
     ),
-    "report": _Command("report:report", "Make a page of a job, to keep and to show.", tidies=True),
+    "report": _Command(
+        "report:report", "Write a report on a job, as a page or in other formats.", tidies=True
+    ),
     "compare": _Command(
         "compare:compare", "Compare runs: is one side better, and how sure is that?", tidies=True
     ),
@@ -83,26 +85,24 @@ _COMMANDS = {
         tidies=True,
         kind="TimeCommand",
     ),
-    "extract": _Command(
-        "numbers:extract", "Extract metrics again, from the log that a job has kept.", tidies=True
-    ),
-    "fetch": _Command("jobs:fetch", "Copy all of a job into a folder.", tidies=True),
+    "extract": _Command("numbers:extract", "Extract metrics again from a job's saved log.", tidies=True),
+    "fetch": _Command("jobs:fetch", "Copy all files of a job into a folder.", tidies=True),
     "export": _Command("numbers:export", "Export a job's metrics, for example to MLflow.", tidies=True),
-    "shell": _Command("jobs:shell", "Open a shell where a job runs."),
+    "shell": _Command("jobs:shell", "Open a shell on a machine of a job."),
     "cancel": _Command("endings:cancel", "Ask a job to end.", tidies=True),
     "scale": _Command(
         "endings:scale", "Change the number of nodes of an elastic job while it runs.", tidies=True
     ),
-    "release": _Command("endings:release", "Let the kept machines of a job go.", tidies=True),
-    "reap": _Command("ec2:reap", "Check all jobs on EC2 that nobody follows."),
-    "setup": _Command("setup:setup", "Set an AWS account up for jobs on EC2, or remove that."),
-    "doctor": _Command("ec2:doctor", "Try what a job on EC2 needs."),
-    "resume": _Command("runs:resume", "Start the agent of a job again that died.", tidies=True),
-    "prune": _Command("endings:prune", "Delete old jobs, and virtual environments long unused."),
-    "rm": _Command("endings:rm", "Delete jobs of this machine that have ended."),
-    "bundle": _Command("ec2:bundle", "Build the agent as instances download it."),
-    "config": _Command("ec2:config", "Print the configuration, each value with its origin."),
-    "serve": _Command("serve:serve", "Run the jobs that Kafka brings, on EC2."),
+    "release": _Command("endings:release", "Release the machines that a job keeps.", tidies=True),
+    "reap": _Command("ec2:reap", "Check all jobs on EC2 that no command follows."),
+    "setup": _Command("setup:setup", "Set an AWS account up for jobs on EC2, or undo that."),
+    "doctor": _Command("ec2:doctor", "Check everything that a job on EC2 needs."),
+    "resume": _Command("runs:resume", "Restart the dead agent of a job.", tidies=True),
+    "prune": _Command("endings:prune", "Delete old jobs, and old virtual environments."),
+    "rm": _Command("endings:rm", "Delete ended jobs of this machine."),
+    "bundle": _Command("ec2:bundle", "Build the agent's bundle, which instances download."),
+    "config": _Command("ec2:config", "Print the configuration, with the origin of each value."),
+    "serve": _Command("serve:serve", "Run jobs that are requested through Kafka on EC2."),
 }
 
 

@@ -1,4 +1,4 @@
-"""The options of `bai setup`, and its questions to a person."""
+"""The options of `bai setup`, and the questions that it asks the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.commands.printing import print_result, say
 from executor.errors import UsageError
 from executor.program import command
 
-# Each command imports what it alone needs.
+# Modules that only one command needs are imported in it.
 if TYPE_CHECKING:
     from executor.backends.ec2.setup.account_setup import AccountSetup, Choices, Network, WatcherChoices
     from executor.backends.ec2.setup.stacks import StackChange
@@ -28,13 +28,13 @@ _COST = (
 )
 _WATCHER_COST = "The watcher costs about half a USD a month."
 NAME = "bai"
-"""Beginning of the names of all that is made, by default."""
+"""Default prefix of the names of all resources."""
 PRINTED = ("data", "account", "watcher", "policy", "watcher-policy")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetupOptions(OptionTable):
-    """The options of a call; None: not given."""
+    """The options of a call. An option is None if it was not given."""
 
     region: Annotated[
         str | None,
@@ -46,9 +46,7 @@ class SetupOptions(OptionTable):
     ] = None
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name", metavar="NAME", help="Beginning of the names of all that is made [default: bai]."
-        ),
+        typer.Option("--name", metavar="NAME", help="Prefix of the names of all resources [default: bai]."),
     ] = None
     bucket: Annotated[
         str | None,
@@ -65,7 +63,7 @@ class SetupOptions(OptionTable):
     job_days: Annotated[
         int | None,
         typer.Option(
-            "--delete-jobs-after", metavar="DAYS", min=0, help="Days until jobs are deleted; 0: never."
+            "--delete-jobs-after", metavar="DAYS", min=0, help="Days after which jobs are deleted; 0: never."
         ),
     ] = None
     endpoint: Annotated[
@@ -99,7 +97,7 @@ class SetupOptions(OptionTable):
         bool | None,
         typer.Option(
             "--watcher/--no-watcher",
-            help="A function that looks at all jobs each minute [default: no].",
+            help="A function that checks all jobs each minute [default: no].",
             show_default=False,
         ),
     ] = None
@@ -108,7 +106,7 @@ class SetupOptions(OptionTable):
         typer.Option(
             "--watcher-types",
             metavar="NAMES",
-            help='Types of machines that the watcher may launch, such as "c7i.*,t3.small" [default: all].',
+            help='Instance types that the watcher may launch, such as "c7i.*,t3.small" [default: all].',
         ),
     ] = None
     watcher_owners: Annotated[
@@ -116,7 +114,7 @@ class SetupOptions(OptionTable):
         typer.Option(
             "--watcher-owners",
             metavar="NAMES",
-            help="Owners of images that it may launch, as account numbers [default: amazon and this account].",
+            help="Owners of images that the watcher may launch, as account numbers [default: amazon and this account].",
         ),
     ] = None
     watcher_dollars: Annotated[
@@ -125,32 +123,32 @@ class SetupOptions(OptionTable):
             "--watcher-usd-a-day",
             metavar="USD",
             min=0,
-            help="Maximum cost of the machines that it launches in a day [default: 50].",
+            help="Maximum cost of the machines that the watcher launches in a day [default: 50].",
         ),
     ] = None
     profile: ProfileOption = None
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing, and take the defaults.")] = False
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask no questions, and use the defaults.")] = False
     print_: Annotated[
         str | None,
         typer.Option(
             "--print",
             metavar="WHAT",
-            help='Only print a template ("data", "account", "watcher"), or the "policy" or "watcher-policy" of the person who sets up.',
+            help='Only print a template ("data", "account", "watcher"), or the "policy" or "watcher-policy" of the user who runs the setup.',
             autocompletion=choices(*PRINTED),
         ),
     ] = None
-    remove: Annotated[bool, typer.Option("--remove", help="Remove all but the bucket.")] = False
+    remove: Annotated[bool, typer.Option("--remove", help="Remove everything except the bucket.")] = False
     delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="With --remove: also the bucket, with all jobs in it.")
+        bool, typer.Option("--delete-data", help="With --remove: delete the bucket, too, with all jobs.")
     ] = False
 
     @property
     def data_buckets(self) -> tuple[str, ...] | None:
-        """Names of other buckets that instances may read."""
+        """Names of the other buckets that instances may read."""
         return None if self.data_bucket is None else tuple(each for each in self.data_bucket if each)
 
     def ask(self, question: str, given: bool | None, default: bool) -> bool:
-        """Return an answer: the option's, a person's, or the default with --yes."""
+        """Return an answer: that of the option, that of the user, or the default with --yes."""
         if given is not None or self.yes:
             return default if given is None else given
         _need_terminal()
@@ -158,7 +156,7 @@ class SetupOptions(OptionTable):
         return answer
 
     def ask_text(self, question: str, given: str | None, default: str | None) -> str:
-        """Return a text: the option's, a person's, or the default with --yes."""
+        """Return a text: that of the option, that of the user, or the default with --yes."""
         if given is not None or (self.yes and default is not None):
             return given or default or ""
         if self.yes:
@@ -189,7 +187,7 @@ class SetupDialogue:
         changes = setup.propose(wanted)
         archive = self._archive(wanted)
         if not changes and archive is not None:
-            # Otherwise it is shown when the stacks on which it depends exist.
+            # If the other stacks do not exist yet, the change is shown only after they have been created.
             changes = [*filter(None, [setup.propose_watcher(wanted, network, archive)])]
         if not changes:
             say(f"no change: the stacks {' and '.join(setup.stack_names)} are as they should be")
@@ -220,7 +218,7 @@ class SetupDialogue:
         self._examine()
 
     def _archive(self, wanted: Choices) -> WatcherArchive | None:
-        """Return the watcher's archive; None if there is to be no watcher."""
+        """Return the watcher's archive; None if no watcher is wanted."""
         from executor.backends.ec2.watcher.archive import build_watcher
         from executor.owned_folders import cache_folder
 
@@ -254,7 +252,8 @@ class SetupDialogue:
         self._show({"stack": change.stack, "changes": list(change.lines)}, lines)
 
     def _agreed(self, setup: AccountSetup, changes: Sequence[StackChange], wanted: Choices) -> bool:
-        """Show the changes with their cost, and ask. After a no, or Ctrl-C, they are discarded."""
+        """Show the changes with their cost, and ask for confirmation. After "no" or Ctrl-C, the changes are
+        discarded."""
         for change in changes:
             self._show_change(change)
         say(_COST if wanted.watcher is None else f"{_COST} {_WATCHER_COST}")
@@ -274,7 +273,7 @@ class SetupDialogue:
         return agreed
 
     def _tell(self, made: Mapping[str, str], region: str) -> None:
-        """Print how jobs and people use the new resources."""
+        """Print how jobs and users use the new resources."""
         from executor.backends.ec2.setup.templates import file_system_server
         from executor.descriptor.toml_text import toml_value
 
@@ -306,7 +305,7 @@ class SetupDialogue:
             return
         check_machines(setup)
         end_watcher(setup)
-        # Before its names disappear with the stacks.
+        # Done before the names of the resources disappear with the stacks.
         self._unconfigure(
             {
                 "instance_profile": made.get("InstanceProfile"),
@@ -326,7 +325,7 @@ class SetupDialogue:
         return account_setup(replace(settings, region=region), name, say)
 
     def _choices(self, setup: AccountSetup, before: Choices | None, network: Network) -> Choices:
-        """Return the choices: the options, the answers, and for all others the existing values, or the
+        """Return the choices: the options and the answers; for all others, the existing values or the
         defaults."""
         from executor.backends.ec2.setup.account_setup import Choices
 
@@ -338,8 +337,8 @@ class SetupDialogue:
             raise UsageError(
                 f"{setup.name} has the bucket {before.bucket}, which stays; for another one set up another --name"
             )
-        # An earlier choice of network is kept: its endpoint exists, so the network no longer looks as if it
-        # needed one.
+        # An earlier choice about the network is kept, because the network no longer seems to need an endpoint
+        # after it exists.
         vpc, tables = before.vpc or network.vpc, before.route_tables
         if given.endpoint is False:
             tables = ()
@@ -383,7 +382,7 @@ class SetupDialogue:
                 )
             return None
         there = before or WatcherChoices(owners=f"amazon,{setup.account}")
-        # Its own execution no longer counts as one that can be reserved.
+        # The watcher's own reservation is not counted again.
         why = None if before is not None and before.reserved else setup.why_unreserved()
         if why is not None:
             say(why)
@@ -406,7 +405,7 @@ class SetupDialogue:
             edit.write()
 
     def _unconfigure(self, values: Mapping[str, Any]) -> None:
-        """Remove keys with these values from the configuration."""
+        """Remove the keys that have these values from the configuration."""
         from executor.backends.ec2.setup.config_edit import configured
         from executor.configuration.config import config_file
 

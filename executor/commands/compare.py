@@ -1,4 +1,4 @@
-"""`bai compare`: conclusions from runs; `bai ab`: several descriptors, in turns, in one job on one
+"""`bai compare` draws conclusions from runs. `bai ab` runs several descriptors by turns, in one job on one
 machine."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from executor.commands.options import DataRootOption, JobIdOption, JsonOption, O
 from executor.commands.printing import print_json, say
 from executor.errors import UsageError
 
-# `bai --help` and each completion in a shell load this module: the imports of a comparison are in the
+# `bai --help` and each shell completion load this module, so the imports of a comparison are in the
 # functions.
 if TYPE_CHECKING:
     from executor.analysis.baseline import AgainstHistory
@@ -36,7 +36,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="JOB... [vs JOB...]",
-            help='Job ids, the beginnings of them, "last", or KEY=VALUE for all jobs with a label. Each is a side, or all between the words "vs" are one; the others are compared with the first side.',
+            help='Job ids, beginnings of job ids, "last", or KEY=VALUE for all jobs with a label. Each is a side; if the word "vs" separates them, each group is a side. The others are compared with the first side.',
             autocompletion=job_ids_of,
         ),
     ] = None,
@@ -49,19 +49,19 @@ def compare(
         ),
     ] = None,
     last: Annotated[
-        int, typer.Option("--last", metavar="N", min=1, help="So many jobs of the history, the newest.")
+        int, typer.Option("--last", metavar="N", min=1, help="Number of newest jobs in the history.")
     ] = 20,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
             "--fail-if",
             metavar="CONDITION",
-            help="Fail if a metric changed so, e.g. 'throughput < -5%'; can be repeated. The exit code then depends on these alone.",
+            help="Fail if a metric changed in this way, e.g. 'throughput < -5%'; can be repeated. The exit code then depends only on these conditions.",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write a page (HTML) that shows every run, too."),
+        typer.Option("--output", "-o", metavar="FILE", help="Also write a page (HTML) that shows every run."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -85,7 +85,7 @@ def compare(
             compare_group(named.group, options, output=output, json_=json_)
             return
         except UsageError:
-            pass  # a label, or a mistake that is reported below
+            pass  # a label, or a mistake that is reported later
     reader = RunReader(options.find, options.stores)
     if baseline is not None:
         found = _against_history(reader, jobs or [], baseline, last, options)
@@ -111,7 +111,7 @@ def compare(
 
 
 class _Found(NamedTuple):
-    """A comparison, to be printed and judged."""
+    """A comparison that is to be printed and judged."""
 
     title: str
     blocks: Sequence[Block]
@@ -154,7 +154,7 @@ def _against_history(
 
 
 def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, float]:
-    """Return the scatter of earlier runs by metric, if a side has a single run."""
+    """Return the scatter of earlier runs, by metric, if a side has only one run; otherwise an empty table."""
     if min(len(side.runs) for side in sides) >= 2:
         return {}
     known = {job.runs.job_id for side in sides for job in side.jobs}
@@ -162,7 +162,7 @@ def _earlier_scatter(reader: RunReader, sides: Sequence[Side]) -> dict[str, floa
 
 
 def _exit_code(compared: Sequence[Comparison | AgainstHistory], conditions: Sequence[Condition]) -> int:
-    """Report the conditions that hold, and those that cannot be judged, with the reason; return the exit
+    """Report the conditions that hold, and those that cannot be judged with the reason. Return the exit
     code."""
     from executor.analysis.condition import judge
 
@@ -182,15 +182,15 @@ def _worst(found: bool, unjudged: bool) -> int:
 
 def ab(
     first: Annotated[
-        Path, typer.Argument(metavar="A.toml", help="The descriptor that the others are compared with.")
+        Path, typer.Argument(metavar="A.toml", help="The descriptor with which the others are compared.")
     ],
     others: Annotated[
-        list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="The other one, or several.")
+        list[Path], typer.Argument(metavar="B.toml [C.toml...]", help="One or more other descriptors.")
     ],
     options: JobOptions,
     keys: KeyOptions,
     runs: Annotated[
-        int | None, typer.Option("--runs", metavar="N", min=2, help="Runs of each; by default 10.")
+        int | None, typer.Option("--runs", metavar="N", min=2, help="Runs of each arm; by default 10.")
     ] = None,
     until: Annotated[
         str | None,
@@ -200,7 +200,7 @@ def ab(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", min=0, help="Seed of the order of turns; random by default."),
+        typer.Option("--seed", metavar="N", min=0, help="Seed for the order of the runs; random by default."),
     ] = None,
     on: OnOption = None,
     job_id: JobIdOption = None,
@@ -209,7 +209,7 @@ def ab(
 ) -> None:
     """Compare benchmarks that take turns on one machine.
 
-    Their order is drawn by lot. The descriptors may differ in command, arguments, scripts, data, environment
+    Their order is random. The descriptors may differ in command, arguments, scripts, data, environment
     variables, labels and metrics. Exit code: that of the job, if it does not succeed; else that of `bai
     compare`: 1 if a metric with a better direction is worse.
     """

@@ -1,4 +1,4 @@
-"""Commands about benchmark descriptors; none of them runs anything."""
+"""Commands about benchmark descriptors. None of them runs a benchmark."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def validate(
 
 
 def _with_arguments(files: Sequence[Path]) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield the files; a folder comes with the next one, which is the script in it."""
+    """Yield the files. A folder is combined with the next file, which is the script in it."""
     left = list(files)
     while left:
         file = left.pop(0)
@@ -100,20 +100,20 @@ class _Checked:
 
     file: Path
     descriptor: Descriptor | None
-    """None if there is a mistake."""
+    """The descriptor; None if it has a mistake."""
     findings: Sequence[Finding]
     here: bool
-    """Whether it would run on this machine."""
+    """Whether the job would run on this machine."""
 
     @property
     def examples(self) -> list[dict[str, Any]]:
-        """Values that each metric takes from its example."""
+        """Values that each metric finds in its example."""
         from executor.descriptor.checks.metric_checks import try_examples
 
         return try_examples(self.descriptor) if self.descriptor is not None else []
 
     def as_table(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return all fields as JSON values."""
         uses = _uses(self.descriptor) if self.descriptor is not None else []
         return {
             "file": str(self.file),
@@ -125,7 +125,7 @@ class _Checked:
 
 
 def _checked(request: JobRequest, backends: Backends) -> _Checked:
-    """Check a file, and its backend if that is this machine or was requested."""
+    """Check a file. Its backend is also checked if it is this machine or was requested."""
     from executor.descriptor import has_errors
     from executor.descriptor.override_places import expected_origins, name_flag, name_option
     from executor.jobs.earlier_jobs import without_earlier_jobs
@@ -138,7 +138,8 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
         return _Checked(request.file, None, findings, here=False)
     engine = backends.of_engine(descriptor.info.execution_engine)
     here = engine is not None and not engine.remote
-    # If only the descriptor names another backend, the configuration of this machine may not be meant for it.
+    # If only the descriptor names another backend, this machine's configuration may not be meant for that
+    # backend.
     if request.on is not None or here:
         backend = backends.of_request(request, descriptor)
         here = not backend.remote
@@ -154,7 +155,7 @@ def _checked(request: JobRequest, backends: Backends) -> _Checked:
 def _combination_mistakes(
     request: JobRequest, descriptor: Descriptor, findings: Sequence[Finding]
 ) -> Sequence[Finding]:
-    """Return the mistakes of the first combination of `[matrix]` that has some."""
+    """Return the mistakes of the first combination of `[matrix]` that has mistakes."""
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import UNDRAWN_ID, FindingsError
 
@@ -176,7 +177,7 @@ def schema() -> None:
 
 def presets(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One of them: its metrics, to copy and change.")
+        str | None, typer.Argument(metavar="[NAME]", help="Print this preset's metrics, to copy them.")
     ] = None,
     json_: JsonOption = False,
 ) -> None:
@@ -226,16 +227,16 @@ def plan(
     user_data: Annotated[
         bool,
         typer.Option(
-            "--user-data", help="On EC2: only the user data, in base64, for the console's launch page."
+            "--user-data", help="On EC2: print only the user data (base64), for the console's launch page."
         ),
     ] = False,
     show_user_data: Annotated[
         bool,
-        typer.Option("--show-user-data", help="On EC2: also the user data in clear, which is long."),
+        typer.Option("--show-user-data", help="On EC2: also print the user data in clear text."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Print the plan of a job.
+    """Print the plan of a job, without starting it.
 
     For this machine, a job descriptor with its own id, for `bai-agent run`. For EC2, prints what would be
     launched, and its maximum cost. With [matrix] in FILE, each combination with its maximum cost. Touches nothing.
@@ -285,7 +286,7 @@ def _show_plan(
     show_user_data: bool,
     json_: bool,
 ) -> None:
-    """Print the plan of one job, or its user data."""
+    """Print the plan of a job, or its user data."""
     from executor.documents.trial import use_text
     from executor.errors import UsageError
     from executor.planning.requested_job import new_job_id
@@ -293,7 +294,7 @@ def _show_plan(
     if not backend.remote:
         print_findings(backend.preflight(job_request, descriptor))
     if user_data and job_id is None:
-        # User data that is pasted into the console runs under this id, so no two pastes may share one.
+        # User data that is pasted into the console runs under this id, so each print gets a new id.
         job_id = new_job_id(job_request, descriptor)
     with backend.plan(job_request, descriptor, job_id=job_id, on_progress=say) as planned:
         if user_data:
@@ -314,16 +315,16 @@ def _show_plan(
 def metrics_test(
     file: FileArgument,
     log: Annotated[
-        Path, typer.Argument(metavar="LOG", help='What a benchmark printed; "-" reads standard input.')
+        Path, typer.Argument(metavar="LOG", help='Output of a benchmark; "-" reads standard input.')
     ],
     records: Annotated[
-        bool, typer.Option("--records", help="The records that a run would make, one JSON object a line.")
+        bool, typer.Option("--records", help="Print the records of a run, one JSON object per line.")
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Try the patterns on a log.
+    """Try a descriptor's patterns on a log.
 
-    Matches, values, near misses and the pace. Exit code 1 if a required metric has no value.
+    Prints matches, values, near misses and the speed. Exit code 1 if a required metric has no value.
     """
     from executor.descriptor import load
     from executor.documents.screen import show_blocks

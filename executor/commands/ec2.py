@@ -1,4 +1,4 @@
-"""Commands about EC2 itself and its configuration. No other command knows EC2."""
+"""Commands about EC2 itself and its configuration. No other commands depend on EC2."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def doctor(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[FILE]", help="A benchmark descriptor: its image and its launch are tried as well."
+            metavar="[FILE]", help="A benchmark descriptor whose image and launch are also checked."
         ),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Try what a job on EC2 needs.
+    """Check everything that a job on EC2 needs.
 
     If something is missing, prints what to do. Launches nothing. Exit code 2 if the configuration,
     credentials or FILE have to be corrected, else 5 if something fails.
@@ -83,22 +83,23 @@ def bundle(
         typer.Option(
             "--arch",
             metavar="NAMES",
-            help="For which CPUs, with a comma between.",
+            help="CPU architectures, separated by commas.",
             autocompletion=choices("x86_64", "aarch64"),
         ),
     ] = "x86_64,aarch64",
     upload: Annotated[
-        bool, typer.Option("--upload", help="Put them into the staging bucket, unless they are there.")
+        bool, typer.Option("--upload", help="Upload bundles that the staging bucket lacks.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Keep a copy here, named by its sha256."),
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for a copy, named by its sha256."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Build the agent as instances download it.
+    """Build the agent's bundle, which instances download.
 
-    `bai submit` also does this. Packages come from the package index once, and then from a cache.
+    `bai submit` also does this. Packages are downloaded from the package index once, and then taken from a
+    cache.
     """
 
     from executor.backends.ec2.bundle.bundle import build
@@ -154,16 +155,16 @@ def reap(
         typer.Option(
             "--region",
             metavar="REGION",
-            help="Only in this region; can be repeated [default: the configured one, and all regions of jobs].",
+            help="Check only this region; can be repeated [default: the configured one, and all regions of jobs].",
         ),
     ] = None,
     profile: ProfileOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Check all jobs on EC2 that nobody follows.
+    """Check all jobs on EC2 that no command follows.
 
     Terminates machines, whoever submitted their job, whose time is up, that hang after their job's end, or that never ran their user data; writes the results of jobs
-    whose machines are gone; launches machines in place of lost ones. Meant for cron too.
+    whose machines are gone; launches machines in place of lost ones. It is also meant for cron.
     Exit code 5 if a machine cannot be terminated, or something cannot be looked at.
     """
     from executor.configuration.config import read_settings
@@ -203,7 +204,7 @@ class _Reaping:
         """Machines and jobs found by all checks."""
         self.troubles = 0
         self._said: set[str] = set()
-        """Sentences of the last check, which are not repeated."""
+        """Sentences that the last check printed, which are not repeated."""
         self._saying: set[str] = set()
         self._look = BucketLook(
             settings=settings,
@@ -228,7 +229,7 @@ class _Reaping:
         try:
             with raised_signals():
                 while True:
-                    # A pause that starts at a check's end never makes checks overlap.
+                    # The pause starts at the end of a check, so that checks never overlap.
                     self.look(regions)
                     time.sleep(pause.total_seconds())
         except SignalError as ended:
@@ -271,7 +272,7 @@ class _Reaping:
 
 
 def config(options: AwsOptions, json_: JsonOption = False) -> None:
-    """Print the configuration, each value with its origin."""
+    """Print the configuration, with the origin of each value."""
     from executor.configuration.config import config_file
     from executor.descriptor.toml_text import toml_value
 

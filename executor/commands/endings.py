@@ -1,4 +1,4 @@
-"""Commands that change the size of jobs, end them, release their machines, and delete them."""
+"""Commands that change the size of jobs, end jobs, release their machines, and delete jobs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def cancel(
     options: JobOptions,
     now: Annotated[
         bool,
-        typer.Option("--now", help="Terminate the machines of a job on EC2 at once; unsent data is lost."),
+        typer.Option("--now", help="Terminate a job's machines on EC2 at once; unsent data is lost."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Ask a job to end.
 
-    Its benchmark gets SIGTERM, and after limits.grace SIGKILL. If the agent on this machine has died, it is
-    restarted for that. For a group of jobs: no further one starts, and the running ones are asked to end.
+    Its benchmark gets SIGTERM, and after limits.grace SIGKILL. If the job's agent on this machine has died,
+    it is restarted to do that. For a group of jobs: no further job starts, and the running jobs are asked to
+    end.
     """
     from executor.jobs.job_group import GroupNamedError
 
@@ -55,8 +56,9 @@ def scale(
 ) -> None:
     """Change the number of nodes of an elastic job while it runs.
 
-    It ends its processes, which have limits.grace to save, and starts them again on so many nodes. N is within the range of
-    hardware.distributed.num_instances. Nodes with the highest numbers leave; a new node has a number that none had before.
+    The job ends its processes, which have limits.grace to save their state, and starts them again on N nodes.
+    N must be within the range of hardware.distributed.num_instances. Nodes with the highest numbers leave; a
+    new node gets a number that no node had before.
     """
 
     record = options.find(job)
@@ -64,7 +66,7 @@ def scale(
 
 
 def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) -> None:
-    """Let the kept machines of a job go.
+    """Release the machines that a job keeps.
 
     These are machines on EC2 that keep_on_failure or keep_after keeps for inspection. They power off within a minute.
     """
@@ -75,20 +77,21 @@ def release(job: JobArgument, options: JobOptions, json_: JsonOption = False) ->
 
 def prune(
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help='Since its end: "30d", "12h".')
+        str, typer.Option("--older-than", metavar="AGE", help='Time since the end, such as "12h".')
     ] = "30d",
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="KEY=VALUE", help="Not jobs with this label; can be repeated."),
+        typer.Option("--keep", metavar="KEY=VALUE", help="Keep jobs with this label; can be repeated."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be deleted.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask on a terminal.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     store: StoreOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Delete old jobs, and virtual environments long unused.
+    """Delete old jobs, and old virtual environments.
 
-    Never a job that runs. On a terminal it shows what would go, and asks first. Exit code 5 if one cannot be deleted.
+    A running job is never deleted. On a terminal, the command shows what would be deleted, and asks for
+    confirmation. Exit code 5 if a job cannot be deleted.
     """
     from executor.backends.local.folder_store import store_at
 
@@ -129,8 +132,8 @@ class _Pruning:
     failed: int = 0
 
     def run(self, *, dry_run: bool, json_: bool, silent: bool = False) -> str | None:
-        """Delete, or only list; print each item unless `silent`. Return their number and size in words; None
-        if there are none."""
+        """Delete the items, or only list them; print each item unless `silent`. Return a text with their
+        number and size; None if there are none."""
         from bai_agent.requirements.venv_cache import venv_cache
         from executor.jobs.prune import prune_jobs, prune_venvs
         from executor.quantities import size
@@ -165,17 +168,15 @@ class _Pruning:
 def rm(
     jobs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="JOB...", help='Job ids, or the beginnings of some; "last" and "last:NAME" too.'
-        ),
+        typer.Argument(metavar="JOB...", help='Job ids, beginnings of job ids, "last" or "last:NAME".'),
     ],
     options: JobOptions,
     json_: JsonOption = False,
 ) -> None:
-    """Delete jobs of this machine that have ended.
+    """Delete ended jobs of this machine.
 
-    Records, logs, metrics and artifacts. A running job is refused; nothing is deleted unless all jobs are
-    found.
+    Deletes their records, logs, metrics and artifacts. A running job is refused; nothing is deleted unless
+    all jobs are found.
     """
     from executor.jobs.prune import remove_job
     from executor.quantities import size

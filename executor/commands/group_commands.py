@@ -1,4 +1,4 @@
-"""What commands do with a group of jobs, which `[matrix]` makes."""
+"""The parts of commands that handle a group of jobs, which `[matrix]` makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from executor.documents.text import tell
 from executor.errors import UsageError
 from executor.jobs.job_group import GroupRecord
 
-# The imports of a run and of a comparison are in the functions: `bai status` needs neither.
+# The imports for a run and for a comparison are in the functions, because `bai status` needs neither.
 if TYPE_CHECKING:
     from executor.descriptor import Descriptor
     from executor.jobs.group_comparison import GroupComparison, GroupView
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> int:
-    """Make the group of `job_request` and run it; return the worst exit code of its jobs. A group that exists continues."""
+    """Create the group of `job_request` and run it; return the worst exit code of its jobs. An existing group
+    is continued."""
     from executor.jobs.resolved_request import FetchedScripts
     from executor.signals import SignalError, raised_signals
 
@@ -43,7 +44,8 @@ def run_group(job_request: JobRequest, options: JobOptions, *, group_id: str | N
 def _make_group(
     job_request: JobRequest, options: JobOptions, fetched: FetchedScripts, *, group_id: str | None
 ) -> tuple[GroupRecord, JobOptions]:
-    """Return the group of `job_request`, which is in its store then, and the options that find it."""
+    """Create the group of `job_request` in its store unless it exists. Return it, and the options that find
+    it."""
     from executor.jobs.resolved_request import fetched_digest, resolved_request
     from executor.planning.matrix import matrix_plan
     from executor.planning.request import check_id, read_file
@@ -61,7 +63,7 @@ def _make_group(
         with resolved_request(given, descriptor, options, job_id=None, fetched=fetched) as (resolved, _):
             return resolved
 
-    # All jobs take the same artifacts and the same scripts, also if there are newer ones meanwhile.
+    # All jobs use the same artifacts and scripts, even if newer ones appear meanwhile.
     digest = partial(fetched_digest, fetched=fetched, leave_out=group.left_out)
     plan, findings = matrix_plan(job_request, drawn, resolve=resolve, digest=digest)
     print_findings(findings)
@@ -69,7 +71,7 @@ def _make_group(
         raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
     if not group.create(plan) and group.first_plan() != plan:
         raise UsageError(
-            f'the group "{drawn}" exists already and runs something else than {job_request.file} and the options say now; '
+            f'the group "{drawn}" exists already, and it runs something other than {job_request.file} and the options say now; '
             f"give another --job-id, or none; `{there.command('resume', drawn)}` continues it"
         )
     say(f"the group {drawn} has {len(plan.jobs)} jobs, {plan.max_parallel} at a time")
@@ -77,7 +79,7 @@ def _make_group(
 
 
 def plan_group(job_request: JobRequest, options: JobOptions, *, group_id: str | None, json_: bool) -> None:
-    """Print the combinations of a group, each with the maximum cost of a job. Touches nothing."""
+    """Print the combinations of a group, each with the maximum cost of a job. Changes nothing."""
     from executor.documents.group_document import plan_blocks
     from executor.jobs.resolved_request import FetchedScripts, resolved_request
     from executor.planning.matrix import matrix_plan
@@ -127,7 +129,7 @@ def _follow_group(group: GroupRecord, options: JobOptions, fetched: FetchedScrip
             run = GroupRun(group=group, plan=plan, scope=options, listener=listener, fetched=fetched)
             code = run.run()
     except LeftError as left:
-        # After a Ctrl-C the group is cancelled, or was to be.
+        # After Ctrl-C the group has been cancelled, or was about to be.
         word, effect = ("cancel", "asks them to end") if interrupts.count > 1 else ("resume", "continues")
         next_step = f"`{options.command(word, group.group_id)}` {effect}"
         say(f"no longer following; the running jobs go on, and no further one starts: {next_step}")
@@ -157,7 +159,8 @@ def group_status(group: GroupRecord, options: JobOptions, *, wait: bool, json_: 
 
 
 def cancel_group(group: GroupRecord, options: JobOptions, *, now: bool, json_: bool) -> None:
-    """Let no further job of a group start, and ask the running ones to end. Raises the first error about one of them."""
+    """Prevent further jobs of a group from starting, and ask the running jobs to end. Raises the first error
+    about one of these."""
     first = group.cancel()
     running = [
         each for each in _view(group, options).jobs if each.status is not None and each.status.outcome is None
@@ -194,7 +197,8 @@ def group_comparison(group: GroupRecord, options: JobOptions) -> GroupComparison
 
 
 def write_page(compared: GroupComparison, form: str, output: Path | None) -> None:
-    """Write the report of a group; None: to standard output. Raises UsageError for a format that it does not have."""
+    """Write the report of a group. output: None: standard output. Raises UsageError for a format that groups
+    do not support."""
     from executor.documents.group_document import combination_blocks, job_blocks
     from executor.report.html import html_page
     from executor.report.markdown import markdown_page

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(JobScope):
-    """The options about AWS, and about the job store; None: not given."""
+    """The options about AWS and the job store. An option is None if it was not given."""
 
     def command(self, *words: str) -> str:
-        """Return the command line for `words` with the same options, quoted for a shell."""
+        """Return the command line for `words` with these options added, quoted for a shell."""
         named = ((name, getattr(self, name)) for name in ("store", "profile", "region", "bucket"))
         given = [text for name, value in named if value is not None for text in (f"--{name}", value)]
         return command(*words, *given)
@@ -39,28 +39,28 @@ class JobOptions(JobScope):
         return f"{sentence}; `{self.command(*next_step.words)}` {next_step.effect}"
 
     def for_submitted(self, backend: Backend) -> JobOptions:
-        """Return the options that let a command find a job just submitted to `backend`."""
+        """Return the options with which a command finds a job that was just submitted to `backend`."""
         kept = {name: getattr(self, name) for name in backend.option_names}
         return JobOptions(store=backend.store_option(), **kept)
 
 
 class AwsOptions(JobOptions):
-    """The options about AWS alone."""
+    """Only the options about AWS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptOptions:
-    """The options for a script in place of a descriptor; None: not given."""
+    """The options for a script in place of a descriptor. An option is None if it was not given."""
 
     metric: list[str] | None = None
     """Texts NAME=REGEX."""
     preset: list[str] | None = None
     emit_toml: bool | None = None
-    """Whether the descriptor is printed, and nothing runs."""
+    """Whether only the descriptor is printed, and nothing runs."""
 
     def request(self, job_request: JobRequest) -> JobRequest:
-        """Return the request of a person: with the environment's variables, and the descriptor of its script if it names
-        one. Raises UsageError."""
+        """Return the user's request with the variables of the environment. If it names a script, a descriptor
+        is made for the script. Raises UsageError."""
         from executor.planning.script_request import with_script
 
         made = with_script(
@@ -77,7 +77,7 @@ class ScriptOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyOptions:
-    """The options that set keys of the descriptor; None: not given."""
+    """The options that set keys of the descriptor. An option is None if it was not given."""
 
     set_: list[str] | None = None
     """Texts KEY=VALUE."""
@@ -87,7 +87,7 @@ class KeyOptions:
     max_cost: float | None = None
 
     def overrides(self) -> tuple[Override, ...]:
-        """Return their overrides. Raises UsageError."""
+        """Return the overrides that these options make. Raises UsageError."""
         from executor.descriptor.overrides import key_override, read_overrides
 
         own = (

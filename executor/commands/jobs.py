@@ -1,4 +1,4 @@
-"""Commands that list jobs, look at one, and fetch its files."""
+"""Commands that list jobs, show one job, and fetch its files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 def list_jobs(
     options: JobOptions,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="How many, the newest.")] = 30,
-    every: Annotated[bool, typer.Option("--all", "-a", help="All of them.")] = False,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Number of newest jobs to list.")] = 30,
+    every: Annotated[bool, typer.Option("--all", "-a", help="List all jobs.")] = False,
     label: Annotated[
         list[str] | None,
         typer.Option(
             "--label",
             "-l",
             metavar="KEY=VALUE",
-            help="Only jobs with this label; can be repeated: all must be there.",
+            help="Only jobs with this label; can be repeated, and all labels must match.",
         ),
     ] = None,
     status_: Annotated[
@@ -42,7 +42,7 @@ def list_jobs(
         typer.Option(
             "--status",
             metavar="STATUS",
-            help='Only jobs with this status or outcome, such as "running" or "failed"; can be repeated: any of them.',
+            help='Only jobs with this status or outcome, such as "running" or "failed"; can be repeated to accept several.',
             autocompletion=choices("running", "succeeded", "failed", "canceled", "error", "pending", "died"),
         ),
     ] = None,
@@ -126,22 +126,22 @@ def status(
     job: JobArgument,
     options: JobOptions,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Until it has ended; the exit code is then the job's.")
+        bool, typer.Option("--wait", "-w", help="Wait for the job's end; the exit code is the job's.")
     ] = False,
     verbose: Annotated[
         bool,
         typer.Option(
             "--verbose",
             "-v",
-            help="And what was set with --set, what moves data between several nodes, what bai itself took of the machines, the last hints of a benchmark that gives some, and what it ran on: machine, image, processors, GPUs, Python and packages.",
+            help="Also show values of --set, transports between nodes, what bai itself used of the machines, the benchmark's latest hints, and what it ran on: machine, image, processors, GPUs, Python and packages.",
         ),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Show the status of a job.
 
-    Shows its phase, the last value of each metric, each of several nodes, and what to do if its agent has
-    died. For a group of jobs, the status of each of them.
+    Shows its phase, the last value of each metric, each node if there are several, and what to do if the
+    agent has died. For a group of jobs, the status of each of them.
     """
     from executor.documents.screen import show_blocks
     from executor.documents.status import StatusView, status_as_json, status_blocks
@@ -193,7 +193,7 @@ def status(
 
 
 def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
-    """Return the metrics over the runs of a job that has ended; empty without `[repeat]`."""
+    """Return the metrics over the runs of an ended job; empty without `[repeat]`."""
     if result is None or record.job().repeat is None:
         return []
     from executor.analysis.measured_runs import over_runs
@@ -204,18 +204,18 @@ def _over_runs(record: JobRecord, result: JobResult | None) -> list[OverRuns]:
 
 def fetch(
     job: JobArgument,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to; it need not exist.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The destination; it need not exist.")],
     options: JobOptions,
     checkpoint: Annotated[
         bool,
-        typer.Option("--checkpoint", help="Also the job's newest checkpoint, into a folder of its name."),
+        typer.Option("--checkpoint", help="Also copy the newest checkpoint, into a folder of its name."),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Copy all of a job into a folder.
+    """Copy all files of a job into a folder.
 
-    Result, log, metrics, events and artifacts of all its nodes. Existing files are never overwritten.
-    A second call continues an interrupted one, and copies new data.
+    Copies result, log, metrics, events and artifacts of all nodes. Existing files are never overwritten. A
+    second call continues an interrupted one, and copies new data.
     """
     from executor.jobs.fetch import fetch_checkpoint, fetch_job
     from executor.quantities import size
@@ -238,10 +238,11 @@ def shell(
         int, typer.Option("--node", metavar="R", min=0, help="The node with this rank; by default 0.")
     ] = 0,
 ) -> None:
-    """Open a shell where a job runs.
+    """Open a shell on a machine of a job.
 
-    On EC2 a session of AWS Systems Manager on a machine that runs or is kept. Here a shell in the run directory, also after the job's end,
-    with the environment of its benchmark but without its secrets. The exit code is that of the shell.
+    On EC2 it is a session of AWS Systems Manager on a machine that runs or is kept. On this machine it is a
+    shell in the run directory, also after the job's end, with the environment of the benchmark but without
+    its secrets. The exit code is that of the shell.
     """
     record = options.find(job)
     sys.exit(options.backends.of(record).shell(record, node=node, on_status=say))

@@ -26,32 +26,30 @@ if TYPE_CHECKING:
 def logs(
     job: JobArgument,
     options: JobOptions,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, help="Only this many last lines.")
+        int | None, typer.Option("--lines", "-n", min=0, help="Print only this number of last lines.")
     ] = None,
     boot: Annotated[
-        bool, typer.Option("--boot", help="Consoles of its machines instead, for a job on EC2.")
+        bool, typer.Option("--boot", help="For a job on EC2: print the consoles of its machines instead.")
     ] = False,
     rank: Annotated[
         int | None,
         typer.Option("--node", metavar="R", min=0, help="Log of the node with this rank; by default 0."),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Logs of all nodes, each line after its node's rank.")
+        bool, typer.Option("--all", help="Logs of all nodes, each line with its node's rank.")
     ] = False,
     repeat: Annotated[
         int | None,
-        typer.Option(
-            "--repeat", metavar="N", min=0, help="Only the run with this number, of a job with [repeat]."
-        ),
+        typer.Option("--repeat", metavar="N", min=0, help="With [repeat]: only the run with this number."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Print the output of the benchmark.
+    """Print the output of a job's benchmark.
 
-    By default the log of the first node, if there are several; for an elastic job that of the node with rank
-    0, from node to node.
+    If there are several nodes, the default is the log of the first node; for an elastic job, that of
+    whichever node has rank 0.
     """
     from executor.jobs.stream import pieces_of_repeat
     from executor.records.nodes import NodeListing, node_of_rank
@@ -127,7 +125,7 @@ def _print_logs(
 def _print_leads(
     view: LogView | RawLog, record: JobRecord, options: JobOptions, *, follow: bool, lines: int | None
 ) -> None:
-    """Print the log of the node with rank 0 of an elastic job, with a message wherever it changes to another
+    """Print the log of whichever node of an elastic job has rank 0, with a message at each change of that
     node."""
     from executor.jobs.stream import pieces_of_leads
     from executor.records.follower import TRUNCATED

@@ -1,4 +1,4 @@
-"""Commands that print, extract again and export the numbers of a job."""
+"""Commands that print the numbers of a job, extract them again, and export them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def metrics(
         typer.Option(
             "--format",
             metavar="|".join(_FORMATS),
-            help="A table of statistics; the records; or, for other programs, one number for each metric.",
+            help="The format: a table of statistics, the records, or one number per metric for other programs.",
             autocompletion=choices(*_FORMATS),
         ),
     ] = "table",
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="NAME", help="Only this metric; can be given several times."),
+        typer.Option("--name", metavar="NAME", help="Only this metric; can be repeated."),
     ] = None,
     generation: Annotated[
         int | None,
@@ -52,16 +52,16 @@ def metrics(
             "--generation",
             metavar="N",
             min=0,
-            help="Only the generation with this number, of a job that was started several times.",
+            help="Only the generation with this number, for a job that was started several times.",
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the job ends.")] = False,
     extract_: Annotated[
         str | None,
         typer.Option(
             "--extract",
             metavar="N|last",
-            help="The records that `bai extract` has made, not the run's own.",
+            help="Use the records that `bai extract` has made, instead of the run's own.",
             autocompletion=choices("last"),
         ),
     ] = None,
@@ -69,9 +69,9 @@ def metrics(
 ) -> None:
     """Print a job's metrics: statistics, records, numbers.
 
-    Those formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark,
-    openmetrics for Prometheus. Their numbers are the headlines of a job that succeeded; with several runs,
-    the median of the runs' headlines.
+    These formats are for continuous benchmarking: bmf for Bencher, gha for github-action-benchmark,
+    openmetrics for Prometheus. Their numbers are the headlines of a successful job; with several runs, the
+    median of the runs' headlines.
     """
 
     from executor.jobs.extract import chosen_set, stream_of
@@ -85,7 +85,7 @@ def metrics(
     check_choice("--format", form, _FORMATS)
     prints = {"table": print_statistics, "jsonl": print_jsonl, "csv": print_csv}.get(form)
     if prints is None and follow:
-        raise UsageError(f"--follow is for records; {form} has the numbers of a job that has ended")
+        raise UsageError(f"--follow is for records; {form} has only the numbers of an ended job")
     record = options.find(job)
     if extract_ is None:
         described, stream = record.job(), "metrics"
@@ -126,14 +126,14 @@ def _print_named(
     names: Sequence[str],
     prints: Callable[[Job, Iterator[RecordLines]], MalformedLines],
 ) -> MalformedLines:
-    """Print the records of the named metrics, or all; return the lines that were passed over."""
+    """Print the records of the named metrics, or of all; return the lines that were skipped."""
     from executor.view.records import NamedRecords
 
     if not names:
         return prints(job, lines)
     named = NamedRecords(names)
     wanted = tuple(each for each in job.metrics if each.name in named.names)
-    # The part of `[repeat]` that assigns runs to arms.
+    # Only the part of `[repeat]` that assigns runs to arms is needed.
     turns = replace(job.repeat, until=None, metric=None) if job.repeat is not None else None
     malformed = prints(replace(job, metrics=wanted, repeat=turns), named.only(lines))
     _say_unseen(job_id, job, named.unseen)
@@ -203,10 +203,11 @@ def extract(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Extract metrics again, from the log that a job has kept.
+    """Extract metrics again from a job's saved log.
 
-    Use it for a forgotten metric, a wrong pattern, or output that the run had no time to search. The records
-    become a separate set, which `bai metrics JOB --extract last` shows; the run's own records do not change.
+    Use this command for a forgotten metric, a wrong pattern, or output that the run had no time to search.
+    The records become a separate set, which `bai metrics JOB --extract last` shows; the run's own records do
+    not change.
     """
     from executor.jobs.extract import extract_again
     from executor.planning.plan import plan_metrics
@@ -260,7 +261,8 @@ _TARGETS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "mlflow": (_to_mlflow, ("--tracking-uri", "--experiment")),
     "tensorboard": (_to_tensorboard, ("--dir",)),
 }
-"""Targets of `bai export`: the function that gets the job's record and the values of the target's options."""
+"""Targets of `bai export` → function that is called with the job's record and the values of the target's
+options, and these options."""
 
 
 def export(
@@ -287,14 +289,14 @@ def export(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="The folder for TensorBoard; the job gets one in it."),
+        typer.Option("--dir", metavar="DIR", help="The folder for TensorBoard; the job gets a folder in it."),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
     """Export a job's metrics, for example to MLflow.
 
-    Its parameters go along. If a job is exported again, MLflow gets the new values, and TensorBoard's files
-    are replaced.
+    The job's parameters are also exported. If a job is exported again, MLflow gets only new values, and
+    TensorBoard's files are replaced.
     """
     check_choice("--to", to, tuple(_TARGETS))
     given = {"--tracking-uri": tracking_uri, "--experiment": experiment, "--dir": folder}

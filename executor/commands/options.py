@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete a job id in the shell, from the store on this machine, with the status of each job."""
+    """Return the completions of a job id from the store on this machine, with the status of each job."""
     from executor.backends.local.folder_store import store_at
     from executor.jobs.completion import complete_job_ids
 
@@ -36,7 +36,7 @@ def job_ids_of(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
 
 
 def _settable_keys(incomplete: str) -> list[str]:
-    """Complete the key of `--set KEY=VALUE` in the shell."""
+    """Return the completions of the key in `--set KEY=VALUE`."""
     from executor.descriptor.schema import settable_keys
 
     return [f"{each}=" for each in settable_keys() if each.startswith(incomplete)]
@@ -59,7 +59,7 @@ ResumeOption = Annotated[
     typer.Option(
         "--resume",
         metavar="JOB",
-        help="Run what JOB ran, as --like does, from the newest checkpoint of JOB, which has ended.",
+        help="Run the request of the ended job JOB again, as --like does, from its newest checkpoint.",
         autocompletion=job_ids_of,
     ),
 ]
@@ -68,7 +68,7 @@ LikeOption = Annotated[
     typer.Option(
         "--like",
         metavar="JOB",
-        help="Run what JOB ran, in place of FILE: the same descriptor, scripts, arguments and --set; further options take precedence.",
+        help="Run the request of JOB again, in place of FILE: the same descriptor, scripts, arguments and --set; further options take precedence.",
         autocompletion=job_ids_of,
     ),
 ]
@@ -99,14 +99,13 @@ StoreOption = Annotated[
         help="The job store: a folder, or s3://bucket/jobs [default: BAI_STORE, or ~/.bai/jobs and the configured bucket].",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Machine-readable: one JSON object per line.")]
 OnOption = Annotated[
     str | None,
     typer.Option(
         "--on",
         metavar="WHERE",
-        help="; ".join(f'"{name}": {words}' for name, words in backend_names().items())
-        + "; whatever FILE says.",
+        help="; ".join(f'"{name}": {words}' for name, words in backend_names().items()) + "; overrides FILE.",
         autocompletion=choices(*backend_names()),
     ),
 ]
@@ -117,14 +116,14 @@ JobIdOption = Annotated[
     ),
 ]
 DataRootOption = Annotated[
-    Path | None, typer.Option("--data-root", metavar="DIR", help="Put before all absolute data paths.")
+    Path | None, typer.Option("--data-root", metavar="DIR", help="Prefix for all absolute data paths.")
 ]
 ScriptOption = Annotated[
     Path | None,
     typer.Option(
         "--script",
         metavar="PATH",
-        help="A file or folder that goes along under its own name as $(BAI_SCRIPTS_PATH)/NAME, in place of [ml.script].",
+        help="A file or folder that the job gets under its own name as $(BAI_SCRIPTS_PATH)/NAME, in place of [ml.script].",
     ),
 ]
 SetOption = Annotated[
@@ -132,7 +131,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Set a key of FILE for this time, e.g. ml.args='--batch 64'; can be repeated.",
+        help="Set a key of FILE only for this call, e.g. ml.args='--batch 64'; can be repeated.",
         autocompletion=_settable_keys,
     ),
 ]
@@ -141,17 +140,17 @@ NodesOption = Annotated[
     typer.Option(
         "--nodes",
         metavar="N|MIN:MAX",
-        help="The number of machines, or a range: hardware.distributed.num_instances.",
+        help="The number of machines, or a range (hardware.distributed.num_instances).",
     ),
 ]
 InstanceTypeOption = Annotated[
     str | None,
-    typer.Option("--instance-type", metavar="TYPE", help="The EC2 instance type: hardware.instance_type."),
+    typer.Option("--instance-type", metavar="TYPE", help="The EC2 instance type (hardware.instance_type)."),
 ]
 MaxCostOption = Annotated[
     float | None,
     typer.Option(
-        "--max-cost", metavar="USD", help="On EC2: launch nothing that may cost more: limits.max_cost."
+        "--max-cost", metavar="USD", help="On EC2: refuse a job that may cost more (limits.max_cost)."
     ),
 ]
 MetricOption = Annotated[
@@ -200,7 +199,7 @@ _SPREAD: Mapping[type, Mapping[str, Any]] = {
     ScriptOptions: {"metric": MetricOption, "preset": PresetOption, "emit_toml": EmitTomlOption},
     JobOptions: {"store": StoreOption, **_AWS_OPTIONS},
 }
-"""Type of a command's parameter → the options that it stands for."""
+"""Type of a command's parameter → the options that replace the parameter."""
 
 
 class OptionTable:
@@ -208,14 +207,15 @@ class OptionTable:
 
 
 def _spread(kind: Any) -> Mapping[str, Any]:
-    """Return the options that the type of a command's parameter stands for; empty for other types."""
+    """Return the options that replace a command's parameter of this type; empty for other types."""
     if isinstance(kind, type) and issubclass(kind, OptionTable):
         return get_type_hints(kind, include_extras=True)
     return _SPREAD.get(kind, {})
 
 
 def with_given(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose parameters that stand for several options are spread into these, which stand before `--json`."""
+    """Return the command with each parameter that stands for several options replaced by these. They are
+    placed before `--json`."""
     # A command that also runs without Typer imports the names in its annotations for type checkers alone.
     signature = inspect.signature(function, locals=globals(), eval_str=True)
     found = {each: names for each in signature.parameters.values() if (names := _spread(each.annotation))}
@@ -253,9 +253,10 @@ def with_given(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def requested(given: JobRequest, flags: ScriptOptions) -> JobRequest:
-    """Return the request of a person, whose file may be a script. Raises UsageError.
+    """Return the user's request, whose file may be a script. Raises UsageError.
 
-    With `--emit-toml` the command ends: its descriptor and warnings are printed. Raises FindingsError.
+    With `--emit-toml`, the descriptor and its warnings are printed, and the command ends. Raises
+    FindingsError.
     """
     from executor.planning.request import read_request
     from executor.planning.script_request import emitted_toml

@@ -1,4 +1,4 @@
-"""The command that makes a document of a job."""
+"""The command that writes a report on a job."""
 
 from __future__ import annotations
 
@@ -32,25 +32,26 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help='Where it is written; "-" is standard output. [default: JOB.html; the others to standard output]',
+            help='The file to write; "-" is standard output. [default: JOB.html; other formats: standard output]',
         ),
     ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Show it in a browser.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
     form: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="|".join(_FORMATS),
-            help="A page, tables for a comment, or all values. [default: what FILE ends with, else html]",
+            help="A page, tables for a comment, or all values. [default: the suffix of FILE, otherwise html]",
             autocompletion=choices(*_FORMATS),
         ),
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Make a page of a job, to keep and to show.
+    """Write a report on a job, as a page or in other formats.
 
     The page has plots, figures, machine and software, and how to repeat the job: one HTML file that needs no
-    network. It also works for a running job. For a group of jobs: its combinations, and a plot of its headline.
+    network. It also works for a running job. For a group of jobs, the report has its combinations, and a plot
+    of its headline.
     """
     from executor.jobs.job_group import GroupNamedError
     from executor.report.contents import report_of
@@ -88,7 +89,7 @@ def _file(output: Path | None, kind: str, name: str) -> Path | None:
 
 
 def _tell(file: Path | None, *, open_: bool) -> None:
-    """Print the name of the written file, and show it in a browser if that is wanted."""
+    """Print the name of the written file, and show the file in a browser if requested."""
     if file is not None:
         tell(str(file))
     if file is not None and open_:
@@ -103,7 +104,7 @@ def _show(page: Path) -> None:
 
 
 def _format(form: str | None, output: Path | None) -> str:
-    """Return the format that --format names, or the end of the file."""
+    """Return the format that --format names, otherwise that of the file's suffix."""
     if form is not None:
         check_choice("--format", form, _FORMATS)
         return form
@@ -117,7 +118,7 @@ def _format(form: str | None, output: Path | None) -> str:
 
 
 def _write(report: Report, kind: str, output: Path | None) -> None:
-    """Write the file completely or not at all: an existing file stays until the new one is complete."""
+    """Write the file completely or not at all. An existing file stays until the new one is complete."""
     if output is None:
         _render(report, kind, sys.stdout)
         return

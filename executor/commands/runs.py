@@ -47,13 +47,13 @@ def run(
     data_root: DataRootOption = None,
     script: ScriptOption = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Start it, print its id, and return.")
+        bool, typer.Option("--detach", "-d", help="Start the job, print its id, and return.")
     ] = False,
     exclusive: Annotated[
         bool,
         typer.Option(
             "--exclusive",
-            help="Begin only when no other job runs on this machine, and keep others with --exclusive waiting.",
+            help="Begin only when no other job runs on this machine, and make others with --exclusive wait.",
         ),
     ] = False,
     json_: JsonOption = False,
@@ -61,12 +61,13 @@ def run(
     """Run a benchmark and follow it to its end.
 
     The exit code says how it ended: 0 succeeded, 1 the benchmark failed, 2 wrong usage or descriptor, 3 out
-    of time, 4 cancelled, 5 our side, 6 killed from outside. 130 and 143: Ctrl-C or SIGTERM ended only the
-    following; the job continues.
+    of time, 4 cancelled, 5 our side, 6 killed from outside. 130 and 143: Ctrl-C or SIGTERM ended only this
+    command; the job continues.
 
-    Ctrl-C cancels it, a second Ctrl-C or a closed terminal only ends the following.
+    Ctrl-C cancels the job. A second Ctrl-C or a closed terminal ends only this command.
 
-    With [matrix] in FILE it runs a group of jobs and compares them; the exit code is the worst of theirs.
+    With [matrix] in FILE, the command runs a group of jobs and compares them. The exit code is the worst of
+    the jobs' codes.
     """
     from executor.planning.request import JobRequest, MatrixError
 
@@ -115,9 +116,9 @@ def submit(
 ) -> None:
     """Launch a benchmark on EC2, print the job's id, and return.
 
-    With --job-id it can be repeated after any failure: the job is launched once. With
-    `limits.wait_for_capacity` it waits until there is room; Ctrl-C stops waiting, and the same --job-id
-    continues.
+    With --job-id, the command can be repeated after any failure; the job is launched only once. With
+    `limits.wait_for_capacity`, the command waits until there is capacity. Ctrl-C stops the wait, and a call
+    with the same --job-id continues it.
     """
     from executor.planning.request import JobRequest
 
@@ -139,7 +140,7 @@ def resume(
     job: JobArgument,
     options: JobOptions,
     follow_: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow it to its end, as `bai run` does.")
+        bool, typer.Option("--follow", "-f", help="Follow the job to its end, as `bai run` does.")
     ] = False,
     max_cost: Annotated[
         float | None,
@@ -149,10 +150,10 @@ def resume(
     ] = None,
     json_: JsonOption = False,
 ) -> None:
-    """Start the agent of a job again that died.
+    """Restart the dead agent of a job.
 
-    The agent continues where the last one stopped; a benchmark that still runs is not started twice. A group of jobs
-    continues: what has not been started is started, and all are followed to their end.
+    The agent continues where the previous one stopped. A benchmark that still runs is not started twice. For
+    a group, the remaining jobs are started, and all jobs are followed to their end.
     """
     from executor.jobs.job_group import GroupNamedError
 
@@ -167,7 +168,7 @@ def resume(
     if max_cost is not None:
         raise UsageError(f"--max-cost is for a group of jobs, and {record.job_id} is one job")
     backend = options.backends.of(record)
-    # An agent elsewhere is started again by its own machine.
+    # An agent on another machine is restarted by that machine.
     done = backend.resume(record) if not (follow_ and backend.remote) else ""
     if follow_:
         raise typer.Exit(follow(record, backend, options, json_=json_, joined=True))
@@ -176,14 +177,14 @@ def resume(
 
 @dataclass(frozen=True)
 class _RerunOption:
-    """The option that names a job whose request is made again."""
+    """The option that names the job whose request is repeated."""
 
     name: Literal["--like", "--resume"]
     job: str
 
     @property
     def resumes(self) -> bool:
-        """Whether the new job begins from that job's newest checkpoint."""
+        """Whether the new job begins from the newest checkpoint of that job."""
         return self.name == "--resume"
 
     def __str__(self) -> str:
@@ -191,7 +192,7 @@ class _RerunOption:
 
 
 def _rerun_option(like: str | None, resume: str | None) -> _RerunOption | None:
-    """Return the option that was given. Raises UsageError."""
+    """Return the option that was given; None if neither was. Raises UsageError."""
     if like is not None and resume is not None:
         raise UsageError(f"--like {like} and --resume {resume} exclude each other; --resume is enough")
     if resume is not None:
@@ -209,9 +210,9 @@ def _request(
     job_id: str | None,
     stack: ExitStack,
 ) -> JobRequest:
-    """Return the request: of FILE or a script, or that of another job with the options of the command line.
-
-    given: the options as a request for FILE. stack: files that the request names may be removed at its end.
+    """Return the request: that of FILE or a script, or that of another job with the options of the command
+    line. given: the options as a request for FILE. stack: removes files that the request needs when it is
+    closed.
     """
     if rerun is None and file is None:
         raise UsageError("nothing to run: name FILE, --like JOB or --resume JOB")
@@ -223,7 +224,7 @@ def _request(
         raise UsageError(
             f"{rerun} and {file} exclude each other; name one of them. The benchmark's arguments stand behind --"
         )
-    # Without FILE the first argument is in its place.
+    # Without FILE, the first argument is parsed as FILE.
     more = (file, *given.arguments) if file is not None else ()
     return _rerun_request(rerun, replace(given, arguments=more), options, job_id=job_id, stack=stack)
 
@@ -260,8 +261,8 @@ def _rerun_request(
 
 
 def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None) -> tuple[JobRecord, bool]:
-    """Return the job that `option` names or, if that is gone or another one by now, the job `job_id` that this very option made before,
-    and whether it is the latter. Raises UsageError."""
+    """Return the job that `option` names. If it is gone or another one by now, return the job `job_id`, which
+    the same option made before. Also return whether it is the latter. Raises UsageError."""
     from executor.jobs.rerun import goes_on_from
     from executor.planning.request import LAST
 
@@ -276,5 +277,5 @@ def _rerun_record(option: _RerunOption, options: JobOptions, job_id: str | None)
         if made is None:
             raise
         return made, True
-    # The same command with --like last may have made it, so that it is the newest.
+    # The same command with `--like last` may have made this job, so that it is the newest one now.
     return found, found.job_id == job_id and not option.resumes

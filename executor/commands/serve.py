@@ -16,7 +16,7 @@ from executor.commands.job_options import AwsOptions
 from executor.commands.printing import say
 
 _OBJECTS = 2_000
-"""Number of new objects that makes Python look for cycles."""
+"""Number of new objects after which Python searches for reference cycles."""
 
 
 def serve(
@@ -30,7 +30,7 @@ def serve(
         typer.Option(
             "--engine-id",
             metavar="ID",
-            help="A value of info.execution_engine that is ours; can be repeated [default: aws.ec2].",
+            help="A value of info.execution_engine that this service runs; can be repeated [default: aws.ec2].",
         ),
     ] = None,
     http: Annotated[
@@ -38,16 +38,15 @@ def serve(
         typer.Option(
             "--http",
             metavar="[HOST]:PORT",
-            help="Answer /healthz, /readyz and /metrics there [default: nowhere].",
+            help="Serve /healthz, /readyz and /metrics at this address [default: not at all].",
         ),
     ] = None,
-    json_log: Annotated[bool, typer.Option("--json-log", help="Log one JSON object a line.")] = False,
+    json_log: Annotated[bool, typer.Option("--json-log", help="Log one JSON object per line.")] = False,
 ) -> None:
-    """Run the jobs that Kafka brings, on EC2.
+    """Run jobs that are requested through Kafka on EC2.
 
-    They come from the benchmark service's topics, and are answered there.
-
-    Runs until SIGTERM or Ctrl-C. Accepted requests are in the bucket: started again, it continues with them.
+    Requests come from the benchmark service's topics, and are answered there. The command runs until SIGTERM
+    or Ctrl-C. Accepted requests are stored in the bucket, so that the next start continues with them.
     """
     # `bai --help` needs none of these modules.
     from executor.configuration.service_config import service_kafka, service_table
@@ -64,8 +63,7 @@ def serve(
     service = Service(settings, table, service_kafka(settings.kafka), counters=counters)
     endpoints = HttpEndpoints(address, counters) if address is not None else None
     start_log(level=level, as_json=json_log)
-    # It is never undone: waiting for as many new objects as in a short command (`executor/cli.py`) would keep
-    # cycles with AWS's answers alive for long.
+    # The threshold of short commands (`executor/cli.py`) would keep cycles with AWS's answers alive for long.
     gc.set_threshold(_OBJECTS)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -83,7 +81,8 @@ def serve(
             endpoints.close()
     logging.getLogger(__name__).info("the service has ended")
     if not ended:
-        # A launch may wait for AWS for minutes; its progress is recorded, and the next start continues it.
+        # A launch may wait for AWS for minutes. It is not awaited, because its progress is recorded, and the
+        # next start continues it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""`bai setup`: prepares an account for jobs on EC2, and undoes that."""
+"""`bai setup`: sets an account up for jobs on EC2, or undoes that."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ _POLICIES = {"policy": "setup", "watcher-policy": "setup-watcher"}
 
 
 def setup(given: SetupOptions, json_: JsonOption = False) -> None:
-    """Set an AWS account up for jobs on EC2, or remove that.
+    """Set an AWS account up for jobs on EC2, or undo that.
 
-    Makes bucket, role, instance profile, policies and security group, as two CloudFormation stacks; then writes the configuration and
-    runs `bai doctor`. The same call again changes nothing, completes an interrupted one, or updates what an older version made.
+    Creates bucket, role, instance profile, policies and security group, as two CloudFormation stacks; then
+    writes the configuration and runs `bai doctor`. Repeating the call changes nothing, completes an
+    interrupted call, or updates the resources of an older version.
     """
     if given.delete_data and not given.remove:
         raise UsageError("--delete-data belongs to --remove")
@@ -67,7 +68,7 @@ def _print(what: str, given: SetupOptions) -> None:
 
 
 def _with_policy(error: BaiError, name: str | None) -> BaiError:
-    """Return an error with the policy that helps, if rights lack."""
+    """Return an error. If rights are missing, the command that prints the needed policy is added."""
     from executor.backends.ec2.setup.stacks import lacks_rights
     from executor.errors import AwsError
 

@@ -1,4 +1,4 @@
-"""How commands start a job and follow it, and what they say after an interruption."""
+"""Functions with which commands start a job and follow it, and their messages after an interruption."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ from executor.commands.printing import (
 from executor.documents.text import draws_in_place, tell
 from executor.errors import NoResultError, UsageError
 
-# Each command imports what it alone needs.
+# Modules that only one command needs are imported in it.
 if TYPE_CHECKING:
     from executor.backends.backend import Backend, CapacityWait, LaunchNotice, SubmitListener
     from executor.planning.request import JobRequest, Submitted
     from executor.view.watch import View
 
 _TAIL = 2**16
-"""Bytes of earlier output that a terminal shows of a job that is joined."""
+"""Number of bytes of earlier output that a terminal shows if a command begins to follow a running job."""
 
 
 def run_to_end(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, view: View | None = None
 ) -> tuple[Submitted, JobOptions, int]:
-    """Start `job_request` and follow the job; return it, the options that find it, and the exit code for it."""
+    """Start `job_request` and follow the job; return the job, the options that find it, and the exit code for
+    it."""
     backend, submitted = submit_request(job_request, options, job_id=job_id, json_=json_, returns=False)
     there = options.for_submitted(backend)
     joined = not submitted.new
@@ -50,9 +51,8 @@ def submit_request(
     job_request: JobRequest, options: JobOptions, *, job_id: str | None, json_: bool, returns: bool
 ) -> tuple[Backend, Submitted]:
     """Start `job_request` and print its progress. returns: whether the command returns without following the
-    job, so that the id is its output.
-
-    A signal ends it with a message that says what may run, and how to check and end it.
+    job, so that it prints only the id. A signal ends the command with a message about what may run, and how
+    to check and end that.
     """
     from executor.jobs.resolved_request import resolved_request
     from executor.planning.request import read_request
@@ -86,14 +86,14 @@ def submit_request(
 
 @dataclass
 class _Submission:
-    """Progress of a submission."""
+    """Reports the progress of a submission."""
 
     options: JobOptions
     given: str | None
-    """Job id of the command line."""
+    """Job id from the command line; None if none was given."""
     prints_id: bool
     returns: bool
-    """Whether the job is not followed."""
+    """Whether the command returns without following the job."""
     backend: Backend | None = None
     job_id: str | None = None
     launched: bool = False
@@ -101,7 +101,7 @@ class _Submission:
     """The current wait for capacity."""
 
     def __post_init__(self) -> None:
-        # A job of this id may have been started before.
+        # A job with this id may have been started before.
         self.job_id, self.launched = self.given, self.given is not None
 
     def listener(self) -> SubmitListener:
@@ -118,7 +118,8 @@ class _Submission:
     def _on_submit(self, job_id: str) -> None:
         self.job_id = job_id
         assert self.backend is not None
-        # Before any request: after an interruption the submission can be repeated with this id.
+        # Printed before any request, so that the submission can be repeated with this id after an
+        # interruption.
         if not self.returns and self.backend.remote:
             say(f"the job is {job_id}")
         elif self.prints_id:
@@ -137,7 +138,7 @@ class _Submission:
         say(f"{wait.sentence}; asking again at {wait.again:%H:%M:%S} UTC, {wait.bound}")
 
     def interruption(self) -> str:
-        """Return a sentence on the remains of an interrupted submission, and on what to do."""
+        """Return a sentence about what an interrupted submission has left, and about what to do."""
         if self.backend is None or self.job_id is None:
             return "interrupted; nothing was started"
         if (wait := self.wait) is not None:
@@ -160,14 +161,14 @@ def _say_existing(record: JobRecord, *, returns: bool) -> None:
 
 
 def seed_for(job_id: str | None) -> int:
-    """Return a seed: always the same one for a job id, so that a submission can be repeated."""
+    """Return a seed, which is always the same for a job id, so that a submission can be repeated."""
     if job_id is None:
         return secrets.randbelow(2**31)
     return int.from_bytes(hashlib.sha256(job_id.encode()).digest()[:4], "big") >> 1
 
 
 def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> str:
-    """Cancel a new job of this machine whose start was interrupted; return a sentence about the result."""
+    """Cancel a new job on this machine whose start was interrupted; return a sentence about the result."""
     there = options.for_submitted(backend)
     try:
         backend.cancel(there.find(job_id), now=False)
@@ -179,7 +180,7 @@ def _cancelled_at_start(backend: Backend, options: JobOptions, job_id: str) -> s
 
 
 def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched: bool) -> str:
-    """Return a sentence on a job that may run, and on what to do."""
+    """Return a sentence about a job that may run, and about what to do."""
     again = f"the same command with `--job-id {job_id}` goes on, and starts it once"
     if not launched:
         return f"interrupted before the start: nothing of {job_id} runs; {again}"
@@ -191,11 +192,11 @@ def _left_behind(backend: Backend, options: JobOptions, job_id: str, *, launched
 
 
 def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
-    """Print the machines of an ended job that are kept, and cost money."""
+    """Print which machines of an ended job are kept, because they cost money."""
     try:
         now = backend.status(record)
     except BaiError as error:
-        # The job has ended, and its exit code counts.
+        # The job has ended, so its exit code is more important than this error.
         say(f"it is unknown whether its machines are kept: {error}")
         return
     if now.machine is not None:
@@ -203,7 +204,7 @@ def _say_kept(record: JobRecord, backend: Backend, options: JobOptions) -> None:
 
 
 def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str:
-    """Return a sentence on a job that is no longer followed, with commands to return to it."""
+    """Return a sentence about a job that is no longer followed, with the commands to follow or end it."""
     words = (
         [("status", "--wait"), ("logs", "-f")] if cancelling else [("status",), ("logs", "-f"), ("cancel",)]
     )
@@ -212,7 +213,7 @@ def _goes_on(record: JobRecord, options: JobOptions, *, cancelling: bool) -> str
 
 
 def _view(*, json_: bool) -> tuple[View, bool]:
-    """Return the view for standard output, and whether it is a screen."""
+    """Return the view for standard output, and whether it is a live view on a terminal."""
     if json_:
         from executor.view.plain import JsonView
 
@@ -237,16 +238,14 @@ def follow(
     joined: bool,
     view: View | None = None,
 ) -> int:
-    """Show a job to its end; return the exit code for it.
-
-    options: used in suggested commands. joined: whether the job may have been running for long. view:
-    replaces the usual ones.
+    """Show a job to its end; return the exit code for it. options: added to suggested commands. joined:
+    whether the job may have been running for long. view: replaces the default view.
     """
     try:
         shown = (view, False) if view is not None else _view(json_=json_)
         return _follow(record, backend, options, *shown, joined=joined)
     except KeyboardInterrupt:
-        # The view, which cancels at the first Ctrl-C, did not exist yet.
+        # The view, which cancels the job at the first Ctrl-C, did not exist yet.
         if joined or backend.remote:
             say(f"no longer following; {_goes_on(record, options, cancelling=False)}")
         else:
@@ -282,7 +281,7 @@ def _follow(
             newest_only=on_screen,
         )
     except NoResultError as error:
-        # With the options that find this job, which may be fewer than the given ones.
+        # The message uses only the options that are needed to find this job.
         raise NoResultError(options.with_next_step(str(error), error.next_step)) from error
     except (LeftError, KeyboardInterrupt) as left:
         say(f"no longer following; {_goes_on(record, options, cancelling=job_view.cancelling)}")

@@ -1,4 +1,5 @@
-"""`bai time`: times commands, in shuffled blocks, as one job. Its options are named as hyperfine's are."""
+"""`bai time`: times commands in shuffled blocks, as one job. Its options have the same names as
+hyperfine's."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 
 class TimeCommand(TyperCommand):
-    """Reads `-L NAME VALUES` and `-P NAME MIN MAX`, which have several values, as one value: the library
-    cannot read such options."""
+    """Reads `-L NAME VALUES` and `-P NAME MIN MAX` as options with a single value, because the library does
+    not support a varying number of values."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         from executor.planning.timing_request import joined_words
@@ -42,7 +43,7 @@ def time(
     commands: Annotated[
         list[str],
         typer.Argument(
-            metavar="COMMAND...", help="Each in quotes; the others are compared with the first one."
+            metavar="COMMAND...", help="Commands, each in quotes; the others are compared with the first one."
         ),
     ],
     options: JobOptions,
@@ -62,11 +63,11 @@ def time(
         typer.Option("--until", metavar="2%", help="Continue until the wall times have this precision."),
     ] = None,
     min_runs: Annotated[
-        int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="Least number of runs of each.")
+        int | None, typer.Option("--min-runs", "-m", metavar="N", min=1, help="Minimum runs of each command.")
     ] = None,
     max_runs: Annotated[
         int | None,
-        typer.Option("--max-runs", "-M", metavar="N", min=1, help="Greatest number of runs of each."),
+        typer.Option("--max-runs", "-M", metavar="N", min=1, help="Maximum number of runs of each command."),
     ] = None,
     warmup: Annotated[
         int,
@@ -80,20 +81,20 @@ def time(
             "--prepare",
             "-p",
             metavar="CMD",
-            help="Before each run, not timed: one for all commands, or one for each.",
+            help="Command before each run, not timed: one for all commands, or one for each.",
         ),
     ] = None,
     conclude: Annotated[
-        list[str] | None, typer.Option("--conclude", "-C", metavar="CMD", help="The same after each run.")
+        list[str] | None, typer.Option("--conclude", "-C", metavar="CMD", help="Likewise after each run.")
     ] = None,
     setup: Annotated[
         str | None,
         typer.Option(
-            "--setup", "-s", metavar="CMD", help="Once before all runs, for each command's parameters."
+            "--setup", "-s", metavar="CMD", help="Run once before all runs, for each command's parameters."
         ),
     ] = None,
     cleanup: Annotated[
-        str | None, typer.Option("--cleanup", "-c", metavar="CMD", help="Once after all runs.")
+        str | None, typer.Option("--cleanup", "-c", metavar="CMD", help="Command to run once after all runs.")
     ] = None,
     parameter_list: Annotated[
         list[str] | None,
@@ -101,7 +102,7 @@ def time(
             "--parameter-list",
             "-L",
             metavar="NAME=1,2,4",
-            help="Time each command with each of these for {NAME}; also -L NAME 1,2,4. Can be repeated.",
+            help="Time each command with each of these values for {NAME}; also -L NAME 1,2,4. Can be repeated.",
         ),
     ] = None,
     parameter_scan: Annotated[
@@ -110,7 +111,7 @@ def time(
             "--parameter-scan",
             "-P",
             metavar="NAME=MIN,MAX[,STEP]",
-            help="The same with the numbers from MIN to MAX; also -P NAME MIN MAX.",
+            help="Time each command with the numbers from MIN to MAX; also -P NAME MIN MAX.",
         ),
     ] = None,
     step: Annotated[
@@ -126,57 +127,57 @@ def time(
             help='Run commands in this shell: sh, "bash -e", default; by default none.',
         ),
     ] = None,
-    no_shell: Annotated[bool, typer.Option("-N", help="No shell, as without it.")] = False,
+    no_shell: Annotated[bool, typer.Option("-N", help="Use no shell, which is the default.")] = False,
     ignore_failure: Annotated[
-        bool, typer.Option("--ignore-failure", "-i", help="Count runs with an exit code other than 0.")
+        bool, typer.Option("--ignore-failure", "-i", help="Also count runs with an exit code other than 0.")
     ] = False,
     names: Annotated[
         list[str] | None,
-        typer.Option("--command-name", "-n", metavar="NAME", help="The name of a command; one for each."),
+        typer.Option("--command-name", "-n", metavar="NAME", help="Name of a command; one for each."),
     ] = None,
     keep_output: Annotated[
         bool,
         typer.Option(
             "--keep-output",
-            help="Keep the commands' output in the log; without this only their errors.",
+            help="Save the commands' output in the log; by default, only their errors.",
         ),
     ] = False,
     export_json: Annotated[
         Path | None,
-        typer.Option("--export-json", metavar="FILE", help="Write all times, as hyperfine does."),
+        typer.Option("--export-json", metavar="FILE", help="Write all times as JSON, as hyperfine does."),
     ] = None,
     export_csv: Annotated[
-        Path | None, typer.Option("--export-csv", metavar="FILE", help="Write a line for each command.")
+        Path | None, typer.Option("--export-csv", metavar="FILE", help="CSV: a line for each command.")
     ] = None,
     export_markdown: Annotated[
-        Path | None, typer.Option("--export-markdown", metavar="FILE", help="Write a table for a comment.")
+        Path | None, typer.Option("--export-markdown", metavar="FILE", help="Write a Markdown table.")
     ] = None,
     task: Annotated[
         str,
         typer.Option(
             "--task",
             metavar="NAME",
-            help="The label task_name, which `bai compare --baseline` finds jobs by.",
+            help="The label task_name, by which `bai compare --baseline` finds jobs.",
         ),
     ] = "time",
     seed: Annotated[
         int | None,
-        typer.Option("--seed", metavar="N", min=0, help="Seed of the order in blocks; random by default."),
+        typer.Option("--seed", metavar="N", min=0, help="Seed for the order of the runs; random by default."),
     ] = None,
     exclusive: Annotated[
         bool, typer.Option("--exclusive", help="Begin only when no other job runs on this machine.")
     ] = False,
     emit_toml: Annotated[
-        bool, typer.Option("--emit-toml", help="Print the benchmark descriptor of this, and run nothing.")
+        bool, typer.Option("--emit-toml", help="Print the benchmark descriptor, and run nothing.")
     ] = False,
     job_id: JobIdOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Time commands in shuffled blocks, with intervals.
 
-    A command is split into words, and no shell runs it; use --shell sh for a command that needs one. The
-    result is a job: `bai compare`, `bai report` and `bai run --like` work on it. Exit code: that of the job;
-    1 if a command fails.
+    A command is split into words and run without a shell. Use --shell sh for a command that needs a shell.
+    The result is a job: `bai compare`, `bai report` and `bai run --like` work on it. Exit code: that of the
+    job; 1 if a command fails.
     """
     from executor.planning import timing_request as timing
     from executor.planning.timing_request import parameter_lists, parameter_scans
@@ -218,7 +219,7 @@ def time(
 
 
 def _checked(paths: dict[str, Path | None]) -> dict[str, Path]:
-    """Return the files to write. Raises UsageError for one without a folder."""
+    """Return the files to write. Raises UsageError for a file whose folder does not exist."""
     named = {form: path for form, path in paths.items() if path is not None}
     for path in named.values():
         if not path.absolute().parent.is_dir():
@@ -229,7 +230,7 @@ def _checked(paths: dict[str, Path | None]) -> dict[str, Path]:
 def _run(
     text: str, options: JobOptions, keys: KeyOptions, *, exclusive: bool, job_id: str | None, json_: bool
 ) -> tuple[JobRecord, int]:
-    """Run the job of a descriptor; return its record and exit code."""
+    """Run a descriptor as a job; return the job's record and exit code."""
     from executor.planning.request import JobRequest
 
     request = JobRequest(
@@ -275,7 +276,7 @@ def _shown(
     from executor.view.timing_screen import ShownCommand
 
     result = result_of(record)
-    assert result is not None  # its end was just shown
+    assert result is not None  # the job's end was just shown
     times = command_times(result, [each.name for each in timed] if len(timed) > 1 else [])
     compared: dict[str, MetricComparison | None] = {}
     if len(times) > 1:
@@ -354,7 +355,7 @@ def _export(
 
 
 def _once(option: str, commands: Iterable[str], shell: str | None, *, fails: bool = True) -> None:
-    """Run commands that are due once. fails: whether a failure is an error instead of a note."""
+    """Run commands that are run only once. fails: whether a failure is an error instead of a note."""
     for text in dict.fromkeys(commands):
         words = [*shlex.split(shell), text] if shell is not None else shlex.split(text)
         try:

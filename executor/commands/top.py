@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from executor.view.top_screen import TopScreen
 
 _HERE_SECONDS, _AWAY_SECONDS = 1.0, 5.0
-"""Seconds between two looks at a job on this machine, and at a job elsewhere, which takes several
-requests."""
+"""Time between two reads of a job on this machine, and of a job elsewhere, which needs several requests
+(seconds)."""
 _DEATH_SECONDS = 5.0
-"""Seconds between two checks of the agent of a job of this machine."""
+"""Time between two checks of the agent of a job on this machine (seconds)."""
 _TICK = 0.25
-"""Seconds between two checks of the size of the screen."""
+"""Time between two checks of the size of the screen (seconds)."""
 _INTERRUPTED = 130
 _NEWEST = 100
 
 
 def top(job: RunningJobArgument = None, *, options: JobOptions, json_: JsonOption = False) -> None:
-    """Look at a running job, and leave it alone.
+    """Show a running job without affecting it.
 
     Shows its phases, its nodes, and the last value of each metric with its trend. Without JOB it shows the
     newest running job. `q` and Ctrl-C leave, and the job continues. If the output is not a terminal, or with
-    `--json`, it prints one look and ends.
+    `--json`, it prints the current state and ends.
     """
     from executor.records.newest import JobGlance
     from executor.view.top_screen import TopScreen, glance_table
@@ -92,7 +92,7 @@ def _chosen(job: str | None, options: JobOptions) -> tuple[JobRecord, list[str]]
 def _follow(
     record: JobRecord, glance: JobGlance, screen: TopScreen, options: JobOptions, *, remote: bool
 ) -> bool:
-    """Draw the job until it ends; return False if the user leaves before."""
+    """Draw the job until it ends; return False if the user leaves earlier."""
     from rich.console import Console
 
     from executor.view.stage import DrawnTerminal
@@ -120,7 +120,7 @@ def _follow(
         ),
     )
     next_look = next_death = time.monotonic() + pause
-    # Keys first: the user may press q as soon as the hint is visible.
+    # Keys are read first, because the user may press q as soon as the hint is visible.
     with Keyboard() as keys:
         drawn.open()
         try:
@@ -134,7 +134,7 @@ def _follow(
                     if not remote and now >= next_death and glance.result is None:
                         trouble = trouble or _death(record, options)
                         next_death = now + _DEATH_SECONDS
-                    # Counted from the end of a look: a slow store is not asked again at once.
+                    # Counted from the end of a read, so that a slow store is not read again at once.
                     next_look = time.monotonic() + pause
                 elif console.size == shown:
                     continue
@@ -166,7 +166,7 @@ def _goes_on(record: JobRecord, options: JobOptions) -> str:
 
 
 class Keyboard:
-    """Single keys from standard input, without Enter; none unless it is a terminal."""
+    """Reads single keys from standard input, without Enter. Without a terminal there are no keys."""
 
     def __init__(self, stdin: Callable[[], int] = lambda: sys.stdin.fileno()) -> None:
         self._stdin = stdin
@@ -187,14 +187,14 @@ class Keyboard:
                 termios.tcsetattr(self._descriptor, termios.TCSANOW, self._before)
 
     def take(self) -> None:
-        """Read keys one by one again, after a shell in the foreground has reset the terminal."""
+        """Switch to single keys again, after a shell in the foreground has reset the terminal."""
         if self._descriptor is not None and self._is_ours(self._descriptor):
             with suppress(OSError, termios.error):
                 if termios.tcgetattr(self._descriptor)[tty.LFLAG] & termios.ICANON:
                     tty.setcbreak(self._descriptor, termios.TCSANOW)
 
     def pressed(self, *, within_s: float) -> str:
-        """Return a key as soon as one is pressed; "" if none is."""
+        """Return a key as soon as one is pressed; "" if none is pressed in time."""
         if self._descriptor is None or not self._is_ours(self._descriptor):
             time.sleep(within_s)
             return ""
@@ -202,12 +202,13 @@ class Keyboard:
             return ""
         key = os.read(self._descriptor, 1).decode("latin-1")
         if not key:
-            # No more output will ever come.
+            # Standard input is closed, so no more keys will come.
             self._descriptor = None
         return key
 
     def _is_ours(self, descriptor: int) -> bool:
-        """Return whether this process is in the foreground: in the background a read would stop it."""
+        """Return whether this process is in the foreground, because a read in the background would stop
+        it."""
         try:
             return os.tcgetpgrp(descriptor) == os.getpgrp()
         except OSError:
