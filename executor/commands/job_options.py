@@ -1,5 +1,5 @@
-"""The options about job stores and AWS, which hints repeat, those that replace values of a descriptor, those
-that make one of a script, and checks of single values."""
+"""The options about job stores and AWS, which suggested commands repeat; options that override values of a
+descriptor; options that make a descriptor from a script; checks of single values."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class KeyOptions:
 
 
 def label_values(given: list[str] | None, *, option: str) -> dict[str, str]:
-    """Return the labels given as KEY=VALUE. Raises UsageError."""
+    """Return the labels that were given as KEY=VALUE. Raises UsageError."""
     found = {}
     for each in given or ():
         key, mark, value = each.partition("=")
@@ -135,7 +135,7 @@ def time_ago(option: str, text: str) -> int:
 
 
 def check_output(output: Path | None, endings: Sequence[str] = ()) -> None:
-    """Raise UsageError for a file that cannot be written. endings: allowed endings; () for any."""
+    """Raise UsageError for a file that cannot be written. endings: allowed suffixes; () for any."""
     if output is None or output == Path("-"):
         return
     if not output.parent.is_dir():

@@ -41,7 +41,7 @@ def print_done(record: JobRecord, what: str, *, json_: bool) -> None:
 
 
 def print_result(value: Mapping[str, Any], line: str, *, json_: bool) -> None:
-    """Print a result: as JSON, or as a line for people."""
+    """Print a result: as JSON, or as a line for the user."""
     if json_:
         print_json(value)
     else:
