@@ -1,11 +1,13 @@
-"""The instance's side: pull, run, measure, report, end."""
+"""The agent, which runs where the benchmark runs: it pulls the inputs, runs the benchmark, measures, and
+reports."""
 
 import sys
 
 __version__ = "0.2.0"
 
 if sys.platform == "win32":
-    # Half of the next imports do not exist on Windows; a traceback would name the first missing one.
+    # Half of the following imports do not exist on Windows, and a traceback would only name the first missing
+    # one.
     sys.stderr.write(
         "bai: Windows is not supported; use the Windows Subsystem for Linux (WSL 2), a Mac or a Linux machine\n"
     )

@@ -1,4 +1,4 @@
-"""`python -m bai_agent`: the same as `bai-agent`, for a plain tree that was never installed."""
+"""`python -m bai_agent`: the same as `bai-agent`, for a source tree that is not installed."""
 
 from bai_agent.cli import main
 

@@ -1,4 +1,4 @@
-"""Trying again, and the pauses between tries."""
+"""Retries, and the pauses between tries."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Backoff:
         return pause
 
     def reset(self) -> None:
-        """Begin again: a try has succeeded."""
+        """Start again with the shortest pause, after a try has succeeded."""
         self._next = self._first
 
 
 def retry(
     work: Callable[[], T], *, tries: int, backoff: Backoff, sleep: Callable[[float], object] = time.sleep
 ) -> T:
-    """Return the result of `work`; after a temporary error it is tried again, at most `tries` times in
-    all."""
+    """Return the result of `work`. After a temporary error `work` is called again, at most `tries` times in
+    total."""
     for _ in range(tries - 1):
         try:
             return work()

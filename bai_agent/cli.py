@@ -45,7 +45,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `bai-agent`; the exit code says how the run ended (see `bai_agent.job.outcome`)."""
+    """Run `bai-agent`. The exit code tells how the run ended (see `bai_agent.job.outcome`)."""
     if arguments is None:
         speak_utf8()
         # The loaded modules consist of very many objects that are never freed, so frequent garbage collection
@@ -152,8 +152,8 @@ def run_job(
         where += [f"--launch={node.launch}"] if node.launch else []
         start_agent(descriptor, rundir, [f"--rank={node.rank}", *where])
         return ExitCode.SUCCEEDED
-    # Our private files are private by their own permissions. The files that the benchmark's user reads (data,
-    # packages) must not depend on the umask of our caller.
+    # bai's private files are protected by their own permissions. The files that the benchmark's user reads
+    # (data, packages) must not depend on the caller's umask.
     umask = os.umask(0o022)
     with locked(rundir.agent_lock, wait_s=2):
         _claim(rundir, record, descriptor)
@@ -177,7 +177,7 @@ def _run(
     first_look: Look,
 ) -> Outcome:
     job = job.of_node(node.rank)
-    # All imports only here, so that a wrong usage is answered before anything heavy is imported.
+    # Everything is imported here, so that wrong usage is reported before any large module is loaded.
     from bai_agent.benchmark.prepared_shim import PreparedShim
     from bai_agent.benchmark.state import State, state
 
@@ -255,7 +255,7 @@ def _cancelled(record: JobRecord | None, node_store: NodeStore | None) -> Callab
         return lambda: False
     if node_store is None:
         return record.cancelled
-    # As above; only a job with a store in a bucket needs the thread.
+    # Imported here, as above, because only a job with a store in a bucket needs the thread.
     from bai_agent.run.stop_sources import CancelLook
 
     look = CancelLook(record)
@@ -297,7 +297,7 @@ def _attempt(job: Job, record: JobRecord | None) -> AttemptRecord:
 def _spot(node: Node, events: EventLog) -> SpotNotice | None:
     if node.instance_id is None:
         return None
-    # As above; only an instance needs this module, with an HTTP client.
+    # Imported here, as above, because only an instance needs this module and its HTTP client.
     from bai_agent.job.record_types import WarningEvent
     from bai_agent.run.spot import SpotNotice
 
@@ -317,7 +317,8 @@ def _record_of(job: Job, *, patience: RetryPolicy | None = None) -> JobRecord | 
 
 
 def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank: int) -> Path:
-    """Return the run directory. If the job store is a folder, this directory is in it: nothing is copied."""
+    """Return the run directory. If the job store is a folder, the run directory is in it, so that nothing is
+    copied."""
     if record is None or record.store.folder is None:
         return (wanted or Path(job.job.id)).absolute()
     place = record.store.folder / record.node(rank, attempt=job.job.attempt).place
@@ -370,7 +371,7 @@ def _logging(rundir: RunDir, redactor: Redactor, *, quiet: bool) -> Iterator[Non
     ]
     if not quiet:
         handlers.append(logging.StreamHandler(sys.stderr))
-    logging.raiseExceptions = False  # if the log cannot be written, neither can a message on stderr
+    logging.raiseExceptions = False  # an error message about the log could not be written either
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     for handler in handlers:

@@ -1,7 +1,7 @@
 """Reads JSON that another process wrote, as one of our dataclasses. Every error names the object and the key.
 
-A field's type says what its value must be; a `Rule` in its annotation says more. Keys that a dataclass does not have are
-left out: another version may have written them.
+A field's type determines the type of its value, and a `Rule` in its annotation adds constraints. Keys that a dataclass
+does not have are ignored, because another version may have written them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Reader: TypeAlias = Callable[[Any], Any]
 """Returns a JSON value in the type of its field. Raises _WrongValueError."""
 
 _SHOWN = 40
-"""Characters of a wrong value that are shown."""
+"""Number of characters of a wrong value that are shown."""
 _WHY = "the file is corrupt or was written by another tool"
 _WORDS = {
     int: "an integer",
@@ -46,7 +46,7 @@ class Rule:
     limit: float | None = None
     """The value is less than this."""
     check: Callable[[Any], bool] | None = None
-    """Whether the value is right in other respects."""
+    """Returns whether the value is valid in other respects."""
 
     def allows(self, value: Any) -> bool:
         return (
@@ -87,7 +87,7 @@ def shown_value(value: Any, *, limit: int = 200) -> str:
     """Return a value from outside in a form for messages, of limited length."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits; lists nested beyond all sense
+    except (ValueError, RecursionError):  # thousands of digits, or lists nested too deeply
         return f"{_WORDS.get(type(value), 'something')} that is too large to show"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
@@ -111,7 +111,7 @@ class _WrongValueError(Exception):
 
 @cache
 def _reader(hint: Any, rule: Rule | None = None) -> _Reader:
-    """Return the reader of values of the type `hint`; it is made once for each type, because a million
+    """Return the reader of values of the type `hint`. It is created once for each type, because a million
     records may be read."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -138,7 +138,7 @@ def _scalar_reader(kind: type, rule: Rule | None) -> _Reader:
     words = rule.words if rule is not None else _WORDS[kind]
 
     def read(value: Any) -> Any:
-        # A truth is no number.
+        # A boolean does not count as a number.
         if type(value) is not kind or (rule is not None and not rule.allows(value)):
             raise _WrongValueError.of(words, value)
         return value
@@ -150,7 +150,7 @@ def _float_reader(rule: Rule | None) -> _Reader:
     words = rule.words if rule is not None else _WORDS[float]
 
     def read(value: Any) -> float:
-        # JSON has one kind of number.
+        # JSON has only one type of number.
         number = math.nan
         if type(value) in (float, int):
             with suppress(OverflowError):

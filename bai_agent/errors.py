@@ -1,4 +1,4 @@
-"""The errors that a person reads. Every message says what is wrong, where, and what to do.
+"""The errors that are shown to users. Every message says what is wrong, where, and what to do.
 
 ```
 BaiError
@@ -28,7 +28,7 @@ BaiError
   NoAnswerError
   SetupError
 ```
-Other exceptions are signals within one module, and never reach a person.
+Other exceptions are signals within one module and are never shown to users.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class BaiError(Exception):
 
 
 class DescriptorError(BaiError):
-    """A descriptor is wrong: the message names file, table and key."""
+    """A descriptor is wrong. The message names file, table and key."""
 
 
 class BusyError(BaiError):
-    """Another live process of ours holds this run directory."""
+    """Another running process of bai holds the lock of this run directory."""
 
 
 class StoreError(BaiError):
@@ -51,29 +51,29 @@ class StoreError(BaiError):
 
 
 class RecordError(StoreError):
-    """The content of an object does not fit its name: corrupt, written by another tool, or of another
-    version."""
+    """The content of an object does not match its name. It is corrupt, was written by another tool, or belongs
+    to another version."""
 
 
 class StoreRefusedError(StoreError):
-    """The store refuses permanently: a wrong bucket, missing rights, no credentials."""
+    """The store refuses permanently, because of a wrong bucket, missing rights or missing credentials."""
 
 
 class MissingObjectError(StoreError):
-    """No object has this key. S3 reports this only to callers who may list; so use `find` for objects that
-    may be absent."""
+    """No object has this key. S3 only reports this to callers who may list the bucket, so use `find` for
+    objects that may be absent."""
 
 
 class PullError(BaiError):
-    """A source cannot be pulled: the message names the source."""
+    """A source cannot be pulled. The message names the source."""
 
 
 class NoSpaceError(PullError):
-    """The file system has too little room for a source: the message names both."""
+    """The file system has too little room for a source. The message names both."""
 
 
 class PassingError(BaiError):
-    """`passes`: whether a later try may succeed."""
+    """An error that may be temporary. `passes`: whether a later try may succeed."""
 
     def __init__(self, message: str, *, passes: bool = False) -> None:
         super().__init__(message)
@@ -81,7 +81,8 @@ class PassingError(BaiError):
 
 
 class ServiceError(PassingError):
-    """A service refused or failed a request; the message is half a sentence with its code."""
+    """A service refused a request or failed to answer it. The message is a part of a sentence and contains the
+    error code."""
 
     def __init__(self, message: str, *, passes: bool = False, code: str = "") -> None:
         super().__init__(message, passes=passes)
@@ -90,8 +91,8 @@ class ServiceError(PassingError):
 
 
 class MetadataError(PassingError):
-    """The service did not give the requested value; the message is half a sentence. status: of its answer, if
-    there was one."""
+    """The metadata service did not return the requested value. The message is a part of a sentence. status:
+    HTTP status of the answer, if there was one."""
 
     def __init__(self, message: str, *, status: int | None = None, passes: bool = False) -> None:
         super().__init__(message, passes=passes)
@@ -99,27 +100,27 @@ class MetadataError(PassingError):
 
 
 class CredentialsError(BaiError):
-    """There are no AWS credentials; the message is half a sentence."""
+    """There are no AWS credentials. The message is a part of a sentence."""
 
 
 class PushError(PassingError):
-    """The Pushgateway did not take it."""
+    """The Pushgateway did not accept the metrics."""
 
 
 class S3Error(BaiError):
-    """A bucket cannot be used as requested; the message is half a sentence that follows the address."""
+    """A bucket cannot be used as requested. The message is the part of a sentence that follows the address."""
 
 
 class SecretError(BaiError):
     """A reference cannot be resolved; the message names the reference, never the secret."""
 
 
-class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed, no error
+class PullStopped(BaiError):  # noqa: N818 - an order that was obeyed is not an error
     """The caller asked to stop; the data that has arrived is kept for the next attempt."""
 
 
 class CheckpointError(BaiError):
-    """A checkpoint cannot be taken, kept or restored; the message says why, after a colon."""
+    """A checkpoint cannot be captured, saved or restored. The message is the reason, which follows a colon."""
 
 
 class ConnectError(BaiError):
@@ -128,7 +129,7 @@ class ConnectError(BaiError):
     def __init__(self, message: str, *, permanent: bool = False) -> None:
         super().__init__(message)
         self.permanent = permanent
-        """Retrying does not help: a person has to change something."""
+        """Whether retries are useless because the user has to change something."""
 
 
 class NotAcknowledgedError(BaiError):
@@ -136,7 +137,7 @@ class NotAcknowledgedError(BaiError):
 
 
 class ClaimedError(BaiError):
-    """Another machine has this rank of this job."""
+    """Another machine has already claimed this rank of this job."""
 
 
 class WrongFormatError(BaiError):
@@ -144,7 +145,7 @@ class WrongFormatError(BaiError):
 
 
 class NotReadyError(BaiError):
-    """The machine is not ready for the benchmark, and the time for that is over."""
+    """The machine was not ready for the benchmark within the time limit."""
 
 
 class ShimError(BaiError):
@@ -152,8 +153,8 @@ class ShimError(BaiError):
 
 
 class NoAnswerError(BaiError):
-    """A program did not run, or did not end in time; the message says why."""
+    """A program could not be run, or did not end in time. The message gives the reason."""
 
 
 class SetupError(BaiError):
-    """A requirement of the benchmark does not exist on this machine."""
+    """A requirement of the benchmark is missing on this machine."""

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 
 class _LateInspect(ModuleType):
-    """Stands for `inspect`, whose imports take 4 ms: `dataclasses` of Python 3.11 and before does not use it for our classes."""
+    """Placeholder for `inspect`, whose imports take 4 ms. `dataclasses` of Python 3.11 and earlier does not use `inspect` for
+    our classes."""
 
     def __getattr__(self, name: str) -> Any:
         import inspect
@@ -44,7 +45,7 @@ else:
         """Make a class a dataclass. `order`, `slots` and `InitVar` are not supported."""
 
         def make(cls: type) -> type:
-            # Otherwise the standard library composes it from the signature.
+            # Without a docstring, the standard library would generate one from the signature.
             cls.__doc__ = cls.__doc__ or cls.__name__
             dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
             own = vars(cls)

@@ -1,6 +1,6 @@
 """Puts the agent into an image, whose instances accept a bare job descriptor as user data.
 
-Other user data works as without this. A bundle in the image is not fetched again.
+Other user data works as with any other image. A bundle that is in the image is not fetched again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cloud_init.user_data import ROOT, STATE, boothook, fetch_agent, guardian, p
 BAKED = f"{ROOT}/baked"
 
 _LONGEST = timedelta(days=30)
-"""Deadline until the descriptor, which has its own deadline, has been read. The boothook allows half an hour
-for that."""
+"""Deadline that applies until the descriptor has been read, which has its own deadline. The boothook allows
+half an hour for reading it."""
 
 _PIECE = 1 << 20
 
@@ -40,7 +40,8 @@ runcmd:
 
 
 def bake(bundle: Path, *, root: Path) -> str:
-    """Put the agent of the archive `bundle` into the system at `root`; return the bundle's sha256. It may be repeated."""
+    """Put the agent of the archive `bundle` into the system at `root`; return the bundle's sha256. The call may be
+    repeated."""
     if not (root / "etc/cloud").is_dir():
         raise BaiError(
             f"{root} has no /etc/cloud: cloud-init is not installed there, and nothing would start the agent"
@@ -74,7 +75,7 @@ def _unpack(bundle: Path, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial")
     _remove(partial)
     try:
-        # Read to the very end, because gzip's checksum is there, and tarfile does not read that far.
+        # Read to the very end, because gzip's checksum is there and tarfile does not read that far.
         with gzip.open(bundle) as content:
             while content.read(_PIECE):
                 continue

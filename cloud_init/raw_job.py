@@ -17,7 +17,7 @@ USER_DATA = Path("/var/lib/cloud/instance/user-data.txt")
 
 def main() -> int:
     bundle = (ROOT / "baked/bundle").read_text().strip()
-    # The descriptor is read by the agent's own code, which is unpacked in the folder and not installed.
+    # The agent's own code reads the descriptor. The code is unpacked in this folder and not installed.
     sys.path[:0] = [str(ROOT / "agent" / bundle), str(ROOT / "agent" / bundle / "pure"), str(ROOT / "baked")]
     from bai_agent.errors import DescriptorError
 
@@ -43,8 +43,8 @@ def _prepare(bundle: str) -> None:
     job = parse_job(content, where="user data")
     limits = job.limits
     deadman = limits.machine_time(max_runtime=limits.max_runtime or EC2_MAX_RUNTIME, nodes=job.strategy.nodes)
-    # The agent's default is "stay", because it may run on a user's own machine. This machine is an instance,
-    # and costs money.
+    # The agent's default is "stay", because it may run on a user's own machine. This machine is an instance and
+    # costs money.
     stays = tomllib.loads(content.decode()).get("end", {}).get("power") == Power.STAY.value
     store = job.store or Store(url="")
     settings = {

@@ -33,7 +33,7 @@ class File:
 def cloud_config(files: Iterable[File], *, start: Iterable[str]) -> str:
     """Return a cloud-config that writes `files` and, after everything else, runs the command `start`. YAML 1.1 in printable ASCII.
 
-    It upgrades no package and asks no repository, because that would disturb a benchmark.
+    It upgrades no packages and contacts no package repository, because that would disturb a benchmark.
     """
     lines = [
         "#cloud-config",
@@ -88,10 +88,10 @@ ROOT = "/var/lib/bai"
 STATE = f"{ROOT}/boot"
 
 _BOUNDARY = "==bai=="
-"""Boundary of the parts. All lines with a user's text are indented, so none can be equal to it."""
+"""Boundary of the MIME parts. All lines with a user's text are indented, so no such line can equal it."""
 
 _FOR_READERS = re.compile(r'^[ \t]*(#.*|"""[^"]*(?:"{1,2}[^"]+)*""")?\n', re.MULTILINE)
-"""Blank lines, comments and docstrings."""
+"""Matches blank lines, comments and docstrings."""
 
 _SHARED = re.compile(r"^from (bai_agent[\w.]*)\.(\w+) import .*\n", re.MULTILINE)
 
@@ -129,7 +129,7 @@ class Bundle:
 
 @dataclass(frozen=True, kw_only=True)
 class Boot:
-    """The settings of an instance. The job descriptor is either a text or a pointer."""
+    """The settings of an instance. The job descriptor is either a string or a pointer."""
 
     job_id: str
     job_toml: str | None = None
@@ -137,7 +137,8 @@ class Boot:
     bundle: Bundle
     region: str
     store_url: str | None = None
-    """Job store, s3://bucket/prefix, in which `<job id>/release.json` releases a kept machine; None without one."""
+    """Job store, s3://bucket/prefix, in which `<job id>/release.json` releases a kept machine. None without a job
+    store."""
     s3_endpoint: str | None = None
     """Address of S3; None: AWS's own."""
     deadman: timedelta
@@ -146,7 +147,8 @@ class Boot:
     """Lines of shell that run once each before the agent."""
     keep_after_failure: timedelta = timedelta()
     keep_after_success: timedelta = timedelta()
-    """Times for which a machine is kept for inspection after a job that failed, and one that succeeded."""
+    """Times for which a machine is kept for inspection, after a job that failed and after a job that
+    succeeded."""
     nodes: int = 1
     """Number of the job's nodes."""
     launch: int = 0
@@ -176,7 +178,7 @@ def user_data(boot: Boot) -> bytes:
 
 
 def readable(boot: Boot) -> str:
-    """Return the unpacked user data in printable ASCII, for a person and for cloud-init."""
+    """Return the unpacked user data in printable ASCII, for users and for cloud-init."""
     start = ["sh", "-c", f"sh {STATE}/guardian.sh </dev/null >/dev/null 2>&1 &"]
     parts = {
         "text/cloud-boothook": boothook(deadman=boot.deadman, max_boots=boot.max_boots),
@@ -261,5 +263,5 @@ def _script(text: str) -> str:
 
 
 def _lean(text: str) -> str:
-    """Return a script without the parts for human readers, because they would take up a job descriptor's space."""
+    """Return a script without comments and docstrings, which would take up space for the job descriptor."""
     return _FOR_READERS.sub("", text)

@@ -1,4 +1,4 @@
-"""The sinks of a run, and the events about their troubles."""
+"""The sinks of a run, and the events about their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bai_agent.sinks.sink import Sink
 
 PATIENCE = 10.0
-"""Seconds after which a trouble is reported."""
+"""Seconds after which an error is reported."""
 
 
 _SINKS: Mapping[str, str] = {
@@ -25,22 +25,23 @@ _SINKS: Mapping[str, str] = {
     "prometheus": "prometheus_sink:PrometheusSink",
     "cloudwatch": "cloudwatch_sink:CloudWatchSink",
 }
-"""Module and class by the job's table: a job imports only its own sinks, because Kafka's library takes as
-long as all other imports together.
+"""Module and class by the job's table. A job only imports its own sinks, because Kafka's library takes as long
+as all other imports together.
 
-The job store is not among them: a node claims its folder there first, and it holds more than records.
+The job store is not in this list, because a node must claim its folder there first and the store holds more
+than records.
 """
 
 
 def sinks_of(job: Job, rundir: RunDir, *, rank: int, redactor: Redactor) -> list[Sink]:
-    """Return the sinks that `job` asks for, not yet started."""
+    """Return the sinks that `job` configures, without starting them."""
     asked = (place.partition(":") for name, place in _SINKS.items() if getattr(job, name) is not None)
     kinds = (getattr(import_module(f"bai_agent.sinks.{module}"), kind) for module, _, kind in asked)
     return [kind(job, rundir, rank=rank, redactor=redactor) for kind in kinds]
 
 
 class SinkTroubles:
-    """Turns the sinks' errors into `sink` events: one when an error lasts, one when it is over."""
+    """Turns the sinks' errors into `sink` events: one when an error persists, and one when it is over."""
 
     def __init__(
         self, add: Callable[[SinkEvent], None], *, clock: Callable[[], float] = time.monotonic

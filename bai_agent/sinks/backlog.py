@@ -1,4 +1,4 @@
-"""The pending records of `metrics.jsonl`, a batch at a time, with the labels by which other systems identify
+"""Reads the pending records of `metrics.jsonl` in batches, and adds the labels by which other systems identify
 a job."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Record(NamedTuple):
     value: float
     units: str
     timestamp: int
-    """ms UTC."""
+    """Time of the value (ms UTC)."""
     seq: int
     labels: dict[str, str]
     """The record's own labels, including repeat or generation, without the job's labels."""
@@ -79,7 +79,7 @@ def labels_of(job: Job, *, rank: int) -> dict[str, str]:
     """Return the job's own labels, and those that identify the job, its client and its node."""
     identity = job.job
     labels = dict(identity.labels)
-    # After the user's own labels: a label's name cannot make a job look like another one.
+    # Added after the user's own labels, so that no user label can make a job look like another one.
     labels["action-id"] = identity.action_id or identity.id
     labels["client-id"] = identity.client_id
     if identity.parent_action_id is not None:
@@ -100,7 +100,7 @@ def is_finite(value: float) -> bool:
     """Return whether a double can hold `value`."""
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no double can hold: no reader could accept it either
+    except OverflowError:  # an integer beyond the range of a double, which no reader could accept
         return False
 
 
@@ -118,16 +118,16 @@ class SendProgress:
     """The progress of a sink; the content of `kafka.offset`, `cloudwatch.offset` and `log-lines.offset`."""
 
     offset: Count = 0
-    """Bytes of `metrics.jsonl`, or of the benchmark's output, that are dealt with."""
+    """Bytes of `metrics.jsonl`, or of the benchmark's output, that have been processed."""
     delivered: Count = 0
-    """Messages that the other side has acknowledged, or lines that were written."""
+    """Messages that the receiver has acknowledged, or lines that were written."""
     refused: Count = 0
-    """Messages that the other side has refused permanently (too large, timestamp out of its range)."""
+    """Messages that the receiver has refused permanently (too large, timestamp out of range)."""
     malformed: Count = 0
     """Lines that are not records."""
 
     def after(self, batch: Batch[T], *, refused: int) -> SendProgress:
-        """Return the progress after `batch` is finished. refused: how many of its messages were refused."""
+        """Return the progress after `batch` is finished. refused: number of its messages that were refused."""
         return SendProgress(
             offset=batch.end,
             delivered=self.delivered + len(batch.messages) - refused,
@@ -144,7 +144,7 @@ class Batch(Generic[T]):
     end: int
     malformed: int
     is_full: bool
-    """Whether a limit ended the batch, so that there is more to read at once."""
+    """Whether a limit ended the batch, so that more records can be read at once."""
 
 
 class Backlog(Generic[T]):
@@ -153,8 +153,8 @@ class Backlog(Generic[T]):
     def __init__(
         self, path: Path, write: Callable[[bytes], T | None], *, size: Callable[[T], int] = lambda _: 0
     ) -> None:
-        """write: returns the message of a line, None if it is not to be sent; raises RecordError if the line
-        is not a record. size: a message's bytes.
+        """write: returns the message of a line, or None if the line must not be sent; raises RecordError if the
+        line is not a record. size: returns a message's size (bytes).
         """
         self._path = path
         self._write = write
@@ -189,7 +189,8 @@ class Backlog(Generic[T]):
         return Batch(messages=messages, end=end, malformed=malformed, is_full=is_full)
 
     def count(self, offset: int, *, deadline: float, host_metrics: bool) -> int:
-        """Return how many complete lines after `offset` are to be sent; as many as were seen by `deadline`."""
+        """Return the number of complete lines after `offset` that must be sent. Only lines that were read by
+        `deadline` are counted."""
         lines = 0
         while chunk := self._chunk(offset):
             chunk = chunk[: chunk.rfind(b"\n") + 1]
@@ -213,8 +214,8 @@ class Backlog(Generic[T]):
 
 
 def read_progress(path: Path) -> SendProgress:
-    """Return the progress in `path`; no progress if it cannot be read: sending messages twice is better than
-    losing them."""
+    """Return the progress in `path`. If it cannot be read, start from the beginning, because sending messages
+    twice is better than losing them."""
     try:
         return checked(SendProgress, read_json(path), where=str(path))
     except RecordError:
@@ -222,8 +223,9 @@ def read_progress(path: Path) -> SendProgress:
 
 
 def write_progress(path: Path, progress: SendProgress) -> None:
-    """Replace `path` by `progress`. Not synced to the disk, unlike a run's other files: a kill of the process cannot undo a
-    rename, a power loss at worst repeats messages, and a sync for each batch would be felt by a benchmark that uses the disk.
+    """Replace `path` by `progress`. Unlike a run's other files, it is not synced to the disk. A kill of the process cannot
+    undo a rename, and a power loss at worst repeats messages. A sync for each batch would slow down a benchmark that uses the
+    disk.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.touch(mode=0o600)

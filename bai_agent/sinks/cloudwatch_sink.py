@@ -1,6 +1,6 @@
 """Sends the records of `metrics.jsonl` to CloudWatch Logs as events from which CloudWatch makes metrics.
 
-A thread of its own sends them. The file is the buffer, as with Kafka: `cloudwatch.offset` moves on when CloudWatch has
+A thread of its own sends them. The file is the buffer, as with Kafka. `cloudwatch.offset` advances when CloudWatch has
 accepted a batch.
 """
 
@@ -43,7 +43,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 SEND_S = 5.0
-"""Seconds to gather records before they are sent: records with one time make one event, and requests are charged for."""
+"""Seconds for which records are collected before they are sent. Records with the same time make one event, and each
+request costs money."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 # Limits of a request, https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutLogEvents.html
@@ -63,7 +64,8 @@ _LARGEST, _SMALLEST = 1.174271e108, 8.515920e-109
 """Bounds of the absolute value that CloudWatch accepts, except 0."""
 _NOT_PRINTABLE = re.compile(r"[^\x20-\x7e]")
 _NO_DIMENSIONS = frozenset(["action-id", "parent-action-id"])
-"""Labels that differ between jobs: as a dimension each value would make a metric, which is charged for."""
+"""Labels that differ between jobs. As dimensions, each of their values would create a metric, which costs
+money."""
 
 _NAMED = {
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), "Seconds"),
@@ -78,7 +80,7 @@ _COUNT_RATE = re.compile(r"(?:1|[A-Za-z_ ]+)?/s(?:ec|econd)?")
 
 
 class CloudWatchSink(SinkThread):
-    """Follows `metrics.jsonl` from the position in `cloudwatch.offset`. At least once."""
+    """Follows `metrics.jsonl` from the position in `cloudwatch.offset`, and sends each record at least once."""
 
     def __init__(
         self,
@@ -128,7 +130,8 @@ class CloudWatchSink(SinkThread):
             return self._backoff.next()
 
     def _send(self, *, last: bool) -> float | None:
-        """Send a batch if one is due; return the seconds to wait then, None if all is sent. Raises ServiceError, OSError."""
+        """Send a batch if one is due. Return the seconds until the next one, or None if everything has been sent. Raises
+        ServiceError, OSError."""
         if self._batch is None:
             batch = self._backlog.read(self._progress.offset)
             if batch.end == self._progress.offset:
@@ -191,7 +194,7 @@ class LogStream:
         try:
             self._ask("CreateLogStream")
         except ServiceError as error:
-            # Created by this node's agent before a restart.
+            # The stream may have been created by this node's agent before a restart.
             if error.code != "ResourceAlreadyExistsException":
                 raise
         self._created = True
@@ -254,19 +257,19 @@ class LogEvent:
     """A log event and the number of records in it."""
 
     timestamp: int
-    """ms UTC."""
+    """Time of the event (ms UTC)."""
     message: str
     records: int
 
 
 @dataclass
 class _Document:
-    """The values of one log event: the same time and the same labels."""
+    """The values of one log event, which have the same time and the same labels."""
 
     timestamp: int
     labels: dict[str, str]
     metrics: dict[str, tuple[str, list[float]]] = field(default_factory=dict)
-    """Name → units and values."""
+    """Units and values of each metric, by name."""
 
     def add(self, record: Record) -> bool:
         """Add a record; return False if it needs another document."""

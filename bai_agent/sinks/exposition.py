@@ -1,6 +1,6 @@
 """The last value of each series of a run, and the number of values, in Prometheus' text format.
 
-After a restart all of it is read again from `metrics.jsonl`.
+After a restart, all values are read again from `metrics.jsonl`.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 https://prometheus.io/docs/concepts/data_model/#metric-names-and-labels
@@ -23,8 +23,8 @@ OWN_LABELS = frozenset(["job", "instance", "job_id", "rank"])
 """Labels that identify the run. A user's label with such a name becomes `exported_…`, as in Prometheus itself."""
 
 MOST_SERIES = 10_000
-"""Most series of one run: a label with a new value each time would otherwise fill the memory of this process
-and of Prometheus."""
+"""Largest number of series of one run. Without a limit, a label with ever new values would fill the memory of
+this process and of Prometheus."""
 _COUNT_NAME = "bai_values_total"
 _COUNT_HELP = "Values of the metric so far."
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -39,14 +39,14 @@ class Family:
     """gauge or counter."""
     help: str
     samples: dict[str, float]
-    """Labels as `labels_text` makes them → value."""
+    """Value of each series, by its labels as `labels_text` writes them."""
 
 
 class LatestValues:
-    """Reads the records since the last look."""
+    """Keeps the last value of each series, from records that it reads as they arrive."""
 
     def __init__(self, metrics: Path, labels: dict[str, str], *, host_metrics: bool) -> None:
-        """labels: of every series."""
+        """labels: labels that every series gets."""
         wanted = partial(read_wanted, host_metrics=host_metrics)
         self._backlog: Backlog[Record] = Backlog(metrics, wanted)
         self._labels = labels
@@ -56,10 +56,10 @@ class LatestValues:
         self._counts = Family(name=_COUNT_NAME, kind="counter", help=_COUNT_HELP, samples={})
         self._texts: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[Family, str, str]] = {}
         self.records = 0
-        """Records whose value is, or was, the last one of its series."""
+        """Number of records that were added to a series."""
         self.malformed = 0
         self.left_out = 0
-        """Records of series beyond `MOST_SERIES`."""
+        """Number of records that belong to series beyond `MOST_SERIES`."""
 
     def look(self) -> bool:
         """Read new records; return whether there were any. Raises OSError."""

@@ -1,1 +1,1 @@
-"""The job store as a sink: log, metrics and events of this node are uploaded during the run."""
+"""The job store as a sink, to which log, metrics and events of this node are uploaded during the run."""

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 LAUNCH_SECONDS = 60.0
-"""Seconds to wait until the launcher names this machine, for which it needs EC2's answer and may ask
-twice."""
+"""Seconds to wait until the launcher names this machine. The launcher needs EC2's answer for this and may have
+to ask twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class NodeStore:
         self.put(name, json.dumps(value).encode() + b"\n")
 
     def put_result(self, content: bytes, job: bytes | None) -> None:
-        """Write this node's result, and the job's if this node decides it and there is none yet."""
+        """Write this node's result. Also write the job's result, if this node decides it and none exists."""
         self.put("result.json", content)
         if job is not None and not self.record.settle(self.record.key("result.json"), job):
             log.info("the job store holds a result of this job already")
@@ -99,11 +99,11 @@ class NodeStore:
             for name in ("launch", "launched")
         ]
         try:
-            # It usually exists, so it is read without listing first.
+            # The object usually exists, so it is read without listing first.
             launched = parse_json(store.get(names[1]), where=f"{store.url}/{names[1]}")
         except (MissingObjectError, StoreRefusedError):
-            # S3 also denies access to missing keys; a listing tells the difference. Without a launch file the machine
-            # was started by hand.
+            # S3 also denies access to missing keys, but a listing shows whether they exist. Without a launch file,
+            # the machine was started by hand.
             found = {each.key for each in store.find(names[0].removesuffix(".json"))}
             return not self.launch and not found.intersection(names)
         chosen = self._chosen(launched)
@@ -129,7 +129,7 @@ class NodeStore:
         store = self.record.store
         content = json.dumps(identity).encode() + b"\n"
         if not store.put(self.key("ready.json"), content, if_absent=True):
-            # A put whose answer was lost may be our own.
+            # The existing claim may be our own put whose answer was lost.
             holder = self.record.read_object(self.key("ready.json")) or {}
             if _machine(holder) != _machine(identity):
                 raise ClaimedError(

@@ -1,7 +1,7 @@
 """One growing file as a sequence of objects in the job store, each named by the position at which it starts.
 
-The last object is replaced as the file grows, until it is full; then the next one begins. So all uploaded
-content is in few objects, each upload may be repeated, and a restart only needs the start of the last object.
+The last object is replaced as the file grows. When it is full, the next object begins. So all uploaded content
+is in few objects, each upload may be repeated, and a restart only needs the start of the last object.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class UploadOffset:
 class StreamUpload:
     """Uploads one file to the store. Raises OSError and StoreError.
 
-    put: called with an object's start and content. save: makes a position durable. whole_lines: text after the last
-    newline waits.
+    put: called with an object's start and content. save: makes a position durable. whole_lines: whether text after
+    the last newline is held back.
     """
 
     def __init__(
@@ -106,7 +106,8 @@ class StreamUpload:
     def _size(self) -> int:
         if self._descriptor < 0:
             try:
-                # Kept open: the benchmark may delete or replace its log, and continue writing to this file.
+                # The file stays open, because the benchmark may delete or replace its log and still write to
+                # this file.
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return 0

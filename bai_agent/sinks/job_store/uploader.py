@@ -1,7 +1,7 @@
 """Uploads the run directory to the job store during the run, on a thread of its own.
 
-The files are the buffer: the store may be unreachable for any time, and a restarted agent continues at the
-position in `store.offset`. Sending something twice is harmless: the same content goes under the same name.
+The files are the buffer, so the store may be unreachable for any time. A restarted agent continues at the
+position in `store.offset`. Sending content twice is harmless, because it gets the same name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _HASTY_PAUSE = 1.0, 15.0, 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class UploadBacklog:
-    """Bytes missing in the store: pending ones of each stream, those overwritten before they were sent, and the reason."""
+    """Bytes that are missing in the store: pending bytes of each stream, bytes that were overwritten before they were
+    sent, and the reason."""
 
     log: int
     metrics: int
@@ -46,7 +47,7 @@ class StoreUploader(threading.Thread):
         self._place = place
         self._rundir = rundir
         reached = _read_reached(rundir.store_offset)
-        # Names that a benchmark does not know, in case it renames or deletes its log.
+        # These names are unknown to a benchmark, in case it renames or deletes its log.
         self._streams = {
             name: self._stream(name, path, reached)
             for name, path in (
@@ -73,7 +74,7 @@ class StoreUploader(threading.Thread):
 
     @property
     def error(self) -> str | None:
-        """Reason why the job store accepts nothing at the moment. None if it does."""
+        """Reason why the job store currently accepts nothing. None if it accepts uploads."""
         return self._error
 
     def flush_soon(self) -> int:
@@ -84,7 +85,8 @@ class StoreUploader(threading.Thread):
             return self._asked
 
     def flush(self, deadline: float) -> UploadBacklog:
-        """Upload what is there now; return the rest once all is sent, or at `deadline` (of `time.monotonic()`)."""
+        """Upload the current content. Return what is still missing, at the latest at `deadline`
+        (`time.monotonic()`)."""
         asked = self.flush_soon()
         with self._changed:
             self._changed.wait_for(
@@ -134,7 +136,7 @@ class StoreUploader(threading.Thread):
                 self._changed.notify_all()
 
     def _serve(self) -> None:
-        # Before the pass, which does not include later requests.
+        # Read before the pass, because the pass does not include later requests.
         asked = self._asked
         try:
             self._send(everything=asked > self._answered)

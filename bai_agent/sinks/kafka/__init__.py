@@ -1,1 +1,1 @@
-"""Kafka as a sink: a message for each metric record."""
+"""Kafka as a sink, with one message for each metric record."""

@@ -18,7 +18,7 @@ from bai_agent.job.descriptor.sink_tables import Kafka
 from bai_agent.job.redaction import Redactor
 from bai_agent.sinks.kafka.library_log import forget_trouble, last_trouble
 
-# kafka-python takes half a second of imports, and most jobs have no Kafka: functions import it.
+# kafka-python is imported in functions, because its imports take half a second and most jobs have no Kafka.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
@@ -37,7 +37,8 @@ _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 def client_settings(
     kafka: Kafka, *, environment: Mapping[str, str] = os.environ, redactor: Redactor | None = None
 ) -> dict[str, Any]:
-    """Return kafka-python's settings for `kafka`, with secrets resolved: not to be logged; `redactor` learns of them.
+    """Return kafka-python's settings for `kafka`, with secrets resolved. They must not be logged, and `redactor`
+    learns the secrets.
 
     Raises ConnectError.
     """
@@ -108,8 +109,8 @@ def create_topics(
     partitions: int = PARTITIONS,
     replicas: int | None = None,
 ) -> None:
-    """Create those of `topics` that do not exist. replicas: unset, three, or one for each broker if there are
-    fewer.
+    """Create those of `topics` that do not exist. replicas: number of replicas; unset: three, or one for each
+    broker if there are fewer.
 
     Raises ConnectError if a topic cannot be seen, and errors of the library.
     """
@@ -170,7 +171,7 @@ def _hear_last_words() -> None:
     refuses a password.
 
     It drops received bytes if the connection has been closed by then too, which is the usual case on a busy machine, and only
-    reports "socket disconnected". The end is read again at the next look.
+    reports "socket disconnected". The end is read again at the next attempt.
     """
     from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 

@@ -11,8 +11,8 @@ _SAME_WARNING_SECONDS = 60.0
 
 
 def quieten() -> None:
-    """Let Kafka's own loggers through as warnings, each kind once a minute: a broker that stays unreachable
-    must not fill the log."""
+    """Pass on messages of Kafka's own loggers as warnings, each kind once a minute, so that an unreachable
+    broker does not fill the log."""
     library = logging.getLogger("kafka")
     if _LIBRARY_LOG not in library.handlers:
         library.addHandler(_LIBRARY_LOG)
@@ -21,7 +21,8 @@ def quieten() -> None:
 
 
 def last_trouble() -> Exception | None:
-    """Return the last exception that Kafka's library logged since `forget_trouble`; often it alone tells the reason."""
+    """Return the last exception that Kafka's library logged since `forget_trouble`. Often only this exception contains
+    the reason."""
     return _LIBRARY_LOG.last
 
 

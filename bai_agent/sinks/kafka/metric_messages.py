@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bai_agent.job.descriptor import Job
 from bai_agent.sinks.backlog import labels_of, read_wanted
 
-# kafka-python takes half a second of imports, and most jobs have no Kafka: functions import it.
+# kafka-python is imported in functions, because its imports take half a second and most jobs have no Kafka.
 if TYPE_CHECKING:
     from kafka import KafkaProducer
 
@@ -38,8 +38,8 @@ class MetricMessage(NamedTuple):
     value: bytes
     """`{"name", "value", "timestamp", "labels"}`: UTF-8 JSON, the timestamp in milliseconds."""
     seq: bytes
-    """The record's number, decimal: with the job and the rank it identifies the record, so that a reader can
-    detect a repetition."""
+    """The record's number (decimal). Together with the job and the rank it identifies the record, so that a
+    reader can detect a repetition."""
 
 
 class MetricMessageWriter:
@@ -52,7 +52,7 @@ class MetricMessageWriter:
             key=self.key, headers=[("job", identity.id.encode()), ("rank", str(rank).encode())]
         )
         labels = self._reserved = labels_of(job, rank=rank)
-        # Encoded once: these parts are most of a message, and the same in nearly all messages.
+        # Encoded once, because these parts are most of a message and are the same in nearly all messages.
         self._labels = json.dumps(labels)
         self._end = f', "labels": {self._labels}}}'.encode()
         self._host_metrics = job.kafka is not None and job.kafka.host_metrics
@@ -73,7 +73,7 @@ class MetricMessageWriter:
         text = json.dumps(
             {"name": record.name, "value": record.value, "timestamp": record.timestamp}
         ).encode()
-        # The job's labels come last: a label's name cannot make a job look like another one.
+        # The job's labels come last, so that no label of a record can make a job look like another one.
         labels = json.dumps({**record.labels, **self._reserved}) if record.labels else self._labels
         return MetricMessage(b'%b, "labels": %b}' % (text[:-1], labels.encode()), b"%d" % record.seq)
 
@@ -151,7 +151,7 @@ def enqueue(producer: KafkaProducer, *, topic: str, key: bytes, records: bytes, 
 
 
 def failure_of(future: Any) -> Exception | None:
-    """Return why a batch was not acknowledged, None if it was. Call it only with a completed future."""
+    """Return why a batch was not acknowledged; None if it was acknowledged. The future must be completed."""
     _, _, find_error = future.value
     error: Exception | None = find_error(0) if find_error is not None else None
     return error

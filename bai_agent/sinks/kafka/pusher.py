@@ -1,6 +1,6 @@
 """Sends the records of `metrics.jsonl` to Kafka, on a thread of its own.
 
-The file is the buffer: it is read a batch at a time, up to three are in flight, and `kafka.offset` advances
+The file is the buffer. It is read in batches, of which up to three are in flight, and `kafka.offset` advances
 as the broker acknowledges them. So a broker may be unreachable for any time, and a killed agent sends at most
 three batches twice.
 """
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
-"""Seconds between two looks at the file, unless there is more to read at once. On average half of it is added
-to a line's way to the topic; a look costs 0.7 % of a core."""
+"""Seconds between two checks of the file, unless more can be read at once. On average, half of this time is
+added to the latency of a record. The checks cost 0.7 % of a core."""
 _OFFSET_SECONDS = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _PERMANENT_PAUSE_S = 0.25, 5.0, 30.0
 _DRAINING_PAUSE_S = 0.5
 
 
 class KafkaPusher(threading.Thread):
-    """Follows `metrics.jsonl` from the position in `kafka.offset`. At least once, in the file's order."""
+    """Follows `metrics.jsonl` from the position in `kafka.offset`, and sends each record at least once, in the
+    file's order."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class KafkaPusher(threading.Thread):
         self._writer = MetricMessageWriter(job, rank=rank)
         self._backlog = Backlog(rundir.metrics, self._writer.write, size=lambda message: len(message.value))
         self._offset_file = rundir.kafka_offset
-        # Replaced whole, by the thread alone: readers see one state or the next.
+        # Only this thread replaces the progress, and always as a whole, so readers see a consistent state.
         self._progress = self._noted = read_progress(rundir.kafka_offset)
         """Acknowledged progress, and the progress in the offset file."""
         self._note_at = clock()
@@ -79,7 +80,7 @@ class KafkaPusher(threading.Thread):
         self._drained = threading.Event()
 
     def flush_soon(self) -> None:
-        """Does nothing: each record is sent as soon as it exists."""
+        """Do nothing, because each record is sent as soon as it exists."""
 
     @property
     def delivered(self) -> int:
