@@ -71,7 +71,7 @@ def _make_group(
         raise UsageError(f'"{drawn}" is a job; give the group another --job-id')
     if not group.create(plan) and group.first_plan() != plan:
         raise UsageError(
-            f'the group "{drawn}" exists already, and it runs something other than {job_request.file} and the options say now; '
+            f'the group "{drawn}" exists already and runs something else than {job_request.file} and the options say now; '
             f"give another --job-id, or none; `{there.command('resume', drawn)}` continues it"
         )
     say(f"the group {drawn} has {len(plan.jobs)} jobs, {plan.max_parallel} at a time")

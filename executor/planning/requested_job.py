@@ -190,7 +190,7 @@ def same_job(there: Job, job: Job, job_request: JobRequest) -> None:
     if _asked_for(there) != _asked_for(job):
         says = f"{job_request.file} {'and the options say' if job_request.overrides else 'says'}"
         raise UsageError(
-            f'the job "{job.job.id}" exists already, and it runs something other than {says} now; '
+            f'the job "{job.job.id}" exists already and runs something else than {says} now; '
             "give another --job-id, or none"
         )
 
