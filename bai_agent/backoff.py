@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 
 class Backoff:
-    """The pauses between tries, in seconds: each is `factor` times the previous one, up to the longest."""
+    """The pauses between tries, in seconds. Each pause is `factor` times the previous pause, up to the
+    longest pause."""
 
     def __init__(self, first_s: float, longest_s: float = float("inf"), *, factor: float = 2.0) -> None:
         self._first = self._next = min(first_s, longest_s)

@@ -137,7 +137,8 @@ def run_job(
     failed, 2 wrong usage or descriptor, 3 out of time, 4 cancelled, 5 our side, 6 killed from outside."""
     if sys.platform != "linux":
         raise BaiError(f"bai-agent runs on Linux, not on {sys.platform}")
-    # The first of two looks at other processes, so early that the second one need not be waited for.
+    # The first of two measurements of other processes. It is early enough that the second measurement
+    # requires no wait.
     first_look = look()
     from bai_agent.job.descriptor_file import read_job
 
@@ -194,7 +195,7 @@ def _run(
         finish_publishing(job, rundir, record, node_store, rank=node.rank, outcome=outcome)
         return outcome
     rundir = rundir.newest_generation()
-    # First: the shim imports during the following steps.
+    # The shim is started first, because it imports its modules during the following steps.
     prepared_shim = PreparedShim(rundir) if state(rundir) is State.NOT_STARTED else None
     from bai_agent.machine.probe import EnvironmentProbe
     from bai_agent.phases.run import run
@@ -255,7 +256,7 @@ def _cancelled(record: JobRecord | None, node_store: NodeStore | None) -> Callab
         return lambda: False
     if node_store is None:
         return record.cancelled
-    # Imported here, as above, because only a job with a store in a bucket needs the thread.
+    # Imported here, because only a job with a store in a bucket needs the thread.
     from bai_agent.run.stop_sources import CancelLook
 
     look = CancelLook(record)
@@ -297,7 +298,7 @@ def _attempt(job: Job, record: JobRecord | None) -> AttemptRecord:
 def _spot(node: Node, events: EventLog) -> SpotNotice | None:
     if node.instance_id is None:
         return None
-    # Imported here, as above, because only an instance needs this module and its HTTP client.
+    # Imported here, because only an instance needs this module and its HTTP client.
     from bai_agent.job.record_types import WarningEvent
     from bai_agent.run.spot import SpotNotice
 
@@ -317,8 +318,8 @@ def _record_of(job: Job, *, patience: RetryPolicy | None = None) -> JobRecord | 
 
 
 def _directory(job: Job, record: JobRecord | None, wanted: Path | None, *, rank: int) -> Path:
-    """Return the run directory. If the job store is a folder, the run directory is in it, so that nothing is
-    copied."""
+    """Return the run directory. If the job store is a folder, the run directory is in the job store, so that
+    nothing is copied."""
     if record is None or record.store.folder is None:
         return (wanted or Path(job.job.id)).absolute()
     place = record.store.folder / record.node(rank, attempt=job.job.attempt).place
@@ -346,8 +347,9 @@ def _make(rundir: RunDir, record: JobRecord | None) -> None:
 
 
 def _claim(rundir: RunDir, record: JobRecord | None, descriptor: Path) -> None:
-    """Make this directory the run of this descriptor, or check that it already is. A store that is a folder records the job, so that
-    its listings find it."""
+    """Make this directory the run directory of this descriptor, or check that the directory already belongs
+    to this descriptor. If the store is a folder, the job is recorded in the store, so that listings of the
+    store find the job."""
     content = descriptor.read_bytes()
     if not rundir.job.exists():
         if record is not None and record.store.folder is not None and record.exists():

@@ -22,7 +22,7 @@ from bai_agent.light_dataclass import MISSING, dataclass, fields, is_dataclass
 T = TypeVar("T")
 
 _Reader: TypeAlias = Callable[[Any], Any]
-"""Returns a JSON value in the type of its field. Raises _WrongValueError."""
+"""A function that converts a JSON value to the type of the value's field. Raises _WrongValueError."""
 
 _SHOWN = 40
 """Number of characters of a wrong value that are shown."""
@@ -44,9 +44,9 @@ class Rule:
     words: str
     lowest: float | None = None
     limit: float | None = None
-    """The value is less than this."""
+    """Upper bound of the value; the value must be less than this bound."""
     check: Callable[[Any], bool] | None = None
-    """Returns whether the value is valid in other respects."""
+    """Function that returns whether the value is valid in other respects."""
 
     def allows(self, value: Any) -> bool:
         return (
@@ -62,7 +62,8 @@ def decode(kind: type[T], content: bytes | str, *, where: str) -> T:
 
 
 def parse_json(content: bytes | str, *, where: str) -> Any:
-    """Return the value of a JSON text. Raises RecordError if it is not JSON, or is nested too deeply."""
+    """Return the value of a JSON text. Raises RecordError if the text is not JSON, or is nested too
+    deeply."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -79,7 +80,8 @@ def checked(kind: type[T], value: Any, *, where: str) -> T:
 
 
 def wrong_value(where: str, words: str, value: Any) -> RecordError:
-    """Return the error for a value of the object `where` that should be `words`: "a text"."""
+    """Return the error for a value of the object `where`. `words` says what the value should be, such as "a
+    text"."""
     return RecordError(_WrongValueError.of(words, value).sentence(where))
 
 
@@ -93,7 +95,8 @@ def shown_value(value: Any, *, limit: int = 200) -> str:
 
 
 class _WrongValueError(Exception):
-    """A value has the wrong type or content for its field. `path` grows on the way up: ".repeats[0].code"."""
+    """A value has the wrong type or content for its field. `path` is the value's path in the object, such as
+    ".repeats[0].code"."""
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -111,8 +114,8 @@ class _WrongValueError(Exception):
 
 @cache
 def _reader(hint: Any, rule: Rule | None = None) -> _Reader:
-    """Return the reader of values of the type `hint`. It is created once for each type, because a million
-    records may be read."""
+    """Return the reader of values of the type `hint`. The reader is created once for each type, because a
+    million records may be read."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return lambda value: value

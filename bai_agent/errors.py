@@ -35,7 +35,7 @@ from __future__ import annotations
 
 
 class BaiError(Exception):
-    """An expected error that one sentence describes; its text is shown to the user unchanged."""
+    """An expected error that one sentence describes; the error's text is shown to the user unchanged."""
 
 
 class DescriptorError(BaiError):
@@ -51,8 +51,8 @@ class StoreError(BaiError):
 
 
 class RecordError(StoreError):
-    """The content of an object does not match its name. It is corrupt, was written by another tool, or belongs
-    to another version."""
+    """The content of an object does not match its name. The object is corrupt, was written by another tool,
+    or belongs to another version."""
 
 
 class StoreRefusedError(StoreError):
@@ -60,8 +60,8 @@ class StoreRefusedError(StoreError):
 
 
 class MissingObjectError(StoreError):
-    """No object has this key. S3 only reports this to callers who may list the bucket, so use `find` for
-    objects that may be absent."""
+    """No object has this key. S3 only reports a missing object to callers who may list the bucket, so use
+    `find` for objects that may be absent."""
 
 
 class PullError(BaiError):
@@ -69,7 +69,7 @@ class PullError(BaiError):
 
 
 class NoSpaceError(PullError):
-    """The file system has too little room for a source. The message names both."""
+    """The file system has too little room for a source. The message names the file system and the source."""
 
 
 class PassingError(BaiError):
@@ -87,12 +87,12 @@ class ServiceError(PassingError):
     def __init__(self, message: str, *, passes: bool = False, code: str = "") -> None:
         super().__init__(message, passes=passes)
         self.code = code
-        """The service's own error code; empty if it gave none."""
+        """The service's own error code; empty if the service gave no error code."""
 
 
 class MetadataError(PassingError):
     """The metadata service did not return the requested value. The message is a part of a sentence. status:
-    HTTP status of the answer, if there was one."""
+    HTTP status of the answer, if the service answered."""
 
     def __init__(self, message: str, *, status: int | None = None, passes: bool = False) -> None:
         super().__init__(message, passes=passes)

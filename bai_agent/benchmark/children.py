@@ -36,9 +36,10 @@ def run_in_session(
 ) -> int:
     """Return the exit code of a program that leads a session of its own and prints into the file `output`.
 
-    The output is no pipe, because processes that the program leaves behind could keep a pipe open. options: further
-    options of Popen. Raises OSError, TimeoutExpired at `deadline` (`time.monotonic()`), and Stopped when `stopping()`
-    returns True. The program and its descendants are then stopped first.
+    The output is a file and not a pipe, because processes that the program leaves behind could keep a pipe
+    open. options: further options of Popen. Raises OSError, TimeoutExpired at `deadline`
+    (`time.monotonic()`), and Stopped when `stopping()` returns True. Before a timeout or Stopped is raised,
+    the program and its descendants are killed.
     """
     child = subprocess.Popen(
         argv,
@@ -67,14 +68,14 @@ def has_ended(child: subprocess.Popen[Any]) -> bool:
 
 
 def kill_session(child: subprocess.Popen[Any]) -> None:
-    """Kill the session of a child that is not reaped yet, and reap it, see `reap`."""
+    """Kill the session of a child that is not reaped yet, and reap the child with `reap`."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     reap(child)
 
 
 def _end_session(child: subprocess.Popen[Any]) -> None:
-    """End a child that is not reaped yet, with its session."""
+    """End a child that is not reaped yet, and all processes of its session."""
     os.killpg(child.pid, signal.SIGTERM)
     kill_at = time.monotonic() + _GRACE_SECONDS
     while not has_ended(child) and time.monotonic() < kill_at:
@@ -83,14 +84,14 @@ def _end_session(child: subprocess.Popen[Any]) -> None:
 
 
 def kill(child: subprocess.Popen[Any]) -> bool:
-    """Kill `child`; return whether it is gone, see `reap`."""
+    """Kill `child`, and return whether `reap` reaped the child."""
     child.kill()
     return reap(child)
 
 
 def reap(child: subprocess.Popen[Any]) -> bool:
-    """Wait for a killed child; return whether it is gone. If it is not, it is left behind with a warning in the
-    log."""
+    """Wait for a killed child; return whether the child is gone. A child that survives is left behind, with a
+    warning in the log."""
     try:
         child.wait(timeout=KILL_SECONDS)
     except subprocess.TimeoutExpired:

@@ -29,13 +29,13 @@ _STEERS_ENGINE = re.compile(
     r"PATH|HOME|TMPDIR|_?(LD|XDG|DBUS|PODMAN|CONTAINERS?|LIBCONTAINER)_.*|STORAGE_(DRIVER|OPTS)|REGISTRY_AUTH_FILE|NOTIFY_SOCKET"
     r"|LISTEN_(FDS|PID|FDNAMES)|GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK|COVERDIR)"
 )
-"""Names of variables that the engine itself, or a program that it starts, would obey."""
+"""Names of variables that would affect the engine itself or a program that the engine starts."""
 _CAP_SYS_RESOURCE = 24
 """capabilities(7)"""
 
 
 def own_environment(env: Mapping[str, str], job: Job, container: Container) -> dict[str, str]:
-    """Return the variables of the benchmark that apply in a container, taken from those that apply on this
+    """Return the benchmark's variables in a container, selected from the benchmark's variables on this
     machine."""
     written = {*job.benchmark.env, *job.benchmark.secrets, *container.environment}
     ours = {"HOME", "USER", "LOGNAME", "LD_PRELOAD", "_STDBUF_O"}
@@ -80,7 +80,8 @@ def contained(
         "--ipc=host" if os.geteuid() == 0 or Path("/dev/mqueue").exists() else _SHARED_MEMORY,
         # With the host's process ids, the first process handles signals like any other process.
         "--pid=host",
-        # System calls and speed are then those of a program without a container.
+        # Without seccomp and similar filters, system calls and speed are those of a program outside a
+        # container.
         *(
             f"--security-opt={each}"
             for each in ("label=disable", "apparmor=unconfined", "seccomp=unconfined")
@@ -92,7 +93,7 @@ def contained(
         *([f"--device={devices}"] if (devices := gpu_devices()) else []),
         *(f"--mount={each}" for each in _mounts(job, rundir, env)),
         f"--workdir={cwd}",
-        # Passed by name, because other users can see values in arguments.
+        # Variables are passed by name, because other users can see values in arguments.
         *(f"--env={name}={env[name]}" if name in steering else f"--env={name}" for name in sorted(env)),
         "--env=BAI_REPEAT",
     ]
@@ -115,7 +116,7 @@ def contained(
 
 
 def _with_secrets(job: Job) -> Iterable[str]:
-    """Return the names of the job's variables whose values have a secret."""
+    """Return the names of the job's variables whose values contain a secret."""
     found = [*job.benchmark.secrets]
     # Each variable may use the variables before it.
     for name, text in job.benchmark.env.items():
@@ -127,7 +128,7 @@ def _with_secrets(job: Job) -> Iterable[str]:
 def remove_container(rundir: RunDir) -> str | None:
     """Remove the container of a run whose processes have ended; return a warning if that failed.
 
-    After a SIGKILL, the engine could not remove it itself.
+    An engine that was killed with SIGKILL cannot remove its container itself.
     """
     try:
         done = ask_podman(
@@ -146,7 +147,7 @@ def _remove_cgroups(rundir: RunDir) -> None:
     with suppress(OSError, ValueError), (rundir.shim_folder / CIDFILE).open() as file:
         name = file.read(100)
         if re.fullmatch(r"[0-9a-f]{64}", name):
-            # Version 2 and version 1, which has a hierarchy for each controller.
+            # Cgroups of version 2, and of version 1, which has a hierarchy for each controller.
             for above in ("", "*/"):
                 for folder in _CGROUPS.glob(f"{above}libpod_parent/libpod-{name}"):
                     with suppress(OSError):
@@ -171,7 +172,8 @@ def _mounts(job: Job, rundir: RunDir, env: Mapping[str, str]) -> Iterable[str]:
     places += [Path(each.target) for each in job.mounts]
     if job.checkpoint is not None:
         folder = Path(env["BAI_CHECKPOINT_DIR"])
-        # On a shared file system, the folders of earlier generations are beside it.
+        # On a shared file system, the folders of earlier generations are beside the folder of this
+        # generation.
         places.append(folder.parent if job.checkpoint.shared else folder)
     wanted = list(dict.fromkeys(each for each in places if each.is_absolute()))
     wanted = [each for each in wanted if not any(each != top and each.is_relative_to(top) for top in wanted)]
@@ -194,7 +196,7 @@ def _limits() -> list[str]:
 
     Locked memory is unlimited if this process may lift the limit, because EFA and NCCL lock their buffers.
     """
-    # podman lowers its own to pid_max, more than which no machine has.
+    # podman lowers its own limit to pid_max, which is the largest number of processes of any machine.
     most = int(Path("/proc/sys/kernel/pid_max").read_text())
     processes = [each if 0 <= each < most else most for each in resource.getrlimit(resource.RLIMIT_NPROC)]
     memory = (-1, -1) if _may_lift_limits() else (resource.getrlimit(resource.RLIMIT_MEMLOCK)[1],) * 2

@@ -1,7 +1,8 @@
 """Finds the engine of the benchmark's container, and pulls the container's image, if the job names one.
 
-The engine is podman, because its containers are descendants of the shim and write directly into the benchmark's log.
-Containers of a docker daemon are and do neither.
+The engine is podman, because its containers are descendants of the shim and write directly into the
+benchmark's log. Containers of a docker daemon are not descendants of the shim, and do not write into the log
+directly.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from bai_agent.light_dataclass import dataclass
 from bai_agent.shim.proc import RUN_MARKER
 
 _OLDEST = (4, 1)
-"""First podman with CDI, the devices of GPUs, and with `--log-driver=passthrough`."""
+"""Oldest version of podman that supports CDI, which makes GPUs available, and `--log-driver=passthrough`."""
 _ANSWER_S = 120.0
-"""Time limit for an answer of the engine (seconds). Other containers may have locked its storage."""
+"""Time limit for an answer of the engine (seconds). Other containers may have locked the engine's storage."""
 _GPU = Path("/dev/nvidiactl")
 _CDI_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _GPU_DEVICES = "nvidia.com/gpu"
@@ -60,8 +61,8 @@ def bring_image(
     """
     podman, image = find_podman(), job.benchmark.container
     assert image is not None
-    # The pull of a killed agent would continue beside ours. It has a mark of its own, because with the run's mark it would count as
-    # a process of the benchmark.
+    # The pull that a killed agent started would continue beside ours. A pull has its own mark, because a pull
+    # with the run's mark would count as a process of the benchmark.
     kill_marked(str(rundir.image_pull_log))
     rundir.registry_login.unlink(missing_ok=True)
     rundir.image_pull_log.unlink(missing_ok=True)
@@ -77,8 +78,8 @@ def bring_image(
 
 
 def _brought(rundir: RunDir) -> str | None:
-    """Return the id of the image that bring_image() found or pulled. None if it did neither, or if the file has no
-    id."""
+    """Return the id of the image that bring_image() found or pulled. Return None if no image was found or
+    pulled, or if the file has no id."""
     with suppress(OSError, ValueError), rundir.image.open() as file:
         if re.fullmatch(r"[0-9a-f]{1,64}", name := file.read(100)):
             return name
@@ -127,12 +128,12 @@ def find_container(name: str, rundir: RunDir) -> Container:
 
 
 def gpu_devices() -> str | None:
-    """Return all GPUs of this machine as an argument of `--device`; None if it has no GPU."""
+    """Return all GPUs of this machine as an argument of `--device`; None if the machine has no GPU."""
     return f"{_GPU_DEVICES}=all" if _GPU.exists() else None
 
 
 def _require_gpu_devices(*, may_write: bool) -> None:
-    """Make the engine know the machine's GPUs, or raise SetupError."""
+    """Make the machine's GPUs available to the engine, or raise SetupError."""
     if any(_GPU_DEVICES in _text(file) for folder in _CDI_FOLDERS for file in folder.glob("*")):
         return
     make = ["nvidia-ctk", "cdi", "generate", f"--output={_CDI_FOLDERS[0]}/nvidia.yaml"]
@@ -183,9 +184,9 @@ def _pull(podman: str, image: str, rundir: RunDir, *, deadline: float, stopping:
 
 
 def _log_in(image: str, file: Path) -> Sequence[str]:
-    """Return the options of a pull for the login at the image's registry. The login is in a file, so that no password is
+    """Return the options of a pull for the login at the image's registry. The password is in a file, not in
     an argument."""
-    # Imported here: few images are there, and an HTTP client is 40 modules.
+    # Imported here, because few images are in such a registry, and an HTTP client loads 40 modules.
     from bai_agent.aws.registry_login import ecr_login, ecr_region
 
     if ecr_region(image) is None:

@@ -15,8 +15,9 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
     """Return the outcome of `ended`, and a sentence for the user.
 
     cause: the process that failed first, if a launcher started several and its own exit code says little. The
-    causes are checked in this order: the end was not recorded; the benchmark never ran; the agent stopped it;
-    the agent was told to end; the kernel killed it because of memory; another signal; its own exit code.
+    first of these causes that applies is returned: the end was not recorded; the benchmark never ran; the
+    agent stopped it; the agent was told to end; the kernel killed it because of memory; another signal; its
+    own exit code.
     """
     if ended.lost:
         return Outcome.LOST, Outcome.LOST.sentence
@@ -50,8 +51,8 @@ def classify(ended: BenchmarkExit, cause: Cause | None = None) -> tuple[Outcome,
 
 
 def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
-    """Return the same as `classify` for the server of a job. The server fails if it ends before it is told
-    to."""
+    """Return the same as `classify` for the server of a job. A server that ends without an order has
+    failed."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is None:
         after = _seconds(ended.wall_seconds or 0)
@@ -60,8 +61,8 @@ def classify_server(ended: BenchmarkExit) -> tuple[Outcome, str]:
 
 
 def classify_serving(ended: BenchmarkExit, *, program: str) -> tuple[Outcome, str]:
-    """Return the same as `classify` for a node that only serves another node with this program. Its processes must not end
-    before they are told to."""
+    """Return the same as `classify` for a node that only serves another node with this program. The processes
+    of such a node must not end without an order."""
     outcome, sentence = classify(ended)
     if outcome is Outcome.SUCCEEDED and ended.stop is not None:
         return outcome, sentence
@@ -141,7 +142,7 @@ def _end(ended: BenchmarkExit) -> str:
 
 
 def _shell_hint(code: int | None) -> str:
-    """Explain an exit code of a shell. For example, 137 means that its command died of signal 9."""
+    """Explain an exit code of a shell. For example, 137 means that signal 9 killed the shell's command."""
     if code is None:
         return ""
     number = code - _SHELL_SIGNAL

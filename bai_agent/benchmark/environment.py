@@ -28,7 +28,7 @@ STARTUP = Path(__file__).parent / "startup"
 """Folder for PYTHONPATH, whose sitecustomize.py sets how Python buffers its output."""
 
 IMAGE_PYTHONS = (Path("/opt/pytorch/bin/python"), Path("/opt/tensorflow/bin/python"))
-"""Pythons of the frameworks in AWS's deep learning images. If exactly one of them exists, it is used by
+"""Pythons of the frameworks in AWS's deep learning images. If exactly one of these Pythons exists, it is the
 default."""
 
 _STDBUF_FOLDERS = (
@@ -43,7 +43,8 @@ _REFERENCE_IN_VARIABLE = re.compile(r"\$(\$\()|\$\(([^)]*)\)")
 
 
 def find_user(name: str | None) -> User | None:
-    """Return the user account of the benchmark; None if it is the agent's own. Raises SetupError."""
+    """Return the user account of the benchmark; None if the benchmark runs as the agent's user. Raises
+    SetupError."""
     if name is None:
         return None
     try:
@@ -67,9 +68,9 @@ def prepare_environment(
 ) -> dict[str, str]:
     """Return the benchmark's whole environment.
 
-    `base` is the agent's own, passed on if the job says so. `secrets` are resolved. `scripts` is the scripts' folder,
-    if any. `node` describes the nodes. Precedence, lowest first: `base`, the job's variables, its secrets, the
-    variables that bai sets.
+    `base` is the agent's own environment, passed on if the job says so. `secrets` are resolved. `scripts` is
+    the scripts' folder, if any. `node` describes the nodes. Precedence, lowest first: `base`, the job's
+    variables, its secrets, the variables that bai sets.
     """
     benchmark = job.benchmark
     env = _without_ours(base) if benchmark.inherit_env else {"LANG": "C.UTF-8"}
@@ -95,8 +96,8 @@ def prepare_environment(
 
 
 def _put_variables(env: dict[str, str], variables: Mapping[str, str], later: Mapping[str, str]) -> None:
-    """Put the job's variables into `env`, each with its `$(NAME)` expanded: from `later`, or from `env` as it is before
-    this variable. An unknown name is not replaced, and `$$(` gives a literal `$(`."""
+    """Put the job's variables into `env`. `$(NAME)` in a value is expanded from `later`, or from the
+    variables that `env` already has. An unknown name is not replaced, and `$$(` gives a literal `$(`."""
     for name, text in variables.items():
         env[name] = _expand_in_variable(text, {**env, **later})
 
@@ -124,7 +125,8 @@ def expand(text: str, env: Mapping[str, str]) -> str:
 
 
 def command(job: Job, file: Path, *, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the job's command, expanded. If it is a script, write it to `file`, with `argv` as its arguments."""
+    """Return the job's command, expanded. A script is written to `file`, with `argv` as the script's
+    arguments."""
     expanded = tuple(expand(argument, env) for argument in job.benchmark.argv)
     script = job.benchmark.script
     if script is None:
@@ -142,7 +144,8 @@ def scripts_folder(job: Job, rundir: RunDir) -> Path | None:
 
 
 def workspaces(job: Job, rundir: RunDir) -> list[tuple[Job, RunDir]]:
-    """Return each arm as a job with its own folders, if arms have their own; else the job itself with its run directory."""
+    """Return each arm as a job with its own folders, if arms have separate folders. If not, return the job
+    itself with its run directory."""
     arms = job.arms_apart
     return [(job.of_arm(each), rundir.of_arm(each.name)) for each in arms] or [(job, rundir)]
 
@@ -157,10 +160,11 @@ def working_folder(job: Job, rundir: RunDir, *, scripts: Path | None) -> Path:
 def make_command_executable(
     argv: tuple[str, ...], *, scripts: Path | None, cwd: Path, user: User | None
 ) -> None:
-    """Make the command executable for all users who may read it, if it is in the scripts' folder, which is
-    bai's own copy.
+    """If the command is in the scripts' folder, which is bai's own copy, make the command executable for all
+    users who may read it.
 
-    Archives and object stores lose the x bit, and users of the benchmark service rely on not needing it.
+    Archives and object stores lose the x bit, and users of the benchmark service expect a command to run
+    without the x bit.
     """
     if scripts is None or not argv or "/" not in argv[0]:
         return
@@ -172,8 +176,8 @@ def make_command_executable(
 
 
 def benchmark_python(benchmark: Benchmark) -> Path | None:
-    """Return the Python that the job chose, which is the first one on the benchmark's PATH. None if any Python
-    on PATH may be used."""
+    """Return the Python that the job chose, which is the first Python on the benchmark's PATH. None if any
+    Python on PATH may be used."""
     if benchmark.python is not None:
         return Path(benchmark.python)
     found = [python for python in IMAGE_PYTHONS if python.exists()]
@@ -220,12 +224,13 @@ def _put_python_first(env: dict[str, str], benchmark: Benchmark, rundir: RunDir)
 
 
 def _set_buffering(env: dict[str, str], buffering: Buffering, user: User | None) -> None:
-    """Set how Python and C buffer output. By default both write whole blocks into a file, so output would not
-    appear live, and a SIGTERM would lose the last block."""
+    """Set how Python and C buffer output. By default, Python and C write whole blocks into a file. The output
+    would not appear live, and a SIGTERM would lose the last block."""
     if buffering is Buffering.OWN:
         return
     env["BAI_BUFFERING"] = buffering.value
-    # A program such as pip may fail if a folder of PYTHONPATH is below one that its user cannot enter.
+    # A program such as pip may fail if a folder of PYTHONPATH is below a folder that the program's user
+    # cannot enter.
     with suppress(PermissionError), user_rights(user):
         STARTUP.stat()
         env["PYTHONPATH"] = ":".join(filter(None, [str(STARTUP), env.get("PYTHONPATH", "")]))

@@ -28,7 +28,8 @@ _VERSION_OF = "import importlib.metadata, sys; print(importlib.metadata.version(
 def meet_needs(
     launch: Launch, *, command: Sequence[str], env: Mapping[str, str], cwd: Path, user: User | None
 ) -> tuple[str, ...]:
-    """Return the arguments to start, with the program's folder if it is not on PATH. Raises SetupError.
+    """Return the arguments to start. The program's folder is added if the program is not on PATH. Raises
+    SetupError.
 
     command: the benchmark's own, in the environment `env` and the folder `cwd`, as `user`.
     """
@@ -62,9 +63,10 @@ def unknown_versions(
     cwd: Path,
     user: User | None,
 ) -> list[str]:
-    """Return a warning for each package of the benchmark's Python whose version is not among those that are known to work.
+    """Return a warning for each package of the benchmark's Python whose version is not known to work.
 
-    versions: by package. There are no warnings if the Python does not answer or the command is no Python.
+    versions: the versions that are known to work, by package. There are no warnings if the Python does not
+    answer or the command is not a Python.
     """
     python = find_program(command[0], path=env["PATH"]) if _is_python(command[0]) else None
     if python is None:
@@ -120,12 +122,14 @@ def _siblings(cpu: int) -> str:
 
 
 def _is_python(program: str) -> bool:
-    """Return whether `program` is a Python by its name; the needs of other programs are not known before they run."""
+    """Return whether the name of `program` is that of a Python. What other programs need is not known before
+    they run."""
     return re.fullmatch(r"python[0-9.]*", Path(program).name) is not None
 
 
 def _has(python: str, module: str, *, env: Mapping[str, str], cwd: Path, user: User | None) -> bool:
-    """Return whether `python` finds `module`, without importing it, which may take long. Raises SetupError."""
+    """Return whether `python` finds `module`. The module is not imported, because an import may take long.
+    Raises SetupError."""
     try:
         answer = ask(
             [python, "-c", _HAS_MODULE, module], env=env, cwd=cwd, user=user, timeout_s=_LOOK_SECONDS

@@ -46,8 +46,8 @@ def set_up_node(
     """Make everything that `setup` requires available; return this node's information for the other nodes. Raises
     SetupError, Stopped.
 
-    serves: whether other nodes log in to this node; if False, it logs in to them; None: both. may_install: whether this
-    machine only runs this job.
+    serves: True if other nodes log in to this node; False if this node logs in to other nodes; None if both.
+    may_install: whether this machine only runs this job.
     """
     _require_free(setup.ports)
     if job.benchmark.container is not None:
@@ -70,11 +70,11 @@ def set_up_node(
 
 
 def _require_free(ports: Sequence[int]) -> None:
-    """Raise SetupError if another program listens on one of these ports, because its answers would be mistaken for the
-    server's."""
+    """Raise SetupError if another program listens on one of these ports, because that program's answers would
+    be mistaken for the server's."""
     for port in ports:
         with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-            # With this option, a connection that has just ended does not block its port.
+            # With SO_REUSEADDR, a connection that has just ended does not block its port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
@@ -96,7 +96,7 @@ def _version(program: str, env: Mapping[str, str], user: User | None) -> str:
     said = next(iter(answer.lines), "nothing")
     if answer.code:
         raise SetupError(f"{program} cannot report its version: it printed {said[:200]}")
-    # In the form in which the other nodes read it: see `Peer`.
+    # The key has the form in which the other nodes read it from a `Peer`.
     return "".join(
         each if each.isascii() and (each.isalnum() or each in " ().,+~_-") else "_" for each in said
     )[:100]

@@ -32,10 +32,11 @@ from bai_agent.strategy.launch import SshFrom, SshTo
 log = logging.getLogger(__name__)
 
 KEY = "key"
-"""Name of this node's key: its client key, or the host key of its sshd. `key.pub` is the public part."""
+"""Name of this node's key, which is the node's client key or the host key of its sshd. `key.pub` is the
+public part."""
 SSHD_CONFIG = "sshd_config"
 CLIENTS = "bin"
-"""Name of a folder for PATH, whose `ssh` uses the configuration below."""
+"""Name of a folder for PATH. The `ssh` in this folder uses the configuration of this job."""
 _ENTER = "enter"
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/bin", "/usr/local/bin", "/bin")
@@ -59,8 +60,8 @@ _INHERITED = (
     "PYTHONPATH",
     "VIRTUAL_ENV",
 )
-"""Variables of the agent's environment that processes started by another node get. Other variables may contain
-secrets."""
+"""Variables of the agent's environment that are passed to processes started by another node. Other variables
+may contain secrets."""
 _APT = "apt-get -o DPkg::Lock::Timeout=120"
 _INSTALLERS = {
     "apt-get": f"{_APT} update; {_APT} install --yes --no-install-recommends openssh-server openssh-client",
@@ -71,8 +72,8 @@ _INSTALLERS = {
 }
 """Package manager → its command that installs OpenSSH."""
 _NO_SERVICE = "systemctl mask --runtime ssh.service ssh.socket sshd.service; "
-"""Keeps the packaged service from starting, because it would accept logins of all users with a password on this
-machine."""
+"""Keeps the packaged ssh service from starting, because that service would accept logins of all users with a
+password on this machine."""
 
 
 def require_openssh(
@@ -83,10 +84,12 @@ def require_openssh(
     user: User | None = None,
     stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Find the OpenSSH programs of a node that logs in to others, or that `serves` them (None: both). Raises SetupError, Stopped.
+    """Find the OpenSSH programs of a node that logs in to other nodes, or that `serves` other nodes (None:
+    both). Raises SetupError, Stopped.
 
-    may_install: this machine only runs this job, so its package manager may install missing programs, once. path: the benchmark's
-    PATH. `user` may put programs there, so programs that run as root are not searched on it.
+    may_install: this machine only runs this job, so its package manager may install missing programs, once.
+    path: the benchmark's PATH. `user` may put programs into folders of this PATH, so programs that run as
+    root are not searched there.
     """
     own_path = path if user is None else DEFAULT_PATH
     roles = ("ssh", "sshd") if serves is None else ("sshd" if serves else "ssh",)
@@ -120,7 +123,7 @@ def public_key(rundir: RunDir, *, user: User | None, path: str) -> str:
     if user is not None:
         open_way(folder, top=folder)
         give_to(user, key)
-    # The third word would be a comment.
+    # A third word of the public key would be a comment.
     return " ".join(public.read_text().split()[:2])
 
 
@@ -134,8 +137,8 @@ def ready_server(
     cwd: Path,
     user: User | None,
 ) -> tuple[str, ...]:
-    """Write the files of an sshd, and return its command. Its processes get `env` without secrets and without variables
-    that are only `inherited`.
+    """Write the files of an sshd, and return its command. Processes that the sshd starts get `env` without
+    secrets and without variables that are only `inherited`.
 
     Raises SetupError.
     """
@@ -152,12 +155,13 @@ def ready_server(
     use_pam = user is None and _is_locked(account)
     files = server_files(rundir.ssh, server, account=account, use_pam=use_pam, env=handed_on, cwd=cwd)
     _write(files, rundir, user)
-    # sshd starts itself by this name for each connection, so the path must be absolute.
+    # sshd starts a copy of itself by this path for each connection, so the path must be absolute.
     return (str(sshd), "-D", "-e", "-f", str(rundir.ssh / SSHD_CONFIG))
 
 
 def ready_client(client: SshTo, rundir: RunDir, *, env: Mapping[str, str], user: User | None) -> str:
-    """Write the files with which `ssh ADDRESS` reaches the others, and return the PATH of that `ssh`. Raises SetupError."""
+    """Write the files with which `ssh ADDRESS` reaches the other nodes, and return the PATH of that `ssh`.
+    Raises SetupError."""
     _require_plain(rundir.ssh)
     _write(client_files(rundir.ssh, client.hosts, ssh=_require("ssh", env["PATH"])), rundir, user)
     return f"{rundir.ssh / CLIENTS}:{env['PATH']}"
@@ -227,8 +231,8 @@ def _keygen(key: Path, path: str) -> None:
 
 
 def _install(path: str, stopping: Callable[[], bool]) -> str:
-    """Install OpenSSH with this machine's package manager, if it is a known one; return the failure as a part of a sentence,
-    "" after a success.
+    """Install OpenSSH with this machine's package manager, if that package manager is known. Return the
+    failure as a part of a sentence, or "" after a success.
 
     Raises Stopped.
     """
@@ -267,8 +271,8 @@ def server_files(
 ) -> dict[str, str]:
     """Return the files of an sshd that admits only the holder of one key, as `account`: name → text.
 
-    Each command starts in `cwd`, with `env` without names that are invalid in a shell. use_pam: needed if the account
-    is locked.
+    Each command starts in `cwd`. Its environment is `env`, without names that are invalid in a shell.
+    use_pam: needed if the account is locked.
     """
     address = f"[{server.address}]" if ":" in server.address else server.address
     config = {
@@ -297,7 +301,8 @@ def server_files(
     enter = [
         "#!/bin/sh",
         f"cd -- {shlex.quote(str(cwd))} || exit",
-        # Not by `export`: names that a shell reserves, such as bash's UID, would end this script.
+        # Variables are not set by `export`, because names that a shell reserves, such as bash's UID, would
+        # end this script.
         " ".join(["exec /usr/bin/env", *assigned, '/bin/sh -c "$SSH_ORIGINAL_COMMAND"']),
     ]
     return {

@@ -20,8 +20,9 @@ _LIMIT_S = 10.0
 def kill_remains(rundir: RunDir, started: Started | None) -> int:
     """Kill every process of the LOST benchmark of `rundir`; return their number.
 
-    These are the processes with the run's mark in their environment, the session of `started` (started.json) if there
-    is proof that the shim of this run began it, and all their descendants. Raises BusyError if the shim lives.
+    These are the processes with the run's mark in their environment, the session of `started` (started.json)
+    if there is proof that the shim of this run started that session, and all descendants of these processes.
+    Raises BusyError if the shim lives.
     """
     if is_locked(rundir.shim_lock):
         raise BusyError(
@@ -79,8 +80,8 @@ def _marked(mark: str, processes: list[Process]) -> list[Process]:
 
 
 def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list[Process]:
-    """Return the processes in the session of the benchmark's first process. With several runs, this is the session
-    of the last run."""
+    """Return the processes in the session of the benchmark's first process. In a job with several runs, the
+    first process of the last run counts."""
     pid, start = started.pid, started.start
     runs = read_repeats(rundir.repeats).runs
     if runs and runs[-1].boot_id == started.boot_id:
@@ -91,7 +92,8 @@ def _session(rundir: RunDir, started: Started, processes: list[Process]) -> list
     if leader is None:
         # The session keeps its number as long as one of its processes lives.
         return [process for process in members if is_of_run(process, rundir, shim=shim)]
-    # With another start time, all processes have ended and another process reused the number.
+    # If the start time differs, all processes of the session have ended, and another process reused the
+    # number.
     return members if leader.start == start and is_of_run(leader, rundir, shim=shim) else []
 
 

@@ -16,14 +16,14 @@ SHIM = Path(bai_agent.__file__).parent / "shim" / "shim.py"
 
 
 class PreparedShim:
-    """A shim that waits for its order. It ends by itself if the agent dies first."""
+    """A shim that waits for its order. The shim ends by itself if the agent dies first."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
         self._child: subprocess.Popen[bytes] | None = self._start()
 
     def take(self) -> subprocess.Popen[bytes]:
-        """Return the waiting shim, or a new one if it has died or is already in use."""
+        """Return the waiting shim, or a new shim if the waiting shim has died or is already in use."""
         child, self._child = self._child, None
         return child if child is not None and child.poll() is None else self._start()
 

@@ -34,9 +34,9 @@ _MOST_HEADERS = 256
 MOST_DISTRIBUTIONS = 2000
 """Most distributions that a Python lists."""
 _PYTHON_MARK = "bai: this Python is "
-# The names of folders contain names and versions. importlib.metadata would read a file for each, and takes several
-# times as long.
-# Syntax of Python 3.6: the benchmark's Python may be older than the agent's.
+# The names of folders contain names and versions. importlib.metadata reads a file for each distribution,
+# which takes several times as long. Syntax of Python 3.6: the benchmark's Python may be older than the
+# agent's.
 DESCRIBE_PYTHON = r"""
 import json, os, re, site, sys
 sources = {sys.executable, os.path.realpath(sys.executable), os.path.join(sys.prefix, "pyvenv.cfg")}
@@ -100,13 +100,13 @@ class PythonDescription:
     """Tag of its byte code, such as "cpython-312"."""
     prefix: str
     venv: bool
-    """Whether it is the Python of a virtual environment."""
+    """Whether the Python belongs to a virtual environment."""
     packages: list[str]
-    """Its own folders of packages."""
+    """The Python's own folders of packages."""
     distributions: dict[str, str]
     """Versions by normalised name, for the distributions that imports find."""
     installed: list[dict[str, str]]
-    """Versions by normalised name in each of `packages`, and in its user's own folder."""
+    """Versions by normalised name in each folder of `packages`, and in the user's own folder of packages."""
     sources: list[str]
     """Paths of the files and folders that the description depends on."""
 
@@ -126,7 +126,7 @@ def read_description(output: str, *, python: str) -> PythonDescription:
 
 @dataclass(frozen=True)
 class ProgramOutput:
-    """Output of a program, and its exit code (negative: the signal that ended it)."""
+    """Output of a program, and the program's exit code (negative: the signal that ended the program)."""
 
     code: int
     text: str
@@ -146,8 +146,8 @@ def ask(
     cwd: Path = Path("/"),
     with_stderr: bool = False,
 ) -> ProgramOutput:
-    """Run a program to its end. Raises NoAnswerError. Processes that it started are stopped at its end, also
-    after a timeout.
+    """Run a program to its end. Raises NoAnswerError. When the program ends or its time is over, the
+    processes that it started are stopped.
 
     subprocess.run is not used, because after its timeout it waits without a limit for every process that has
     the pipe open.
@@ -182,14 +182,16 @@ def ask(
 
 
 def find_program(name: str, *, path: str) -> str | None:
-    """Return the program that a shell with this PATH would start as `name`; None if there is none."""
-    # Not shutil.which: shutil loads the libraries of all compressions.
+    """Return the program that a shell with this PATH would start as `name`; None if no program has this
+    name."""
+    # shutil.which is not used, because shutil loads the libraries of all compressions.
     places = [name] if "/" in name else [f"{each.rstrip('/')}/{name}" for each in path.split(":") if each]
     return next((each for each in places if os.access(each, os.X_OK) and not Path(each).is_dir()), None)
 
 
 def static_program(shim: int) -> str | None:
-    """Return the name of a static program among the processes of the benchmark with this shim; None if there is none."""
+    """Return the name of a static program among the processes of the benchmark with this shim; None if no
+    process is a static program."""
     for process in descendants({shim}, all_processes()):
         program = Path(f"/proc/{process.pid}/exe")
         if is_static(program):
@@ -201,7 +203,7 @@ def static_program(shim: int) -> str | None:
 
 
 def is_static(path: Path) -> bool:
-    """Return whether a file is a program without a dynamic linker; False if it cannot be read."""
+    """Return whether a file is a program without a dynamic linker; False if the file cannot be read."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER.size)

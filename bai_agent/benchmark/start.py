@@ -49,7 +49,7 @@ first."""
 _USUAL_UMASK = 0o022
 
 _LAUNCH_LIMIT_S = 60.0
-"""Seconds for the shim to report that the benchmark runs, including its fsyncs on a slow disk."""
+"""Seconds for the shim to report that the benchmark runs. They include the shim's fsyncs on a slow disk."""
 
 _DEATH_SECONDS = 1.0
 """Seconds for a shim that has closed its streams to end."""
@@ -63,8 +63,8 @@ class Order:
     env: Mapping[str, str]
     cwd: Path
     grace: timedelta
-    """Grace period for processes that the benchmark leaves behind. In a shutdown, at most 5 s of it are
-    used."""
+    """Grace period for processes that the benchmark leaves behind. In a shutdown, the grace period is at most
+    5 s."""
     user: User | None = None
     umask: int = _USUAL_UMASK
     oom_score_adj: int = OOM_SCORE_ADJ
@@ -168,7 +168,7 @@ def make_order(
 def _find_container(job: Job, rundir: RunDir) -> Container | None:
     if job.benchmark.container is None:
         return None
-    # Imported here, as below: most jobs have no container.
+    # Imported here, because most jobs have no container.
     from bai_agent.benchmark.container_image import find_container
 
     return find_container(job.benchmark.container, rundir)
@@ -197,12 +197,13 @@ class _Place:
     user: User | None
 
     def give(self, file: Path) -> None:
-        """Give a file or folder to the user, if it exists."""
+        """Make the user the owner of a file or folder, if that file or folder exists."""
         if self.user is not None and file.exists():
             give_to(self.user, file)
 
     def give_files(self, script: Path) -> None:
-        """Give the benchmark's files to the user. Raises SetupError if one of its folders cannot be entered."""
+        """Make the user the owner of the benchmark's files. Raises SetupError if the user cannot enter one of
+        the benchmark's folders."""
         if self.user is None:
             return
         own = [self.rundir.work, script, self.rundir.hostfile, self.rundir.processes]
@@ -224,7 +225,7 @@ class _Place:
         if starts.ssh is not None:
             added["BAI_WORK_PATH"] = str(self.cwd)
         if isinstance(starts.ssh, SshTo):
-            # Imported here, as below: most jobs need no SSH.
+            # Imported here, because most jobs need no SSH.
             from bai_agent.benchmark.openssh import ready_client
 
             added["PATH"] = ready_client(starts.ssh, rundir, env={**env, **added}, user=self.user)
@@ -269,9 +270,9 @@ def _job_of_arm(job: Job, arm: Arm) -> Job:
 
 
 def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -> State:
-    """Start the benchmark, unless it was started before; return the state afterwards.
+    """Start the benchmark, unless the benchmark was started before; return the state afterwards.
 
-    Raises ShimError if it did not run and may be launched again.
+    Raises ShimError if the benchmark did not run and may be launched again.
     """
     if (now := state(rundir)) is not State.NOT_STARTED:
         return now
@@ -282,7 +283,8 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
     except TimeoutError:
         said = f"its shim did not answer within {_LAUNCH_LIMIT_S:g} s; is the disk of {rundir.path} hanging?"
         if not kill(child):
-            # After this SIGKILL the shim does nothing more, but until it is gone its lock makes it look alive.
+            # After this SIGKILL the shim does nothing more, but the shim's lock makes it look alive until the
+            # process is gone.
             raise ShimError(f"{rundir.path}: the benchmark could not be launched: {said}") from None
     now = state(rundir)
     if now is State.NOT_STARTED:
@@ -298,8 +300,9 @@ def launch(order: Order, rundir: RunDir, prepared: PreparedShim | None = None) -
 
 
 def find_py_spy() -> Path | None:
-    """Return the py-spy that was installed with the agent, else the one on PATH."""
-    # In a virtual environment py-spy is beside its Python, in a bundle beside our package.
+    """Return the py-spy that was installed with the agent. If there is none, return the py-spy on PATH."""
+    # In a virtual environment, py-spy is beside the environment's Python. In a bundle, py-spy is beside our
+    # package.
     folders = Path(sys.executable).parent, SHIM.parents[2] / "bin", os.environ.get("PATH", "")
     found = find_program("py-spy", path=":".join(map(str, folders)))
     return Path(found) if found else None
@@ -387,7 +390,8 @@ def _steps(repeat: Repeat, order: Order, arm: Arm | None = None) -> dict[str, li
 
 
 def _hand_over(child: subprocess.Popen[bytes], order: bytes) -> str:
-    """Write the order; return the shim's messages until it closed its stderr, when the benchmark runs or the shim ended.
+    """Write the order, and return the messages that the shim wrote until it closed its stderr. The shim
+    closes its stderr when the benchmark runs, or when the shim ends.
 
     Raises TimeoutError.
     """

@@ -1,7 +1,7 @@
 """The state of a benchmark, from the files of its run directory.
 
-`started.json` names the process that the shim started. It is only a claim, since another user may have written it: `find_shim` and
-`is_of_run` prove it.
+`started.json` names the process that the shim started. Another user may have written this file, so
+`find_shim` and `is_of_run` check what the file claims.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Started:
     """The benchmark's first process."""
     start: Count
     boot_id: Text
-    # Older versions wrote no more keys.
+    # Older versions wrote only the keys above.
     time: Count = 0
     """Start of the benchmark (ms UTC)."""
     output_bytes: Count = 0
@@ -48,7 +48,7 @@ class Started:
     emit_bytes: Count = 0
     """Size of the emitted bytes at that time."""
     port: Count = 0
-    """Port of the shim, which listens as long as it lives. 0 if it does not listen."""
+    """Port on which the shim listens as long as it lives. 0 if the shim does not listen."""
     warnings: list[Text] = field(default_factory=list)
 
     @property
@@ -57,8 +57,8 @@ class Started:
 
 
 def read_started(rundir: RunDir) -> Started | None:
-    """Return the content of `started.json`, without warnings that are no texts; None if it is missing, or
-    names no process."""
+    """Return the content of `started.json`, without warnings that are not texts; None if the file is missing
+    or names no process."""
     table = read_json(rundir.started) or {}
     given = table.get("warnings")
     warnings = [each for each in given if isinstance(each, str) and each] if isinstance(given, list) else []
@@ -69,7 +69,8 @@ def read_started(rundir: RunDir) -> Started | None:
 
 
 def find_shim(rundir: RunDir, started: Started | None) -> Process | None:
-    """Return the living shim of `rundir`; None unless that process was started as a shim for this very folder."""
+    """Return the living shim of `rundir`. A process is the shim only if it was started as a shim for this
+    very folder; None if there is no such process."""
     if started is None or not started.of_this_boot:
         return None
     process = read_process(started.shim_pid)
@@ -108,7 +109,8 @@ def _same_folder(one: str, other: str) -> bool:
 
 
 def _writes_log(pid: int, log: Path) -> bool:
-    """Return whether the output of a process is the file `log` itself, not the target of a link with that name."""
+    """Return whether the output of a process is the file `log` itself. The target of a link with that name
+    does not count."""
     try:
         there = log.lstat()
         found = [Path(f"/proc/{pid}/fd/{each}").stat() for each in _OUTPUT]
@@ -140,7 +142,7 @@ class State(Enum):
     """exit.json exists."""
     LOST = "lost"
     """The benchmark was started but its end was not recorded, because the machine rebooted or the shim was
-    killed. It is never started again."""
+    killed. A lost benchmark is never started again."""
 
 
 def state(rundir: RunDir) -> State:
@@ -155,14 +157,15 @@ def state(rundir: RunDir) -> State:
 
 
 class StartedBenchmark:
-    """The benchmark's first process, by started.json. Each check reads one small file of /proc."""
+    """The benchmark's first process, which started.json names. Each check reads one small file of /proc."""
 
     def __init__(self, rundir: RunDir) -> None:
         self._rundir = rundir
         self._started: Started | None = None
 
     def alive(self) -> bool:
-        """Return whether it may still run or start: False only if it has certainly ended."""
+        """Return whether the benchmark's first process may still run or start. False only if the process has
+        certainly ended."""
         if self._started is None:
             self._started = read_started(self._rundir)
             if self._started is None:
@@ -171,7 +174,8 @@ class StartedBenchmark:
 
 
 def is_alive(pid: int, start: int) -> bool:
-    """Return whether the process with this pid and start time runs: False only if it has certainly ended."""
+    """Return whether the process with this pid and start time runs. False only if the process has certainly
+    ended."""
     process = read_process(pid)
     if process is not None:
         return process.start == start and process.state not in "ZX"
@@ -179,7 +183,7 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process `pid` exists that /proc hides: a set-user-id program, under hidepid."""
+    """Return whether a process `pid` exists that /proc hides, such as a set-user-id program under hidepid."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -190,7 +194,8 @@ def _is_hidden(pid: int) -> bool:
 
 
 def wait_started(rundir: RunDir, *, timeout_s: float) -> Started | None:
-    """Return started.json as soon as it exists; None if nothing was started, or after `timeout_s` seconds."""
+    """Return the content of started.json as soon as the file exists; None if nothing was started, or after
+    `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while (started := read_started(rundir)) is None:
         if state(rundir) is not State.RUNNING or time.monotonic() >= deadline:
@@ -208,7 +213,8 @@ def wait_exited(rundir: RunDir, *, timeout_s: float) -> State:
 
 
 def running_seconds(started: Started | RepeatedRun | None) -> float:
-    """Return the seconds since the benchmark's start, by started.json; 0 if it was not started in this boot."""
+    """Return the seconds since the benchmark's start, by started.json; 0 if the benchmark was not started in
+    this boot."""
     if started is None or started.boot_id != boot_id():
         return 0.0
     begun = started.start / os.sysconf("SC_CLK_TCK")
@@ -216,7 +222,8 @@ def running_seconds(started: Started | RepeatedRun | None) -> float:
 
 
 def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time) -> float:
-    """Return the seconds since the first generation started, including pauses; 0 if not known. now: the time of day."""
+    """Return the seconds since the first generation started, including pauses; 0 if the start is not known.
+    now: the time of day."""
     first = read_started(rundir.of_generation(0))
     if first is None:
         return 0.0
@@ -225,8 +232,8 @@ def seconds_since_first(rundir: RunDir, *, now: Callable[[], float] = time.time)
 
 
 def read_exit(rundir: RunDir) -> RunEnd | None:
-    """Return the benchmark's end from exit.json; None if it has not ended. With a malformed exit.json, the benchmark
-    counts as lost."""
+    """Return the benchmark's end from exit.json; None if the benchmark has not ended. With a malformed
+    exit.json, the benchmark counts as lost."""
     table = read_json(rundir.exit)
     if table is None:
         return None

@@ -1,5 +1,5 @@
-"""Stops a benchmark with an order to its shim. If the disk has no room for an order, it sends a signal. If the
-shim is dead or hangs, it kills the processes directly."""
+"""Stops a benchmark with an order to its shim. If the disk has no room for an order, this module sends a
+signal. If the shim is dead or hangs, this module kills the processes directly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _SHIM_DEATH_LIMIT_S = 10.0
 """Seconds for a killed shim to release its lock."""
 
 _SHIM_END_LIMIT_S = 30.0
-"""Seconds for a shim that was sent SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and a slow disk."""
+"""Seconds for a shim to end after SIGTERM: 5 of grace, 10 for SIGKILL, 5 for the FIFO, and 10 for a slow
+disk."""
 
 _MAY_BE_MISSING = ("left_behind", "left_behind_names", "time", "tree_peak_memory_bytes")
 """Keys of exit.json that not every version wrote."""
@@ -48,7 +49,7 @@ def request_stop(rundir: RunDir, *, reason: Outcome, grace: timedelta, stacks: b
 
 
 def ordered_grace(rundir: RunDir) -> timedelta | None:
-    """Return the grace of the first request; None if there is none, or it is malformed."""
+    """Return the grace of the first request; None if there is no request, or the request is malformed."""
     order = read_json(rundir.stop) or {}
     seconds = order.get("grace_seconds")
     try:
@@ -99,7 +100,7 @@ def _write_lost(rundir: RunDir, *, left_behind: int) -> None:
 
 
 def end_without_order(rundir: RunDir) -> None:
-    """Stop a benchmark if the disk has no room for a stop.json. The shim also stops it on SIGTERM.
+    """Stop a benchmark if the disk has no room for a stop.json. The shim also stops the benchmark on SIGTERM.
 
     Raises the errors of `end_lost`, which is the last resort.
     """

@@ -1,4 +1,5 @@
-"""Access of the benchmark's own user to folders and files, if that is not the agent's."""
+"""Access to folders and files for the benchmark's user, if the benchmark runs as a user other than the
+agent's."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def open_way(rundir: Path, *, top: Path) -> None:
 
 
 def give_to(user: User, path: Path) -> None:
-    """Change the owner of a file or folder to the user, but not of its content. Only we can write in its
-    parent folder. Raises SetupError."""
+    """Change the owner of a file or folder to the user. The owners of a folder's content do not change. Only
+    we can write in the parent folder. Raises SetupError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.fchown(descriptor, user.uid, user.gid)
@@ -46,10 +47,11 @@ def give_to(user: User, path: Path) -> None:
 
 
 def give_all_to(user: User, folder: Path) -> None:
-    """Change the owner of one of bai's folders, and of its content, to the user. A folder that the user already owns is not
-    changed. Raises SetupError.
+    """Change the owner of one of bai's folders, and of everything in the folder, to the user. A folder that
+    the user already owns is not changed. Raises SetupError.
 
-    Other users cannot replace a name in the folder, because they cannot enter it meanwhile and its owner changes last.
+    Other users cannot replace a name in the folder, because they cannot enter the folder during the change,
+    and the folder's own owner changes last.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -86,7 +88,8 @@ def require_own_way(user: User, rundir: Path) -> None:
 
 
 def require_access(user: User, folders: Sequence[Path]) -> None:
-    """Raise SetupError if the user cannot enter one of `folders`; the message names the folder that is in the way."""
+    """Raise SetupError if the user cannot enter one of `folders`; the message names the folder that denies
+    access."""
     way = list(dict.fromkeys(each for folder in folders for each in (*reversed(folder.parents), folder)))
     try:
         child = subprocess.Popen(

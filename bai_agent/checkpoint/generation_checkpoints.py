@@ -46,19 +46,20 @@ from bai_agent.run.run_context import RunContext
 from bai_agent.runtime.stop import RunEndedError
 
 if TYPE_CHECKING:
-    # Not loaded in a job of one node.
+    # These modules are not loaded in a job of one node.
     from bai_agent.peers.elastic_monitor import ElasticMonitor
 
 T = TypeVar("T")
 
 _TICK_S = 0.05
 _TRIED = 3 * SLOTS
-"""Number of checkpoints before the newest that are tried, because the files of earlier ones have been
-overwritten. Also the number of earlier folders that the benchmark is told of, if the folder is shared."""
+"""Number of checkpoints before the newest checkpoint that are tried, because the files of earlier checkpoints
+have been overwritten. Also the number of earlier folders that the benchmark is told of, if the folder is
+shared."""
 
 
 def checkpoint_record(ctx: RunContext) -> CheckpointRecord:
-    """Return the record of the job's checkpoints. Without a job store, it is in the run directory."""
+    """Return the record of the job's checkpoints. Without a job store, the record is in the run directory."""
     record = ctx.record or JobRecord(DirectoryStore(ctx.rundir.path), "checkpoints")
     return CheckpointRecord(AttemptRecord(record, ctx.job.job.attempt))
 
@@ -104,8 +105,8 @@ def restore_newest(ctx: RunContext) -> None:
 
 
 def restore_origin(ctx: RunContext) -> None:
-    """Restore the other job's checkpoint with which this job begins, unless this job has its own checkpoints by now. Raises
-    RunEndedError.
+    """Restore the other job's checkpoint with which this job begins, unless this job already has its own
+    checkpoints. Raises RunEndedError.
 
     The restore is part of the pull, so that the nodes of a job launch together.
     """
@@ -123,9 +124,10 @@ def _has_origin_here(ctx: RunContext) -> bool:
 def restore(ctx: RunContext, marker: CheckpointMarker | None) -> None:
     """Make the folder, and restore a checkpoint into it, before a generation is launched. Raises RunEndedError.
 
-    If the files of a checkpoint do not match its marker, a job of one node restores the previous checkpoint with a warning. Before the
-    job's own first checkpoint, that is the other job's checkpoint with which it begins, if any. A node of several fails instead,
-    because the first node has the newer checkpoint in its folder.
+    If the files of a checkpoint do not match its marker, a job of one node restores the previous checkpoint
+    with a warning. The checkpoint before the job's own first checkpoint is the other job's checkpoint with
+    which the job begins, if any. In a job of several nodes, the node fails instead, because the first node
+    has the newer checkpoint in its folder.
     """
     checkpoint = ctx.job.checkpoint
     if checkpoint is None:
@@ -183,7 +185,7 @@ def benchmark_user(ctx: RunContext) -> User | None:
 
 
 def _make(ctx: RunContext, checkpoint: Checkpoint, folder: Path, user: User | None) -> None:
-    """Make the folder if it does not exist. Raises RunEndedError, OSError."""
+    """Make the checkpoint folder if the folder does not exist. Raises RunEndedError, OSError."""
     working = working_folder(ctx.job, ctx.rundir, scripts=ctx.scripts)
     is_absolute = Path(checkpoint.path).is_absolute()
     if not is_absolute and not working.is_dir():

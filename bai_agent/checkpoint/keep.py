@@ -37,8 +37,8 @@ _SECONDS_BYTES = 16
 """Bytes that the duration of the upload adds to a marker."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
 _SPARE_BYTES = 16 * LOW_DISK_BYTES
-"""Bytes that a checkpoint leaves free on the disk if the job store is a folder, because the run ends with less than
-`LOW_DISK_BYTES`."""
+"""Bytes that a checkpoint leaves free on the disk if the job store is a folder, because the run ends if less
+than `LOW_DISK_BYTES` is free."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,7 @@ def require_time(over: Callable[[], bool]) -> None:
 
 def side_by_side(tasks: Sequence[Callable[[], T]]) -> list[T]:
     """Run the tasks on several threads; return their results, in order. After the first error no further task
-    starts, and the running ones are awaited."""
+    starts, and the call waits until the running tasks have ended."""
     if not tasks:
         return []
     with ThreadPoolExecutor(min(AT_ONCE, len(tasks)), thread_name_prefix="checkpoint") as pool:

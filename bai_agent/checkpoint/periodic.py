@@ -1,4 +1,5 @@
-"""Saves checkpoints periodically while a generation runs, and the last one at its end, on a thread of its own.
+"""Saves checkpoints periodically while a generation runs, and the last checkpoint at the generation's end. A
+separate thread saves the checkpoints.
 
 `follow` is called after a launch. `wait_until_kept` is called after the last process of the benchmark has ended, before the next
 generation begins or the job ends.
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 
 _TICK_S = 0.05
 _SETTLE_S = 10.0
-"""Seconds to wait until nothing is written to the folder. After that time, the checkpoint is skipped."""
+"""Seconds to wait until nothing is written to the folder. If files still change after this time, the
+checkpoint is skipped."""
 _SKIPPED = 5
 """Largest number of skipped names in a warning."""
 
@@ -73,7 +75,7 @@ def follow(ctx: RunContext) -> None:
 def wait_until_kept(ctx: RunContext) -> None:
     """Wait until the last checkpoint of this generation is saved, or until no time is left."""
     if ctx.began("drain") is None:
-        # The previous agent may have been killed while it waited.
+        # The previous agent may have been killed while it waited for this checkpoint.
         follow(ctx)
     thread = ctx.checkpoints
     if thread is None:
@@ -83,7 +85,7 @@ def wait_until_kept(ctx: RunContext) -> None:
     hurry = math.inf
     while thread.is_alive():
         if ctx.watch.abandoned() or ctx.watch.deadline() is not None:
-            # Computed only once, because half of the remaining time would never be over.
+            # The limit is computed only once, because half of the time that remains would never be over.
             hurry = min(hurry, ctx.drain_deadline())
         if ctx.clock.monotonic() >= hurry or not thread.keeps_within(limit_s):
             thread.give_up()
@@ -149,7 +151,7 @@ class CheckpointThread(threading.Thread):
         self._is_given_up = False
         self._events: queue.SimpleQueue[RunEvent] = queue.SimpleQueue()
         self._failure: str | None = None
-        """Reason why the last checkpoint was not saved. None if it was saved."""
+        """Reason why the last checkpoint was not saved. None if the last checkpoint was saved."""
         self._skipped: tuple[str, ...] = ()
 
     @property

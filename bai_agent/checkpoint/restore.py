@@ -1,8 +1,8 @@
 """Makes the checkpoint folder equal to a stored checkpoint, with the rights of the benchmark's user.
 
-Files are first downloaded to a subfolder. They replace the folder's content after the checksums of all files
-match the marker. After a kill at any point the folder is restored again, because a generation begins only after
-a complete restore.
+Files are first downloaded to a subfolder. After the checksums of all files match the marker, the files
+replace the folder's content. After a kill at any point the folder is restored again, because a generation
+begins only after a complete restore.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Restorer:
         )
 
     def restore(self, marker: CheckpointMarker) -> bool:
-        """Make the folder equal to that checkpoint; return False, and leave the folder as it was, if the
-        store's files do not match the marker.
+        """Make the folder equal to that checkpoint. If the store's files do not match the marker, leave the
+        folder unchanged and return False.
 
         Raises PullError, PullStopped, StoreError, CheckpointError, OSError.
         """

@@ -1,8 +1,8 @@
 """Captures all files of the checkpoint folder at one moment, while the benchmark continues.
 
-Each file gets a hard link in the run directory, so its content remains even if the benchmark renames or deletes
-it. The listings of the folder before and after this must be equal. A file that is rewritten in place is only
-detected by its size and time, which are checked again after the upload.
+Each file gets a hard link in the run directory, so the file's content remains even if the benchmark renames
+or deletes the file. The listings of the folder before and after the links are made must be equal. A file that
+is rewritten in place is only detected by its size and time, which are checked again after the upload.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from bai_agent.light_dataclass import dataclass
 STAGING = ".bai-restore"
 """Subfolder into which a checkpoint is downloaded before it replaces the folder's content."""
 _STEPS_S = 0.05
-"""Seconds within which two writes to a file may leave the same modification time. The kernel's clock for files advances in
-steps of up to 10 ms."""
+"""Seconds within which two writes to a file may leave the same modification time. The kernel's clock for
+modification times advances in steps of up to 10 ms."""
 _PAUSE_S = 0.2
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
 """Errors that mean that a name now belongs to another file, or to no file."""
@@ -129,7 +129,7 @@ class Snapshot:
         self.paths[name] = path
 
     def rewritten(self) -> str | None:
-        """Return the name of a file that was written to after it was captured; None if there is none."""
+        """Return the name of a file that was written to after the file was captured; None if no file was."""
         for name, path in self.paths.items():
             if _version(path.stat()) != self.listing.files[name]:
                 return name

@@ -1,9 +1,11 @@
-"""Checkpoints in a job's record: `signs/checkpoint-<g>-<k>.json` says that the k-th one of the generation g is complete.
+"""Checkpoints in a job's record: `signs/checkpoint-<g>-<k>.json` says that the k-th checkpoint of generation
+g is complete.
 
-Its files are `nodes/<n>/checkpoint/<slot>/<place>`, where `place` is a file's place in the marker's list: a node overwrites its oldest
-slot, so its checkpoints need no more room than their largest three, whatever the files are called. The marker
-is written after them, and only once. Without a marker there is no checkpoint. If its files were overwritten
-meanwhile, their checksums differ from the marker's.
+The files of a checkpoint are `nodes/<n>/checkpoint/<slot>/<place>`, where `place` is a file's place in the
+marker's list. A node overwrites its oldest slot, so a node's checkpoints need no more room than its three
+largest checkpoints, whatever the files are called. The marker is written after the files, and only once.
+Without a marker there is no checkpoint. If a checkpoint's files were overwritten later, their checksums
+differ from those in the marker.
 """
 
 from __future__ import annotations
@@ -27,24 +29,25 @@ written."""
 MOST_FILES = 50_000
 """Most files of a checkpoint, because the marker that names them is read as one object."""
 _LOOKED_AT = 64
-"""Number of newest markers that are read, to find a node's own last one and the checkpoint of a new
+"""Number of newest markers that are read to find a node's own last checkpoint and the checkpoint of a new
 generation."""
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})", re.ASCII)
 _SUM = re.compile(r"[0-9a-f]{64}")
 
 CheckpointNumber: TypeAlias = tuple[int, int]
-"""Generation, and number in it, from 0. Later checkpoints are greater."""
+"""Generation, and number of the checkpoint in that generation, from 0. Numbers of later checkpoints are
+greater."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFile:
-    """A file of a checkpoint, or a symbolic link to another one."""
+    """A file of a checkpoint, or a symbolic link to another file."""
 
     name: Text
     """Path below the checkpoint's folder. Bytes that are not UTF-8 are lone surrogates."""
     size: Count = 0
     sha256: Text | None = None
-    """None: it is a link."""
+    """SHA-256 of the file's content. None for a symbolic link."""
     link: Text | None = None
     """Target of a symbolic link, relative and within the folder."""
 
@@ -55,15 +58,15 @@ class CheckpointMarker:
 
     generation: Count
     number: Count
-    """Its number among the checkpoints of the generation, from 0."""
+    """The checkpoint's number among the checkpoints of the generation, from 0."""
     node: Count
-    """The node that has written it."""
+    """Number of the node that wrote the checkpoint."""
     slot: Annotated[int, Rule("a slot", 0, SLOTS)]
     files: Annotated[list[CheckpointFile], Rule("a list of files")]
     time: Moment
-    """Time at which its files were captured (ms UTC)."""
+    """Time at which the checkpoint's files were captured (ms UTC)."""
     seconds: Seconds = 0.0
-    """Duration of its upload."""
+    """Duration of the checkpoint's upload."""
 
     @property
     def at(self) -> CheckpointNumber:
@@ -71,7 +74,7 @@ class CheckpointMarker:
 
     @property
     def name(self) -> str:
-        """Name in `BAI_RESUMED` and for people: "checkpoint-1-3"."""
+        """The checkpoint's name in `BAI_RESUMED` and for people, such as "checkpoint-1-3"."""
         return checkpoint_name(self.at)
 
     @property
@@ -112,7 +115,7 @@ class CheckpointRecord:
         return read_marker(found, at, where=where)
 
     def markers(self, *, before: CheckpointNumber | None = None) -> Iterator[CheckpointMarker]:
-        """Yield the checkpoints before that number, or all of them, newest first, without malformed
+        """Yield the checkpoints before that number, or all checkpoints, newest first, without malformed
         markers."""
         for at in self.numbers():
             if before is None or at < before:
@@ -127,8 +130,8 @@ class CheckpointRecord:
         """Return the checkpoint from which the generation `before` continues.
 
         This is the newest checkpoint of the generations from `since` on. If there is none, return `base`, the
-        first checkpoint of the generation `since`. Checkpoints of a lost node are ignored if it writes them
-        later, in a generation before `since`.
+        first checkpoint of the generation `since`. Checkpoints that a lost node writes later, in a generation
+        before `since`, are ignored.
         """
         for each in self.markers(before=(before, 0)):
             if each.generation >= since or each.at == base:
@@ -136,7 +139,8 @@ class CheckpointRecord:
         return None
 
     def newest_whole(self) -> CheckpointMarker | None:
-        """Return the newest checkpoint whose files are all there; None if there is none."""
+        """Return the newest checkpoint whose files are all in the store; None if no checkpoint is
+        complete."""
         return next((each for each in self.markers() if self.has_files(each)), None)
 
     def next_number(self, generation: int) -> CheckpointNumber:
@@ -144,8 +148,8 @@ class CheckpointRecord:
         return generation, max((number for of, number in self.numbers() if of == generation), default=-1) + 1
 
     def next_slot(self, node: int) -> int:
-        """Return the slot that the next checkpoint of that node overwrites: the one after the slot of its
-        newest checkpoint."""
+        """Return the slot that the next checkpoint of that node overwrites, which is the slot after that of
+        the node's newest checkpoint."""
         for each in islice(self.markers(), _LOOKED_AT):
             if each.node == node:
                 return (each.slot + 1) % SLOTS
@@ -159,7 +163,8 @@ class CheckpointRecord:
         return f"{self.folder(marker)}{place:06}"
 
     def has_files(self, marker: CheckpointMarker) -> bool:
-        """Return whether its files are in the store with their sizes. Their sums are not compared."""
+        """Return whether the checkpoint's files are in the store and have the right sizes. Checksums are not
+        compared."""
         sizes = {each.key: each.size for each in self.attempt.job.store.find(self.folder(marker))}
         return all(
             sizes.get(self.file_key(marker, place)) == each.size
@@ -173,8 +178,8 @@ class CheckpointRecord:
         job, key, content = self.attempt.job, self._key(marker.at), marker_bytes(marker)
         if job.store.put(key, content, if_absent=True):
             return True
-        # A repeated put, after an answer was lost, finds its own object. The answer "exists" may be wrong:
-        # then the object is put again.
+        # A put that is repeated after its answer was lost finds its own object. If the store wrongly answers
+        # "exists", the object is put again.
         found = job.read_object(key)
         if found is None:
             raise StoreError(f"{job.store.url}/{key} was not stored")
@@ -186,12 +191,13 @@ class CheckpointRecord:
 
 def marker_bytes(marker: CheckpointMarker) -> bytes:
     """Return a marker from the bytes of its object."""
-    # ASCII: a name that is not UTF-8 has lone surrogates.
+    # The JSON is ASCII, because a name that is not UTF-8 has lone surrogates.
     return json.dumps(asdict(marker)).encode("ascii") + b"\n"
 
 
 def marker_digest(marker: CheckpointMarker) -> str:
-    """Return a checksum of a checkpoint: its files with their sums, and their place in the record."""
+    """Return a checksum over a checkpoint's files with their checksums, and over the checkpoint's place in
+    the record."""
     return hashlib.sha256(marker_bytes(marker)).hexdigest()
 
 
@@ -210,7 +216,7 @@ def read_marker(table: object, at: CheckpointNumber, *, where: str) -> Checkpoin
 
 
 def _problem(file: CheckpointFile, names: Collection[str]) -> str | None:
-    """Return the mistake in a file of a marker that has these names; None if there is none."""
+    """Return the mistake in a file of a marker that has these names; None if the file has no mistake."""
     if not is_below(file.name):
         return "is not a file name"
     if any(folder in names for folder in _parents(file.name)):

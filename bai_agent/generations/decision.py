@@ -23,7 +23,7 @@ node of a generation. The first row of `ROWS` that fits decides:
 | anything else | go on |
 
 - Fixed jobs have only the rows about success, failures and `max_runtime`.
-- A failure in an elastic job may be the consequence of a loss. It counts as one if a lost node's last sign of life is older than it, and as
+- A failure in an elastic job may be the consequence of a loss. It counts as one if a lost node's last heartbeat is older than it, and as
   the benchmark's own as soon as all other members have given a sign since. Until then the job continues.
 - The end of a generation by a member that saved its state is no failure, unless the three generations before ended so within a minute each.
 - Losses within 5 s lead to one decision: while another member is about to be lost, it is waited for.
@@ -70,20 +70,20 @@ LATE_LOSS_S = 25.0
 
 @dataclass(frozen=True, kw_only=True)
 class GoOn:
-    """Nothing is due: the generation runs, or ends."""
+    """Nothing has to be done, because the generation is running or ending."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndRest:
-    """The next generation of a fixed job begins; members that still run are ended for it."""
+    """The next generation of a fixed job begins, so members that still run are ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """The next generation of a fixed job begins, but not yet."""
+    """The next generation of a fixed job begins later, at a given time."""
 
     until_s: float
-    """Begin (seconds of the decider's clock)."""
+    """Time at which the generation begins (seconds of the decider's clock)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +91,15 @@ class StartGeneration:
     """The next generation begins."""
 
     members: tuple[int, ...]
-    """Numbers of its nodes, in the order of their ranks."""
+    """Numbers of the generation's nodes, in the order of their ranks."""
     ledger: Ledger
     why: Change = Change.FAILED
     nodes: tuple[int, ...] = ()
     """Numbers of the nodes that are the reason."""
     planned: bool = False
-    """Whether all members still run, and can stop together a moment later."""
+    """Whether all members still run, so that they can stop together a moment later."""
     backoff_s: float = 0.0
-    """Seconds that it must wait, in an elastic job."""
+    """Seconds that the next generation of an elastic job must wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +144,17 @@ class EndJob:
 
     why: Why
     nodes: tuple[int, ...] = ()
-    """Numbers of the nodes that are the reason; at a success, of those that were lost shortly before."""
+    """Numbers of the nodes that are the reason. After a success, numbers of the nodes that were lost shortly
+    before."""
     sentence: str = ""
-    """Message for people, if the nodes' own ends do not tell it."""
+    """Message for people, if how the nodes ended does not explain the job's end."""
 
 
 Decision: TypeAlias = GoOn | EndRest | Pause | StartGeneration | Park | EndNode | EndJob
 
 
 def decide(seen: GenerationObservation, policy: Policy) -> Decision:
-    """Return the next decision: that of the first row that fits."""
+    """Return the next decision, which is that of the first row that fits."""
     for row in ROWS:
         if (decision := row(seen, policy)) is not None:
             return decision
@@ -161,8 +162,8 @@ def decide(seen: GenerationObservation, policy: Policy) -> Decision:
 
 
 def desired_nodes(requests: Iterable[int], policy: Policy, *, first: int) -> int:
-    """Return the desired number of nodes. requests: the requested numbers, in order; first: the number at the
-    job's start."""
+    """Return the desired number of nodes. requests: the requested numbers of nodes, in order; first: the
+    number of nodes at the job's start."""
     return [first, *(each for each in requests if policy.allows(each))][-1]
 
 
@@ -192,7 +193,7 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
         return EndJob(why=Why.HOPELESS, nodes=unfit) if unfit else None
     failures = failed_members(seen, policy)
     bad = [each for each in failures if not may_get_better(each, seen, policy)] or _unrestored(seen, policy)
-    # Without a failure they were all ended for another reason.
+    # If no member failed, all members were ended for another reason.
     is_explained = failures or gone_members(seen, policy) or saved_members(seen, policy)
     is_over = bool(seen.members) and seen.all_ended and not is_explained
     if bad or is_over:
@@ -201,7 +202,8 @@ def _hopeless(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _unrestored(seen: GenerationObservation, policy: Policy) -> list[Member]:
-    """Return the members that could not restore the checkpoint, if the job cannot go on without them: others would fail likewise."""
+    """Return the members that could not restore the checkpoint, if the job cannot go on without these
+    members. In that case, other nodes would fail likewise."""
     gone = gone_members(seen, policy)
     found = [each for each in gone if each.could_not_restore]
     return [] if policy.has_enough(len(seen.members) - len(gone)) else found
@@ -218,8 +220,8 @@ def _out_of_time(seen: GenerationObservation, policy: Policy) -> Decision | None
     limit = seen.max_runtime_s
     if limit is None or seen.running_s < limit or seen.is_at(Stage.GATHERING):
         return None
-    # The agents of a fixed job stop its processes, and the job ends with that outcome; here it concerns the
-    # pause after a generation.
+    # While a generation of a fixed job runs, the agents themselves stop its processes at `max_runtime`. This
+    # check concerns the pause after a generation.
     return EndJob(why=Why.MAX_RUNTIME) if policy.is_elastic or seen.all_ended else None
 
 
@@ -315,7 +317,7 @@ def _joined(seen: GenerationObservation, policy: Policy) -> Decision | None:
 
 
 def _scaled(seen: GenerationObservation, policy: Policy) -> Decision | None:
-    # These may belong to the generation without being members of it.
+    # Waiting nodes may belong to the generation without being members of the generation.
     joining = takeable(seen, policy, at_once=True) if policy.absorbs and seen.is_scaled else ()
     nodes = [*(each.node for each in left_members(seen, policy)), *joining]
     kept = set(sorted(nodes)[: seen.desired])
@@ -342,7 +344,7 @@ ROWS: Sequence[Callable[[GenerationObservation, Policy], Decision | None]] = (
     _joined,
     _scaled,
 )
-"""In this order: each returns its decision if it fits."""
+"""The rows in their order. Each function returns its decision if the row fits."""
 _LOSSES_IN_ORDER = (Change.LOST, Change.BROKE, Change.NOT_STOPPED, Change.NOT_RESTORED, Change.LEFT)
 
 
@@ -364,7 +366,7 @@ def _change(
     if not policy.has_enough(len(members)):
         members = _fill(left, seen, takeable(seen, policy, at_once=True))
     begins = policy.has_enough(len(members))
-    # The wait continues if no generation has begun since.
+    # The wait for nodes continues if no generation has begun since the job was parked.
     waiting_since = None if seen.is_at(Stage.RUNNING) else seen.ledger.waiting_since
     if not begins and waiting_since is None:
         waiting_since = seen.time
@@ -386,8 +388,8 @@ def _change(
 
 
 def _fill(left: Iterable[int], seen: GenerationObservation, joining: Iterable[int]) -> tuple[int, ...]:
-    """Return the members: the remaining ones, without the highest numbers if they are too many, and then
-    those that join."""
+    """Return the members of the next generation. The remaining members come first, without the highest
+    numbers if there are too many. Nodes that join follow."""
     left = list(left)
     kept = set(sorted(left)[: seen.desired])
     free = max(0, seen.desired - len(kept))

@@ -1,4 +1,5 @@
-"""The decision that a generation begins. It is written to the run directory before anything of that generation is started."""
+"""The decision that a generation begins. The decision is written to the run directory before anything of that
+generation is started."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ def write_decision(rundir: RunDir, decision: StartGeneration) -> None:
 
 
 def read_ledger(rundir: RunDir) -> Ledger:
-    """Return what the generations before that of `rundir` have used (restarts, losses). Without the file, the
-    generation's number gives the restarts."""
+    """Return the restarts and losses of the generations before the generation of `rundir`. If the file is
+    missing, the number of restarts is taken from the generation's number."""
     return _read(rundir).ledger
 
 

@@ -11,13 +11,14 @@ from bai_agent.job.generation_records import Change
 from bai_agent.job.outcome import MAY_GET_BETTER, WITH_EXIT_STATUS, Outcome
 
 MOST_GENERATIONS = 64
-"""Largest number of generations; after it no lost node is taken back."""
+"""Largest number of generations. After this number, no lost node is admitted again."""
 SETTLE_S = 5.0
 """Seconds within which several losses count as one."""
 QUICK_SAVE_S = 60.0
-"""Seconds after its start within which a generation that ends by saving is a quick one."""
+"""A generation that ends because a member saved its state is a quick save if it ends within this number of
+seconds."""
 MOST_QUICK_SAVES = 3
-"""Number of quick ones in a row that are allowed; the next one is a failure."""
+"""Number of consecutive quick saves that are allowed. The next quick save is a failure."""
 
 
 def takeable(
@@ -61,7 +62,7 @@ def _are_absorbed(gone: Sequence[Member], seen: GenerationObservation, policy: P
     if not (gone and policy.absorbs and seen.is_at(Stage.RUNNING)):
         return False
     first = seen.members[0]
-    # Nodes that joined later belong to the generation without being members of it.
+    # Nodes that joined later belong to the generation without being members of the generation.
     left = len(seen.members) - len(gone) + len(takeable(seen, policy, at_once=True))
     return first.end is None and first not in gone and policy.has_enough(left)
 
@@ -122,11 +123,11 @@ def own_failures(seen: GenerationObservation, policy: Policy) -> tuple[int, ...]
 
 
 def _is_own(failed: Member, seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether every member that could have caused a failure has since given a sign of life or
+    """Return whether every member that could have caused a failure has since written a heartbeat or
     ended."""
     if not policy.is_elastic or failed.end is None:
         return True
-    # A sign of life is older than the observation of it.
+    # A heartbeat is older than the observation of that heartbeat.
     since_s = failed.end.ended_s + policy.look_s
     return not any(
         each.lived_s(now_s=seen.now_s) <= since_s and (each.end is None or each.is_missing(policy))
@@ -150,7 +151,8 @@ def _is_retried(end: MemberEnd, policy: Policy) -> bool:
 
 
 def runs_well(seen: GenerationObservation, policy: Policy) -> bool:
-    """Return whether the newest generation has begun, and its benchmark has ended on no node that it needs."""
+    """Return whether the newest generation has begun, and the benchmark has not ended on any node that the
+    generation needs."""
     return seen.is_at(Stage.RUNNING) and all(
         each.end is None or (policy.absorbs and each.was_lost) for each in seen.members
     )

@@ -1,4 +1,4 @@
-"""The observations on which a decision about generations is based, apart from the policy.
+"""The observations about a job on which a decision about generations is based.
 
 Times are in seconds of the decider's clock unless a field says otherwise.
 """
@@ -25,9 +25,10 @@ class Stage(Enum):
     RUNNING = "running"
     """The newest generation has begun."""
     CHANGING = "changing"
-    """The newest generation is decided but has not begun: its members stop, restore, and find ports."""
+    """The newest generation is decided but has not begun. Its members stop the previous generation, restore a
+    checkpoint, and find ports."""
     PARKED = "parked"
-    """No benchmark runs: too few nodes are left."""
+    """No benchmark runs, because too few nodes are left."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +37,17 @@ class MemberEnd:
 
     outcome: Outcome
     code: int | None = None
-    """The exit code of the process that failed. None if a signal ended it, or its end was not observed."""
+    """The exit code of the process that failed. None if a signal ended the process, or the end of the process
+    was not observed."""
     signal: int | None = None
-    """The signal that ended it. None if it was not stopped."""
+    """The signal that ended the process. None if the process was not ended by a signal."""
     ended_s: float
-    """Time of the end."""
+    """Time at which the generation ended on the node."""
 
     @property
     def exit_status(self) -> int | None:
-        """The exit code, with 128 and the signal's number for a signal, as shells have it. None if neither is known."""
+        """The exit code as shells report it, which is 128 plus the signal's number if a signal ended the
+        process. None if neither is known."""
         return _OF_A_SIGNAL + self.signal if self.signal is not None else self.code
 
 
@@ -54,18 +57,21 @@ class Member:
 
     node: int
     end: MemberEnd | None = None
-    """The end of that generation on this node. None while it has not."""
+    """The end of that generation on this node. None until the generation has ended there."""
     silent_s: float = 0.0
-    """Seconds since its last sign of life was observed, or since it last answered directly."""
+    """Seconds since the member's last heartbeat was observed, or since the member last answered directly."""
     unheard_s: float | None = None
-    """Seconds since then, including time without access to the store. None if it could observe all the
+    """Like `silent_s`, including time without access to the store. None if the store could be read all the
     time."""
     leaving_s: float | None = None
-    """Seconds since it reported that it is about to lose its machine. None if it did not."""
+    """Seconds since the member reported that it is about to lose its machine. None if the member did not
+    report a loss."""
     stopping_s: float | None = None
-    """Seconds since it should have stopped the previous generation. None if it has stopped, or need not."""
+    """Seconds since the member should have stopped the previous generation. None if the member has stopped,
+    or need not stop."""
     late_s: float | None = None
-    """Seconds since it should have had the checkpoint of a generation that begins. None if it is not."""
+    """Seconds since the member should have had the checkpoint of a generation that begins. None if the member
+    is not late."""
 
     @property
     def has_succeeded(self) -> bool:
@@ -73,12 +79,12 @@ class Member:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended without success, and not because of another member."""
+        """Whether the generation ended on this member without success, and not because of another member."""
         return self.end is not None and self.end.outcome not in (Outcome.SUCCEEDED, Outcome.PEER_FAILED)
 
     @property
     def was_lost(self) -> bool:
-        """Whether, by its own report, the node and not the benchmark was in trouble."""
+        """Whether the node reported that the node, and not the benchmark, had a problem."""
         return self.end is not None and self.end.outcome in LOSSES
 
     @property
@@ -106,7 +112,7 @@ class Member:
         return self.leaving_s if self.late_s is None else self.late_s
 
     def may_be_gone_in(self, seconds: float, policy: Policy) -> bool:
-        """Return whether the node would be lost after this time without news of it."""
+        """Return whether the node would count as lost after this time without a heartbeat."""
         silent_s = 0.0 if self.has_succeeded else self.silent_s
         return silent_s + seconds > policy.silence_s or (self.stopping_s or 0.0) + seconds > policy.stop_s
 
@@ -118,13 +124,13 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """A node that has joined and gives fresh signs of life, but is not a member."""
+    """A node that has joined and writes fresh heartbeats, but is not a member."""
 
     node: int
     end: MemberEnd | None = None
-    """Why it could not prepare. None if it is ready."""
+    """Reason why the node could not prepare. None if the node is ready."""
     joined_s: float = math.inf
-    """Seconds since it joined, by the store's clock."""
+    """Seconds since the node joined, by the store's clock."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +149,18 @@ class GenerationObservation:
     generation: int = 0
     """Number of the newest generation that was decided on."""
     generation_s: float = 0.0
-    """Seconds since it began. 0 if it has not."""
+    """Seconds since the newest generation began. 0 if the generation has not begun."""
     waiting: Sequence[Waiting] = ()
     coming: Collection[int] = ()
-    """Nodes that are still waited for before generation 0: they are pulling, or may yet give their first
-    sign."""
+    """Nodes that are still waited for before generation 0, because they are pulling or may yet write their
+    first heartbeat."""
     desired: int = 1
     """Desired number of nodes."""
     is_scaled: bool = False
     """Whether a request for another number is newer than the newest generation."""
     cancelled: bool = False
     time: int = 0
-    """Now, by the store's clock (ms UTC)."""
+    """Time of the observation, by the store's clock (ms UTC)."""
 
     @property
     def all_ended(self) -> bool:

@@ -15,26 +15,27 @@ class Policy:
 
     restart: Restart
     min_nodes: int | None = None
-    """Fewest members of a generation. None in a fixed job, whose members do not change."""
+    """Smallest number of members of a generation. None in a fixed job, whose members do not change."""
     nodes: int = 1
-    """Most members of a generation."""
+    """Largest number of members of a generation."""
     wait_s: float = 600.0
     """Longest wait of a job with too few nodes (seconds)."""
     pause_s: float = 60.0
-    """Seconds that a generation runs before it is ended for a node that joined."""
+    """Seconds that a generation runs before it is ended so that a waiting node can join."""
     silence_s: float = 20.0
-    """Seconds of silence that make a node lost."""
+    """Seconds without a heartbeat after which a node counts as lost."""
     stop_s: float = 60.0
     """Seconds within which a member has to stop its benchmark."""
     look_s: float = 6.0
-    """Largest error of a sign of life's observed age (seconds)."""
+    """Largest error of a heartbeat's observed age (seconds)."""
 
     saved_code: int | None = None
-    """Exit code of a benchmark that has saved its state and asks to be restarted. None if there is none."""
+    """Exit code of a benchmark that has saved its state and asks to be restarted. None if no exit code means
+    this."""
     takes_proposals: bool = False
     """Whether the benchmark's hints may change the number of nodes, as long as nobody has requested one."""
     absorbs: bool = False
-    """Whether the benchmark continues by itself without a lost node, and with one that joins, while the first member runs."""
+    """Whether the benchmark continues by itself when a node is lost or joins, while the first member runs."""
     notice_s: float = 5.0
     """Seconds within which notices of several nodes count as one change."""
 
@@ -52,12 +53,12 @@ class Policy:
 
 
 def backoff_s(policy: Restart, *, restarts: int) -> float:
-    """Return how many seconds after a failure the next generation begins, after this number of restarts."""
+    """Return the pause between a failure and the next generation, after this number of restarts (seconds)."""
     first = policy.backoff.total_seconds()
     return min(doubled(first, restarts), max(first, LONGEST_BACKOFF_S))
 
 
 def doubled(seconds: float, times: int) -> float:
-    """Return a time that is doubled this number of times."""
-    # 2 ** 1000 is no float.
+    """Return a time (seconds), doubled `times` times."""
+    # 2 ** 1000 is too large for a float.
     return float(seconds * 2 ** min(times, 60))

@@ -16,7 +16,7 @@ from bai_agent.job.outcome import ExitCode
 from bai_agent.job.run_directory import RunDir
 
 _START_LIMIT_S = 60.0
-"""Seconds that an agent has to report that it runs."""
+"""Seconds within which a new agent must report that it runs."""
 
 _KILL_LIMIT_S = 5.0
 """Seconds for a killed process to disappear."""
@@ -36,7 +36,7 @@ class AgentStartError(BaiError):
 
 
 def start_agent(descriptor: Path, rundir: RunDir, options: Sequence[str] = ()) -> None:
-    """Start `bai-agent run` in a session of its own; return when it runs. Raises AgentStartError.
+    """Start `bai-agent run` in a session of its own; return when the agent runs. Raises AgentStartError.
 
     If the starting process is killed meanwhile, the agent either runs or has not started. `rundir` must exist.
     """
@@ -94,7 +94,8 @@ def _spawn(descriptor: Path, rundir: RunDir, options: Sequence[str], passed: int
 
 
 def say_ready(descriptor: int) -> None:
-    """Report to the starter of this agent that it runs; if the starter is gone, ignore that."""
+    """Report to the process that started this agent that the agent runs. If that process is gone, do
+    nothing."""
     _say(descriptor, _READY)
     # The descriptor's number stays in use, so that a later error of the agent is not written into another
     # file that gets this number.
@@ -104,7 +105,7 @@ def say_ready(descriptor: int) -> None:
 
 
 def say_refused(descriptor: int, code: ExitCode, message: str) -> None:
-    """Report to the starter of this agent why it does not run."""
+    """Report to the process that started this agent why the agent does not run."""
     _say(descriptor, f"{int(code)} {message}".encode(errors="replace"))
 
 

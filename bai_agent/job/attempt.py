@@ -1,10 +1,10 @@
 """The messages between the nodes of one attempt, all through the job store.
 
     joined/<rank>.json     a node's address; written after its pull
-    signs/<rank>           a worker's sign of life
+    signs/<rank>           a worker's heartbeat
     ended/<rank>.json      a node's outcome
     control/peers.json     from the coordinator: all nodes that joined, by rank
-    control/coordinator    the coordinator's sign of life
+    control/coordinator    the coordinator's heartbeat
     control/stop.json      the coordinator's order to end the job
     signs/ready-<rank>     the run for which the node is ready, if nodes start the runs of `[repeat]` together
     signs/turn-<run>       from the coordinator: whether a run begins
@@ -14,10 +14,10 @@ A job with restarts adds:
     control/generation-<g>.json      the coordinator's decision after the generation before g
     control/begin-<g>.json           the beginning of generation g, with the members and their ports
 An elastic job also adds the following. Its coordinator is the leader: the first member of the newest generation.
-    signs/<node>                     signs of life of all nodes
+    signs/<node>                     heartbeats of all nodes
     signs/leaving-<node>             a node that is about to lose its machine
     signs/size-<k>.json              from the leader: the k-th number of nodes that the benchmark's hints ask for
-    control/sign-<node>              a leader's sign of life
+    control/sign-<node>              a leader's heartbeat
     control/together-<g>.json        from the leader: all members of the generation before have seen a planned decision and must stop
     control/launch-<g>.json          from the leader: all members of generation g have their checkpoint and may launch
     requests/<k>.json                the k-th request for another number of nodes
@@ -73,7 +73,7 @@ _ENDED = re.compile(r"(0|[1-9][0-9]{0,5})-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
 """Name of the report that a generation ended on a node: rank and generation."""
 _DECIDED = re.compile(r"(generation|begin|launch|together)-([0-9]{6})\.json", re.ASCII)
 _LEADER = re.compile(r"sign-(0|[1-9][0-9]{0,5})", re.ASCII)
-"""Name of a leader's sign of life, with the number of its node."""
+"""Name of a leader's heartbeat, with the number of its node."""
 _LEAVING = re.compile(r"leaving-(0|[1-9][0-9]{0,5})", re.ASCII)
 _HINTS = "signs/hints.json"
 _PROPOSAL = re.compile(r"size-(0|[1-9][0-9]{0,5})\.json", re.ASCII)
@@ -100,7 +100,7 @@ class Control:
     peers: bool
     stop: bool
     sign: Version | None
-    """Version of the coordinator's last sign of life. None if there is none yet."""
+    """Version of the coordinator's last heartbeat. None before the coordinator's first heartbeat."""
     generations: Mapping[int, Version] = field(default_factory=dict)
     """Decisions, by generation."""
     begun: Mapping[int, Version] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Control:
     seen_by_all: Mapping[int, Version] = field(default_factory=dict)
     """Planned decisions that all members of the generation before have seen."""
     leaders: Mapping[int, Version] = field(default_factory=dict)
-    """Last sign of life of each node that leads or led an elastic job."""
+    """Last heartbeat of each node that leads or led an elastic job."""
 
     @property
     def decided(self) -> range:
@@ -120,7 +120,7 @@ class Control:
 
     @property
     def newest(self) -> int | None:
-        """Number of the newest decision of an elastic job; None if there is none."""
+        """Number of the newest decision of an elastic job; None before the first decision."""
         return max(self.decided, default=None)
 
 
@@ -129,7 +129,7 @@ class SignsSeen:
     """The objects below `signs/`."""
 
     nodes: Mapping[int, Version]
-    """Last sign of life of each node. In a fixed job, the coordinator is left out."""
+    """Last heartbeat of each node. In a fixed job, the coordinator is left out."""
     leaving: Mapping[int, Version]
     """Nodes that are about to lose their machine."""
     proposals: Mapping[int, Version] = field(default_factory=dict)
@@ -148,7 +148,8 @@ class EndsSeen:
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One attempt of a job. Nothing is cached: each call asks the store, and may raise StoreError."""
+    """One attempt of a job. Nothing is cached, so each call sends a request to the store and may raise
+    StoreError."""
 
     job: JobRecord
     number: int = 0
@@ -180,7 +181,7 @@ class AttemptRecord:
         return read_joined(found, replace(peer, node=rank), where=where)
 
     def write_members(self, members: Members) -> bool:
-        """Settle the members; return False if they were settled before."""
+        """Settle the members; return False if the members were settled before."""
         return self._put_once("control/peers.json", members_table(members))
 
     def members(self) -> Members:
@@ -227,7 +228,8 @@ class AttemptRecord:
         return end if end.outcome in OUTCOMES else replace(end, outcome=Outcome.AGENT_ERROR.value)
 
     def settle_generation(self, number: int, word: NextGeneration) -> NextGeneration:
-        """Settle the decision about generation `number`; return the settled one. Raises StoreError, RecordError."""
+        """Settle the decision about generation `number`; return the settled decision. Raises StoreError,
+        RecordError."""
         self._settle(f"control/generation-{number:06}.json", asdict(word))
         return self.generation(number)
 
@@ -237,7 +239,7 @@ class AttemptRecord:
         return read_next_generation(self._read(key), where=self._url(key))
 
     def decision(self, number: int, control: Control) -> NextGeneration:
-        """Return the settled decision in an elastic job, with a stand-in for an unreadable one. Raises
+        """Return the settled decision in an elastic job, or a stand-in if that decision is unreadable. Raises
         StoreError."""
         problem, found = None, None
         for each in range(number, -1, -1):
@@ -251,7 +253,7 @@ class AttemptRecord:
         return stand_in(found, problem or "", put=control.generations[number][0])
 
     def begin_generation(self, number: int, members: Members, *, checkpoint: str | None = None) -> Beginning:
-        """Settle the beginning of a generation; return the settled one. Raises BaiError."""
+        """Settle the beginning of a generation; return the settled beginning. Raises BaiError."""
         begun = Beginning(members=members, checkpoint=checkpoint)
         self._settle(f"control/begin-{number:06}.json", beginning_table(begun))
         return self.beginning(number)
@@ -275,7 +277,7 @@ class AttemptRecord:
         self._settle(f"control/together-{number:06}.json", {"generation": number})
 
     def order_stop(self, order: StopOrder) -> bool:
-        """Order the end of the job; return False if it was ordered before."""
+        """Order the end of the job; return False if the end was ordered before."""
         return self._put_once("control/stop.json", asdict(order))
 
     def stop_order(self) -> StopOrder:
@@ -283,39 +285,40 @@ class AttemptRecord:
         return self._read_as(StopOrder, "control/stop.json")
 
     def sign(self, rank: int, content: Mapping[str, Any]) -> None:
-        """Write a node's sign of life."""
+        """Write a node's heartbeat."""
         self._put("control/coordinator" if rank == COORDINATOR else f"signs/{rank}", content)
 
     def signs(self) -> dict[int, Version]:
-        """Return the version of each worker's last sign of life."""
+        """Return the version of each worker's last heartbeat."""
         return self._versions("signs/")
 
     def signs_of_all(self) -> dict[int, Version]:
-        """Return the version of each node's last sign of life, including the coordinator's."""
+        """Return the version of each node's last heartbeat, including the coordinator's."""
         signs, coordinators = self.signs(), self.control().sign
         return signs if coordinators is None else {COORDINATOR: coordinators, **signs}
 
     def silent_s(self, rank: int) -> float:
-        """Return how long a worker's benchmark had been silent at its last sign of life (seconds)."""
+        """Return how long a worker's benchmark had been silent at its last heartbeat (seconds)."""
         try:
             return self.last_sign(rank).silent_s
         except RecordError:
-            return 0.0  # still a sign of life
+            return 0.0  # still a heartbeat
 
     def last_sign(self, node: int) -> Sign:
-        """Return the content of a node's last sign of life, an empty one if there is none. Raises StoreError, RecordError."""
+        """Return the content of a node's last heartbeat, or an empty heartbeat if the node has not written
+        any. Raises StoreError, RecordError."""
         return self._sign(f"signs/{node}", node)
 
     def give_sign(self, node: int, sign: Sign) -> None:
-        """Give a sign of life as a node of an elastic job. Raises StoreError."""
+        """Write a heartbeat as a node of an elastic job. Raises StoreError."""
         self._put(f"signs/{node}", asdict(replace(sign, node=node)))
 
     def give_leader_sign(self, node: int, sign: Sign) -> None:
-        """Give a sign of life as the leader of an elastic job, in the folder that all members list. Raises StoreError."""
+        """Write a heartbeat as the leader of an elastic job, in the folder that all members list. Raises StoreError."""
         self._put(f"control/sign-{node}", asdict(replace(sign, node=node)))
 
     def signs_seen(self) -> SignsSeen:
-        """List signs of life and leaving nodes, with one request."""
+        """List heartbeats and leaving nodes, with one request."""
         found = self._named("signs/")
         return SignsSeen(
             nodes=_versions_named(_RANKED, found),
@@ -324,7 +327,8 @@ class AttemptRecord:
         )
 
     def sign_time(self, node: int) -> int | None:
-        """Return when a node of an elastic job gave its last sign of life (ms UTC, the store's clock). None if it gave none."""
+        """Return when a node of an elastic job wrote its last heartbeat (ms UTC, the store's clock). None if
+        the node wrote no heartbeat."""
         key = self.key(f"signs/{node}")
         return next((each.modified for each in self.job.store.find(key) if each.key == key), None)
 
@@ -344,14 +348,16 @@ class AttemptRecord:
         self._put(_HINTS, asdict(hints))
 
     def hints(self) -> Hints | None:
-        """Return the benchmark's last hints; None if there are none. Raises StoreError, RecordError."""
+        """Return the benchmark's last hints; None if the benchmark gave no hints. Raises StoreError,
+        RecordError."""
         key = self.key(_HINTS)
         if not any(each.key == key for each in self.job.store.find(key)):
             return None
         return self._read_as(Hints, _HINTS)
 
     def launched_machines(self) -> int | None:
-        """Return the number of machines of the first launch; None if unknown. Raises StoreError, RecordError."""
+        """Return the number of machines of the first launch; None if the number is unknown. Raises
+        StoreError, RecordError."""
         found = launched_machines(self.job, self.number, 0)
         return len(found.instances) if found is not None and found.instances else None
 
@@ -395,7 +401,7 @@ class AttemptRecord:
     def _sign(self, name: str, node: int) -> Sign:
         key = self.key(name)
         sign = checked(Sign, self.job.read_object(key) or {}, where=self._url(key))
-        # In a fixed job, signs of life do not name a node.
+        # In a fixed job, heartbeats do not name a node.
         if sign.node is not None:
             _require_rank(sign.node, node, where=self._url(key))
         return sign
@@ -416,7 +422,7 @@ class AttemptRecord:
         return self._read(self.key(f"signs/turn-{run}")).get("begins") is True
 
     def turn(self, run: int) -> bool | None:
-        """Return whether a run begins; None until it is settled."""
+        """Return whether a run begins; None until the coordinator has settled the run."""
         word = self.job.read_object(self.key(f"signs/turn-{run}"))
         return word.get("begins") is True if word is not None else None
 
@@ -466,14 +472,16 @@ class AttemptRecord:
         )
 
     def _settle(self, name: str, value: Mapping[str, Any]) -> None:
-        """Put an object unless it exists; return the existing or the new one. Raises StoreError."""
+        """Put an object unless an object with this name exists; return the existing or the new object. Raises
+        StoreError."""
         self.job.settle(self.key(name), _json(value))
 
     def _put(self, name: str, value: Mapping[str, Any]) -> None:
         self.job.store.put(self.key(name), _json(value))
 
     def _put_once(self, name: str, value: Mapping[str, Any]) -> bool:
-        """Put an object unless it exists; return whether this call put it. Raises StoreError."""
+        """Put an object unless an object with this name exists; return whether this call put the object.
+        Raises StoreError."""
         return self.job.store.put(self.key(name), _json(value), if_absent=True)
 
     def _read_as(self, kind: type[T], name: str) -> T:
@@ -493,18 +501,18 @@ class AttemptRecord:
         return f"{self.job.store.url}/{key}"
 
     def _named(self, folder: str) -> dict[str, StoredObject]:
-        """Return the objects in `folder` itself by their names: a benchmark may write objects with the same
-        names below it."""
+        """Return the objects in `folder` itself by their names. Subfolders are left out, because a benchmark
+        may write objects with the same names there."""
         place = self.key(folder)
         named = ((each.key.removeprefix(place), each) for each in self.job.store.find(place))
         return {name: each for name, each in named if "/" not in name}
 
     def _versions(self, folder: str) -> dict[int, Version]:
-        """Return the version of each rank's object below `folder`."""
+        """Return the version of the object of each rank below `folder`."""
         return {rank: _version(each) for rank, each in self._ranked(folder).items()}
 
     def _ranked(self, folder: str) -> dict[int, StoredObject]:
-        """Return each rank's object below `folder`."""
+        """Return the object of each rank below `folder`."""
         names = ((_RANKED.fullmatch(name), each) for name, each in self._named(folder).items())
         return {int(name[1]): each for name, each in names if name is not None}
 

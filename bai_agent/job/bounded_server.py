@@ -24,13 +24,14 @@ class BoundedServer(socketserver.ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
-    # If it were true, closing the server would wait for slow clients.
+    # If `block_on_close` were true, closing the server would wait for slow clients.
     block_on_close = False
     request_queue_size = 128
     most_connections = MOST_CONNECTIONS
 
     def __init__(self, address: tuple[str, int], handler: type[socketserver.BaseRequestHandler]) -> None:
-        """Listen. An IPv6 address is given without brackets; port 0 means any free port. Raises OSError."""
+        """Listen on an address and port. An IPv6 address is given without brackets; port 0 means any free
+        port. Raises OSError."""
         self.address_family = family_of(address[0])
         self._open: list[socket.socket] = []
         self._changing = threading.Lock()

@@ -21,8 +21,8 @@ DESCRIPTOR_LIMIT = 16 * 2**20
 def read_job(path: Path, *, checked: bool = False) -> Job:
     """Return the job descriptor in the file `path`. Raises DescriptorError.
 
-    `checked`: the same content was validated before. Patterns are then not compiled again, because that takes
-    the longest.
+    `checked`: the same content was validated before. If so, patterns are not compiled again, because
+    compiling takes the longest part of validation.
     """
     try:
         with path.open("rb") as file:
@@ -67,7 +67,7 @@ def job_table(job: Job) -> dict[str, Any]:
     back."""
     table = {"version": job.version, **write_table(job)}
     if job.is_elastic:
-        # Its default depends on another table, so it is never left out.
+        # The default of this key depends on another table, so the key is never left out.
         limits = table.setdefault("limits", {})
         limits["peer_silence"] = format_duration(job.limits.peer_silence)
     return table

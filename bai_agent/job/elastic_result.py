@@ -47,7 +47,7 @@ def elastic_result(
 
 def _with(nodes: Sequence[NodeOutcome], measured: Sequence[NodeOutcome]) -> list[NodeOutcome]:
     """Return the outcomes of nodes, completed with the values of lost nodes, because some lost nodes had only
-    reported why they fail."""
+    reported why they failed."""
     said = {each.rank: each for each in nodes}
     for each in measured:
         before = said.get(each.rank, each)

@@ -17,8 +17,8 @@ LIMIT = 1e300
 """Largest absolute value in statistics, so that sums and differences stay finite. Larger values are only
 recorded."""
 _SORTED_AT_ONCE = 2**16
-"""Number of values of an array that are sorted or compared together. As a list they take five times the
-memory."""
+"""Number of values of an array that are sorted or compared together. Values in a list take five times the
+memory of values in an array."""
 _SAMPLE = 2**16
 _LEAST = 8
 """Number of values that are always kept, because a search with fewer would make no progress."""
@@ -40,7 +40,8 @@ _STUDENT = (
 )
 """Student's t at 0.975 for 1, 2, … 10 degrees of freedom."""
 _EXACT = 30
-"""Largest series whose score in `trend_p` has an exact distribution; for longer ones it is normal to four digits."""
+"""Largest series whose score in `trend_p` is given an exact distribution. The distribution for longer series
+is normal to four digits."""
 
 
 def student_975(freedom: int) -> float:
@@ -61,13 +62,13 @@ def student_975(freedom: int) -> float:
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Return the mean of one or more values. It is never outside their range."""
+    """Return the mean of one or more values. The mean is never outside the range of the values."""
     return min(max(math.fsum(values) / len(values), min(values)), max(values))
 
 
 def median_of(values: Sequence[float]) -> float:
-    """Return the median of one or more values. For an even number, it is the mean of the two values in the
-    middle."""
+    """Return the median of one or more values. The median of an even number of values is the mean of the two
+    middle values."""
     if len(values) > _SORTED_AT_ONCE:
         low, high = values_at(array("d", values), middle_ranks(len(values)))
     else:
@@ -85,7 +86,7 @@ def middle_ranks(count: int) -> tuple[int, int]:
 def values_at(values: array[float], ranks: tuple[int, int]) -> tuple[float, float]:
     """Return the values with these two ranks (from 0), which are equal or adjacent; `values` may be reordered.
 
-    Nearly all other values are only compared with bounds. This takes a third of the time of a sort.
+    Nearly all other values are only compared with bounds. The comparisons take a third of the time of a sort.
     """
     if len(values) > _SORTED_AT_ONCE:
         low, high = likely_bounds(values, *ranks)
@@ -126,7 +127,7 @@ def ranked(values: array[float], rank: int) -> float:
     blocks = [(start, min(start + _SORTED_AT_ONCE, len(values))) for start in starts]
     low, high = _order(-math.inf), _order(math.inf)
     # The value is the smallest number that at least `rank` + 1 values do not exceed. At most 64 halvings find
-    # it.
+    # the value.
     while low < high:
         middle = (low + high) // 2
         number = _number(middle)
@@ -151,11 +152,12 @@ def _number(order: int) -> float:
 
 
 class ExactSum:
-    """A sum of values that arrive in pieces, as exact as `math.fsum` of all of them at once."""
+    """A sum of values that arrive in pieces. The sum is as exact as `math.fsum` of all values at once."""
 
     def __init__(self) -> None:
         self._parts: list[float] = []
-        """Numbers whose exact sum is the result. Each is the rounded remainder of the previous ones."""
+        """Numbers whose exact sum is the result. Each number is the rounded remainder of the previous
+        numbers."""
 
     def add(self, values: Sequence[float]) -> None:
         """Add `values`, none beyond `LIMIT`."""
@@ -182,7 +184,7 @@ class RunningMedian:
     ) -> None:
         """within: the bounds of the search that chose `low` and `high`."""
         self.kept = array("d")
-        """Values strictly between the bounds: all of them, or every `_step`th."""
+        """Values strictly between the bounds. Either all such values are kept, or every `_step`th."""
         self._step = 1
         self._low, self._high = low, high
         self._below = self._at_low = self._between = self._at_high = 0
@@ -194,7 +196,7 @@ class RunningMedian:
         return self._step == 1 and self._within is None
 
     def add(self, values: Sequence[float]) -> None:
-        """Take in the next values, in their order."""
+        """Add the next values, in their order."""
         low, high = self._low, self._high
         if self._within is not None:
             self._below += len([0 for value in values if value < low])
@@ -246,7 +248,7 @@ class RunningMedian:
         return RunningMedian(low, high, within=(self._low, self._high))
 
     def _ranked(self, rank: int) -> float | None:
-        """Return the value with this rank among all; None if it is not known."""
+        """Return the value with this rank among all values; None if the value is not known."""
         rank -= self._below
         if rank < 0:
             return None
@@ -263,7 +265,8 @@ def deviation(values: Sequence[float]) -> float:
     if len(values) < 2:
         return 0.0
     mean = mean_of(values)
-    # The squares of large values overflow, and those of small ones vanish; `hypot` scales them.
+    # The squares of large values overflow, and the squares of small values vanish, so `hypot` scales the
+    # values.
     found = math.hypot(*[value - mean for value in values]) / math.sqrt(len(values) - 1)
     # A deviation this small comes from rounding alone.
     return found if found > 1e-15 * abs(mean) else 0.0
@@ -291,9 +294,9 @@ def trend_p(*series: Sequence[float]) -> float:
     """Return the two-sided p value for no common trend within `series`.
 
     Each series has a score of its own: the number of rising pairs minus that of falling pairs (Kendall,
-    Biometrika 1938). For short series without equal values, the distribution of the scores' sum is exact. If
-    not, it is approximated by a normal distribution, with the variance corrected for equal values. Returns 1 if
-    no values differ or if rises and falls balance.
+    Biometrika 1938). For short series without equal values, the distribution of the scores' sum is exact.
+    Otherwise, a normal distribution approximates the distribution of the sum, with the variance corrected for
+    equal values. Returns 1 if no values differ or if rises and falls balance.
     """
     score = abs(sum(map(_score, series)))
     if all(len(set(each)) == len(each) <= _EXACT for each in series):

@@ -43,7 +43,7 @@ class Ledger:
     """Time since when fewer nodes are alive than the job needs (ms UTC, store's clock). None if a generation has begun since
     then."""
     losses: Counts = field(default_factory=dict)
-    """Number of times that each node was lost or left. The key is the node's number as a string."""
+    """Number of times that each node was lost or left. The keys are the nodes' numbers as strings."""
     quick_saves: Count = 0
     """Number of consecutive generations that ended soon after their start because a member saved its state."""
     began: Moment | None = None
@@ -109,8 +109,8 @@ _DID = {
 
 @dataclass(frozen=True, kw_only=True)
 class NextGeneration:
-    """`control/generation-<g>.json`: the decision after the generation before g. It is written once, and is
-    binding for all nodes."""
+    """`control/generation-<g>.json`: the decision after the generation before g. The decision is written
+    once, and is binding for all nodes."""
 
     kind: DecisionKind
     members: Nodes = field(default_factory=list)
@@ -120,7 +120,8 @@ class NextGeneration:
     nodes: Nodes = field(default_factory=list)
     """The nodes that caused the decision."""
     planned: Truth = False
-    """Whether the members stop together after all have seen this decision, instead of each one immediately."""
+    """Whether the members stop together after all members have seen this decision. If not, each member stops
+    immediately."""
     ledger: Ledger = Ledger()
     outcome: Text = ""
     """The value of the `Outcome` of the generation before, or of the job at its end."""
@@ -141,7 +142,8 @@ class Beginning:
 
     members: Members
     checkpoint: str | None = None
-    """Name of the checkpoint with which the generation begins. None if there is none."""
+    """Name of the checkpoint with which the generation begins. None if the generation begins without a
+    checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +154,12 @@ class Joined:
     after: int | None = None
     """The newest generation that the node knows without being a member. None before generation 0."""
     boot: str | None = None
-    """Its machine's boot id."""
+    """Boot id of the node's machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sign:
-    """`signs/<n>` and, of a leader, `control/sign-<n>`: a sign of life."""
+    """`signs/<n>` and, of a leader, `control/sign-<n>`: a heartbeat."""
 
     time: Moment = 0
     phase: Text = ""
@@ -169,13 +171,13 @@ class Sign:
     restored: Truth = False
     """Whether the node is ready to launch that generation, with its checkpoint restored."""
     decided: Count | None = None
-    """The newest decision that the node has read. None if it has read none."""
+    """The newest decision that the node has read. None if the node has read no decision."""
     shim_port: PortNumber = 0
     """Port of that generation's shim, which listens as long as the shim lives. 0 if no shim runs."""
     seen: Texts = field(default_factory=list)
     """Names of the required metrics that had a value on this node."""
     problem: Text = ""
-    """Why the node cannot launch a benchmark. Empty if it can."""
+    """Reason why the node cannot launch a benchmark. Empty if the node can launch one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +186,7 @@ class Leaving:
 
     node: Count
     seconds: Seconds
-    """Seconds that remained when this was written."""
+    """Seconds that remained when the announcement was written."""
     time: Moment = 0
 
 
@@ -196,7 +198,8 @@ class GenerationEnd:
     outcome: Text
     sentence: Text = ""
     code: Count | None = None
-    """The exit code of the process that failed; None if a signal ended it, or it is not known."""
+    """The exit code of the process that failed; None if a signal ended the process, or the code is not
+    known."""
     signal: Count | None = None
     failed: Moment | None = None
     ended: Moment | None = None
@@ -204,12 +207,12 @@ class GenerationEnd:
     port: PortNumber = 0
     """A port that is free on the node for the next generation."""
     keeps: Truth = False
-    """Whether the node is still saving the generation's last checkpoint. After that, this object is written
-    again."""
+    """Whether the node is still saving the generation's last checkpoint. After the checkpoint is saved, this
+    object is written again."""
 
     @property
     def of_node(self) -> NodeOutcome:
-        """The same end as a node's outcome, to be compared with those of other nodes."""
+        """The same end as a node's outcome, so that it can be compared with the outcomes of other nodes."""
         return NodeOutcome(
             rank=self.rank,
             outcome=self.outcome,
@@ -265,8 +268,8 @@ def read_next_generation(table: Mapping[str, Any], *, where: str) -> NextGenerat
 
 
 def stand_in(before: NextGeneration | None, problem: str, *, put: int) -> NextGeneration:
-    """Return the decision that replaces an unreadable one: the previous members begin again. All nodes return
-    the same.
+    """Return the decision that replaces an unreadable decision, by which the previous members begin again.
+    All nodes return the same decision.
 
     put: when the unreadable decision was written (ms UTC, store's clock). Without an earlier decision, the job
     waits for nodes.

@@ -42,11 +42,11 @@ _RATE = re.compile(r"(?:/|\bper )(?:s|secs?|seconds?|min|minutes?|h|hours?)\s*$"
 
 @dataclass(frozen=True, kw_only=True)
 class SeriesNumber:
-    """The number of one series in one run: of one rank, with one set of labels."""
+    """The number of one series in one run. A series has one rank and one set of labels."""
 
     name: str
     labels: tuple[tuple[str, str], ...] = ()
-    """Sorted, without the labels that name a record's origin."""
+    """The series' labels, sorted, without the labels that name a record's origin."""
     arm: str | None = None
     repeat: int | None = None
     generation: int | None = None
@@ -69,7 +69,7 @@ class JobHeadline:
     """Largest number of ranks that contributed to a run's number."""
     over_ranks: OverRanks = OverRanks.EACH
     generation: int | None = None
-    """The generation of its numbers. None if the job has no generations."""
+    """The generation of the headline's numbers. None if the job has no generations."""
 
     @property
     def value(self) -> float:
@@ -87,18 +87,18 @@ class JobHeadline:
 
 
 def labelled_name(name: str, labels: Iterable[tuple[str, str]]) -> str:
-    """Return a metric's name with its labels, if it has any."""
+    """Return a metric's name with its labels, if the metric has labels."""
     words = ",".join(f"{key}={value}" for key, value in labels)
     return f"{name}{{{words}}}" if words else name
 
 
 def with_arm(labels: tuple[tuple[str, str], ...], arm: str | None) -> tuple[tuple[str, str], ...]:
-    """Return the labels with that of the arm, if there is one."""
+    """Return the labels with the arm's label, if the job has arms."""
     return labels if arm is None else (*labels, (ARM, arm))
 
 
 def arm_of(repeat: int | None, arms: Sequence[T]) -> T | None:
-    """Return the arm of a run. arms: by the run's number; empty if there are none."""
+    """Return the arm of a run. arms: the arms by the run's number; empty if the job has no arms."""
     return arms[repeat] if repeat is not None and repeat < len(arms) else None
 
 
@@ -118,11 +118,11 @@ def headline_of(how: Headline, values: Sequence[float]) -> float:
 
 
 class RunningHeadline:
-    """The headline of values that arrive in pieces, none beyond `LIMIT`. The result equals `headline_of` for
-    all of them.
+    """The headline of values that arrive in pieces. No value is beyond `LIMIT`. The result equals
+    `headline_of` for all of them.
 
-    Only a median keeps values, 8 bytes each. If it does not keep all of them, the caller must add all values a
-    second time.
+    Only a median keeps values, at 8 bytes per value. If the median does not keep all values, the caller must
+    add all values a second time.
     """
 
     def __init__(self, how: Headline) -> None:
@@ -141,7 +141,7 @@ class RunningHeadline:
 
     @property
     def all_values(self) -> array[float] | None:
-        """All values; None if some are not kept."""
+        """All values; None if some values are not kept."""
         return self._median.kept if self._median.keeps_all else None
 
     def thin(self) -> None:
@@ -192,7 +192,8 @@ def over_ranks_of(values: Sequence[float], how: OverRanks) -> float:
 
 
 def mean_or(how: OverRanks) -> OverRanks:
-    """Return how ranks are combined into one number. If each rank is to be shown, it is their mean."""
+    """Return how ranks are combined into one number. If each rank is to be shown, the ranks are combined by
+    their mean."""
     return OverRanks.MEAN if how is OverRanks.EACH else how
 
 
@@ -202,17 +203,18 @@ def over_runs(values: Sequence[float]) -> float:
 
 
 class LastGenerations:
-    """The generation that counts for each metric and set of labels: the last one that has a number for them."""
+    """The generation that counts for each metric and set of labels, which is the last generation that has a
+    number for that metric and labels."""
 
     def __init__(self, numbers: Iterable[tuple[Hashable, int | None]] = ()) -> None:
-        """numbers: metric with labels, and generation, of each number."""
+        """numbers: for each number, its metric with labels and its generation."""
         self._last: dict[Hashable, int] = {}
         for group, generation in numbers:
             self.add(group, generation)
 
     def add(self, group: Hashable, generation: int | None) -> bool:
-        """Record that a generation has a value; return whether this generation now replaces an earlier one, or
-        is the first."""
+        """Record that a generation has a value; return whether this generation replaces an earlier
+        generation, or is the first."""
         is_later = generation is not None and generation > self._last.get(group, -1)
         if generation is not None and is_later:
             self._last[group] = generation
@@ -229,7 +231,8 @@ def job_headlines(
     *,
     failed: Collection[int | None] = (),
 ) -> list[JobHeadline]:
-    """Return the headlines of a job, in the order of their first numbers. failed: repeats that count in none."""
+    """Return the headlines of a job, in the order of their first numbers. failed: repeats that are excluded
+    from every headline."""
     found: dict[
         tuple[str, tuple[tuple[str, str], ...], str | None], dict[int | None, list[SeriesNumber]]
     ] = {}
@@ -267,8 +270,8 @@ def headline_values(
     failed: Collection[int | None] = (),
     with_runs: bool = False,
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines by name with labels, as in a result. with_runs: include the numbers of each run,
-    for jobs of several nodes."""
+    """Return the headlines by their names with labels, as in a result. with_runs: include the numbers of each
+    run, for jobs of several nodes."""
     found = {}
     for each in job_headlines(numbers, metrics, failed=failed):
         runs: dict[str, list[float]] = {}
@@ -311,7 +314,8 @@ def generation_headlines(
 def headlines_of_nodes(
     nodes: Sequence[Mapping[str, HeadlineValue]], *, failed: Collection[int | None]
 ) -> dict[str, HeadlineValue]:
-    """Return the headlines of a job from those of its nodes, which have the numbers of their runs."""
+    """Return the headlines of a job, computed from the headlines of its nodes, which contain the numbers of
+    their runs."""
     numbers = []
     metrics = {}
     for each in (each for node in nodes for each in node.values()):

@@ -118,7 +118,7 @@ class Meeting:
         unreachable: Callable[[Sequence[Peer]], str | None] = lambda _: None,
         clock: Clock = CLOCK,
     ) -> None:
-        """limit: time for which a node without signs of life is awaited. stop: returns the reason to end the
+        """limit: time for which a node without heartbeats is awaited. stop: returns the reason to end the
         run, if there is one. unreachable: returns why the coordinator cannot reach one of these nodes; None if
         it reaches all."""
         self._monitor, self._me = monitor, me
@@ -126,7 +126,7 @@ class Meeting:
         self._clock, self._stop, self._unreachable = clock, stop, unreachable
         self._limit = limit
         self._waited_for = dict.fromkeys(range(nodes), clock.monotonic())
-        """Time since when each rank is awaited, which is its last sign of life or the start of this wait."""
+        """Time since when each rank is awaited, which is its last heartbeat or the start of this wait."""
         self._said: dict[int, tuple[tuple[Version, str], Peer]] = {}
         """Published facts of each node that has joined, with their version."""
         together = 1 if monitor.is_coordinator else nodes
@@ -205,7 +205,7 @@ class Meeting:
         return members
 
     def _give_up(self, ranks: Sequence[int]) -> None:
-        """Raise RunEndedError if one of these nodes has given no sign of life for the whole time."""
+        """Raise RunEndedError if one of these nodes has given no heartbeat for the whole time."""
         from bai_agent.peers.node_monitor import FRESH_SECONDS, never_joined
 
         for rank in ranks:

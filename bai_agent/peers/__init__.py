@@ -1,1 +1,1 @@
-"""Watches the other nodes' signs of life, and handles an unreachable job store."""
+"""Watches the other nodes' heartbeats, and handles an unreachable job store."""

@@ -164,7 +164,7 @@ class AnswerPort(threading.Thread):
         self._over = threading.Event()
 
     def start(self) -> None:
-        """Listen and answer. A failure is logged. The other nodes then only have this node's signs of life."""
+        """Listen and answer. A failure is logged. The other nodes then only have this node's heartbeats."""
         try:
             self._held.setblocking(False)
             self._held.listen(_CONNECTIONS)

@@ -1,8 +1,8 @@
-"""One node's view of an elastic job. The node gives signs of life, reads the newest decision, and makes
+"""One node's view of an elastic job. The node gives heartbeats, reads the newest decision, and makes
 decisions if it is the leader.
 
 The *leader* is the first member of the newest generation. It observes all nodes and decides; members only read
-`control/`. If a leader gives no sign of life for `limits.peer_silence` and does not answer a direct question,
+`control/`. If a leader gives no heartbeat for `limits.peer_silence` and does not answer a direct question,
 the next living member becomes the leader. Each further member waits 20 s longer. Every decision is written
 once, and its content is binding for all, whichever node wrote it.
 """
@@ -118,12 +118,12 @@ class ElasticMonitor(NodeMonitor):
         self._proposal: int | None = None
         """Number of nodes that is to be proposed. None if nothing is to be proposed."""
         self._signed_s = clock()
-        """Time of this node's last sign of life."""
+        """Time of this node's last heartbeat."""
         self._leaving_until: float | None = None
         self._left = False
         self._told_restored = self._acknowledged = -1
-        """Generation of the restored checkpoint, and newest known planned decision, in this node's last sign of
-        life."""
+        """Generation of the restored checkpoint, and newest known planned decision, in this node's last heartbeat
+        ."""
         store = attempt.job.store.folder
         self._requests = store / attempt.key("requests") if store is not None else None
         """Folder of the requests for another number of nodes; None if the store is not a folder."""
@@ -315,7 +315,7 @@ class ElasticMonitor(NodeMonitor):
         return True
 
     def _give_sign(self) -> Sign:
-        """Give a sign of life, and return it. Raises StoreError."""
+        """Write a heartbeat, and return it. Raises StoreError."""
         newest = self.newest
         is_restored = newest is not None and self.restored == newest.number
         sign = Sign(
@@ -357,7 +357,7 @@ class ElasticMonitor(NodeMonitor):
         """Report once that this node knows a decision for which all members stop together; return whether this
         call reported it. Raises StoreError.
 
-        sign: the last sign of life.
+        sign: the last heartbeat.
         """
         newest = self.newest
         if newest is None or newest.stop_s <= self._clock() or self._acknowledged == newest.number:
@@ -388,11 +388,11 @@ class ElasticMonitor(NodeMonitor):
         return {each for each in self._known() if self._silent_s(each) <= self._silence_limit}
 
     def lost(self) -> set[int]:
-        """Return the nodes that have given no sign of life for too long, and have not reported their end."""
+        """Return the nodes that have given no heartbeat for too long, and have not reported their end."""
         return self._known() - self.unfinished()
 
     def seen_by(self, nodes: Iterable[int]) -> set[str]:
-        """Return the required metrics that had a value on these nodes according to their last signs of life.
+        """Return the required metrics that had a value on these nodes according to their last heartbeats.
         Signs that cannot be read are skipped."""
         found: set[str] = set()
         for node in nodes:

@@ -32,7 +32,7 @@ at the same moment."""
 
 
 class GenerationControl:
-    """One node's view of the generations. `look` is called by the thread that gives signs of life, all other
+    """One node's view of the generations. `look` is called by the thread that gives heartbeats, all other
     methods by the run's own thread."""
 
     def __init__(
@@ -45,8 +45,8 @@ class GenerationControl:
         wake: Callable[[Iterable[Peer]], None] = lambda peers: None,
         lived_since: Callable[[int, float], bool] = lambda rank, moment_s: True,
     ) -> None:
-        """wake: makes other nodes check the store now. lived_since: returns whether a node has given a sign of
-        life since that time of the clock."""
+        """wake: makes other nodes check the store now. lived_since: returns whether a node has given a heartbeat
+         since that time of the clock."""
         self._wake, self._lived_since = wake, lived_since
         self._attempt, self._rank, self._policy, self._clock = attempt, rank, policy, clock
         self._peers: tuple[Peer, ...] = ()
@@ -143,7 +143,7 @@ class GenerationControl:
 
     def _waits_for_others(self, at: _Place, cause: NodeOutcome | None) -> bool:
         """Return whether a node without a reported end may have failed before the first known failure, because
-        it has given no sign of life since."""
+        it has given no heartbeat since."""
         if cause is None:
             return False
         if at.failed_s is None:

@@ -12,7 +12,7 @@ from bai_agent.peers.node_monitor import SIGN_SECONDS
 from bai_agent.peers.node_reports import TOGETHER_S, Decided, LeaderContext, NodeReports
 
 _UNSHARED_S = 60.0
-"""Seconds after a node's last sign of life in which the node may still write to a folder that all nodes
+"""Seconds after a node's last heartbeat in which the node may still write to a folder that all nodes
 share."""
 
 
@@ -65,7 +65,7 @@ class GenerationStart:
             return
         until_s = self._ctx.clock() + SIGN_SECONDS
         for each in self._reports.begun.members.peers:
-            # With many members this takes several checks, between which this node gives its own sign of life.
+            # With many members this takes several checks, between which this node gives its own heartbeat.
             if not self._reports.has_restored(each.node, number) or self._ctx.clock() > until_s:
                 return
         self._ctx.attempt.launch_generation(number)

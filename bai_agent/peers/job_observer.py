@@ -21,17 +21,17 @@ _A_LITTLE_S = 0.001
 
 
 class JobObserver:
-    """Combines the nodes' reports, signs of life and answers into one observation."""
+    """Combines the nodes' reports, heartbeats and answers into one observation."""
 
     def __init__(self, reports: NodeReports, ctx: LeaderContext) -> None:
         self._reports, self._ctx = reports, ctx
         self.waited_for: Sequence[Peer] = ()
-        """Suspected members whose next sign of life the leader waits for after a failure."""
+        """Suspected members whose next heartbeat the leader waits for after a failure."""
         self.dismissed: set[int] = set()
         """Nodes that the leader has told to end."""
         self._since_s = ctx.clock()
         self._waited_for: dict[int, float] = {}
-        """Time since when each node is awaited before the first generation, which is its last sign of life."""
+        """Time since when each node is awaited before the first generation, which is its last heartbeat."""
         self._machines: int | None = None
         """Number of machines that were launched. None if unknown."""
 
@@ -156,10 +156,10 @@ class JobObserver:
 
     def _is_suspect(self, running: Member, failed_s: float | None, half_s: float) -> bool:
         """Return whether a member's ports must be tested, because it is silent or a failure waits for its next
-        sign of life."""
+        heartbeat."""
         if failed_s is None:
             return running.silent_s > half_s
-        # As in the decision, a sign of life within that time proves nothing.
+        # As in the decision, a heartbeat within that time proves nothing.
         return running.silent_s > half_s or (
             running.lived_s(now_s=self._ctx.clock()) <= failed_s + self._ctx.policy.look_s
         )

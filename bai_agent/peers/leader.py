@@ -56,7 +56,7 @@ class Leader:
         self.waits = False
         """Whether a reason for a decision is known but the leader still waits for further reports."""
         self.waited_for: Sequence[Peer] = ()
-        """The members whose next sign of life it waits for."""
+        """The members whose next heartbeat it waits for."""
 
     @property
     def has_begun(self) -> bool:
@@ -117,7 +117,7 @@ class Leader:
     ) -> NextGeneration | None:
         """Check all nodes and do the next step. Returns the settled decision, if there is one. Raises BaiError.
 
-        signed_s: time of this node's own last sign of life in `signs`.
+        signed_s: time of this node's own last heartbeat in `signs`.
         """
         self._start.has_begun, self.waited_for = False, ()
         own = signs.nodes.get(self._ctx.node)

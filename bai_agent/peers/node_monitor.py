@@ -1,4 +1,4 @@
-"""The common part of fixed and elastic jobs: a node's signs of life, its view of the other nodes, and the time for which it has
+"""The common part of fixed and elastic jobs: a node's heartbeats, its view of the other nodes, and the time for which it has
 not reached the job store."""
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ SIGN_PATIENCE = RetryPolicy(
 """Time limits of one request. If a request hangs, a second one is still possible before the node counts as
 lost."""
 SIGN_SECONDS = 5.0
-"""Seconds between two signs of life, and between two checks."""
+"""Seconds between two heartbeats, and between two checks."""
 CHANGE_SECONDS = 1.0
 """Seconds between two checks while a generation is about to begin, or its end is about to be settled."""
 FRESH_SECONDS = 20.0
-"""A node whose last sign of life is at most this old counts as alive and is awaited (seconds)."""
+"""A node whose last heartbeat is at most this old counts as alive and is awaited (seconds)."""
 GAP_SECONDS = 2 * SIGN_SECONDS
 """After this time without a check, for example while no node reached the store, the other nodes first get time
-for new signs of life (seconds)."""
+for new heartbeats (seconds)."""
 MISSED_SECONDS = 10.0
-"""Seconds without a stored sign of life after which the store counts as unreachable. Two signs are due within
+"""Seconds without a stored heartbeat after which the store counts as unreachable. Two signs are due within
 that time."""
 _ASK_SECONDS = 5.0
 """Seconds between two questions whether the others reach the store."""
 
 
 class SignAges:
-    """The known age of each node's last sign of life."""
+    """The known age of each node's last heartbeat."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -52,7 +52,7 @@ class SignAges:
     def observe(
         self, signs: Mapping[int, Version], *, own: Version | None = None, signed_s: float | None = None
     ) -> None:
-        """Record the version of each rank's sign of life.
+        """Record the version of each rank's heartbeat.
 
         own: version of this node's last sign, if known; signed_s: time at which it was given. Other signs are
         older or newer than it by the difference of the store's times. Without `signed_s` this applies only to
@@ -69,7 +69,7 @@ class SignAges:
             self._seen[rank] = (version, min(now, given_s))
 
     def age_s(self, rank: int) -> float | None:
-        """Return the known age of a rank's last sign of life; None if none was seen."""
+        """Return the known age of a rank's last heartbeat; None if none was seen."""
         return self._clock() - self._seen[rank][1] if rank in self._seen else None
 
 
@@ -149,7 +149,7 @@ class StoreAbsence:
 
 
 class NodeMonitor(Poller, ABC):
-    """Gives this node's signs of life and reads those of the other nodes. A `StopSource`."""
+    """Gives this node's heartbeats and reads those of the other nodes. A `StopSource`."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class NodeMonitor(Poller, ABC):
         """Time at which each silent node last reached the store, according to its own answer."""
         self._peers: tuple[Peer, ...] = ()
         self._watched_from = clock()
-        """Time since when a node without any sign of life counts as silent."""
+        """Time since when a node without any heartbeat counts as silent."""
         self._watching_since = self._looked = clock()
         """`_watching_since`: time since when the other nodes were checked without a gap. `_looked`: time of the
         last check."""
@@ -220,7 +220,7 @@ class NodeMonitor(Poller, ABC):
 
     @abstractmethod
     def observe(self) -> None:
-        """Give a sign of life and check the store once. Raises BaiError if the store cannot be reached or its content cannot
+        """Write a heartbeat and check the store once. Raises BaiError if the store cannot be reached or its content cannot
         be read."""
 
     def look_for_store(self) -> None:
@@ -228,7 +228,7 @@ class NodeMonitor(Poller, ABC):
         self.absence.look(self._ask_directly, ended=self._ended_nodes())
 
     def start_looking_for_store(self) -> None:
-        """Call `look_for_store` regularly on a thread of its own, because a sign of life may hang as long as
+        """Call `look_for_store` regularly on a thread of its own, because a heartbeat may hang as long as
         the network."""
         Poller(
             self.look_for_store,
@@ -278,7 +278,7 @@ class NodeMonitor(Poller, ABC):
         return CHANGE_SECONDS if self._is_change_near() else SIGN_SECONDS
 
     def _unheard_s(self, node: int) -> float:
-        """Return the time for which a node has neither given a sign of life nor answered directly (seconds)."""
+        """Return the time for which a node has neither written a heartbeat nor answered directly (seconds)."""
         return self._quiet_s(node, self._ages, since_s=self._watched_from)
 
     def _silent_s(self, node: int) -> float:

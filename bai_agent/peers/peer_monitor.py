@@ -1,4 +1,4 @@
-"""Signs of life between the nodes of a fixed job, and the consequences of one node's end for the others.
+"""Heartbeats between the nodes of a fixed job, and the consequences of one node's end for the others.
 
 The monitor runs on its own thread, because a check may hang as long as the network. Rank 0, the coordinator,
 watches all nodes and decides. The other nodes watch the coordinator. A sign's age counts from its last observed
@@ -36,7 +36,7 @@ the same time."""
 
 
 class PeerMonitor(NodeMonitor):
-    """Gives this node's signs of life and watches those of the other nodes in a fixed job."""
+    """Gives this node's heartbeats and watches those of the other nodes in a fixed job."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class PeerMonitor(NodeMonitor):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether this node must end because the store has not accepted its signs of life for too long."""
+        """Whether this node must end because the store has not accepted its heartbeats for too long."""
         return self.absence.too_long() is not None
 
     def reason(self, running_s: float | None) -> StopReason | None:
@@ -119,7 +119,7 @@ class PeerMonitor(NodeMonitor):
         return {rank for rank in self.outcomes if self._is_complete(rank)}
 
     def age_s(self, rank: int) -> float | None:
-        """Return the age of a node's last sign of life (seconds); None if it gave none. A worker only knows the
+        """Return the age of a node's last heartbeat (seconds); None if it gave none. A worker only knows the
         coordinator's."""
         return self._ages.age_s(rank)
 
@@ -175,7 +175,7 @@ class PeerMonitor(NodeMonitor):
         return [self.outcomes[rank] for rank in sorted(self.outcomes) if rank != self._rank]
 
     def observe(self) -> None:
-        """Give a sign of life and check the others once. Raises BaiError if the store cannot be reached or an object
+        """Write a heartbeat and check the others once. Raises BaiError if the store cannot be reached or an object
         cannot be read."""
         try:
             self.attempt.sign(self._rank, {"time": now_ms(), "phase": self.phase, "silent_s": self.silent_s})
@@ -245,7 +245,7 @@ class PeerMonitor(NodeMonitor):
             self.outcomes[peer.rank] = replace(self.outcomes[peer.rank], complete=True)
             return
         log.warning("%s", sentence)
-        # The node counts as lost since its last sign of life. Benchmarks that failed because of the loss failed
+        # The node counts as lost since its last heartbeat. Benchmarks that failed because of the loss failed
         # later, so they are not the cause.
         failed = now_ms() - round(1000 * self._unheard_s(peer.rank))
         self.outcomes[peer.rank] = NodeOutcome(

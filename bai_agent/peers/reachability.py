@@ -100,7 +100,7 @@ def find_lost(
 
 
 def _shim_port(attempt: AttemptRecord, node: int, generation: int) -> int:
-    """Return the port of this generation's shim from a node's last sign of life; 0 if the sign names none."""
+    """Return the port of this generation's shim from a node's last heartbeat; 0 if the sign names none."""
     try:
         sign = attempt.last_sign(node)
     except BaiError:

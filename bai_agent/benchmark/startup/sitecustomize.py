@@ -1,13 +1,14 @@
-"""Runs at the start of every Python of a benchmark, through PYTHONPATH, and makes its output appear while it runs.
+"""Runs at the start of every Python of a benchmark, through PYTHONPATH, and makes the Python's output appear
+while the Python runs.
 
 BAI_BUFFERING=line: one write for each line. PYTHONUNBUFFERED alone makes two writes, of the text and of the
 newline, between which another process's text can come. timed: a flush ten times a second, so SIGTERM loses at
 most the last tenth. Then the `sitecustomize` of the Python itself runs.
 
-In a job with the strategy adaptdl, whose last version is of 2022, it lets `import adaptdl` work with current versions of numpy,
-semver and setuptools, and with a port that our agent holds for it.
+In a job with the strategy adaptdl, this module lets `import adaptdl`, whose last version is of 2022, work
+with current versions of numpy, semver and setuptools, and with a port that our agent holds for it.
 
-Annotations as in Python 3.6: the benchmark's Python may be older than the agent's.
+Annotations are those of Python 3.6, because the benchmark's Python may be older than the agent's.
 """
 
 import os
@@ -37,8 +38,9 @@ def _flush_often() -> None:
                 pass  # the disk is full, or the benchmark closed it: its own write will report that
 
     class Flusher:
-        """The flushing thread. It stops at a fork, because the child would inherit its locks, and Python 3.12
-        warns about it; and before the interpreter ends, which aborts if a thread is still writing to stdout."""
+        """The flushing thread. The thread stops at a fork, because the child would inherit its locks, and
+        Python 3.12 warns about threads at a fork. The thread also stops before the interpreter ends, because
+        an interpreter aborts if a thread is still writing to stdout."""
 
         def __init__(self) -> None:
             self.start()
@@ -68,7 +70,8 @@ def _flush_often() -> None:
 
 
 class _AdaptDlFinder:
-    """Finds nothing. It is asked at `import adaptdl`, and then puts in place what AdaptDL needs."""
+    """A finder that finds no module. When `import adaptdl` calls the finder, it puts in place what AdaptDL
+    needs."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -79,7 +82,8 @@ class _AdaptDlFinder:
 
 
 def _restore_for_adaptdl() -> None:
-    """Give numpy, semver and setuptools back what AdaptDL uses and they no longer have."""
+    """Restore the names in numpy, semver and setuptools that AdaptDL uses and that current versions have
+    removed."""
     from importlib import import_module
     from types import ModuleType, SimpleNamespace
 
@@ -102,7 +106,8 @@ def _restore_for_adaptdl() -> None:
 
 
 def _share_master_port() -> None:
-    """Let the replica of rank 0 bind the port that our agent keeps free for it: the agent does not listen there."""
+    """Let the replica of rank 0 bind the port that our agent reserves for this replica. The agent does not
+    listen on that port."""
     import socket
 
     port = os.environ.get("ADAPTDL_MASTER_PORT")
